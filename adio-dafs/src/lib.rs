@@ -1,0 +1,1 @@
+//! MPI-IO over dafs. Nothing is here yet but the name.

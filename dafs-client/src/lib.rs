@@ -1,0 +1,1 @@
+//! The dafs client library.

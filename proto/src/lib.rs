@@ -1,0 +1,1 @@
+//! Wire format, session core and transport providers of dafs.

@@ -1,0 +1,1 @@
+//! Suites that run the whole of dafs on every provider.
