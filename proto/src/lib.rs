@@ -1,1 +1,12 @@
-//! Wire format, session core and transport providers of dafs.
+//! The protocol of dafs: everything that a server and a client must agree on, and nothing that only one of them needs.
+//!
+//! - [`wire`] is the bytes: headers, bodies, status codes. No I/O, no state.
+//! - [`session`] is the rules: slots, credits, replay, handshake, for both roles. No I/O, no clock.
+//! - [`transport`] is the provider contract, a small Direct Access Transport, and the providers: `tcp`, `shm`, and `sim` for tests.
+//! - [`address`] names servers, exports and files.
+//!
+//! `wire` knows neither of the others, `session` knows only `wire`, and `transport` knows neither: a server or client driver joins them.
+#![deny(unsafe_code)]
+
+pub mod address;
+pub mod transport;
