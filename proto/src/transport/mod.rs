@@ -30,6 +30,7 @@
 mod completion;
 mod error;
 mod memory;
+pub mod util;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

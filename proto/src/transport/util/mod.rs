@@ -1,0 +1,5 @@
+//! What several providers need.
+
+mod regions;
+
+pub use regions::{RegionAccess, RegionTable};
