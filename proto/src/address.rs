@@ -1,15 +1,25 @@
 //! Names of servers, exports and files.
 //!
 //! ```text
-//! dafs://host[:port]/export/path          any provider: shm on this host, else tcp
+//! dafs://host[:port]/export/path          any provider: shm on this host, else verbs, else tcp
 //! dafs+tcp://host[:port]/export/path      tcp
+//! dafs+verbs://host[:port]/export/path    verbs
 //! dafs+shm:///socket/path:/export/path    shm: the path of the socket, a colon, then export and path
-//! tcp://host:port   shm:///socket/path    where a server listens
+//! dafs+sim://port/export/path             the simulated network of tests
+//! tcp://host[:port]   shm:///socket/path   verbs://host[:port]   sim://port      where a server listens
 //! ```
+//!
+//! Names are bytes. There is no percent-decoding and no other escape: what stands after the export is the path, byte for byte, so any name a file system can
+//! hold can be written. An IPv6 address stands in brackets. A socket path ends at the first colon, so it cannot contain one.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+
+use thiserror::Error;
 
 /// Where a provider connects to or listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,8 +32,224 @@ pub enum Address {
     Sim(u32),
 }
 
-/// The TCP port when none is given.
-pub const DEFAULT_PORT: u16 = 2049 + 10_000;
+/// The TCP port when none is given: NFS's 2049 and 10,000. Not assigned to any service by IANA; dafs itself has no assigned port.
+pub const DEFAULT_PORT: u16 = 12_049;
+
+/// Longest path of a unix socket, bytes: what `sockaddr_un` holds with its closing zero.
+pub const SOCKET_PATH_SIZE_MAX: usize = 107;
+
+/// Which provider an address asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// `dafs://`: the best that reaches the host.
+    Any,
+    /// `dafs+tcp://`, or `tcp://` to listen.
+    Tcp,
+    /// `dafs+shm://`, or `shm://` to listen.
+    Shm,
+    /// `dafs+verbs://`, or `verbs://` to listen.
+    Verbs,
+    /// `dafs+sim://`, or `sim://` to listen.
+    Sim,
+}
+
+impl Scheme {
+    /// The part of an address before `://`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Any => "dafs",
+            Self::Tcp => "dafs+tcp",
+            Self::Shm => "dafs+shm",
+            Self::Verbs => "dafs+verbs",
+            Self::Sim => "dafs+sim",
+        }
+    }
+
+    fn example(self) -> &'static str {
+        match self {
+            Self::Any => "dafs://host:12049/export/path",
+            Self::Tcp => "dafs+tcp://host:12049/export/path",
+            Self::Shm => "dafs+shm:///run/dafs.sock:/export/path",
+            Self::Verbs => "dafs+verbs://host:12049/export/path",
+            Self::Sim => "dafs+sim://1/export/path",
+        }
+    }
+
+    fn listen_example(self) -> &'static str {
+        match self {
+            Self::Any | Self::Tcp => "tcp://127.0.0.1:12049",
+            Self::Shm => "shm:///run/dafs.sock",
+            Self::Verbs => "verbs://192.0.2.1:12049",
+            Self::Sim => "sim://1",
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where a server is, as written: names are not resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// A host and port.
+    Host {
+        /// Host name or address; an IPv6 address without its brackets.
+        host: String,
+        /// TCP port, or the port of the connection manager.
+        port: u16,
+    },
+    /// The absolute path of a unix socket, at most [`SOCKET_PATH_SIZE_MAX`] bytes.
+    Socket(PathBuf),
+    /// A port of a simulated network.
+    SimPort(u32),
+}
+
+/// A server, and perhaps an export and a path in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Url {
+    /// The provider that was asked for.
+    pub scheme: Scheme,
+    /// The server.
+    pub location: Location,
+    /// Name of the export; not empty, no slash.
+    pub export: Option<Vec<u8>>,
+    /// Path inside the export, without leading slashes; empty for the export's root. Otherwise as written: neither `.` nor `..` is resolved here.
+    pub path: Vec<u8>,
+}
+
+impl Url {
+    /// Reads an address such as `dafs+tcp://host:12049/export/path`. Does not resolve names.
+    pub fn parse(text: &OsStr) -> Result<Self, AddressError> {
+        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.example());
+        let bytes = text.as_bytes();
+        let (name, rest) = split_scheme(bytes).ok_or_else(|| fault(Scheme::Any, Problem::NoScheme))?;
+        let scheme = match name {
+            b"dafs" => Scheme::Any,
+            b"dafs+tcp" => Scheme::Tcp,
+            b"dafs+shm" => Scheme::Shm,
+            b"dafs+verbs" => Scheme::Verbs,
+            b"dafs+sim" => Scheme::Sim,
+            b"tcp" | b"shm" | b"verbs" | b"sim" => return Err(fault(Scheme::Any, Problem::ListenForm)),
+            _ => return Err(fault(Scheme::Any, Problem::Scheme(lossy(name)))),
+        };
+        let fault = |problem| fault(scheme, problem);
+        if rest.contains(&0) {
+            return Err(fault(Problem::Nul));
+        }
+        let (server, tail) = match scheme {
+            Scheme::Shm => split_socket(rest).map_err(fault)?,
+            _ => rest.split_at(rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())),
+        };
+        let location = parse_location(scheme, server).map_err(fault)?;
+        if matches!(location, Location::Host { port: 0, .. }) {
+            return Err(fault(Problem::PortZero));
+        }
+        let (export, path) = parse_tail(tail).map_err(fault)?;
+        Ok(Self { scheme, location, export, path })
+    }
+
+    /// The address as it can be parsed again, byte for byte; the port is always written.
+    pub fn to_os_string(&self) -> OsString {
+        let mut bytes = format!("{}://", self.scheme).into_bytes();
+        match &self.location {
+            Location::Host { host, port } if host.contains(':') => {
+                bytes.extend(format!("[{host}]:{port}").bytes())
+            }
+            Location::Host { host, port } => bytes.extend(format!("{host}:{port}").bytes()),
+            Location::Socket(path) => bytes.extend(path.as_os_str().as_bytes()),
+            Location::SimPort(port) => bytes.extend(port.to_string().bytes()),
+        }
+        if let Some(export) = &self.export {
+            if self.scheme == Scheme::Shm {
+                bytes.push(b':');
+            }
+            bytes.push(b'/');
+            bytes.extend(export);
+            if !self.path.is_empty() {
+                bytes.push(b'/');
+                bytes.extend(&self.path);
+            }
+        }
+        OsString::from_vec(bytes)
+    }
+
+    /// Every address of the server, in the order of the resolver: see [`resolve`].
+    pub fn resolve(&self) -> Result<Vec<Address>, ResolveError> {
+        resolve(self.scheme, &self.location)
+    }
+}
+
+impl fmt::Display for Url {
+    /// For people: bytes that are no UTF-8 are replaced. [`Url::to_os_string`] is exact.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.to_os_string().display())
+    }
+}
+
+/// Where a server is told to listen.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListenUrl {
+    /// The provider; never [`Scheme::Any`].
+    pub scheme: Scheme,
+    /// Address; a port of 0 takes any free one.
+    pub location: Location,
+}
+
+impl ListenUrl {
+    /// Reads `tcp://127.0.0.1:0`, `tcp://[::1]:7` or `shm:///run/dafs.sock`; `dafs+tcp://…` and the like mean the same. Does not resolve names.
+    pub fn parse(text: &OsStr) -> Result<Self, AddressError> {
+        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.listen_example());
+        let (name, rest) =
+            split_scheme(text.as_bytes()).ok_or_else(|| fault(Scheme::Any, Problem::NoListenScheme))?;
+        let scheme = match name.strip_prefix(b"dafs+").unwrap_or(name) {
+            b"tcp" => Scheme::Tcp,
+            b"shm" => Scheme::Shm,
+            b"verbs" => Scheme::Verbs,
+            b"sim" => Scheme::Sim,
+            b"dafs" => return Err(fault(Scheme::Any, Problem::ListenAny)),
+            _ => return Err(fault(Scheme::Any, Problem::ListenScheme(lossy(name)))),
+        };
+        let fault = |problem| fault(scheme, problem);
+        if rest.contains(&0) {
+            return Err(fault(Problem::Nul));
+        }
+        let extra = if scheme == Scheme::Shm { b':' } else { b'/' };
+        if rest.contains(&extra) {
+            return Err(fault(if scheme == Scheme::Shm {
+                Problem::SocketColon
+            } else {
+                Problem::ListenPath
+            }));
+        }
+        Ok(Self { scheme, location: parse_location(scheme, rest).map_err(fault)? })
+    }
+
+    /// Every address it stands for: see [`resolve`].
+    pub fn resolve(&self) -> Result<Vec<Address>, ResolveError> {
+        resolve(self.scheme, &self.location)
+    }
+}
+
+/// Every address that a location stands for, in the order the resolver gives them. Blocks while a host name is looked up.
+pub fn resolve(scheme: Scheme, location: &Location) -> Result<Vec<Address>, ResolveError> {
+    match location {
+        Location::Host { .. } if scheme == Scheme::Verbs => Err(ResolveError::Unsupported { scheme }),
+        Location::Host { host, port } => {
+            let failed = |source| ResolveError::Host { host: host.clone(), source };
+            let addresses: Vec<_> =
+                (host.as_str(), *port).to_socket_addrs().map_err(failed)?.map(Address::Tcp).collect();
+            match addresses.is_empty() {
+                true => Err(failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"))),
+                false => Ok(addresses),
+            }
+        }
+        Location::Socket(path) => Ok(vec![Address::Shm(path.clone())]),
+        Location::SimPort(port) => Ok(vec![Address::Sim(*port)]),
+    }
+}
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,6 +257,365 @@ impl fmt::Display for Address {
             Self::Tcp(address) => write!(f, "dafs+tcp://{address}"),
             Self::Shm(path) => write!(f, "dafs+shm://{}", path.display()),
             Self::Sim(port) => write!(f, "dafs+sim://{port}"),
+        }
+    }
+}
+
+/// An address that cannot be read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("the address {text:?} {problem}; write it like {example}")]
+pub struct AddressError {
+    /// What was given; bytes that are no UTF-8 are replaced.
+    pub text: String,
+    /// What is wrong with it.
+    pub problem: Problem,
+    /// A correct address of that kind.
+    pub example: &'static str,
+}
+
+impl AddressError {
+    fn new(text: &OsStr, problem: Problem, example: &'static str) -> Self {
+        Self { text: lossy(text.as_bytes()), problem, example }
+    }
+}
+
+/// What is wrong with an address.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum Problem {
+    #[error("does not begin with dafs://, dafs+tcp://, dafs+shm:// or dafs+verbs://")]
+    NoScheme,
+    #[error("begins with {0}://, which is none of dafs, dafs+tcp, dafs+shm, dafs+verbs")]
+    Scheme(String),
+    #[error("says where to listen, not which server to use")]
+    ListenForm,
+    #[error("does not begin with tcp://, shm:// or verbs://")]
+    NoListenScheme,
+    #[error("begins with {0}://, which is none of tcp, shm, verbs")]
+    ListenScheme(String),
+    #[error("does not say which provider shall listen")]
+    ListenAny,
+    #[error("has a path, but a server listens on a host and port only")]
+    ListenPath,
+    #[error("has no host")]
+    NoHost,
+    #[error("has a host that is not a name or address: {0:?}")]
+    Host(String),
+    #[error("has an IPv6 address without brackets")]
+    Brackets,
+    #[error("has the port {0:?}, which is no number from 0 to 65535")]
+    Port(String),
+    #[error("has the port 0, on which nobody can listen")]
+    PortZero,
+    #[error("has no absolute socket path after ://")]
+    SocketRelative,
+    #[error("has a socket path that is only slashes")]
+    SocketRoot,
+    #[error("has a socket path of {0} bytes; the limit is {SOCKET_PATH_SIZE_MAX}")]
+    SocketLong(usize),
+    #[error("has a colon after which no /export follows (a socket path cannot contain a colon)")]
+    SocketColonTail,
+    #[error("has a colon in the socket path")]
+    SocketColon,
+    #[error("has the simulated port {0:?}, which is no number from 0 to 4294967295")]
+    SimPort(String),
+    #[error("has an empty export name")]
+    EmptyExport,
+    #[error("contains a zero byte")]
+    Nul,
+}
+
+/// A location could not be turned into addresses.
+#[derive(Debug, Error)]
+pub enum ResolveError {
+    /// The resolver does not know the host.
+    #[error("cannot find the host {host}: {source}")]
+    Host {
+        /// The host.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// This build has no such provider.
+    #[error("{scheme} addresses are not supported by this build; use dafs:// or dafs+tcp://")]
+    Unsupported {
+        /// The kind of address.
+        scheme: Scheme,
+    },
+}
+
+fn split_scheme(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = text.windows(3).position(|window| window == b"://")?;
+    // A "://" further on belongs to a path: what stands before it is then no scheme.
+    (!text[..at].contains(&b'/')).then(|| (&text[..at], &text[at + 3..]))
+}
+
+/// `/socket/path:/export/path` → socket path, and `/export/path`.
+fn split_socket(rest: &[u8]) -> Result<(&[u8], &[u8]), Problem> {
+    match rest.iter().position(|&byte| byte == b':') {
+        None => Ok((rest, &[])),
+        Some(colon) if rest.get(colon + 1) == Some(&b'/') => Ok((&rest[..colon], &rest[colon + 1..])),
+        Some(_) => Err(Problem::SocketColonTail),
+    }
+}
+
+/// `/export/path` → export and path.
+fn parse_tail(tail: &[u8]) -> Result<(Option<Vec<u8>>, Vec<u8>), Problem> {
+    let tail = tail.strip_prefix(b"/").unwrap_or(tail);
+    if tail.is_empty() {
+        return Ok((None, Vec::new()));
+    }
+    let end = tail.iter().position(|&byte| byte == b'/').unwrap_or(tail.len());
+    if end == 0 {
+        return Err(Problem::EmptyExport);
+    }
+    let path_begin =
+        tail[end..].iter().position(|&byte| byte != b'/').map_or(tail.len(), |skipped| end + skipped);
+    Ok((Some(tail[..end].to_vec()), tail[path_begin..].to_vec()))
+}
+
+fn parse_location(scheme: Scheme, server: &[u8]) -> Result<Location, Problem> {
+    match scheme {
+        Scheme::Any | Scheme::Tcp | Scheme::Verbs => parse_host(server),
+        Scheme::Shm if !server.starts_with(b"/") => Err(Problem::SocketRelative),
+        Scheme::Shm if server.iter().all(|&byte| byte == b'/') => Err(Problem::SocketRoot),
+        Scheme::Shm if server.len() > SOCKET_PATH_SIZE_MAX => Err(Problem::SocketLong(server.len())),
+        Scheme::Shm => Ok(Location::Socket(PathBuf::from(OsStr::from_bytes(server)))),
+        Scheme::Sim => Ok(Location::SimPort(number(server).ok_or_else(|| Problem::SimPort(lossy(server)))?)),
+    }
+}
+
+fn parse_host(server: &[u8]) -> Result<Location, Problem> {
+    let bad_host = || Problem::Host(lossy(server));
+    let (host, port) = match server.strip_prefix(b"[") {
+        Some(rest) => {
+            let end = rest.iter().position(|&byte| byte == b']').ok_or_else(bad_host)?;
+            // A zone after % is checked by the resolver.
+            let address = std::str::from_utf8(&rest[..end]).map_err(|_| bad_host())?;
+            let numeric = address.split_once('%').map_or(address, |(numeric, _)| numeric);
+            numeric.parse::<std::net::Ipv6Addr>().map_err(|_| bad_host())?;
+            match &rest[end + 1..] {
+                [] => (address, None),
+                [b':', port @ ..] => (address, Some(port)),
+                _ => return Err(bad_host()),
+            }
+        }
+        None => {
+            let colon = server.iter().position(|&byte| byte == b':');
+            let (host, port) = match colon {
+                Some(colon) => (&server[..colon], Some(&server[colon + 1..])),
+                None => (server, None),
+            };
+            if port.is_some_and(|port| port.contains(&b':')) {
+                return Err(Problem::Brackets);
+            }
+            (std::str::from_utf8(host).map_err(|_| bad_host())?, port)
+        }
+    };
+    if host.is_empty() {
+        return Err(Problem::NoHost);
+    }
+    if host.chars().any(|c| c.is_whitespace() || c.is_control() || "[]@?#\\".contains(c)) {
+        return Err(bad_host());
+    }
+    let port = match port {
+        None => DEFAULT_PORT,
+        Some(digits) => number(digits)
+            .and_then(|port| u16::try_from(port).ok())
+            .ok_or_else(|| Problem::Port(lossy(digits)))?,
+    };
+    Ok(Location::Host { host: host.to_owned(), port })
+}
+
+/// Decimal digits only: no sign, no space.
+fn number(digits: &[u8]) -> Option<u32> {
+    digits.iter().all(u8::is_ascii_digit).then_some(())?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(host: &str, port: u16) -> Location {
+        Location::Host { host: host.to_owned(), port }
+    }
+
+    fn url(scheme: Scheme, location: Location, export: Option<&[u8]>, path: &[u8]) -> Url {
+        Url { scheme, location, export: export.map(<[u8]>::to_vec), path: path.to_vec() }
+    }
+
+    fn parse(text: &[u8]) -> Result<Url, Problem> {
+        Url::parse(OsStr::from_bytes(text)).map_err(|error| error.problem)
+    }
+
+    fn parse_listen(text: &str) -> Result<ListenUrl, Problem> {
+        ListenUrl::parse(OsStr::new(text)).map_err(|error| error.problem)
+    }
+
+    #[test]
+    fn url_of_every_form_is_read_and_written_back() {
+        let socket = |path: &str| Location::Socket(PathBuf::from(path));
+        let cases: [(&[u8], Url); 14] = [
+            (b"dafs://host", url(Scheme::Any, host("host", DEFAULT_PORT), None, b"")),
+            (b"dafs://host/", url(Scheme::Any, host("host", DEFAULT_PORT), None, b"")),
+            (b"dafs://host:1/data", url(Scheme::Any, host("host", 1), Some(b"data"), b"")),
+            (b"dafs://host:1/data/", url(Scheme::Any, host("host", 1), Some(b"data"), b"")),
+            (
+                b"dafs+tcp://10.0.0.1:65535/d/a/b",
+                url(Scheme::Tcp, host("10.0.0.1", 65535), Some(b"d"), b"a/b"),
+            ),
+            (b"dafs+tcp://[::1]:7/d/a/", url(Scheme::Tcp, host("::1", 7), Some(b"d"), b"a/")),
+            (b"dafs+tcp://[fe80::1%eth0]", url(Scheme::Tcp, host("fe80::1%eth0", DEFAULT_PORT), None, b"")),
+            (b"dafs+verbs://h/d//a//b", url(Scheme::Verbs, host("h", DEFAULT_PORT), Some(b"d"), b"a//b")),
+            (b"dafs+shm:///tmp/dafs.sock", url(Scheme::Shm, socket("/tmp/dafs.sock"), None, b"")),
+            (
+                b"dafs+shm:///tmp/dafs.sock:/data/tree",
+                url(Scheme::Shm, socket("/tmp/dafs.sock"), Some(b"data"), b"tree"),
+            ),
+            (b"dafs+shm:///s:/d/x:/y", url(Scheme::Shm, socket("/s"), Some(b"d"), b"x:/y")),
+            (b"dafs+sim://7/d/a", url(Scheme::Sim, Location::SimPort(7), Some(b"d"), b"a")),
+            (
+                b"dafs://h/d/%41?x#y z\n",
+                url(Scheme::Any, host("h", DEFAULT_PORT), Some(b"d"), b"%41?x#y z\n"),
+            ),
+            (
+                b"dafs://h/\xff\xfe/\x80/\xc3",
+                url(Scheme::Any, host("h", DEFAULT_PORT), Some(b"\xff\xfe"), b"\x80/\xc3"),
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse(text).as_ref(), Ok(&expected), "{}", lossy(text));
+            assert_eq!(parse(expected.to_os_string().as_bytes()), Ok(expected), "{}", lossy(text));
+        }
+    }
+
+    #[test]
+    fn url_with_fault_names_it() {
+        let long = format!("dafs+shm:///{}", "x".repeat(SOCKET_PATH_SIZE_MAX));
+        let cases: [(&[u8], Problem); 28] = [
+            (b"", Problem::NoScheme),
+            (b"/tmp/file", Problem::NoScheme),
+            (b"host:/data", Problem::NoScheme),
+            (b"dafs:/host/data", Problem::NoScheme),
+            (b"./a/dafs://h", Problem::NoScheme),
+            (b"http://h/x", Problem::Scheme("http".into())),
+            (b"DAFS://h/x", Problem::Scheme("DAFS".into())),
+            (b"tcp://h:1", Problem::ListenForm),
+            (b"dafs://", Problem::NoHost),
+            (b"dafs:///data/x", Problem::NoHost),
+            (b"dafs://:1/data", Problem::NoHost),
+            (b"dafs://h:/data", Problem::Port(String::new())),
+            (b"dafs://h:+7/data", Problem::Port("+7".into())),
+            (b"dafs://h:65536/data", Problem::Port("65536".into())),
+            (b"dafs://h:99999999999999999999/d", Problem::Port("99999999999999999999".into())),
+            (b"dafs://h:0/data", Problem::PortZero),
+            (b"dafs://::1/data", Problem::Brackets),
+            (b"dafs://[::1/data", Problem::Host("[::1".into())),
+            (b"dafs://[::1]x/data", Problem::Host("[::1]x".into())),
+            (b"dafs://[h]:1/data", Problem::Host("[h]:1".into())),
+            (b"dafs://user@h/data", Problem::Host("user@h".into())),
+            (b"dafs://h//x", Problem::EmptyExport),
+            (b"dafs+shm://tmp/s:/d", Problem::SocketRelative),
+            (b"dafs+shm:///:/d", Problem::SocketRoot),
+            (b"dafs+shm:///tmp/s:d/x", Problem::SocketColonTail),
+            (b"dafs+shm:///tmp/s:", Problem::SocketColonTail),
+            (b"dafs://h/d/a\0b", Problem::Nul),
+            (b"dafs+sim://x/d", Problem::SimPort("x".into())),
+        ];
+        for (text, problem) in cases {
+            assert_eq!(parse(text), Err(problem), "{}", lossy(text));
+        }
+        assert_eq!(parse(long.as_bytes()), Err(Problem::SocketLong(SOCKET_PATH_SIZE_MAX + 1)));
+        assert!(parse(&long.as_bytes()[..long.len() - 1]).is_ok());
+    }
+
+    #[test]
+    fn address_error_shows_text_problem_and_example() {
+        let error = Url::parse(OsStr::new("dafs+shm:///tmp/s:d")).unwrap_err().to_string();
+        assert!(error.contains("\"dafs+shm:///tmp/s:d\""), "{error}");
+        assert!(error.contains("colon"), "{error}");
+        assert!(error.ends_with("dafs+shm:///run/dafs.sock:/export/path"), "{error}");
+    }
+
+    #[test]
+    fn examples_in_errors_are_valid() {
+        for scheme in [Scheme::Any, Scheme::Tcp, Scheme::Shm, Scheme::Verbs, Scheme::Sim] {
+            assert_eq!(Url::parse(OsStr::new(scheme.example())).map(|url| url.scheme), Ok(scheme));
+            assert!(ListenUrl::parse(OsStr::new(scheme.listen_example())).is_ok());
+        }
+    }
+
+    #[test]
+    fn listen_url_of_every_form_is_read() {
+        let listen = |scheme, location| Ok(ListenUrl { scheme, location });
+        assert_eq!(parse_listen("tcp://127.0.0.1:0"), listen(Scheme::Tcp, host("127.0.0.1", 0)));
+        assert_eq!(parse_listen("dafs+tcp://127.0.0.1:0"), listen(Scheme::Tcp, host("127.0.0.1", 0)));
+        assert_eq!(parse_listen("tcp://[::1]:7"), listen(Scheme::Tcp, host("::1", 7)));
+        assert_eq!(parse_listen("tcp://h"), listen(Scheme::Tcp, host("h", DEFAULT_PORT)));
+        assert_eq!(parse_listen("verbs://h"), listen(Scheme::Verbs, host("h", DEFAULT_PORT)));
+        assert_eq!(
+            parse_listen("shm:///tmp/dafs.sock"),
+            listen(Scheme::Shm, Location::Socket("/tmp/dafs.sock".into()))
+        );
+        assert_eq!(parse_listen("sim://3"), listen(Scheme::Sim, Location::SimPort(3)));
+    }
+
+    #[test]
+    fn listen_url_with_fault_names_it() {
+        let cases = [
+            ("127.0.0.1:0", Problem::NoListenScheme),
+            ("dafs://h:1", Problem::ListenAny),
+            ("udp://h:1", Problem::ListenScheme("udp".into())),
+            ("tcp://h:1/data", Problem::ListenPath),
+            ("tcp://:1", Problem::NoHost),
+            ("shm://tmp/s", Problem::SocketRelative),
+            ("shm:///tmp/s:/d", Problem::SocketColon),
+            ("shm:///tmp/s\0", Problem::Nul),
+        ];
+        for (text, problem) in cases {
+            assert_eq!(parse_listen(text), Err(problem), "{text}");
+        }
+    }
+
+    #[test]
+    fn resolve_answers_all_kinds() {
+        let resolved = |text: &str| Url::parse(OsStr::new(text)).unwrap().resolve();
+        assert_eq!(resolved("dafs://127.0.0.1:7/d").unwrap(), [Address::Tcp("127.0.0.1:7".parse().unwrap())]);
+        assert_eq!(resolved("dafs+tcp://[::1]:7").unwrap(), [Address::Tcp("[::1]:7".parse().unwrap())]);
+        assert_eq!(resolved("dafs+shm:///s:/d").unwrap(), [Address::Shm("/s".into())]);
+        assert_eq!(resolved("dafs+sim://4").unwrap(), [Address::Sim(4)]);
+        assert!(matches!(
+            resolved("dafs+verbs://h/d"),
+            Err(ResolveError::Unsupported { scheme: Scheme::Verbs })
+        ));
+    }
+
+    #[test]
+    fn address_shown_is_a_url_of_the_same_server() {
+        for address in
+            [Address::Tcp("[::1]:7".parse().unwrap()), Address::Shm("/tmp/s".into()), Address::Sim(9)]
+        {
+            let url = Url::parse(OsStr::new(&address.to_string())).unwrap();
+            assert_eq!(url.resolve().unwrap(), [address]);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn url_from_any_bytes_never_panics_and_rewrites_to_itself(
+            prefix in proptest::sample::select(vec!["", "dafs://", "dafs+tcp://", "dafs+shm://", "dafs+sim://", "dafs+shm:///"]),
+            tail in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
+        ) {
+            let text = [prefix.as_bytes(), &tail].concat();
+            let _ = ListenUrl::parse(OsStr::from_bytes(&text));
+            if let Ok(url) = Url::parse(OsStr::from_bytes(&text)) {
+                proptest::prop_assert_eq!(Url::parse(&url.to_os_string()), Ok(url));
+            }
         }
     }
 }

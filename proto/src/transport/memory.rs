@@ -303,7 +303,12 @@ impl RemoteRange {
     pub fn check_bounds(&self, region_len: u64) -> Result<(), RegionFault> {
         match self.offset.checked_add(self.len) {
             Some(end) if end <= region_len => Ok(()),
-            _ => Err(RegionFault::OutOfBounds { key: self.key, offset: self.offset, len: self.len, region_len }),
+            _ => Err(RegionFault::OutOfBounds {
+                key: self.key,
+                offset: self.offset,
+                len: self.len,
+                region_len,
+            }),
         }
     }
 }

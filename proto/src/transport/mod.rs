@@ -42,7 +42,8 @@ pub use crate::address::Address;
 pub use completion::{Completion, OpToken};
 pub use error::{ConnectError, PeerFault, PostError, RegionError, RegionFault, TransportError};
 pub use memory::{
-    Access, BorrowedMemory, HeapMemory, Memory, MemoryRef, Region, RegionKey, RegionOwner, RemoteRange, SharedFd, Span,
+    Access, BorrowedMemory, HeapMemory, Memory, MemoryRef, Region, RegionKey, RegionOwner, RemoteRange,
+    SharedFd, Span,
 };
 
 /// The largest head of a message, bytes. A head is a message header and its fixed-layout body.
@@ -325,11 +326,20 @@ pub trait Endpoint: Send {
     ) -> Result<Posted, PostError>;
 
     /// Reads the peer's registered memory, scattered in order, into local memory. The segments' total must equal `remote.len`.
-    fn rdma_read(&mut self, token: OpToken, local: LocalSegments, remote: RemoteRange) -> Result<Posted, PostError>;
+    fn rdma_read(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: RemoteRange,
+    ) -> Result<Posted, PostError>;
 
     /// The peer's registered memory as memory of this process, where the provider maps it (`remote_mapped`); checked for bounds and `access`. The peer sees changes
     /// at once and may change it at any time. `Ok(None)`: this memory is reached by RDMA only. An error is the peer's fault: a key it never registered.
-    fn remote_memory(&mut self, remote: &RemoteRange, access: Access) -> Result<Option<MemoryRef>, RegionError>;
+    fn remote_memory(
+        &mut self,
+        remote: &RemoteRange,
+        access: Access,
+    ) -> Result<Option<MemoryRef>, RegionError>;
 
     /// The next finished RDMA operation. Call until `None`.
     fn poll_completion(&mut self) -> Option<Completion>;
