@@ -1,1 +1,4 @@
 //! The dafs server.
+#![deny(unsafe_code)]
+
+pub mod backend;

@@ -1,0 +1,342 @@
+//! File storage below an export: submit and complete, never block.
+//!
+//! [`Storage`] is what the server drives: exports, open nodes, data read and written at once where that needs no waiting
+//! ([`Storage::read_now`], [`Storage::write_now`]), and everything else submitted as an [`FsOp`] that completes now or later. Two backends stand behind it:
+//! `posix` (a directory, confined by `openat2`) and `mem` (memory).
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::wire::{
+    Attributes, DirEntry, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status, XattrSetMode,
+};
+
+/// An export, by its place in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExportId(pub u16);
+
+/// Something open in an export: a file, a directory, or a path. Valid from the reply that gave it until [`Storage::close`]; a later node never has the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeId {
+    /// The export.
+    pub export: ExportId,
+    /// Place in the export's table of open nodes.
+    pub index: u32,
+    /// Tells apart nodes that had the same place.
+    pub generation: u32,
+}
+
+/// Who acts, after the export's identity mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Arc<[u32]>,
+}
+
+/// Why data could not be moved at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NowError {
+    /// It would have to wait for storage: submit [`FsOp::Read`] or [`FsOp::Write`] instead.
+    WouldBlock,
+    /// It failed.
+    Failed(Status),
+}
+
+/// A path below a node; no leading slash; empty for the node itself. Bytes, not text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At {
+    /// Where the path begins.
+    pub node: NodeId,
+    /// The path.
+    pub path: Vec<u8>,
+}
+
+/// An operation on storage. Memory in it belongs to the storage until the operation has completed.
+#[derive(Debug)]
+pub enum FsOp {
+    /// Opens a path without data access ([`FsReply::Node`]).
+    Lookup {
+        /// What.
+        at: At,
+        /// A symbolic link at the end is followed.
+        follow: bool,
+    },
+    /// Opens a file or directory ([`FsReply::Node`]).
+    Open {
+        /// What.
+        at: At,
+        /// How.
+        flags: OpenFlags,
+        /// Permission bits of a new file; used as given, without a umask.
+        mode: u32,
+    },
+    /// [`FsReply::Attributes`].
+    Getattr {
+        /// Of what.
+        at: At,
+        /// A symbolic link at the end is followed.
+        follow: bool,
+    },
+    /// Changes attributes; answers them ([`FsReply::Attributes`]).
+    Setattr {
+        /// Of what.
+        at: At,
+        /// A symbolic link at the end is followed.
+        follow: bool,
+        /// To what.
+        set: SetAttributes,
+    },
+    /// Reads data ([`FsReply::Count`]); short only at the end of the file.
+    Read {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// Scattered into, in order.
+        into: Vec<MemoryRef>,
+    },
+    /// Writes data ([`FsReply::Count`]), as durable as asked for.
+    Write {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// Gathered from, in order.
+        from: Vec<MemoryRef>,
+        /// When durable.
+        stability: Stability,
+    },
+    /// Writes at the end of the file, atomically ([`FsReply::Appended`]).
+    Append {
+        /// The file.
+        node: NodeId,
+        /// Gathered from, in order.
+        from: Vec<MemoryRef>,
+        /// When durable.
+        stability: Stability,
+    },
+    /// Makes data durable ([`FsReply::Done`]).
+    Commit {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// Bytes; 0 for all that follow.
+        len: u64,
+        /// Data only, or all.
+        stability: Stability,
+    },
+    /// Sets the size ([`FsReply::Done`]).
+    Truncate {
+        /// The file.
+        node: NodeId,
+        /// New size, bytes.
+        size: u64,
+    },
+    /// Reserves space ([`FsReply::Done`]); the file grows to cover the range.
+    Allocate {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Gives space back ([`FsReply::Done`]); the size stays.
+    Punch {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The next data or hole ([`FsReply::Offset`]).
+    Seek {
+        /// The file.
+        node: NodeId,
+        /// Where to begin.
+        offset: u64,
+        /// What to look for.
+        what: SeekWhat,
+    },
+    /// Advice ([`FsReply::Done`]); pattern numbers as in `HintRequest`.
+    Hint {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// Bytes; 0 for all that follow.
+        len: u64,
+        /// The pattern.
+        pattern: u32,
+    },
+    /// Entries after a cookie, without `.` and `..` ([`FsReply::Entries`]). Entries that exist throughout a scan are seen exactly once.
+    Readdir {
+        /// The directory.
+        node: NodeId,
+        /// Resume after this; 0 from the beginning.
+        cookie: u64,
+        /// Bytes of encoded entries (`wire::encode_dir_entry`) at most; at least one entry is returned when it fits alone.
+        size_max: usize,
+        /// With attributes.
+        attributes: bool,
+    },
+    /// [`FsReply::Attributes`] of the new directory.
+    Mkdir {
+        /// Its path.
+        at: At,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// [`FsReply::Done`].
+    Remove {
+        /// What.
+        at: At,
+        /// A directory, else anything but one.
+        directory: bool,
+    },
+    /// [`FsReply::Done`].
+    Rename {
+        /// Old path.
+        from: At,
+        /// New path, in the same export.
+        to: At,
+        /// An existing name may be replaced.
+        replace: bool,
+    },
+    /// [`FsReply::Attributes`] of the file.
+    Link {
+        /// An existing file.
+        from: At,
+        /// Its new name.
+        to: At,
+    },
+    /// [`FsReply::Attributes`] of the link.
+    Symlink {
+        /// What it points to: any bytes.
+        target: Vec<u8>,
+        /// Its path.
+        at: At,
+    },
+    /// [`FsReply::Bytes`].
+    Readlink {
+        /// The link.
+        at: At,
+    },
+    /// [`FsReply::Bytes`]: the value.
+    XattrRead {
+        /// Of what.
+        at: At,
+        /// The attribute.
+        name: Vec<u8>,
+    },
+    /// [`FsReply::Done`].
+    XattrWrite {
+        /// Of what.
+        at: At,
+        /// The attribute.
+        name: Vec<u8>,
+        /// Its value.
+        value: Vec<u8>,
+        /// Made or replaced.
+        mode: XattrSetMode,
+    },
+    /// [`FsReply::Bytes`]: names, each followed by a zero byte.
+    XattrList {
+        /// Of what.
+        at: At,
+    },
+    /// [`FsReply::Done`].
+    XattrRemove {
+        /// Of what.
+        at: At,
+        /// The attribute.
+        name: Vec<u8>,
+    },
+    /// [`FsReply::Statistics`].
+    Statfs {
+        /// Any node of the file system.
+        node: NodeId,
+    },
+}
+
+/// The outcome of an [`FsOp`].
+#[derive(Debug)]
+pub enum FsReply {
+    /// Done.
+    Done,
+    /// A new node, to be closed, and its attributes.
+    Node(NodeId, Attributes),
+    /// Attributes.
+    Attributes(Attributes),
+    /// Bytes read or written.
+    Count(usize),
+    /// Where an append went, and how many bytes.
+    Appended(u64, usize),
+    /// An offset.
+    Offset(u64),
+    /// Entries, and whether the directory ends with them.
+    Entries(Vec<DirEntry>, bool),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Space.
+    Statistics(FsStatistics),
+}
+
+/// An operation's result.
+pub type FsResult = Result<FsReply, Status>;
+
+/// What became of a submitted operation.
+#[derive(Debug)]
+pub enum Submitted {
+    /// It is done.
+    Done(FsResult),
+    /// It completes later, with its token, from [`Storage::poll`].
+    Pending,
+}
+
+/// All exports and what is open in them. One thread drives it; nothing in it blocks.
+pub trait Storage {
+    /// The export of this name.
+    fn export(&self, name: &str) -> Option<ExportId>;
+
+    /// The root of an export; always open.
+    fn root(&self, export: ExportId) -> NodeId;
+
+    /// Reads file data that is at hand into memory; short only at the end of the file.
+    fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError>;
+
+    /// Writes file data, unstable, when that needs no waiting.
+    fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError>;
+
+    /// A window of a file as memory to be sent from, when its data is at hand and mapping it pays; at most `len` bytes, short at the end of the file. The memory may
+    /// fault (`Memory::may_fault`): it is for system calls only.
+    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef>;
+
+    /// Starts an operation on behalf of `identity`. Not blocking.
+    fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted;
+
+    /// Starts what was submitted as one batch; called once per turn of the loop.
+    fn flush(&mut self);
+
+    /// Collects finished operations.
+    fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>);
+
+    /// Operations submitted and not yet collected.
+    fn pending(&self) -> usize;
+
+    /// Closes a node. Operations on it that are in flight finish first.
+    fn close(&mut self, node: NodeId);
+
+    /// What the loop watches for finished operations (readable, edge-triggered).
+    fn event_fds(&self) -> Vec<RawFd>;
+
+    /// Changes when unstable data of this export may have been lost since: by a restart, or a failed write-back.
+    fn verifier(&self, export: ExportId) -> u64;
+}

@@ -1,0 +1,48 @@
+//! The bytes of the protocol: `spec/wire.md` in code.
+//!
+//! A message is a *head* (the [`Header`] and an operation's fixed-layout body, at most [`HEAD_SIZE_MAX`] bytes) and a *payload*: file data, names, or
+//! MessagePack for what is rare and grows (negotiation, attributes, statistics). Everything is little-endian; reserved bytes are zero and checked.
+//! All decoding goes through [`Reader`], all encoding through [`Writer`]: no over-reads, no allocation before a length has been checked.
+
+mod attr;
+mod codec;
+mod header;
+mod namespace;
+mod negotiate;
+mod opcode;
+mod readwrite;
+mod status;
+
+pub use attr::{
+    Attributes, DirEntry, FileKind, FsStatistics, SetAttributes, SetTime, Timestamp, XATTR_VALUE_SIZE_MAX,
+    decode_dir_entries, encode_dir_entry,
+};
+pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
+pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
+pub use namespace::{
+    AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest, ReaddirReply, ReaddirRequest,
+    RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames, XattrNames, XattrSetMode,
+};
+pub use negotiate::{
+    Authenticate, AuthenticateReply, Crossovers, ExportStatistics, Features, Hello, HelloReply,
+    KEY_PROOF_SIZE, LimitsReply, MountReply, Nonce, NoticeKind, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN,
+    Resume, SessionId, SlotReport, Statistics, Thresholds, Welcome,
+};
+pub use opcode::Opcode;
+pub use readwrite::{
+    CommitReply, CommitRequest, Method, REMOTE_RANGE_SIZE, ReadReply, ReadRequest, SEGMENTS_MAX, Stability,
+    Verifier, WireRange, WriteReply, WriteRequest, decode_segments, encode_segments,
+};
+pub use status::Status;
+
+/// The largest head, bytes.
+pub const HEAD_SIZE_MAX: usize = 112;
+
+/// The largest name of one path component, bytes.
+pub const NAME_SIZE_MAX: usize = 255;
+
+/// The largest path in one request, bytes.
+pub const PATH_SIZE_MAX: usize = 4096;
+
+/// The smallest payload that every peer must accept, bytes: two paths and what surrounds them.
+pub const PAYLOAD_SIZE_MIN: usize = 2 * PATH_SIZE_MAX + 64;

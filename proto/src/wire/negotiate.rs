@@ -1,0 +1,258 @@
+use serde::{Deserialize, Serialize};
+
+/// The version that this code speaks.
+pub const PROTOCOL_VERSION: u16 = 1;
+/// The oldest version it accepts.
+pub const PROTOCOL_VERSION_MIN: u16 = 1;
+/// Bytes of a proof: HMAC-SHA-256.
+pub const KEY_PROOF_SIZE: usize = 32;
+/// A random number used once.
+pub type Nonce = [u8; 32];
+
+/// Names a session; not a secret, but resuming one also needs the resume proof of its client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub u64);
+
+bitflags::bitflags! {
+    /// Optional abilities. What both sides name holds.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Features: u64 {
+        /// Requests may be chained.
+        const CHAINS = 0x1;
+        /// The server sends callbacks.
+        const CALLBACKS = 0x2;
+        /// A session survives a broken connection.
+        const RESUME = 0x4;
+    }
+}
+
+/// First message of a client: payload of `Hello`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Oldest version it speaks.
+    pub version_min: u16,
+    /// Newest version it speaks.
+    pub version_max: u16,
+    /// [`Features`] it offers.
+    pub features: u64,
+    /// Its nonce.
+    pub nonce: Nonce,
+    /// Name of the key it will prove; empty for none.
+    pub key_name: String,
+    /// Who it says it is: 16 random bytes, chosen once per client. Fencing goes by it.
+    pub client_id: [u8; 16],
+    /// For people: program and host.
+    pub client_name: String,
+    /// User and group it acts as; counts only as far as the server trusts the connection.
+    pub uid: u32,
+    /// See `uid`.
+    pub gid: u32,
+    /// Supplementary groups, at most 32.
+    pub groups: Vec<u32>,
+    /// Slots it would like.
+    pub slots: u16,
+    /// The session to take up again.
+    pub resume: Option<Resume>,
+}
+
+/// Proof that a session is the client's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// The session.
+    pub session: SessionId,
+    /// The secret of its [`Welcome`].
+    pub secret: [u8; 16],
+}
+
+/// Payload of the answer to `Hello`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelloReply {
+    /// The version that will be spoken.
+    pub version: u16,
+    /// The server's nonce.
+    pub nonce: Nonce,
+    /// A proof of the key is demanded before anything else.
+    pub key_required: bool,
+    /// For people: program and version.
+    pub server_name: String,
+}
+
+/// Payload of `Authenticate`: `HMAC-SHA-256(key, "dafs client" ‖ client nonce ‖ server nonce ‖ hello payload)`; empty where no key is demanded or offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Authenticate {
+    /// The client's proof.
+    #[serde(with = "serde_bytes")]
+    pub proof: Vec<u8>,
+}
+
+/// Payload of the answer to `Authenticate`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthenticateReply {
+    /// The server's proof: `HMAC-SHA-256(key, "dafs server" ‖ client nonce ‖ server nonce ‖ hello payload)`; empty without a key.
+    #[serde(with = "serde_bytes")]
+    pub proof: Vec<u8>,
+    /// What was agreed.
+    pub welcome: Welcome,
+}
+
+/// What was agreed for the session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The session.
+    pub session: SessionId,
+    /// Secret that resumes it.
+    pub secret: [u8; 16],
+    /// It is the session that was to be resumed; else a new one.
+    pub resumed: bool,
+    /// Identity of this run of the server; another one means that sessions, handles and cached replies of before are gone.
+    pub server_epoch: u64,
+    /// [`Features`] that hold.
+    pub features: u64,
+    /// Slots: requests outstanding at most, ever.
+    pub slots: u16,
+    /// Credits to begin with.
+    pub credits: u16,
+    /// Silence after which the client sends `Null`, milliseconds.
+    pub keep_alive_ms: u32,
+    /// The server keeps the session of a client it does not hear from for this long, milliseconds.
+    pub lease_ms: u32,
+    /// Inline limits and crossovers.
+    pub thresholds: Thresholds,
+    /// Largest single read or write, bytes.
+    pub transfer_size_max: u32,
+    /// Open handles per session.
+    pub handles_max: u32,
+    /// For a resumed session: what became of each slot's last request.
+    pub slot_reports: Vec<SlotReport>,
+}
+
+/// The last request that the server knows of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotReport {
+    /// The slot.
+    pub slot: u32,
+    /// Sequence number of the last request that arrived.
+    pub sequence: u32,
+    /// It has been executed.
+    pub executed: bool,
+}
+
+/// Where Inline must end and Direct begins to pay, measured by the provider; `spec/session.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thresholds {
+    /// Largest inline read, bytes: the hard limit.
+    pub read_inline_max: u32,
+    /// Largest inline write, bytes: the hard limit.
+    pub write_inline_max: u32,
+    /// Sizes from which Direct is faster.
+    pub crossovers: Crossovers,
+}
+
+/// Sizes in bytes from which Direct is faster than Inline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Crossovers {
+    /// Reads into memory registered already.
+    pub read_registered: u32,
+    /// Reads into memory that is registered for the operation.
+    pub read_unregistered: u32,
+    /// Writes from memory registered already.
+    pub write_registered: u32,
+    /// Writes from memory that is registered for the operation.
+    pub write_unregistered: u32,
+}
+
+/// Payload of the answer to `Mount`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountReply {
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// Attributes of the root.
+    pub attributes: super::Attributes,
+}
+
+/// Payload of the answer to `Limits`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsReply {
+    /// As in [`Welcome`].
+    pub thresholds: Thresholds,
+    /// As in [`Welcome`].
+    pub transfer_size_max: u32,
+    /// As in [`Welcome`].
+    pub handles_max: u32,
+    /// Slots of this session.
+    pub slots: u16,
+    /// The server's target of credits for this session now.
+    pub credits: u16,
+    /// User that this session acts as.
+    pub uid: u32,
+    /// Group that this session acts as.
+    pub gid: u32,
+}
+
+/// Payload of the answer to `Statistics`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// Milliseconds since the server began.
+    pub uptime_ms: u64,
+    /// Sessions now.
+    pub sessions: u64,
+    /// Connections now.
+    pub connections: u64,
+    /// Operations in flight now.
+    pub in_flight: u64,
+    /// Open handles now.
+    pub handles: u64,
+    /// Requests answered, by opcode name.
+    pub operations: Vec<(String, u64)>,
+    /// Bytes read by clients inline, then direct.
+    pub bytes_read: [u64; 2],
+    /// Bytes written by clients inline, then direct.
+    pub bytes_written: [u64; 2],
+    /// Replies sent again from the cache.
+    pub replies_replayed: u64,
+    /// Sessions ended because the client broke the protocol.
+    pub protocol_errors: u64,
+    /// Reads and writes that had to wait for storage.
+    pub storage_waits: u64,
+    /// Per export.
+    pub exports: Vec<ExportStatistics>,
+}
+
+/// Counters of one export.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportStatistics {
+    /// Its name.
+    pub name: String,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+}
+
+/// What a `Notice` callback says: body of 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeKind {
+    /// The server is shutting down: finish and go.
+    Draining,
+    /// The server ends this session because of a protocol error: the payload says which, as text.
+    ProtocolError,
+}
+
+impl NoticeKind {
+    /// The number on the wire.
+    pub fn value(self) -> u32 {
+        match self {
+            Self::Draining => 1,
+            Self::ProtocolError => 2,
+        }
+    }
+
+    /// The notice with this number; `None` for those of later versions, which are ignored.
+    pub fn from_value(value: u32) -> Option<Self> {
+        match value {
+            1 => Some(Self::Draining),
+            2 => Some(Self::ProtocolError),
+            _ => None,
+        }
+    }
+}
