@@ -9,5 +9,6 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod session;
 pub mod transport;
 pub mod wire;

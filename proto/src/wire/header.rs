@@ -3,6 +3,9 @@ use super::{HEAD_SIZE_MAX, Opcode, Reader, Status, WireError, Writer};
 /// Bytes of a header.
 pub const HEADER_SIZE: usize = 40;
 
+/// The smallest `head_len`: a header without a body.
+const HEAD_LEN_MIN: u16 = 40;
+
 bitflags::bitflags! {
     /// Header flags.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +75,7 @@ impl Header {
             slot: Slot(0),
             sequence: 0,
             credits: 1,
-            head_len: HEADER_SIZE as u16,
+            head_len: HEAD_LEN_MIN,
             payload_len: 0,
             status: Status::OK,
             handle,
@@ -88,7 +91,7 @@ impl Header {
             handle: FileHandle(0),
             deadline_ms: 0,
             credits: 1,
-            head_len: HEADER_SIZE as u16,
+            head_len: HEAD_LEN_MIN,
             payload_len: 0,
             ..*self
         }

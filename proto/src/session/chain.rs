@@ -1,0 +1,149 @@
+//! Chains: requests that depend on the one before, in order; the first error aborts the rest. Each link keeps its own slot and reply (DAFS 1.0, request chaining).
+
+use crate::wire::{FileHandle, Flags, Header, Status};
+
+use super::SessionFault;
+
+/// A request's place in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainLink {
+    /// Which chain of the session.
+    pub chain: u64,
+    /// Its place, from 0.
+    pub position: u16,
+}
+
+/// What to do with a link whose turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainStep {
+    /// The link before is still being executed: keep the request until [`Chains::on_reply`] says so.
+    Wait,
+    /// Execute it, with the saved handle where the request names it.
+    Execute(Option<FileHandle>),
+    /// An earlier link failed: answer `CHAIN_ABORTED`.
+    Abort,
+}
+
+/// The chains of one session that are not finished.
+#[derive(Debug, Default)]
+pub(super) struct Chains {
+    next_id: u64,
+    // The chain that the next request with CHAIN_BACK continues.
+    open: Option<u64>,
+    active: Vec<Chain>,
+}
+
+#[derive(Debug)]
+struct Chain {
+    id: u64,
+    arrived: u16,
+    answered: u16,
+    closed: bool,
+    failed: bool,
+    saved: Option<FileHandle>,
+}
+
+impl Chains {
+    /// Places an arriving request; `None` when it is of no chain.
+    pub(super) fn on_request(
+        &mut self,
+        header: &Header,
+        length_max: u16,
+    ) -> Result<Option<ChainLink>, SessionFault> {
+        let forward = header.flags.contains(Flags::CHAIN_FORWARD);
+        let back = header.flags.contains(Flags::CHAIN_BACK);
+        if !forward && !back {
+            return Ok(None);
+        }
+        let id = if back {
+            self.open.ok_or(SessionFault::NoChain)?
+        } else {
+            self.next_id += 1;
+            self.active.push(Chain {
+                id: self.next_id,
+                arrived: 0,
+                answered: 0,
+                closed: false,
+                failed: false,
+                saved: None,
+            });
+            self.next_id
+        };
+        self.open = forward.then_some(id);
+        let chain = self.active.iter_mut().find(|chain| chain.id == id).ok_or(SessionFault::NoChain)?;
+        if chain.arrived >= length_max {
+            return Err(SessionFault::ChainTooLong { limit: length_max });
+        }
+        let position = chain.arrived;
+        chain.arrived += 1;
+        chain.closed = !forward;
+        Ok(Some(ChainLink { chain: id, position }))
+    }
+
+    /// Whether the link may run now.
+    pub(super) fn step(&self, link: ChainLink) -> ChainStep {
+        match self.active.iter().find(|chain| chain.id == link.chain) {
+            Some(chain) if chain.answered < link.position => ChainStep::Wait,
+            Some(chain) if chain.failed => ChainStep::Abort,
+            Some(chain) => ChainStep::Execute(chain.saved),
+            None => ChainStep::Abort,
+        }
+    }
+
+    /// A link was answered. `handle` is what its reply carries, where the request asked to save it.
+    pub(super) fn on_reply(&mut self, link: ChainLink, status: Status, handle: Option<FileHandle>) {
+        if let Some(chain) = self.active.iter_mut().find(|chain| chain.id == link.chain) {
+            chain.answered += 1;
+            chain.failed |= status != Status::OK;
+            chain.saved = handle.or(chain.saved);
+        }
+        let open = self.open;
+        self.active
+            .retain(|chain| !(chain.closed && chain.answered == chain.arrived) || open == Some(chain.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Opcode;
+
+    fn header(flags: Flags) -> Header {
+        Header { flags, ..Header::request(Opcode::Null, FileHandle(0)) }
+    }
+
+    // [SESS-30] links run in order, the saved handle travels, the first error aborts the rest
+    #[test]
+    fn chain_with_failing_link_aborts_the_rest() {
+        let mut chains = Chains::default();
+        let first = chains.on_request(&header(Flags::CHAIN_FORWARD), 8).unwrap().unwrap();
+        let second =
+            chains.on_request(&header(Flags::CHAIN_FORWARD | Flags::CHAIN_BACK), 8).unwrap().unwrap();
+        let third = chains.on_request(&header(Flags::CHAIN_BACK), 8).unwrap().unwrap();
+        assert_eq!(chains.step(first), ChainStep::Execute(None));
+        assert_eq!(chains.step(second), ChainStep::Wait);
+        chains.on_reply(first, Status::OK, Some(FileHandle(5)));
+        assert_eq!(chains.step(second), ChainStep::Execute(Some(FileHandle(5))));
+        assert_eq!(chains.step(third), ChainStep::Wait);
+        chains.on_reply(second, Status::NOT_FOUND, None);
+        assert_eq!(chains.step(third), ChainStep::Abort);
+        chains.on_reply(third, Status::CHAIN_ABORTED, None);
+        assert!(chains.active.is_empty());
+    }
+
+    #[test]
+    fn chain_continued_but_not_begun_is_a_fault() {
+        assert_eq!(Chains::default().on_request(&header(Flags::CHAIN_BACK), 8), Err(SessionFault::NoChain));
+    }
+
+    #[test]
+    fn chain_of_length_limit_is_accepted_and_one_more_is_a_fault() {
+        let mut chains = Chains::default();
+        chains.on_request(&header(Flags::CHAIN_FORWARD), 2).unwrap();
+        chains.on_request(&header(Flags::CHAIN_FORWARD | Flags::CHAIN_BACK), 2).unwrap();
+        assert_eq!(
+            chains.on_request(&header(Flags::CHAIN_BACK), 2),
+            Err(SessionFault::ChainTooLong { limit: 2 })
+        );
+    }
+}
