@@ -30,6 +30,8 @@
 mod completion;
 mod error;
 mod memory;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod util;
 
 use std::os::fd::RawFd;
