@@ -1,0 +1,274 @@
+//! The command line: flags, and how they are explained.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::load::Pattern;
+use crate::machine::Pin;
+use crate::record::{Method, Op};
+
+/// Measures dafs beside the raw limit of this machine, taken in the same run, and beside peers.
+///
+/// Every row names its limit (the barest program that does the same work: a shared-memory ring, a TCP request and
+/// response, a local pread) and the ratio to it: ours over the limit for times, the limit over ours for rates, so
+/// that 1.0 is perfect and less is better. Limit and subject alternate, round by round, and the ratio is the median
+/// over the rounds, so a machine that is busy for a while spoils one round and not the result.
+///
+/// A dafs-server is started for the run, on a temporary directory in memory, and stopped at its end.
+#[derive(Debug, Parser)]
+#[command(name = "dafs-bench", version, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to measure.
+    #[command(subcommand)]
+    pub benchmark: Benchmark,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  dafs-bench latency --transport tcp,shm --sizes 4,4KiB,64KiB,1MiB --json latency.json
+  dafs-bench bandwidth --transport tcp,shm --queue-depth 16 --peer nfs
+  dafs-bench iops --transport shm --queue-depth 1,16,64
+  dafs-bench crossover --transport tcp,shm --plot crossover.svg
+  dafs-bench overlap --transport shm --plot overlap.svg
+  dafs-bench limits                                  # the raw limits alone, no server
+
+A quiet machine gives steady figures: the load average is part of the JSON. See `dafs-bench latency --help` for
+what the options mean.";
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum Benchmark {
+    /// Time of one operation after the other, by size.
+    ///
+    /// Rows for reads and writes, with registered and with ordinary memory, and for an empty request. Over tcp each
+    /// comes twice unless --poll says otherwise: waiting in the kernel (limit tcp_rr), and spinning (tcp_rr_spin).
+    Latency(Options),
+    /// Rate of large transfers, many in flight.
+    ///
+    /// Defaults: 1 MiB, queue depth 16, registered memory.
+    Bandwidth(Options),
+    /// Rate of small operations, by queue depth.
+    ///
+    /// Defaults: 4 KiB reads in random order at queue depths 1, 16 and 64, registered memory. The limit over tcp is a
+    /// server that spends one receive and one send on each request; batching should beat it, so the ratio may fall
+    /// well below 1.
+    Iops(Options),
+    /// Inline against Direct, by size, direction and registration: where Direct starts to pay.
+    ///
+    /// The crossing found stands beside the threshold that the server exported to the session.
+    Crossover(Options),
+    /// Bandwidth while the client computes between submission and completion.
+    ///
+    /// The horizontal axis is the CPU fraction T/(T + Tio), where T is the computation added to each operation and
+    /// Tio the time of the operation alone. Perfect overlap keeps the bandwidth up to a fraction of 0.5.
+    Overlap(Options),
+    /// The raw limits alone: no server is started.
+    Limits(Options),
+}
+
+/// Options common to all benchmarks; one that does not apply is ignored.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Transports to measure, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub transport: Option<Vec<Transport>>,
+    /// Bytes of one operation, separated by commas: 4, 4096, 64KiB, 1MiB.
+    #[arg(long, value_delimiter = ',', value_parser = parse_size, value_name = "LIST")]
+    pub sizes: Option<Vec<usize>>,
+    /// Operations kept in flight, separated by commas.
+    #[arg(long, value_delimiter = ',', value_parser = parse_depth, value_name = "LIST")]
+    pub queue_depth: Option<Vec<usize>>,
+    /// Directions, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub op: Option<Vec<Op>>,
+    /// How data shall travel. `auto` is the client's own choice from the exported thresholds.
+    #[arg(long, value_name = "METHOD")]
+    pub method: Option<Method>,
+    /// Whether the client's memory is registered before the run.
+    #[arg(long, value_name = "WHICH")]
+    pub registered: Option<Registered>,
+    /// Order of offsets within the file of 64 MiB [default: sequential; random for iops].
+    #[arg(long)]
+    pub pattern: Option<Pattern>,
+    /// How both ends wait [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
+    #[arg(long)]
+    pub poll: Option<Poll>,
+    /// Rounds; every figure is the median over them.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
+    pub repeats: u32,
+    /// Seconds of each measurement in each round.
+    #[arg(long, default_value_t = 0.1, value_parser = parse_seconds, value_name = "SECONDS")]
+    pub seconds: f64,
+    /// Also measure another system, where it is installed.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub peer: Vec<Peer>,
+    /// Which CPUs the two ends run on.
+    #[arg(long, value_enum, default_value_t = Pin::Auto)]
+    pub pin: Pin,
+    /// Directory for the benchmark's file [default: /dev/shm, memory].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Let the server read and write with O_DIRECT, past the page cache; the limit does so too. Needs a --dir on disk.
+    #[arg(long)]
+    pub direct_io: bool,
+    /// Use a running server, for example dafs+tcp://10.0.0.7:41731/data, instead of starting one.
+    ///
+    /// The export must be writable; the file `dafs-bench.data` in its root is written to and left there. Raw limits
+    /// are still those of this machine.
+    #[arg(long, value_name = "ADDRESS")]
+    pub server: Option<String>,
+    /// Write the results as JSON; `-` is standard output, in place of the table.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw the results as SVG (crossover and overlap).
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// A dafs transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// TCP over loopback.
+    Tcp,
+    /// Shared memory.
+    Shm,
+}
+
+impl Transport {
+    /// Its name, as in addresses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Shm => "shm",
+        }
+    }
+}
+
+/// Which memory the client uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Registered {
+    /// Registered buffers.
+    Yes,
+    /// Ordinary memory.
+    No,
+    /// One after the other.
+    Both,
+}
+
+impl Registered {
+    /// The values of a row's `registered`.
+    pub fn values(self) -> Vec<bool> {
+        match self {
+            Self::Yes => vec![true],
+            Self::No => vec![false],
+            Self::Both => vec![true, false],
+        }
+    }
+}
+
+/// How an end waits for the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Poll {
+    /// In the kernel, always.
+    Event,
+    /// Spinning, always: a CPU for each end.
+    Busy,
+    /// Spinning for a while where that has paid, then in the kernel.
+    Adaptive,
+}
+
+impl Poll {
+    /// Its name, as `dafs-server --poll` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Busy => "busy",
+            Self::Adaptive => "adaptive",
+        }
+    }
+}
+
+/// Systems to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Peer {
+    /// libnfs against NFS-Ganesha, both in user space, over loopback TCP (Debian: nfs-ganesha, nfs-ganesha-vfs,
+    /// libnfs13). Needs root.
+    Nfs,
+}
+
+/// Largest operation: the file is 64 MiB, and a queue of operations has a buffer each.
+const SIZE_MAX: usize = 16 << 20;
+const DEPTH_MAX: usize = 1024;
+
+fn parse_size(text: &str) -> Result<usize, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        _ => return Err(format!("`{unit}` is no unit; use none (bytes), KiB or MiB")),
+    };
+    let number: usize = number.parse().map_err(|_| "a size is a number and perhaps KiB or MiB".to_owned())?;
+    match number.checked_mul(1 << shift) {
+        Some(bytes) if (1..=SIZE_MAX).contains(&bytes) => Ok(bytes),
+        _ => Err("sizes go from 1 byte to 16 MiB".to_owned()),
+    }
+}
+
+fn parse_depth(text: &str) -> Result<usize, String> {
+    let depth: usize = text.trim().parse().map_err(|_| "a queue depth is a whole number".to_owned())?;
+    if (1..=DEPTH_MAX).contains(&depth) {
+        Ok(depth)
+    } else {
+        Err(format!("queue depths go from 1 to {DEPTH_MAX}"))
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "seconds are a number such as 0.1".to_owned())?;
+    if (0.001..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("seconds go from 0.001 to 3600".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cli_definition_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn size_with_and_without_unit_is_bytes() {
+        for (text, bytes) in
+            [("4", 4), ("4096", 4096), ("64KiB", 65536), ("1m", 1 << 20), ("16 MiB", 16 << 20)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn size_that_is_wrong_is_refused() {
+        for text in ["", "0", "-1", "4KB", "KiB", "17MiB", "99999999999999999999", "18446744073709551615MiB"]
+        {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_and_seconds_at_their_edges() {
+        assert!(parse_depth("0").is_err() && parse_depth("1").is_ok());
+        assert!(parse_depth("1024").is_ok() && parse_depth("1025").is_err());
+        assert!(
+            parse_seconds("0").is_err() && parse_seconds("nan").is_err() && parse_seconds("0.001").is_ok()
+        );
+    }
+}

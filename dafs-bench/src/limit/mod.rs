@@ -1,0 +1,170 @@
+//! Raw limits: the least that any program must do for the same work, done in the best known way.
+//!
+//! Every limit runs in the process of the benchmark, in alternation with what it bounds. Its server, where it has
+//! one, is a thread that lives for one measurement only, so that it never takes a CPU from the subject.
+
+mod file;
+mod memory;
+mod ring;
+mod tcp;
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::load::{Budget, Load, Work};
+use crate::machine::Pins;
+use crate::record::{Op, Unit};
+use crate::stats::Samples;
+
+pub use file::AlignedBuf;
+
+/// A raw limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// Round trip of a 128-byte message over a ring in shared memory, both ends spinning.
+    Ring,
+    /// The same with both ends asleep between messages (futex): the limit where both share a CPU.
+    Doorbell,
+    /// [`Limit::Ring`] plus [`Limit::File`]: a request over shared memory and the local system call that serves it.
+    RingFile,
+    /// [`Limit::Doorbell`] plus [`Limit::File`].
+    DoorbellFile,
+    /// Local `pread` or `pwrite` of the same file in the same order.
+    File,
+    /// The same with `O_DIRECT`.
+    FileDirect,
+    /// Request and response over loopback TCP, both ends blocking.
+    TcpRr,
+    /// The same, both ends spinning on non-blocking sockets.
+    TcpRrSpin,
+    /// Requests and responses over loopback TCP at the load's queue depth, with batching and the best of several
+    /// socket buffer sizes.
+    TcpStream,
+    /// The same with one system call for each message at either end: what a server without batching reaches.
+    TcpUnbatched,
+    /// Harmonic sum of [`Limit::TcpStream`] and [`Limit::File`]: one CPU that first receives and then writes.
+    TcpStreamFile,
+    /// Copy within memory.
+    Memcpy,
+    /// Copy out of another process's memory by cross-memory attach.
+    CrossMemory,
+}
+
+/// What a limit runs on.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    /// A file of at least [`crate::load::FILE_BYTES`] bytes, all present.
+    pub file: &'a Path,
+    /// Where its ends run.
+    pub pins: &'a Pins,
+    /// How long it takes.
+    pub budget: Budget,
+}
+
+impl Limit {
+    /// Its name in reports; `op` tells `pread` from `pwrite`.
+    pub fn name(self, op: Op) -> &'static str {
+        let write = op == Op::Write;
+        match self {
+            Self::Ring => "ring",
+            Self::Doorbell => "doorbell",
+            Self::RingFile => {
+                if write {
+                    "ring+pwrite"
+                } else {
+                    "ring+pread"
+                }
+            }
+            Self::DoorbellFile => {
+                if write {
+                    "doorbell+pwrite"
+                } else {
+                    "doorbell+pread"
+                }
+            }
+            Self::File => {
+                if write {
+                    "pwrite"
+                } else {
+                    "pread"
+                }
+            }
+            Self::FileDirect => {
+                if write {
+                    "pwrite_direct"
+                } else {
+                    "pread_direct"
+                }
+            }
+            Self::TcpRr => "tcp_rr",
+            Self::TcpRrSpin => "tcp_rr_spin",
+            Self::TcpStream => "tcp_stream",
+            Self::TcpUnbatched => "tcp_unbatched",
+            Self::TcpStreamFile => "tcp_stream+pwrite",
+            Self::Memcpy => "memcpy",
+            Self::CrossMemory => "process_vm_readv",
+        }
+    }
+
+    /// Runs it once for the budget of the stage; its value for `load` in `unit`.
+    pub fn measure(
+        self,
+        load: &Load,
+        unit: Unit,
+        stage: &Stage<'_>,
+        samples: &mut Samples,
+    ) -> anyhow::Result<f64> {
+        let sum = |parts: [Self; 2], samples: &mut Samples| -> anyhow::Result<f64> {
+            let [a, b] = parts.map(|part| part.measure(load, unit, stage, samples));
+            let (a, b) = (a?, b?);
+            // Times add; of rates, the times that they stand for do.
+            Ok(if unit == Unit::Us { a + b } else { 1.0 / (1.0 / a + 1.0 / b) })
+        };
+        match self {
+            Self::RingFile => sum([Self::Ring, Self::File], samples),
+            Self::DoorbellFile => sum([Self::Doorbell, Self::File], samples),
+            Self::TcpStreamFile => {
+                // The stream carries the same bytes whichever way they go; reads are the way it is tuned for.
+                let read = Load { op: Op::Read, ..*load };
+                let stream = Self::TcpStream.measure(&read, unit, stage, samples)?;
+                let file = Self::File.measure(load, unit, stage, samples)?;
+                Ok(if unit == Unit::Us { stream + file } else { 1.0 / (1.0 / stream + 1.0 / file) })
+            }
+            simple => {
+                samples.clear();
+                let work = simple.run(load, stage, samples).with_context(|| {
+                    format!("cannot take the raw limit `{}` of {} bytes", self.name(load.op), load.bytes)
+                })?;
+                value(work, load.bytes, unit, samples)
+            }
+        }
+    }
+
+    fn run(self, load: &Load, stage: &Stage<'_>, samples: &mut Samples) -> anyhow::Result<Work> {
+        match self {
+            Self::Ring => ring::spinning(stage, samples),
+            Self::Doorbell => ring::sleeping(stage, samples),
+            Self::File => file::transfer(load, stage, 0, samples),
+            Self::FileDirect => file::transfer(load, stage, libc::O_DIRECT, samples),
+            Self::TcpRr => tcp::request_response(load, stage, false, samples),
+            Self::TcpRrSpin => tcp::request_response(load, stage, true, samples),
+            Self::TcpStream => tcp::stream(load, stage, tcp::Batching::Yes, samples),
+            Self::TcpUnbatched => tcp::stream(load, stage, tcp::Batching::No, samples),
+            Self::Memcpy => memory::copy(load, stage, samples),
+            Self::CrossMemory => memory::cross_memory(load, stage, samples),
+            Self::RingFile | Self::DoorbellFile | Self::TcpStreamFile => {
+                unreachable!("sums are taken apart by `measure`")
+            }
+        }
+    }
+}
+
+/// The figure of a finished measurement in `unit`.
+pub(crate) fn value(work: Work, bytes: usize, unit: Unit, samples: &mut Samples) -> anyhow::Result<f64> {
+    match unit {
+        Unit::Us => samples.quantile_us(0.5).context("no operation was completed"),
+        Unit::MibPerS => Ok(work.mib_per_s(bytes)),
+        Unit::OpsPerS => Ok(work.ops_per_s()),
+    }
+}

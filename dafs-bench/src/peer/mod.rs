@@ -1,0 +1,3 @@
+//! Other systems, run beside dafs on the same machine.
+
+pub mod nfs;

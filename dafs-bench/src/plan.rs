@@ -1,0 +1,159 @@
+//! The command line with its defaults filled in: what a benchmark is to run.
+
+use std::time::Duration;
+
+use crate::cli::{Benchmark, Options, Peer, Poll, Registered, Transport};
+use crate::load::{Budget, Pattern};
+use crate::machine::Pin;
+use crate::record::{Method, Op};
+
+/// What is run. Lists are never empty.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The benchmark's name, as on the command line.
+    pub benchmark: &'static str,
+    /// Transports of dafs.
+    pub transports: Vec<Transport>,
+    /// Other systems.
+    pub peers: Vec<Peer>,
+    /// Directions.
+    pub ops: Vec<Op>,
+    /// Bytes of one operation.
+    pub sizes: Vec<usize>,
+    /// Operations in flight.
+    pub queue_depths: Vec<usize>,
+    /// How data travels.
+    pub methods: Vec<Method>,
+    /// Registered memory, ordinary memory, or one after the other.
+    pub registered: Vec<bool>,
+    /// Order of offsets.
+    pub pattern: Pattern,
+    /// How the ends wait, where it was asked for.
+    pub poll: Option<Poll>,
+    /// Whether both ends share a CPU.
+    pub same_cpu: bool,
+    /// Whether the server bypasses the page cache.
+    pub direct_io: bool,
+    /// Rounds.
+    pub repeats: u32,
+    /// Length of one measurement.
+    pub budget: Budget,
+}
+
+impl Plan {
+    /// The plan for `benchmark`.
+    pub fn of(benchmark: &Benchmark) -> Self {
+        use Method::{Auto, Direct, Inline};
+        const KIB: usize = 1 << 10;
+        let (name, options, defaults) = match benchmark {
+            Benchmark::Latency(options) => (
+                "latency",
+                options,
+                Defaults { sizes: vec![4, 4 * KIB, 64 * KIB, 1024 * KIB], ..Defaults::default() },
+            ),
+            Benchmark::Bandwidth(options) => (
+                "bandwidth",
+                options,
+                Defaults {
+                    sizes: vec![1024 * KIB],
+                    depths: vec![16],
+                    registered: Registered::Yes,
+                    ..Defaults::default()
+                },
+            ),
+            Benchmark::Iops(options) => (
+                "iops",
+                options,
+                Defaults {
+                    sizes: vec![4 * KIB],
+                    depths: vec![1, 16, 64],
+                    ops: vec![Op::Read],
+                    registered: Registered::Yes,
+                    pattern: Pattern::Random,
+                    ..Defaults::default()
+                },
+            ),
+            Benchmark::Crossover(options) => {
+                let sizes = (8..=20).map(|log2| 1 << log2).collect();
+                (
+                    "crossover",
+                    options,
+                    Defaults { sizes, methods: vec![Inline, Direct, Auto], ..Defaults::default() },
+                )
+            }
+            Benchmark::Overlap(options) => (
+                "overlap",
+                options,
+                Defaults {
+                    transports: vec![Transport::Shm],
+                    sizes: vec![64 * KIB],
+                    registered: Registered::Yes,
+                    ..Defaults::default()
+                },
+            ),
+            Benchmark::Limits(options) => (
+                "limits",
+                options,
+                Defaults {
+                    sizes: vec![4, 4 * KIB, 64 * KIB, 1024 * KIB],
+                    depths: vec![16],
+                    ..Defaults::default()
+                },
+            ),
+        };
+        Self::fill(name, options, defaults)
+    }
+
+    fn fill(benchmark: &'static str, options: &Options, defaults: Defaults) -> Self {
+        let options = options.clone();
+        Self {
+            benchmark,
+            transports: options.transport.unwrap_or(defaults.transports),
+            peers: options.peer,
+            ops: options.op.unwrap_or(defaults.ops),
+            sizes: options.sizes.unwrap_or(defaults.sizes),
+            queue_depths: options.queue_depth.unwrap_or(defaults.depths),
+            // Crossover compares methods, whatever is asked for.
+            methods: match options.method {
+                Some(method) if defaults.methods.len() == 1 => vec![method],
+                _ => defaults.methods,
+            },
+            registered: options.registered.unwrap_or(defaults.registered).values(),
+            pattern: options.pattern.unwrap_or(defaults.pattern),
+            poll: options.poll,
+            same_cpu: options.pin == Pin::Same,
+            direct_io: options.direct_io,
+            repeats: options.repeats,
+            budget: Budget { duration: Duration::from_secs_f64(options.seconds), ops_min: 20 },
+        }
+    }
+
+    /// The polling policies for `transport`: what was asked for, else adaptive.
+    pub fn poll(&self) -> Poll {
+        self.poll.unwrap_or(Poll::Adaptive)
+    }
+}
+
+struct Defaults {
+    transports: Vec<Transport>,
+    ops: Vec<Op>,
+    sizes: Vec<usize>,
+    depths: Vec<usize>,
+    methods: Vec<Method>,
+    registered: Registered,
+    pattern: Pattern,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            transports: vec![Transport::Tcp, Transport::Shm],
+            ops: vec![Op::Read, Op::Write],
+            sizes: Vec::new(),
+            depths: vec![1],
+            methods: vec![Method::Auto],
+            registered: Registered::Both,
+            pattern: Pattern::Sequential,
+        }
+    }
+}

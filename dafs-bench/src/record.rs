@@ -1,0 +1,233 @@
+//! What a benchmark found: the data that passes from workloads to reports.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What a row measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    /// Reads of file data.
+    Read,
+    /// Unstable writes of file data.
+    Write,
+    /// A request without a body, answered without touching a file.
+    #[value(skip)]
+    Ping,
+    /// A copy within memory (raw limits only).
+    #[value(skip)]
+    Copy,
+}
+
+/// How file data travels between client and server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// As the client library decides, from the thresholds that the server exports.
+    Auto,
+    /// In the request or reply message.
+    Inline,
+    /// By the server's RDMA from or to the client's memory.
+    Direct,
+}
+
+/// Which way a figure is compared with its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Microseconds for one operation: less is better.
+    Us,
+    /// MiB/s: more is better.
+    MibPerS,
+    /// Operations per second: more is better.
+    OpsPerS,
+}
+
+impl Unit {
+    /// How far `ours` is from `limit`: 1.0 is perfect, less is better.
+    pub fn ratio(self, ours: f64, limit: f64) -> f64 {
+        match self {
+            Self::Us => ours / limit,
+            Self::MibPerS | Self::OpsPerS => limit / ours,
+        }
+    }
+
+    /// The unit as reports write it.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Self::Us => "us",
+            Self::MibPerS => "MiB/s",
+            Self::OpsPerS => "op/s",
+        }
+    }
+}
+
+/// One line of a report: one case of one benchmark, medians over the rounds. What does not apply is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Row {
+    /// `tcp`, `shm`, a peer such as `nfs`, or `raw`.
+    pub transport: String,
+    /// What was done.
+    pub op: Option<Op>,
+    /// How the data travelled.
+    pub method: Option<Method>,
+    /// Whether the client's memory was registered beforehand.
+    pub registered: Option<bool>,
+    /// File bytes of one operation.
+    pub bytes: usize,
+    /// Operations kept in flight.
+    pub queue_depth: usize,
+    /// Median time of one operation, submission to completion, in microseconds.
+    #[serde(serialize_with = "rounded")]
+    pub p50_us: Option<f64>,
+    /// 99th percentile of the same.
+    #[serde(serialize_with = "rounded")]
+    pub p99_us: Option<f64>,
+    /// File data moved, in MiB/s.
+    #[serde(serialize_with = "rounded")]
+    pub mib_per_s: Option<f64>,
+    /// Operations completed per second.
+    #[serde(serialize_with = "rounded")]
+    pub ops_per_s: Option<f64>,
+    /// Name of the raw limit beside it.
+    pub limit: Option<String>,
+    /// The limit, in the unit of the figure that it bounds.
+    #[serde(serialize_with = "rounded")]
+    pub limit_value: Option<f64>,
+    /// Ours over the limit for times, the limit over ours for rates.
+    #[serde(serialize_with = "rounded")]
+    pub ratio: Option<f64>,
+    /// Share of computation in the time of one blocking step (`overlap` only).
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub cpu_fraction: Option<f64>,
+    /// Unit of `limit_value`, for reports that name it.
+    #[serde(skip)]
+    pub limit_unit: Option<Unit>,
+}
+
+/// Where Direct starts to beat Inline (`crossover` only).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Crossing {
+    /// The transport.
+    pub transport: String,
+    /// Read or write.
+    pub op: Op,
+    /// Whether the client's memory was registered beforehand.
+    pub registered: bool,
+    /// The measured crossing; `None` when Direct never won at the sizes run.
+    pub measured_bytes: Option<u64>,
+    /// The threshold that the server exported to the session.
+    pub exported_bytes: Option<u64>,
+}
+
+/// All that one benchmark found.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// Its name, as on the command line.
+    pub benchmark: String,
+    /// One row a case.
+    pub rows: Vec<Row>,
+    /// Crossings, for `crossover`.
+    pub crossings: Option<Vec<Crossing>>,
+    /// What `--plot` draws, where the benchmark has a plot.
+    pub chart: Option<Chart>,
+    /// Remarks for the reader: parts that could not run, and why.
+    pub notes: Vec<String>,
+}
+
+/// A figure: panels of curves, described without saying how they are drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    /// Title over all panels.
+    pub title: String,
+    /// Panels in reading order.
+    pub panels: Vec<Panel>,
+    /// Panels beside each other.
+    pub columns: usize,
+}
+
+/// One pair of axes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Panel {
+    /// Title over the axes.
+    pub title: String,
+    /// Horizontal axis.
+    pub x: Axis,
+    /// Vertical axis.
+    pub y: Axis,
+    /// Curves.
+    pub curves: Vec<Curve>,
+    /// Vertical lines.
+    pub marks: Vec<Mark>,
+}
+
+/// An axis and how it is divided.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    /// What is plotted, with its unit.
+    pub label: String,
+    /// How it is divided.
+    pub scale: Scale,
+}
+
+/// How an axis is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Linear, from zero.
+    Linear,
+    /// Logarithmic.
+    Log,
+    /// Logarithmic with labels as sizes in bytes (4 KiB).
+    LogBytes,
+}
+
+/// One curve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    /// Name in the legend; curves of the same name look the same in every panel.
+    pub name: String,
+    /// Points in order of x.
+    pub points: Vec<(f64, f64)>,
+    /// A bound or reference: drawn dashed and grey.
+    pub reference: bool,
+}
+
+/// One vertical line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mark {
+    /// Name in the legend.
+    pub name: String,
+    /// Where on the horizontal axis.
+    pub x: f64,
+    /// Dashed rather than solid.
+    pub dashed: bool,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Ping => "ping",
+            Self::Copy => "copy",
+        })
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Inline => "inline",
+            Self::Direct => "direct",
+        })
+    }
+}
+
+/// Three decimals are below what any of these figures means, and keep files readable.
+fn rounded<S: serde::Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) if value.is_finite() => serializer.serialize_f64((value * 1e3).round() / 1e3),
+        _ => serializer.serialize_none(),
+    }
+}

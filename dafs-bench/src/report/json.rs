@@ -1,0 +1,108 @@
+//! The results for programs.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::record::{Crossing, Outcome, Row};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    benchmark: &'a str,
+    machine: &'a Machine,
+    rows: &'a [Row],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crossings: Option<&'a [Crossing]>,
+}
+
+/// Writes `outcome` as one JSON object and a newline.
+pub fn write(outcome: &Outcome, machine: &Machine, mut to: impl Write) -> std::io::Result<()> {
+    let document = Document {
+        benchmark: &outcome.benchmark,
+        machine,
+        rows: &outcome.rows,
+        crossings: outcome.crossings.as_deref(),
+    };
+    serde_json::to_writer_pretty(&mut to, &document)?;
+    to.write_all(b"\n")?;
+    to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Pins;
+    use crate::record::{Method, Op};
+
+    fn written(outcome: &Outcome) -> serde_json::Value {
+        let machine = Machine::describe(&Pins::default(), std::path::Path::new("/"));
+        let mut bytes = Vec::new();
+        write(outcome, &machine, &mut bytes).unwrap();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    #[test]
+    fn row_has_exactly_the_documented_keys() {
+        let row = Row {
+            transport: "tcp".into(),
+            op: Some(Op::Read),
+            method: Some(Method::Inline),
+            registered: Some(true),
+            ratio: Some(1.23456),
+            ..Row::default()
+        };
+        let outcome = Outcome { benchmark: "latency".into(), rows: vec![row], ..Outcome::default() };
+        let value = written(&outcome);
+        let mut keys: Vec<&str> = value["rows"][0].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected = [
+            "transport",
+            "op",
+            "method",
+            "registered",
+            "bytes",
+            "queue_depth",
+            "p50_us",
+            "p99_us",
+            "mib_per_s",
+            "ops_per_s",
+            "limit",
+            "limit_value",
+            "ratio",
+        ];
+        keys.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(keys, expected);
+        assert_eq!(value["rows"][0]["method"], "inline");
+        assert_eq!(value["rows"][0]["ratio"], 1.235);
+        assert!(value["rows"][0]["p50_us"].is_null());
+        assert!(value.get("crossings").is_none());
+    }
+
+    #[test]
+    fn crossings_and_cpu_fraction_appear_where_given() {
+        let crossing = Crossing {
+            transport: "shm".into(),
+            op: Op::Write,
+            registered: false,
+            measured_bytes: None,
+            exported_bytes: Some(4096),
+        };
+        let outcome = Outcome {
+            crossings: Some(vec![crossing]),
+            rows: vec![Row { cpu_fraction: Some(0.5), ..Row::default() }],
+            ..Outcome::default()
+        };
+        let value = written(&outcome);
+        assert_eq!(value["crossings"][0]["exported_bytes"], 4096);
+        assert!(value["crossings"][0]["measured_bytes"].is_null());
+        assert_eq!(value["rows"][0]["cpu_fraction"], 0.5);
+    }
+
+    #[test]
+    fn figure_that_is_not_finite_is_null() {
+        let outcome =
+            Outcome { rows: vec![Row { ratio: Some(f64::NAN), ..Row::default() }], ..Outcome::default() };
+        assert!(written(&outcome)["rows"][0]["ratio"].is_null());
+    }
+}

@@ -1,0 +1,348 @@
+//! Charts as SVG, drawn by `plotters` with its SVG backend alone: no fonts, no C libraries, three small crates.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use plotters::coord::ranged1d::{KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::record::{Axis, Chart, Panel, Scale};
+use crate::report::{figure, size};
+
+/// Width and height of one panel in pixels.
+const PANEL: (u32, u32) = (560, 400);
+const TITLE_HEIGHT: u32 = 44;
+const LEGEND_LINE_HEIGHT: u32 = 22;
+const LEGEND_COLUMN_WIDTH: u32 = 270;
+
+const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
+const REFERENCE: RGBColor = RGBColor(0x88, 0x88, 0x88);
+/// Okabe and Ito's colours, told apart by most eyes and on paper.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+];
+
+/// Draws `chart` into the file `path`.
+pub fn write(chart: &Chart, path: &Path) -> anyhow::Result<()> {
+    std::fs::write(path, render(chart)?)
+        .with_context(|| format!("cannot write the plot to {}", path.display()))
+}
+
+/// Draws `chart` as the text of an SVG file.
+pub fn render(chart: &Chart) -> anyhow::Result<String> {
+    let mut text = String::new();
+    // The error type borrows from the backend, so it is put into words at once.
+    draw(chart, &mut text).map_err(|error| anyhow!("cannot draw the plot: {error}"))?;
+    Ok(text)
+}
+
+type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn draw(chart: &Chart, text: &mut String) -> Drawn<()> {
+    let columns = chart.columns.clamp(1, chart.panels.len().max(1));
+    let rows = chart.panels.len().div_ceil(columns).max(1);
+    let width = PANEL.0 * u32::try_from(columns)?;
+    let legend = Legend::of(chart);
+    let legend_height = legend.height(width);
+    let height = TITLE_HEIGHT + PANEL.1 * u32::try_from(rows)? + legend_height;
+    let root = SVGBackend::with_string(text, (width, height)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (title_area, rest) = root.split_vertically(TITLE_HEIGHT);
+    let centre =
+        TextStyle::from(("sans-serif", 22).into_font()).color(&INK).pos(Pos::new(HPos::Center, VPos::Center));
+    title_area.draw_text(
+        &chart.title,
+        &centre,
+        (i32::try_from(width / 2)?, i32::try_from(TITLE_HEIGHT / 2 + 4)?),
+    )?;
+    let (panels_area, legend_area) = rest.split_vertically(PANEL.1 * u32::try_from(rows)?);
+    let areas = panels_area.split_evenly((rows, columns));
+    for (panel, area) in chart.panels.iter().zip(&areas) {
+        draw_panel(panel, area, &legend)?;
+    }
+    legend.draw(&legend_area, width)?;
+    root.present()?;
+    Ok(())
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+fn draw_panel(panel: &Panel, area: &Area<'_>, legend: &Legend) -> Drawn<()> {
+    let points = || panel.curves.iter().flat_map(|curve| curve.points.iter());
+    let marks = || panel.marks.iter().map(|mark| mark.x);
+    let x = Divided::of(&panel.x, points().map(|point| point.0).chain(marks()));
+    let y = Divided::of(&panel.y, points().map(|point| point.1));
+    let (x_low, x_high) = (x.low, x.high);
+    let (y_low, y_high) = (y.low, y.high);
+    let mut axes = ChartBuilder::on(area)
+        .caption(&panel.title, ("sans-serif", 17).into_font().color(&INK))
+        .margin(10)
+        .margin_right(22)
+        .x_label_area_size(44)
+        .y_label_area_size(68)
+        .build_cartesian_2d(x, y)?;
+    axes.configure_mesh()
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .axis_style(REFERENCE)
+        .label_style(("sans-serif", 13).into_font().color(&INK))
+        .axis_desc_style(("sans-serif", 14).into_font().color(&INK))
+        .x_desc(&panel.x.label)
+        .y_desc(&panel.y.label)
+        .x_label_formatter(&|at| label(panel.x.scale, *at))
+        .y_label_formatter(&|at| label(panel.y.scale, *at))
+        .draw()?;
+    for mark in &panel.marks {
+        let at = mark.x.clamp(x_low, x_high);
+        let style = legend.style(&mark.name);
+        let line = [(at, y_low), (at, y_high)];
+        if mark.dashed {
+            axes.draw_series(DashedLineSeries::new(line, 5, 4, style.stroke_width(1)))?;
+        } else {
+            axes.draw_series(LineSeries::new(line, style.stroke_width(1)))?;
+        }
+    }
+    for curve in &panel.curves {
+        let style = legend.style(&curve.name);
+        let points = curve.points.iter().copied();
+        if curve.reference {
+            axes.draw_series(DashedLineSeries::new(points, 3, 3, style.stroke_width(1)))?;
+        } else {
+            axes.draw_series(LineSeries::new(points.clone(), style.stroke_width(2)))?;
+            axes.draw_series(points.map(|point| Circle::new(point, 3, style.filled())))?;
+        }
+    }
+    Ok(())
+}
+
+fn label(scale: Scale, at: f64) -> String {
+    match scale {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "key points are sizes in bytes"
+        )]
+        Scale::LogBytes => size(at.round() as u64),
+        Scale::Log | Scale::Linear if at == 0.0 => "0".to_owned(),
+        Scale::Log | Scale::Linear => {
+            let text = figure(at);
+            // `2.000` on an axis is noise.
+            if text.contains('.') && !text.contains(' ') {
+                text.trim_end_matches('0').trim_end_matches('.').to_owned()
+            } else {
+                text
+            }
+        }
+    }
+}
+
+/// An axis that knows how to place itself and where its grid lines go. Logarithmic axes live in the logarithm and
+/// have their key points at powers of the base.
+struct Divided {
+    scale: Scale,
+    low: f64,
+    high: f64,
+}
+
+impl Divided {
+    fn of(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
+        let usable = |value: &f64| value.is_finite() && (axis.scale == Scale::Linear || *value > 0.0);
+        let (mut low, mut high) = values
+            .filter(usable)
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        if low > high {
+            (low, high) = (1.0, 10.0);
+        }
+        match axis.scale {
+            Scale::Linear => {
+                Self { scale: axis.scale, low: 0.0, high: if high > 0.0 { high * 1.08 } else { 1.0 } }
+            }
+            Scale::Log => Self { scale: axis.scale, low: low / 1.25, high: high * 1.25 },
+            Scale::LogBytes => Self { scale: axis.scale, low: low / 1.15, high: high * 1.15 },
+        }
+    }
+
+    /// The powers of the base within the range, with steps between them where there are few.
+    fn log_points(&self, base: f64, between: &[f64], points_max: usize) -> Vec<f64> {
+        let first = self.low.log(base).floor();
+        let decades = (self.high.log(base).ceil() - first).max(0.0);
+        let powers = || {
+            (0u32..).map(f64::from).take_while(|step| *step <= decades).map(|step| base.powf(first + step))
+        };
+        let within = |point: &f64| (self.low..=self.high).contains(point);
+        let fine: Vec<f64> =
+            powers().flat_map(|power| between.iter().map(move |part| power * part)).filter(within).collect();
+        if fine.len() <= points_max {
+            return fine;
+        }
+        let coarse: Vec<f64> = powers().filter(within).collect();
+        let every = coarse.len().div_ceil(points_max.max(1)).max(1);
+        coarse.into_iter().step_by(every).collect()
+    }
+}
+
+impl Ranged for Divided {
+    type FormatOption = plotters::coord::ranged1d::DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        match self.scale {
+            Scale::Linear => RangedCoordf64::from(self.low..self.high).map(value, limit),
+            Scale::Log | Scale::LogBytes => {
+                let value = value.max(self.low);
+                RangedCoordf64::from(self.low.ln()..self.high.ln()).map(&value.ln(), limit)
+            }
+        }
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        match self.scale {
+            Scale::Linear => RangedCoordf64::from(self.low..self.high).key_points(hint),
+            Scale::Log => self.log_points(10.0, &[1.0, 2.0, 5.0], 9),
+            Scale::LogBytes => self.log_points(2.0, &[1.0], 7),
+        }
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        self.low..self.high
+    }
+}
+
+/// Names of curves and marks over all panels, each with one look.
+struct Legend {
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    name: String,
+    colour: RGBColor,
+    dash: Option<(u32, u32)>,
+    points: bool,
+}
+
+impl Legend {
+    fn of(chart: &Chart) -> Self {
+        let mut legend = Self { entries: Vec::new() };
+        let mut colours = COLOURS.iter().cycle().copied();
+        for curve in chart.panels.iter().flat_map(|panel| &panel.curves) {
+            let known = legend.entries.iter().any(|entry| entry.name == curve.name);
+            if !known {
+                let colour = if curve.reference { REFERENCE } else { colours.next().unwrap_or(INK) };
+                let dash = curve.reference.then_some((3, 3));
+                legend.entries.push(Entry {
+                    name: curve.name.clone(),
+                    colour,
+                    dash,
+                    points: !curve.reference,
+                });
+            }
+        }
+        let mut mark_colours = [INK, RGBColor(0x99, 0x55, 0xbb)].iter().cycle().copied();
+        for mark in chart.panels.iter().flat_map(|panel| &panel.marks) {
+            if legend.entries.iter().any(|entry| entry.name == mark.name) {
+                continue;
+            }
+            // A solid and a dashed line for the same memory share a colour: what follows the first word is the same.
+            let tail = |name: &str| name.split_once(' ').map_or(String::new(), |(_, tail)| tail.to_owned());
+            let same =
+                legend.entries.iter().find(|entry| !entry.points && tail(&entry.name) == tail(&mark.name));
+            let colour = match same.map(|entry| entry.colour) {
+                Some(colour) => colour,
+                None => mark_colours.next().unwrap_or(INK),
+            };
+            let dash = mark.dashed.then_some((5, 4));
+            legend.entries.push(Entry { name: mark.name.clone(), colour, dash, points: false });
+        }
+        legend
+    }
+
+    fn style(&self, name: &str) -> ShapeStyle {
+        let colour = self.entries.iter().find(|entry| entry.name == name).map_or(INK, |entry| entry.colour);
+        ShapeStyle::from(&colour)
+    }
+
+    fn columns(&self, width: u32) -> usize {
+        (width / LEGEND_COLUMN_WIDTH).clamp(1, 4) as usize
+    }
+
+    fn height(&self, width: u32) -> u32 {
+        let lines = self.entries.len().div_ceil(self.columns(width));
+        u32::try_from(lines).unwrap_or(1) * LEGEND_LINE_HEIGHT + 16
+    }
+
+    fn draw(&self, area: &Area<'_>, width: u32) -> Drawn<()> {
+        let columns = self.columns(width);
+        let lines = self.entries.len().div_ceil(columns).max(1);
+        let left = TextStyle::from(("sans-serif", 13).into_font())
+            .color(&INK)
+            .pos(Pos::new(HPos::Left, VPos::Center));
+        for (index, entry) in self.entries.iter().enumerate() {
+            // Column by column, as a legend is read.
+            let x = i32::try_from(index / lines)? * i32::try_from(LEGEND_COLUMN_WIDTH)? + 78;
+            let y = i32::try_from(index % lines)? * i32::try_from(LEGEND_LINE_HEIGHT)? + 12;
+            let style = ShapeStyle::from(&entry.colour).stroke_width(if entry.points { 2 } else { 1 });
+            let line = [(x, y), (x + 30, y)];
+            match entry.dash {
+                Some((on, off)) => area.draw(&DashedPathElement::new(line, on, off, style))?,
+                None => area.draw(&PathElement::new(line, style))?,
+            }
+            if entry.points {
+                area.draw(&Circle::new((x + 15, y), 3, style.filled()))?;
+            }
+            area.draw_text(&entry.name, &left, (x + 38, y))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Curve, Mark};
+
+    fn panel(points: Vec<(f64, f64)>, scale: Scale) -> Panel {
+        Panel {
+            title: "tcp, read".into(),
+            x: Axis { label: "size".into(), scale: Scale::LogBytes },
+            y: Axis { label: "latency (µs)".into(), scale },
+            curves: vec![Curve { name: "inline".into(), points, reference: false }],
+            marks: vec![Mark { name: "measured".into(), x: 4096.0, dashed: false }],
+        }
+    }
+
+    #[test]
+    fn chart_names_titles_axes_and_curves() {
+        let panel = panel(vec![(256.0, 1.0), (65536.0, 20.0)], Scale::Log);
+        let chart = Chart { title: "Crossover & more".into(), panels: vec![panel], columns: 2 };
+        let svg = render(&chart).unwrap();
+        for text in ["Crossover &amp; more", "tcp, read", "latency (µs)", "inline", "measured", "4 KiB"] {
+            assert!(svg.contains(text), "{text} is missing");
+        }
+        assert!(svg.trim_end().ends_with("</svg>"));
+    }
+
+    #[test]
+    fn chart_without_points_or_panels_is_drawn_empty() {
+        let empty = Chart { title: "nothing".into(), panels: Vec::new(), columns: 0 };
+        assert!(render(&empty).is_ok());
+        for scale in [Scale::Log, Scale::Linear, Scale::LogBytes] {
+            let chart = Chart { title: String::new(), panels: vec![panel(Vec::new(), scale)], columns: 1 };
+            assert!(render(&chart).is_ok());
+        }
+    }
+
+    #[test]
+    fn chart_with_zero_and_not_finite_values_on_a_log_axis_is_drawn() {
+        let panel = panel(vec![(0.0, 0.0), (f64::NAN, f64::INFINITY), (64.0, 2.0)], Scale::Log);
+        assert!(render(&Chart { title: String::new(), panels: vec![panel], columns: 1 }).is_ok());
+    }
+}

@@ -1,0 +1,147 @@
+//! An aligned table for a terminal.
+
+use std::fmt::Write;
+
+use crate::machine::Machine;
+use crate::record::{Outcome, Row};
+use crate::report::{figure, size};
+
+/// Draws `outcome` as text that ends with a newline.
+pub fn render(outcome: &Outcome, machine: &Machine) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{}: {} × {}, kernel {}, {}, pinned: {}, load {:.1}",
+        outcome.benchmark,
+        machine.cores,
+        machine.cpu,
+        machine.kernel,
+        machine.file_system,
+        machine.pinned,
+        machine.load_average
+    );
+    text.push_str(&grid(&columns(&outcome.rows), &outcome.rows.iter().map(cells).collect::<Vec<_>>()));
+    if let Some(crossings) = &outcome.crossings {
+        let bytes = |value: Option<u64>| value.map_or_else(|| "never".to_owned(), size);
+        let rows = crossings.iter().map(|crossing| {
+            vec![
+                crossing.transport.clone(),
+                crossing.op.to_string(),
+                yes_no(Some(crossing.registered)),
+                bytes(crossing.measured_bytes),
+                bytes(crossing.exported_bytes),
+            ]
+        });
+        text.push_str("\nDirect pays from\n");
+        let titles = ["transport", "op", "registered", "measured", "exported"].map(|title| (title, true));
+        text.push_str(&grid(&titles, &rows.collect::<Vec<_>>()));
+    }
+    for note in &outcome.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+/// Titles, and whether the column is shown.
+fn columns(rows: &[Row]) -> [(&'static str, bool); 14] {
+    let any = |has: fn(&Row) -> bool| rows.iter().any(has);
+    [
+        ("transport", true),
+        ("op", true),
+        ("method", any(|row| row.method.is_some())),
+        ("registered", any(|row| row.registered.is_some())),
+        ("size", true),
+        ("depth", true),
+        ("cpu", any(|row| row.cpu_fraction.is_some())),
+        ("p50 us", any(|row| row.p50_us.is_some())),
+        ("p99 us", any(|row| row.p99_us.is_some())),
+        ("MiB/s", any(|row| row.mib_per_s.is_some())),
+        ("op/s", any(|row| row.ops_per_s.is_some())),
+        ("limit", true),
+        ("limit value", true),
+        ("ratio", any(|row| row.ratio.is_some())),
+    ]
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), figure);
+    let limit_value = match (row.limit_value, row.limit_unit) {
+        (Some(value), Some(unit)) => format!("{} {:5}", figure(value), unit.symbol()),
+        _ => "-".to_owned(),
+    };
+    vec![
+        row.transport.clone(),
+        row.op.map_or_else(|| "-".to_owned(), |op| op.to_string()),
+        row.method.map_or_else(|| "-".to_owned(), |method| method.to_string()),
+        yes_no(row.registered),
+        size(row.bytes as u64),
+        row.queue_depth.to_string(),
+        row.cpu_fraction.map_or_else(|| "-".to_owned(), |fraction| format!("{fraction:.2}")),
+        number(row.p50_us),
+        number(row.p99_us),
+        number(row.mib_per_s),
+        number(row.ops_per_s),
+        row.limit.clone().unwrap_or_else(|| "-".to_owned()),
+        limit_value,
+        row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+    ]
+}
+
+fn yes_no(value: Option<bool>) -> String {
+    match value {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    }
+    .to_owned()
+}
+
+/// Words to the left, figures to the right.
+fn grid(titles: &[(&str, bool)], rows: &[Vec<String>]) -> String {
+    let shown: Vec<usize> = (0..titles.len()).filter(|column| titles[*column].1).collect();
+    let wide = |text: &str| text.chars().count();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| wide(&row[column]));
+        cells.chain([wide(titles[column].0)]).max().unwrap_or(0)
+    };
+    let words = ["transport", "op", "method", "registered", "limit"];
+    let line = |cell: &dyn Fn(usize) -> String| {
+        let cells = shown.iter().map(|column| {
+            let width = width(*column);
+            if words.contains(&titles[*column].0) {
+                format!("{:<width$}", cell(*column))
+            } else {
+                format!("{:>width$}", cell(*column))
+            }
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        line.trim_end().to_owned() + "\n"
+    };
+    let mut text = line(&|column| titles[column].0.to_owned());
+    text.push_str(&line(&|column| "─".repeat(width(column))));
+    rows.iter().for_each(|row| text.push_str(&line(&|column| row[column].clone())));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grid_aligns_words_left_and_figures_right() {
+        let rows = [vec!["tcp".to_owned(), "7".to_owned()], vec!["shm".to_owned(), "1234567".to_owned()]];
+        let text = grid(&[("transport", true), ("op/s", true)], &rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            ["transport     op/s", "─────────  ───────", "tcp              7", "shm        1234567"]
+        );
+    }
+
+    #[test]
+    fn columns_without_any_value_are_left_out() {
+        let shown = columns(&[Row { p50_us: Some(1.0), ..Row::default() }]);
+        let hidden: Vec<_> = shown.iter().filter(|(_, shown)| !shown).map(|(title, _)| *title).collect();
+        assert_eq!(hidden, ["method", "registered", "cpu", "p99 us", "MiB/s", "op/s", "ratio"]);
+    }
+}

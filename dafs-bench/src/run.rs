@@ -1,0 +1,151 @@
+//! From the command line to the report.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+
+use crate::cli::{Benchmark, Cli, Options, Peer, Poll, Transport};
+use crate::load::FILE_BYTES;
+use crate::machine::{Machine, Pins};
+use crate::peer;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::record::Outcome;
+use crate::report;
+use crate::subject::server::{self, Server, ServerOptions};
+use crate::subject::{Subject, Subjects};
+use crate::{interrupt, workload};
+
+/// Name of the benchmark's file within the export.
+const DATA_FILE: &str = "dafs-bench.data";
+
+/// Runs what `cli` asks for and reports it. Children and files are gone when it returns, however it returns.
+pub fn run(cli: &Cli) -> anyhow::Result<()> {
+    interrupt::install()?;
+    let options = cli.benchmark.options();
+    let plan = Plan::of(&cli.benchmark);
+    check_outputs(&cli.benchmark, options)?;
+    let progress = Progress::new();
+    let pins = Pins::choose(options.pin)?;
+    let directory = scratch_directory(options.dir.as_deref())?;
+    let machine = Machine::describe(&pins, directory.path());
+    progress.doing("writing the file");
+    let file = directory.path().join(DATA_FILE);
+    write_data(&file)?;
+    let mut fleet =
+        Fleet { options, pins: &pins, directory: directory.path(), progress: &progress, sockets: 0 };
+    let outcome = workload::run(&cli.benchmark, &plan, &file, &pins, &progress, &mut fleet);
+    progress.finish();
+    publish(&outcome?, &machine, options)
+}
+
+impl Benchmark {
+    /// Its options.
+    pub fn options(&self) -> &Options {
+        match self {
+            Self::Latency(options)
+            | Self::Bandwidth(options)
+            | Self::Iops(options)
+            | Self::Crossover(options)
+            | Self::Overlap(options)
+            | Self::Limits(options) => options,
+        }
+    }
+}
+
+/// Starts servers and peers on the benchmark's directory.
+struct Fleet<'a> {
+    options: &'a Options,
+    pins: &'a Pins,
+    directory: &'a Path,
+    progress: &'a Progress,
+    sockets: u32,
+}
+
+impl Subjects for Fleet<'_> {
+    fn dafs(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Box<dyn Subject>> {
+        let binary = server::find_binary(|line| self.progress.say(line))?;
+        self.sockets += 1;
+        let options = ServerOptions {
+            directory: self.directory.to_owned(),
+            socket: self.directory.join(format!("server-{}.sock", self.sockets)),
+            poll,
+            direct_io: self.options.direct_io,
+            cpus: self.pins.server.clone(),
+        };
+        let server = Server::start(&binary, &options)?;
+        let address = server.address(transport.name());
+        bail!("no client yet for {address:?}");
+    }
+
+    fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>> {
+        match peer {
+            Peer::Nfs => Ok(Box::new(peer::nfs::Nfs::start(self.directory, DATA_FILE, self.pins)?)),
+        }
+    }
+}
+
+/// Says what is wrong with the outputs before an hour of measuring, not after it.
+fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
+    if options.plot.is_some() && !matches!(benchmark, Benchmark::Crossover(_) | Benchmark::Overlap(_)) {
+        bail!("--plot draws crossover and overlap; this benchmark has a table and JSON only");
+    }
+    for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            bail!("cannot write {}: there is no folder {}", path.display(), folder.display());
+        }
+    }
+    Ok(())
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A directory for this run: below `wanted`, else in memory, else wherever temporary files go.
+fn scratch_directory(wanted: Option<&Path>) -> anyhow::Result<TempDir> {
+    let shm = Path::new("/dev/shm");
+    let parent: PathBuf = match wanted {
+        Some(directory) => directory.to_owned(),
+        None if shm.is_dir() => shm.to_owned(),
+        None => std::env::temp_dir(),
+    };
+    let create = tempfile::Builder::new().prefix("dafs-bench-").tempdir_in(&parent);
+    create.with_context(|| format!("cannot create a directory in {}", parent.display()))
+}
+
+/// A file without holes, so that reads find data.
+fn write_data(path: &Path) -> anyhow::Result<()> {
+    const BLOCK_BYTES: usize = 1 << 20;
+    let write = || -> io::Result<()> {
+        let mut file = File::create(path)?;
+        let block: Vec<u8> = (0..BLOCK_BYTES).map(|index| (index % 251).to_le_bytes()[0]).collect();
+        for _ in 0..FILE_BYTES / BLOCK_BYTES as u64 {
+            file.write_all(&block)?;
+        }
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write {} MiB to {}", FILE_BYTES >> 20, path.display()))
+}
+
+fn publish(outcome: &Outcome, machine: &Machine, options: &Options) -> anyhow::Result<()> {
+    let json_on_stdout = options.json.as_deref().is_some_and(is_stdout);
+    if json_on_stdout {
+        report::json::write(outcome, machine, io::stdout().lock())?;
+        outcome.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    } else {
+        io::stdout().lock().write_all(report::table::render(outcome, machine).as_bytes())?;
+    }
+    if let Some(path) = options.json.as_deref().filter(|path| !is_stdout(path)) {
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        report::json::write(outcome, machine, BufWriter::new(file))?;
+    }
+    if let (Some(path), Some(chart)) = (&options.plot, &outcome.chart) {
+        report::plot::write(chart, path)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Percentiles over the operations of one round, medians over rounds.
+
+/// How long single operations took, in nanoseconds.
+#[derive(Debug, Default, Clone)]
+pub struct Samples {
+    ns: Vec<u64>,
+}
+
+impl Samples {
+    /// An empty set with room for `count` samples, so that recording does not allocate.
+    pub fn with_capacity(count: usize) -> Self {
+        Self { ns: Vec::with_capacity(count) }
+    }
+
+    /// Records one operation; ignored once the set is full, so that a data path never allocates.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        if self.ns.len() < self.ns.capacity() {
+            self.ns.push(ns);
+        }
+    }
+
+    /// Forgets all samples and keeps the room.
+    pub fn clear(&mut self) {
+        self.ns.clear();
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.ns.len()
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.ns.is_empty()
+    }
+
+    /// The `fraction` quantile (0.5 is the median, 0.99 the 99th percentile) in microseconds by the nearest-rank
+    /// rule; `None` without samples.
+    pub fn quantile_us(&mut self, fraction: f64) -> Option<f64> {
+        if self.ns.is_empty() {
+            return None;
+        }
+        let rank = rank(fraction, self.ns.len());
+        let (_, value, _) = self.ns.select_nth_unstable(rank);
+        Some(*value as f64 / 1e3)
+    }
+}
+
+/// Median of `values`; the mean of the middle two for an even count; `None` when empty.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Index of the `fraction` quantile among `count` sorted values, `count > 0`.
+fn rank(fraction: f64, count: usize) -> usize {
+    let rank = (fraction.clamp(0.0, 1.0) * count as f64).ceil();
+    // In range: 0 <= rank <= count, and f64 represents every realistic count.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 <= rank <= count")]
+    let rank = rank as usize;
+    rank.clamp(1, count) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(values: impl IntoIterator<Item = u64>) -> Samples {
+        let values: Vec<u64> = values.into_iter().collect();
+        let mut samples = Samples::with_capacity(values.len());
+        values.into_iter().for_each(|ns| samples.record(ns));
+        samples
+    }
+
+    #[test]
+    fn quantile_of_one_to_hundred_is_nearest_rank() {
+        let mut set = samples((1..=100).rev().map(|us| us * 1000));
+        assert_eq!(set.quantile_us(0.5), Some(50.0));
+        assert_eq!(set.quantile_us(0.99), Some(99.0));
+        assert_eq!(set.quantile_us(0.0), Some(1.0));
+        assert_eq!(set.quantile_us(1.0), Some(100.0));
+    }
+
+    #[test]
+    fn quantile_without_samples_is_none() {
+        assert_eq!(Samples::default().quantile_us(0.5), None);
+    }
+
+    #[test]
+    fn samples_past_capacity_are_dropped() {
+        let mut set = Samples::with_capacity(2);
+        let room = set.ns.capacity();
+        (0..room as u64 + 3).for_each(|ns| set.record(ns));
+        assert_eq!(set.len(), room);
+    }
+
+    #[test]
+    fn median_of_odd_even_and_empty() {
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median([]), None);
+    }
+}

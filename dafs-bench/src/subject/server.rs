@@ -1,0 +1,172 @@
+//! A `dafs-server` of one's own: found or built, started, listened to, and stopped.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+
+use crate::cli::Poll;
+use crate::sys;
+
+/// How long a server may take to say that it listens.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long it may take to end after SIGTERM, before SIGKILL.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a server is started with.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// The directory exported as `bench`.
+    pub directory: PathBuf,
+    /// Where its shared-memory socket goes.
+    pub socket: PathBuf,
+    /// How it waits.
+    pub poll: Poll,
+    /// Whether it bypasses the page cache.
+    pub direct_io: bool,
+    /// CPUs that it runs on; anywhere when empty.
+    pub cpus: Vec<usize>,
+}
+
+/// A running `dafs-server`; stopped when dropped, and killed when the thread that started it ends otherwise.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    addresses: Vec<String>,
+}
+
+impl Server {
+    /// Starts `binary` on loopback TCP and on a socket, and waits until it serves both.
+    pub fn start(binary: &Path, options: &ServerOptions) -> anyhow::Result<Self> {
+        let mut export = OsString::from("bench=");
+        export.push(&options.directory);
+        let mut listen_shm = OsString::from("shm://");
+        listen_shm.push(&options.socket);
+        let mut command = Command::new(binary);
+        command.arg("--export").arg(export);
+        command.args(["--listen", "tcp://127.0.0.1:0", "--listen"]).arg(listen_shm);
+        command.args(["--poll", options.poll.name()]);
+        if options.direct_io {
+            command.arg("--direct-io");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        sys::tether(&mut command, &options.cpus);
+        let child = command.spawn().with_context(|| format!("cannot start {}", binary.display()))?;
+        let mut server = Self { child, addresses: Vec::new() };
+        server.await_listening(2)?;
+        Ok(server)
+    }
+
+    /// The address of the export over the transport named `transport` (`tcp`, `shm`), as clients write it.
+    pub fn address(&self, transport: &str) -> Option<String> {
+        let scheme = format!("dafs+{transport}://");
+        let address = self.addresses.iter().find(|address| address.starts_with(&scheme))?;
+        // After a socket's path a colon says where the path of the export begins.
+        let separator = if transport == "shm" { ":" } else { "" };
+        Some(format!("{address}{separator}/bench"))
+    }
+
+    /// Stops it where it stands, so that it takes no CPU.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        Ok(sys::signal_child(self.child.id(), libc::SIGSTOP)?)
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        Ok(sys::signal_child(self.child.id(), libc::SIGCONT)?)
+    }
+
+    fn await_listening(&mut self, count: usize) -> anyhow::Result<()> {
+        let stdout = self.child.stdout.take().context("the server has no standard output")?;
+        let (send, lines) = mpsc::channel();
+        // Reading goes on to the end, or a server that says more would block on a full pipe.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = send.send(line);
+            }
+        });
+        while self.addresses.len() < count {
+            match lines.recv_timeout(START_TIMEOUT) {
+                Ok(line) => {
+                    self.addresses.extend(line.strip_prefix("listening ").map(|text| text.trim().to_owned()))
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    bail!("dafs-server said nothing for {START_TIMEOUT:?}")
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait()?;
+                    bail!("dafs-server ended before it listened ({status}); its messages are above");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        stop_child(&mut self.child);
+    }
+}
+
+/// Ends `child`: SIGTERM (and SIGCONT, for it may be stopped), then SIGKILL once it has had its time.
+pub(crate) fn stop_child(child: &mut Child) {
+    for signal in [libc::SIGTERM, libc::SIGCONT] {
+        let _ = sys::signal_child(child.id(), signal);
+    }
+    let interval = crate::progress::POLL_INTERVAL;
+    for _ in 0..STOP_TIMEOUT.as_millis() / interval.as_millis() {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(interval);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The `dafs-server` beside this program. Where this program was built by cargo, the server is brought up to date
+/// first: `cargo run --bin dafs-bench` builds only the benchmark.
+pub fn find_binary(say: impl Fn(&str)) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    let folder = own.parent().ok_or_else(|| anyhow!("{} is in no folder", own.display()))?;
+    let binary = folder.join("dafs-server");
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
+    let built_by_cargo = folder.parent().is_some_and(|target| target.join("CACHEDIR.TAG").exists());
+    if built_by_cargo && workspace.join("Cargo.toml").exists() && stale(&binary, &own) {
+        build(folder, workspace, &say)?;
+    }
+    if !binary.exists() {
+        bail!(
+            "there is no dafs-server at {}; build it, or name a running one with --server",
+            binary.display()
+        );
+    }
+    Ok(binary)
+}
+
+/// Whether `binary` is missing, or older than this program.
+fn stale(binary: &Path, own: &Path) -> bool {
+    let modified = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    modified(binary) < modified(own)
+}
+
+fn build(folder: &Path, workspace: &Path, say: &impl Fn(&str)) -> anyhow::Result<()> {
+    let release = folder.file_name().is_some_and(|name| name == "release");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace).args(["build", "--quiet", "--bin", "dafs-server"]);
+    if release {
+        command.arg("--release");
+    }
+    command.args(folder.parent().map(|target| format!("--target-dir={}", target.display())));
+    say("building dafs-server (cargo build --bin dafs-server) …");
+    let status = command.stdin(Stdio::null()).status().context("cannot run cargo to build dafs-server")?;
+    if !status.success() {
+        bail!("cargo could not build dafs-server ({status}); its messages are above");
+    }
+    Ok(())
+}

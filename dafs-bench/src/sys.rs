@@ -1,0 +1,172 @@
+//! The few system facilities that the standard library does not offer, each as an owned or checked call.
+#![allow(
+    unsafe_code,
+    reason = "affinity, signals, namespaces and cross-memory attach are plain system calls"
+)]
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The CPUs that this process may run on, in order.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    // SAFETY: all zeroes is a valid, empty cpu_set_t.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a writable cpu_set_t of the size given; 0 names the calling thread.
+    check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) })?;
+    // SAFETY: CPU_ISSET only reads `set`, and every index is below CPU_SETSIZE.
+    let allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    Ok((0..CPU_COUNT_MAX).filter(allowed).collect())
+}
+
+/// Lets the calling thread run on `cpus` only; threads and processes that it starts inherit this.
+pub fn pin_thread(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: all zeroes is a valid, empty cpu_set_t.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus.iter().filter(|cpu| **cpu < CPU_COUNT_MAX) {
+        // SAFETY: the index is below CPU_SETSIZE and `set` is ours.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: `set` is a readable cpu_set_t of the size given; 0 names the calling thread.
+    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })
+}
+
+const CPU_COUNT_MAX: usize = 1024;
+
+/// Prepares `command` so that its process runs on `cpus` (anywhere when empty), stands in a process group of its own
+/// (a Ctrl-C reaches only the benchmark, which then ends its children in order) and is killed when the thread that
+/// starts it ends, however it ends.
+pub fn tether(command: &mut Command, cpus: &[usize]) {
+    let cpus = cpus.to_vec();
+    let parent = std::process::id();
+    command.process_group(0);
+    // SAFETY: between fork and exec the closure makes only async-signal-safe system calls and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+            // The parent may have died before the call above took effect.
+            if u32::try_from(libc::getppid()) != Ok(parent) {
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            if cpus.is_empty() { Ok(()) } else { pin_thread(&cpus) }
+        });
+    }
+}
+
+/// Sends `signal` to the process `pid`, which must be a child not yet waited for, so that the id cannot be another's.
+pub fn signal_child(pid: u32, signal: libc::c_int) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: kill has no memory preconditions.
+    check(unsafe { libc::kill(pid, signal) })
+}
+
+/// Moves the calling thread, and all that it starts from now on, into network and mount namespaces of its own: a
+/// loopback device that is up and nothing else, and an empty `/run`. Needs privilege.
+pub fn enter_private_namespaces() -> io::Result<()> {
+    let step = |what: &str, result: io::Result<()>| {
+        result.map_err(|error| io::Error::new(error.kind(), format!("{what}: {error}")))
+    };
+    // SAFETY: unshare has no memory preconditions; only the calling thread is moved.
+    step("unshare", check(unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWNET) }))?;
+    let mount = |source, target: &std::ffi::CStr, kind: &std::ffi::CStr, flags| {
+        // SAFETY: all strings are null-terminated and live across the call; no data argument is passed.
+        check(unsafe { libc::mount(source, target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) })
+    };
+    // Mounts made here must not show outside.
+    step("make / private", mount(std::ptr::null(), c"/", c"none", libc::MS_REC | libc::MS_PRIVATE))?;
+    step("mount /run", mount(c"tmpfs".as_ptr(), c"/run", c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV))?;
+    step("loopback up", loopback_up())
+}
+
+fn loopback_up() -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    // SAFETY: all zeroes is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed();
+    }
+    let up = libc::IFF_UP | libc::IFF_RUNNING;
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(up).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: SIOCSIFFLAGS reads an ifreq, which `request` is, and the descriptor is open.
+    check(unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) })
+}
+
+/// A child process that holds a buffer and sleeps, so that its memory can be read by cross-memory attach.
+#[derive(Debug)]
+pub struct MemoryHolder {
+    pid: libc::pid_t,
+    // The child has a copy of it at the same address.
+    buffer: Vec<u8>,
+}
+
+impl MemoryHolder {
+    /// Forks a process that holds `bytes` bytes, all touched.
+    pub fn start(bytes: usize) -> io::Result<Self> {
+        let mut buffer = vec![1u8; bytes];
+        // SAFETY: the child makes only async-signal-safe calls, touches memory that it owns, and never returns.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                // Writing gives the child pages of its own.
+                buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 2);
+                loop {
+                    // SAFETY: no preconditions; the child ends with its parent or by SIGKILL.
+                    unsafe {
+                        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                        libc::pause();
+                    }
+                }
+            }
+            pid => Ok(Self { pid, buffer }),
+        }
+    }
+
+    /// Reads the child's buffer into `to`, which must not be longer; the number of bytes read.
+    pub fn read(&self, to: &mut [u8]) -> io::Result<usize> {
+        let length = to.len().min(self.buffer.len());
+        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: length };
+        let remote = libc::iovec { iov_base: self.buffer.as_ptr().cast_mut().cast(), iov_len: length };
+        // SAFETY: `local` covers `length` writable bytes of `to`; the kernel checks the remote side.
+        let count = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Drop for MemoryHolder {
+    fn drop(&mut self) {
+        // SAFETY: the child is ours and not yet waited for, so the id is its own; a null status is allowed.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Sleeps while `*word == value`, until a [`futex_wake`] on it; may return early.
+pub fn futex_wait(word: &std::sync::atomic::AtomicU32, value: u32) {
+    // SAFETY: the word lives across the call; no timeout is passed. Errors (EAGAIN, EINTR) mean "look again".
+    unsafe {
+        let none = std::ptr::null::<libc::timespec>();
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            none,
+        );
+    }
+}
+
+/// Wakes one sleeper on `word`.
+pub fn futex_wake(word: &std::sync::atomic::AtomicU32) {
+    // SAFETY: the word lives across the call, which does not write to it.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

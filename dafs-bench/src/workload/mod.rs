@@ -1,0 +1,251 @@
+//! What is run. Each benchmark is one file; what they share is the comparison with a limit, round by round.
+
+mod bandwidth;
+mod crossover;
+mod latency;
+mod limits;
+mod overlap;
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::cli::{Benchmark, Poll};
+use crate::interrupt;
+use crate::limit::{self, Limit, Stage};
+use crate::load::{Budget, Load, Work};
+use crate::machine::Pins;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::record::{Op, Outcome, Row, Unit};
+use crate::stats::{Samples, median};
+use crate::subject::{Subject, Subjects};
+
+/// Operations whose times are kept in one round; more would only cost memory.
+const SAMPLES_MAX: usize = 1 << 20;
+
+/// All that a benchmark runs with.
+pub struct Bench<'a> {
+    /// What is run.
+    pub plan: &'a Plan,
+    /// The file that all read and write.
+    pub file: &'a Path,
+    /// Where the ends run.
+    pub pins: &'a Pins,
+    /// What the user sees meanwhile.
+    pub progress: &'a Progress,
+    subjects: &'a mut dyn Subjects,
+    samples: Samples,
+    outcome: Outcome,
+}
+
+/// Runs `benchmark`.
+pub fn run(
+    benchmark: &Benchmark,
+    plan: &Plan,
+    file: &Path,
+    pins: &Pins,
+    progress: &Progress,
+    subjects: &mut dyn Subjects,
+) -> anyhow::Result<Outcome> {
+    let outcome = Outcome { benchmark: plan.benchmark.to_owned(), ..Outcome::default() };
+    let samples = Samples::with_capacity(SAMPLES_MAX);
+    let mut bench = Bench { plan, file, pins, progress, subjects, samples, outcome };
+    match benchmark {
+        Benchmark::Latency(_) => latency::run(&mut bench)?,
+        Benchmark::Bandwidth(_) => bandwidth::run(&mut bench, Unit::MibPerS)?,
+        Benchmark::Iops(_) => bandwidth::run(&mut bench, Unit::OpsPerS)?,
+        Benchmark::Crossover(_) => crossover::run(&mut bench)?,
+        Benchmark::Overlap(_) => overlap::run(&mut bench)?,
+        Benchmark::Limits(_) => limits::run(&mut bench)?,
+    }
+    Ok(bench.outcome)
+}
+
+/// What one round of one load gave.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+    mib_per_s: f64,
+    ops_per_s: f64,
+    limit: f64,
+    ratio: f64,
+}
+
+impl Bench<'_> {
+    /// Calls `each` with every subject: dafs on each transport, waiting in each of the ways that `polls` gives for it,
+    /// then the peers. One that cannot be set up becomes a note where it is a peer, and an error where it is dafs.
+    fn each_subject(
+        &mut self,
+        polls: impl Fn(&Plan, crate::cli::Transport) -> Vec<Poll>,
+        mut each: impl FnMut(&mut Self, &mut dyn Subject) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        for &transport in &self.plan.transports {
+            for poll in polls(self.plan, transport) {
+                self.progress.doing(format!("starting dafs over {}, {}", transport.name(), poll.name()));
+                self.pins.be_client();
+                let mut subject = self.subjects.dafs(transport, poll)?;
+                each(self, subject.as_mut())?;
+            }
+        }
+        for &peer in &self.plan.peers {
+            self.progress.doing(format!("starting peer {peer:?}").to_lowercase());
+            match self.subjects.peer(peer) {
+                Ok(mut subject) => each(self, subject.as_mut())?,
+                Err(error) => {
+                    interrupt::check()?;
+                    self.outcome.notes.push(format!("no rows for peer {peer:?}: {error:#}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `loads`, which differ only in how the subject is to do them, in alternation with `limit`: limit, first
+    /// load, second load, limit, first load … Adds and returns a row for each load that the subject supports.
+    fn compare(
+        &mut self,
+        subject: &mut dyn Subject,
+        limit: Limit,
+        unit: Unit,
+        loads: &[Load],
+    ) -> anyhow::Result<Vec<Row>> {
+        let mut loads: Vec<Load> = loads.iter().copied().filter(|load| subject.supports(load)).collect();
+        if !subject.has_methods() {
+            // A peer has one way only.
+            loads.truncate(1);
+        }
+        let Some(first) = loads.first().copied() else { return Ok(Vec::new()) };
+        self.progress.expect(self.plan.repeats as usize * (loads.len() + 1));
+        let warm_up = Budget { duration: self.plan.budget.duration / 10, ..self.plan.budget };
+        for load in &loads {
+            self.run_subject(subject, load, warm_up)?;
+        }
+        let mut rounds = vec![Vec::new(); loads.len()];
+        for _ in 0..self.plan.repeats {
+            let limit_value = self.run_limit(subject, limit, unit, &first)?;
+            for (load, rounds) in loads.iter().zip(&mut rounds) {
+                let work = self.run_subject(subject, load, self.plan.budget)?;
+                rounds.push(self.round(work, load, unit, limit_value)?);
+                self.progress.step();
+            }
+        }
+        let rows = loads.iter().zip(&rounds).map(|(load, rounds)| row(subject, load, limit, unit, rounds));
+        let rows: Vec<Row> = rows.collect();
+        self.outcome.rows.extend_from_slice(&rows);
+        Ok(rows)
+    }
+
+    fn run_limit(
+        &mut self,
+        subject: &mut dyn Subject,
+        limit: Limit,
+        unit: Unit,
+        load: &Load,
+    ) -> anyhow::Result<f64> {
+        interrupt::check()?;
+        self.progress.doing(format!("{} {} {} bytes", limit.name(load.op), load.op, load.bytes));
+        subject.rest()?;
+        let stage = Stage { file: self.file, pins: self.pins, budget: self.plan.budget };
+        let value = limit.measure(load, unit, &stage, &mut self.samples);
+        subject.wake()?;
+        self.progress.step();
+        value
+    }
+
+    fn run_subject(
+        &mut self,
+        subject: &mut dyn Subject,
+        load: &Load,
+        budget: Budget,
+    ) -> anyhow::Result<Work> {
+        interrupt::check()?;
+        self.progress.doing(format!(
+            "{} {} {} bytes {}",
+            subject.transport(),
+            load.op,
+            load.bytes,
+            load.method
+        ));
+        self.pins.be_client();
+        self.samples.clear();
+        subject.run(load, budget, &mut self.samples).with_context(|| {
+            format!(
+                "{}: {} of {} bytes at queue depth {}",
+                subject.transport(),
+                load.op,
+                load.bytes,
+                load.queue_depth
+            )
+        })
+    }
+
+    fn round(&mut self, work: Work, load: &Load, unit: Unit, limit: f64) -> anyhow::Result<Round> {
+        let ours = limit::value(work, load.bytes, unit, &mut self.samples)?;
+        Ok(Round {
+            p50_us: self.samples.quantile_us(0.5),
+            p99_us: self.samples.quantile_us(0.99),
+            mib_per_s: work.mib_per_s(load.bytes),
+            ops_per_s: work.ops_per_s(),
+            limit,
+            ratio: unit.ratio(ours, limit),
+        })
+    }
+
+    /// The load that all of the plan's options describe.
+    fn load(&self, op: Op, bytes: usize, queue_depth: usize) -> Load {
+        Load {
+            op,
+            bytes,
+            queue_depth,
+            method: self.plan.methods[0],
+            registered: self.plan.registered[0],
+            pattern: self.plan.pattern,
+            compute_ns: 0,
+        }
+    }
+
+    /// The limit of local file access.
+    fn file_limit(&self) -> Limit {
+        if self.plan.direct_io { Limit::FileDirect } else { Limit::File }
+    }
+
+    /// The limit of one operation at a time on `subject`.
+    fn latency_limit(&self, subject: &dyn Subject, bytes: usize) -> Limit {
+        /// From here on a request over shared memory is lost beside the system call that moves the data.
+        const RING_LOST_BYTES: usize = 64 << 10;
+        match (subject.transport(), self.plan.same_cpu) {
+            ("shm", true) if bytes == 0 => Limit::Doorbell,
+            ("shm", false) if bytes == 0 => Limit::Ring,
+            ("shm", _) if bytes >= RING_LOST_BYTES || self.plan.direct_io => self.file_limit(),
+            ("shm", true) => Limit::DoorbellFile,
+            ("shm", false) => Limit::RingFile,
+            _ if subject.spins() => Limit::TcpRrSpin,
+            _ => Limit::TcpRr,
+        }
+    }
+}
+
+fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[Round]) -> Row {
+    let over = |field: fn(&Round) -> f64| median(rounds.iter().map(field));
+    let with_data = load.op != Op::Ping;
+    let with_methods = with_data && subject.has_methods();
+    Row {
+        transport: subject.transport().to_owned(),
+        op: Some(load.op),
+        method: with_methods.then_some(load.method),
+        registered: with_methods.then_some(load.registered),
+        bytes: load.bytes,
+        queue_depth: load.queue_depth,
+        p50_us: median(rounds.iter().filter_map(|round| round.p50_us)),
+        p99_us: median(rounds.iter().filter_map(|round| round.p99_us)),
+        mib_per_s: over(|round| round.mib_per_s).filter(|_| with_data),
+        ops_per_s: over(|round| round.ops_per_s),
+        limit: Some(limit.name(load.op).to_owned()),
+        limit_value: over(|round| round.limit),
+        ratio: over(|round| round.ratio),
+        cpu_fraction: None,
+        limit_unit: Some(unit),
+    }
+}
