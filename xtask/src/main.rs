@@ -1,2 +1,110 @@
-//! Entry point.
-fn main() {}
+//! The test command of dafs.
+//!
+//! `cargo xtask test` builds the workspace once, runs every suite on every provider, checks format, lints,
+//! documentation and the fuzz targets, and ends with a table. It takes no decision about what a test means: suites
+//! are ordinary cargo test targets, found by asking cargo, and a test's provider is the module it stands in.
+//!
+//! Main types: [`suite::Suite`] (what can be run), [`process::Outcome`] (how a bounded command ended),
+//! [`report::Report`] (the table).
+#![deny(unsafe_code)]
+
+mod checks;
+mod libtest;
+mod packages;
+mod process;
+mod report;
+mod run;
+mod suite;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Development commands of dafs", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run every suite on every provider, then the checks, and print a table
+    #[command(after_help = TEST_HELP)]
+    Test(TestArgs),
+}
+
+const TEST_HELP: &str = "\
+A suite is a cargo test target: the unit tests of a crate (proto/unit), the provider conformance tests
+(proto/conformance), or a file of tests/tests (session, files, faults, ...). A test belongs to the provider
+whose name is a module on its path, as in tcp::read_past_end_returns_short; with none it stands in column '-'.
+The checks are suites too: fmt, build, doctests, clippy, rustdoc, features, fuzz.
+
+A test marked #[ignore = \"needs NAME\"] runs when NAME is there. What Debian can supply is installed with apt-get
+when this runs as root or sudo asks no password; --no-install prevents that. What is missing is named at the end.
+
+Each suite writes target/xtask/SUITE.log (its standard output) and SUITE.stderr.log. Failing suites are also printed
+in full. The last line counts single tests and checks; 'skipped' counts ignored tests and table cells not run.
+The exit status is 0 when nothing failed, 1 when something did, 2 when the tests could not be run.
+
+Examples:
+  cargo xtask test                               everything, as CI runs it
+  cargo xtask test --list                        name the suites
+  cargo xtask test --suite session --no-lint     one suite on every provider
+  cargo xtask test --provider shm --no-lint      every suite, on shared memory only
+  cargo xtask test --suite files append          the tests of one suite with 'append' in their name";
+
+/// What to run; without options, everything.
+#[derive(Args, Clone, Default)]
+struct TestArgs {
+    /// Run only tests whose name contains this
+    filter: Option<String>,
+    /// Run only this suite or check, as --list names it (repeatable; `unit` means every crate's unit tests)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    suite: Vec<String>,
+    /// Run only tests of this provider: tcp, shm, sim, verbs, or - for those that need none (repeatable)
+    #[arg(long, value_name = "NAME", value_delimiter = ',', allow_hyphen_values = true)]
+    provider: Vec<String>,
+    /// Name the suites, providers and optional needs, and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Leave out fmt, clippy, rustdoc, features and fuzz
+    #[arg(long)]
+    no_lint: bool,
+    /// Do not install Debian packages that optional tests need
+    #[arg(long)]
+    no_install: bool,
+    /// Print the output of passing suites too
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let Task::Test(args) = Cli::parse().command;
+    match run::test(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn cli_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn provider_dash_is_a_value_not_an_option() {
+        let cli = Cli::try_parse_from(["xtask", "test", "--provider", "-"]).unwrap();
+        let Task::Test(args) = cli.command;
+        assert_eq!(args.provider, ["-"]);
+    }
+}

@@ -1,0 +1,244 @@
+//! What optional tests need beyond a Rust toolchain, and how Debian supplies it.
+//!
+//! A test says so by `#[ignore = "needs NAME"]`, where NAME is in [`NEEDS`]. Nothing is installed until a test that was
+//! selected asks for it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::process::{self, Log};
+
+/// Something that a machine may lack.
+#[derive(Debug)]
+pub(crate) struct Need {
+    /// The word in the test's `#[ignore = "needs NAME"]`.
+    pub(crate) name: &'static str,
+    /// What it is for, in the summary.
+    pub(crate) purpose: &'static str,
+    /// What shows that it is there; all must hold.
+    probes: &'static [Probe],
+    /// Debian packages that supply it; empty when no package can.
+    pub(crate) packages: &'static [&'static str],
+}
+
+#[derive(Debug)]
+enum Probe {
+    /// A program on the path or in an administrator's directory.
+    Program(&'static str),
+    /// A file at a fixed place.
+    File(&'static str),
+    /// A file in one of the machine's library directories.
+    Library(&'static str),
+    /// We are the superuser.
+    Root,
+}
+
+/// Every need that a test may name.
+pub(crate) const NEEDS: &[Need] = &[
+    Need {
+        name: "nfs-ganesha",
+        purpose: "the NFS server and client library that dafs-bench --peer nfs measures",
+        probes: &[
+            Probe::Program("ganesha.nfsd"),
+            Probe::Library("ganesha/libfsalvfs.so"),
+            Probe::File("/usr/include/nfsc/libnfs.h"),
+        ],
+        packages: &["nfs-ganesha", "nfs-ganesha-vfs", "libnfs-dev"],
+    },
+    Need { name: "root", purpose: "serving as several users", probes: &[Probe::Root], packages: &[] },
+];
+
+/// Bound on one apt-get call.
+const INSTALL_TIME_MAX: Duration = Duration::from_secs(8 * 60);
+
+/// Remembers what is there, installing what is not at most once.
+#[derive(Debug)]
+pub(crate) struct Supplier {
+    may_install: bool,
+    log_directory: PathBuf,
+    /// Per need: `Ok` when it is there, else why not.
+    answers: BTreeMap<&'static str, Result<(), String>>,
+}
+
+impl Supplier {
+    /// A supplier that installs only with `may_install`; apt-get's output goes to `log_directory`.
+    pub(crate) fn new(may_install: bool, log_directory: &Path) -> Self {
+        Self { may_install, log_directory: log_directory.to_owned(), answers: BTreeMap::new() }
+    }
+
+    /// Whether `name` is there, after an attempt to install it; else why not. May block for the time of an install.
+    pub(crate) fn supply(&mut self, name: &str) -> Result<(), String> {
+        let Some(need) = NEEDS.iter().find(|need| need.name == name) else {
+            return Err(format!("needs {name}, which xtask/src/packages.rs does not know"));
+        };
+        if let Some(answer) = self.answers.get(need.name) {
+            return answer.clone();
+        }
+        let answer = self.find_or_install(need);
+        self.answers.insert(need.name, answer.clone());
+        answer
+    }
+
+    fn find_or_install(&self, need: &Need) -> Result<(), String> {
+        if need.is_present() {
+            return Ok(());
+        }
+        if need.packages.is_empty() {
+            return Err(format!("needs {}", need.name));
+        }
+        let wanted = need.packages.join(" ");
+        if !self.may_install {
+            return Err(format!("needs {wanted} (--no-install)"));
+        }
+        let Some(prefix) = privilege() else {
+            return Err(format!("needs {wanted}: not root, and sudo asks a password or is missing"));
+        };
+        println!("    installing {wanted}: {}", need.purpose);
+        self.install(prefix, need).map_err(|why| format!("needs {wanted}: {why}"))?;
+        if need.is_present() { Ok(()) } else { Err(format!("needs {wanted}: installed, yet not found")) }
+    }
+
+    /// Installs from the lists the machine has; when that fails, fetches new lists and tries once more.
+    fn install(&self, prefix: &[&str], need: &Need) -> Result<(), String> {
+        let install: Vec<&str> =
+            ["install", "--yes", "--no-install-recommends"].iter().chain(need.packages).copied().collect();
+        if self.apt_get(prefix, &install).is_ok() {
+            return Ok(());
+        }
+        self.apt_get(prefix, &["update"])?;
+        self.apt_get(prefix, &install)
+    }
+
+    fn apt_get(&self, prefix: &[&str], arguments: &[&str]) -> Result<(), String> {
+        let name = format!("apt-get {}", arguments[0]);
+        let log = Log::new(&self.log_directory, &name.replace(' ', "-"));
+        let outcome = process::run(apt_get_command(prefix, arguments), &name, &log, INSTALL_TIME_MAX)
+            .map_err(|error| format!("{error:#}"))?;
+        if outcome.end.is_success() {
+            return Ok(());
+        }
+        let said = log.stderr_text();
+        let cause = said.lines().rfind(|line| line.starts_with("E:")).unwrap_or_default().trim();
+        Err(format!("{name} {} {cause}", outcome.end.describe()).trim_end().to_owned())
+    }
+}
+
+impl Need {
+    fn is_present(&self) -> bool {
+        self.probes.iter().all(Probe::holds)
+    }
+}
+
+impl Probe {
+    fn holds(&self) -> bool {
+        match self {
+            Probe::Program(name) => {
+                program_directories().iter().any(|directory| directory.join(name).is_file())
+            }
+            Probe::File(path) => Path::new(path).is_file(),
+            Probe::Library(name) => {
+                library_directories().iter().any(|directory| directory.join(name).is_file())
+            }
+            Probe::Root => is_root(),
+        }
+    }
+}
+
+/// The name that an ignored test asks for: `needs NAME`, perhaps with more words after it.
+pub(crate) fn need_named_in(reason: &str) -> Option<&str> {
+    let rest = reason.strip_prefix("needs ")?;
+    rest.split([' ', ',', ':', ';']).find(|word| !word.is_empty())
+}
+
+/// SYSTEMD_OFFLINE keeps a package's scripts from starting a service on the developer's machine: tests start what they
+/// need themselves, on ports of their own.
+fn apt_get_command(prefix: &[&str], arguments: &[&str]) -> Command {
+    let words = prefix
+        .iter()
+        .copied()
+        .chain(["env", "DEBIAN_FRONTEND=noninteractive", "SYSTEMD_OFFLINE=1", "LC_ALL=C"])
+        .chain(["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=60", "-o", "Acquire::Retries=2"])
+        .chain(arguments.iter().copied())
+        .collect::<Vec<_>>();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// The words that make a command privileged: none as root, `sudo -n` where that works, `None` otherwise.
+fn privilege() -> Option<&'static [&'static str]> {
+    if is_root() {
+        return Some(&[]);
+    }
+    let quiet = |command: &mut Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()
+    };
+    let works = quiet(Command::new("sudo").args(["-n", "true"])).is_ok_and(|status| status.success());
+    works.then_some(&["sudo", "-n"])
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn program_directories() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let administrators = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(administrators).collect()
+}
+
+fn library_directories() -> Vec<PathBuf> {
+    let nested = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    nested.filter(|path| path.is_dir()).chain(["/usr/lib".into(), "/usr/lib64".into()]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn need_is_read_from_the_reason() {
+        assert_eq!(need_named_in("needs nfs-ganesha"), Some("nfs-ganesha"));
+        assert_eq!(need_named_in("needs root: it changes owners"), Some("root"));
+        assert_eq!(need_named_in("slow"), None);
+        assert_eq!(need_named_in("needs "), None);
+    }
+
+    #[test]
+    fn supply_unknown_need_names_it() {
+        let mut supplier = Supplier::new(true, Path::new("/nonexistent"));
+        let why = supplier.supply("a-time-machine").unwrap_err();
+        assert!(why.contains("a-time-machine"), "{why}");
+    }
+
+    #[test]
+    fn supply_missing_without_permission_names_the_packages() {
+        let need = Need {
+            name: "nothing",
+            purpose: "",
+            probes: &[Probe::File("/nonexistent")],
+            packages: &["a", "b"],
+        };
+        let supplier = Supplier::new(false, Path::new("/nonexistent"));
+        assert_eq!(supplier.find_or_install(&need), Err("needs a b (--no-install)".to_owned()));
+    }
+
+    #[test]
+    fn probe_finds_programs_and_files() {
+        assert!(Probe::Program("sh").holds());
+        assert!(!Probe::Program("no-such-program-here").holds());
+        assert!(Probe::File("/proc/self/stat").holds());
+        assert!(!Probe::Library("no-such-library.so").holds());
+    }
+
+    #[test]
+    fn apt_get_asks_nothing() {
+        let command = apt_get_command(&["sudo", "-n"], &["update"]);
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        assert_eq!(command.get_program(), "sudo");
+        assert!(words.contains(&"DEBIAN_FRONTEND=noninteractive".to_owned()));
+        assert_eq!(words.last().map(String::as_str), Some("update"));
+    }
+}

@@ -1,0 +1,315 @@
+//! Commands run under a wall-clock bound, each in a process group of its own.
+//!
+//! Output goes to files, never to pipes: a process that a test left behind can then not keep us waiting for the end of
+//! a pipe. Blocking; one command at a time.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// How often a long command's progress is shown.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The process group now running, for the signal handler; 0 when there is none.
+static CURRENT_GROUP: AtomicU32 = AtomicU32::new(0);
+
+/// Where a command's output goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    /// File of the standard output.
+    pub(crate) stdout: PathBuf,
+    /// File of the standard error.
+    pub(crate) stderr: PathBuf,
+}
+
+impl Log {
+    /// The pair of files for `name` in `directory`; slashes in the name become dashes.
+    pub(crate) fn new(directory: &Path, name: &str) -> Self {
+        let stem = name.replace('/', "-");
+        Self {
+            stdout: directory.join(format!("{stem}.log")),
+            stderr: directory.join(format!("{stem}.stderr.log")),
+        }
+    }
+
+    /// What was written to standard output, with invalid UTF-8 replaced; empty when the file cannot be read.
+    pub(crate) fn stdout_text(&self) -> String {
+        read_lossy(&self.stdout)
+    }
+
+    /// What was written to standard error, as [`Log::stdout_text`].
+    pub(crate) fn stderr_text(&self) -> String {
+        read_lossy(&self.stderr)
+    }
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It exited with this status.
+    Exit(i32),
+    /// A signal killed it.
+    Signal(i32),
+    /// It was killed at its bound.
+    TimedOut(Duration),
+    /// It could not be started.
+    NotStarted(String),
+}
+
+impl End {
+    /// Whether the command said that all went well.
+    pub(crate) fn is_success(&self) -> bool {
+        *self == End::Exit(0)
+    }
+
+    /// The end in words, to complete "the suite ...".
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            End::Exit(status) => format!("exited with status {status}"),
+            End::Signal(number) => format!("crashed: killed by {}", signal_name(*number)),
+            End::TimedOut(bound) => format!("hung: killed after {} s", bound.as_secs()),
+            End::NotStarted(why) => format!("could not start: {why}"),
+        }
+    }
+}
+
+/// How a command ended, how long it took, and what it left behind.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) end: End,
+    pub(crate) elapsed: Duration,
+    /// Processes of its group still alive at its end; they have been killed.
+    pub(crate) left_running: usize,
+}
+
+/// Runs `command` to its end or to `time_max`, whichever is first, then kills what is left of its process group.
+///
+/// Standard input is empty. While it runs, its elapsed time and last line of output are shown now and then.
+pub(crate) fn run(mut command: Command, name: &str, log: &Log, time_max: Duration) -> Result<Outcome> {
+    let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+    command.stdin(Stdio::null()).stdout(create(&log.stdout)?).stderr(create(&log.stderr)?).process_group(0);
+    let start = Instant::now();
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let why = format!("{}: {error}", command.get_program().to_string_lossy());
+            return Ok(Outcome { end: End::NotStarted(why), elapsed: Duration::ZERO, left_running: 0 });
+        }
+    };
+    let group = child.id();
+    CURRENT_GROUP.store(group, Ordering::SeqCst);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        // After a timeout nobody waits for the status.
+        let _ = sender.send(child.wait());
+    });
+    let end = wait(&receiver, name, log, start, time_max, group);
+    let left_running = if matches!(end, End::TimedOut(_)) { 0 } else { live_members(group) };
+    kill_group(group);
+    CURRENT_GROUP.store(0, Ordering::SeqCst);
+    Ok(Outcome { end, elapsed: start.elapsed(), left_running })
+}
+
+/// On SIGINT, SIGTERM or SIGHUP, kills the group now running and exits with 128 plus the signal's number.
+///
+/// Needed because the groups are not the terminal's foreground group and would outlive us.
+pub(crate) fn kill_group_on_signals() -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            let group = CURRENT_GROUP.load(Ordering::SeqCst);
+            if group != 0 {
+                kill_group(group);
+            }
+            eprintln!("xtask: stopped by {}", signal_name(signal));
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
+}
+
+fn wait(
+    receiver: &mpsc::Receiver<io::Result<ExitStatus>>,
+    name: &str,
+    log: &Log,
+    start: Instant,
+    time_max: Duration,
+    group: u32,
+) -> End {
+    loop {
+        let left = time_max.saturating_sub(start.elapsed());
+        match receiver.recv_timeout(left.min(PROGRESS_INTERVAL)) {
+            Ok(Ok(status)) => return end_of(status),
+            Ok(Err(error)) => return End::NotStarted(format!("waiting for it failed: {error}")),
+            Err(RecvTimeoutError::Disconnected) => return End::NotStarted("its waiter died".to_owned()),
+            Err(RecvTimeoutError::Timeout) if start.elapsed() >= time_max => {
+                kill_group(group);
+                return End::TimedOut(time_max);
+            }
+            Err(RecvTimeoutError::Timeout) => show_progress(name, log, start.elapsed()),
+        }
+    }
+}
+
+fn end_of(status: ExitStatus) -> End {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Exit(code),
+        (None, Some(signal)) => End::Signal(signal),
+        (None, None) => End::NotStarted(format!("unknown status {status}")),
+    }
+}
+
+fn show_progress(name: &str, log: &Log, elapsed: Duration) {
+    let newest = [&log.stdout, &log.stderr]
+        .into_iter()
+        .filter_map(|path| last_line(path))
+        // Cargo writes machine-readable lines to its standard output.
+        .rfind(|line| !line.starts_with('{'));
+    println!("    {name}: {} s  {}", elapsed.as_secs(), newest.unwrap_or_default());
+}
+
+/// The last line that says something, cut to a terminal's width; reads only the file's end.
+fn last_line(path: &Path) -> Option<String> {
+    use std::io::{Read, Seek, SeekFrom};
+    const TAIL: u64 = 4096;
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail).ok()?;
+    let text = String::from_utf8_lossy(&tail);
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+    Some(line.chars().take(80).collect())
+}
+
+/// Kills a process group, if any of it is left.
+fn kill_group(group: u32) {
+    let pid = i32::try_from(group).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid
+        && let Err(error) = kill_process_group(pid, Signal::KILL)
+        && error != Errno::SRCH
+    {
+        eprintln!("xtask: cannot kill process group {group}: {error}");
+    }
+}
+
+/// Counts the processes of a group that are not zombies.
+fn live_members(group: u32) -> usize {
+    let Ok(entries) = fs::read_dir("/proc") else { return 0 };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
+        .filter_map(|entry| fs::read(entry.path().join("stat")).ok())
+        .filter(|stat| is_live_member(&String::from_utf8_lossy(stat), group))
+        .count()
+}
+
+/// Whether a line of `/proc/PID/stat` shows a live process of `group`. The command name, in parentheses, may hold
+/// anything, so fields count from the last parenthesis.
+fn is_live_member(stat: &str, group: u32) -> bool {
+    let process_group = stat_fields(stat).nth(2).and_then(|field| field.parse::<u32>().ok());
+    is_live(stat) && process_group == Some(group)
+}
+
+fn is_live(stat: &str) -> bool {
+    !matches!(stat_fields(stat).next(), Some("Z" | "X") | None)
+}
+
+/// The fields after the command name: state, parent, process group, ...
+fn stat_fields(stat: &str) -> impl Iterator<Item = &str> {
+    stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace()
+}
+
+fn signal_name(number: i32) -> String {
+    signal_hook::low_level::signal_name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
+}
+
+fn read_lossy(path: &Path) -> String {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn run_script(name: &str, script: &str, time_max: Duration) -> (Outcome, Log) {
+        let directory = std::env::temp_dir().join(format!("dafs-xtask-{}-{name}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let log = Log::new(&directory, name);
+        let outcome = run(shell(script), name, &log, time_max).unwrap();
+        (outcome, log)
+    }
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn run_exit_status_and_output_are_kept() {
+        let (outcome, log) = run_script("exit", "echo out; echo err >&2; exit 3", LONG);
+        assert_eq!(outcome.end, End::Exit(3));
+        assert_eq!(log.stdout_text(), "out\n");
+        assert_eq!(log.stderr_text(), "err\n");
+        assert!(!outcome.end.is_success());
+    }
+
+    #[test]
+    fn run_crash_names_the_signal() {
+        let (outcome, _) = run_script("crash", "kill -SEGV $$", LONG);
+        assert_eq!(outcome.end.describe(), "crashed: killed by SIGSEGV");
+    }
+
+    #[test]
+    fn run_hang_is_killed_with_its_children() {
+        let (outcome, log) =
+            run_script("hang", "sleep 1000 & echo $!; exec sleep 1000", Duration::from_millis(300));
+        assert!(matches!(outcome.end, End::TimedOut(_)), "{:?}", outcome.end);
+        let child = log.stdout_text().trim().to_owned();
+        // A killed process takes a moment to die.
+        while fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| is_live(&stat)) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn run_left_child_is_counted_and_does_not_delay_the_end() {
+        let (outcome, _) = run_script("left", "sleep 1000 & exit 0", LONG);
+        assert_eq!(outcome.end, End::Exit(0));
+        assert_eq!(outcome.left_running, 1);
+    }
+
+    #[test]
+    fn run_missing_program_is_an_outcome_not_an_error() {
+        let log = Log::new(&std::env::temp_dir(), &format!("dafs-xtask-missing-{}", std::process::id()));
+        let outcome = run(Command::new("/nonexistent/program"), "missing", &log, LONG).unwrap();
+        assert!(outcome.end.describe().contains("/nonexistent/program"), "{}", outcome.end.describe());
+    }
+
+    #[test]
+    fn stat_line_with_odd_command_name_is_read() {
+        assert!(is_live_member("12 (a) b) S 1 77 77 0", 77));
+        assert!(!is_live_member("12 (a) b) Z 1 77 77 0", 77));
+        assert!(!is_live_member("12 (sh) S 77 1 77 0", 77));
+        assert!(!is_live_member("", 77));
+    }
+
+    #[test]
+    fn log_name_with_slash_stays_in_the_directory() {
+        let log = Log::new(Path::new("d"), "proto/unit");
+        assert_eq!(log.stdout, Path::new("d/proto-unit.log"));
+    }
+}

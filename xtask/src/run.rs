@@ -1,0 +1,401 @@
+//! Runs what was selected and gathers the table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::TestArgs;
+use crate::checks::{self, CARGO_TIME_MAX, CHECKS};
+use crate::libtest::{self, Results, Verdict};
+use crate::packages::{self, NEEDS, Supplier};
+use crate::process::{self, Log, Outcome};
+use crate::report::{Report, Row};
+use crate::suite::{self, Column, PROVIDERS, Suite, TargetId, Workspace};
+
+/// Bound on one test program. Generous: it is there to end a hang, not to judge speed.
+const SUITE_TIME_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// Bound on asking a test program for its list.
+const LIST_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Most unreported tests named after a crash.
+const NAMED_MAX: usize = 8;
+
+/// Rows that are neither test targets nor in [`CHECKS`].
+const BUILD: &str = "build";
+const DOCTESTS: &str = "doctests";
+
+/// `cargo xtask test`: true when nothing failed.
+pub(crate) fn test(args: &TestArgs) -> Result<bool> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?;
+    let workspace = suite::discover(root)?;
+    check_names(args, &workspace)?;
+    if args.list {
+        print!("{}", list(&workspace));
+        return Ok(true);
+    }
+    process::kill_group_on_signals()?;
+    let mut runner = Runner::new(args, &workspace)?;
+    runner.run_all()?;
+    println!("\n{}", runner.report.render().trim_end());
+    let totals = runner.report.totals();
+    if totals.passed + totals.failed == 0 {
+        bail!("nothing ran: no test matches what was selected");
+    }
+    Ok(totals.failed == 0)
+}
+
+struct Runner<'a> {
+    args: &'a TestArgs,
+    workspace: &'a Workspace,
+    log_directory: PathBuf,
+    supplier: Supplier,
+    report: Report,
+    start: Instant,
+}
+
+impl<'a> Runner<'a> {
+    fn new(args: &'a TestArgs, workspace: &'a Workspace) -> Result<Self> {
+        let log_directory = workspace.target_directory.join("xtask");
+        fs::create_dir_all(&log_directory)
+            .with_context(|| format!("cannot create {}", log_directory.display()))?;
+        let supplier = Supplier::new(!args.no_install, &log_directory);
+        Ok(Self {
+            args,
+            workspace,
+            log_directory,
+            supplier,
+            report: Report::default(),
+            start: Instant::now(),
+        })
+    }
+
+    fn run_all(&mut self) -> Result<()> {
+        // The cheapest check goes first; the others follow the tests, which say more.
+        let (first, rest) = CHECKS.split_at(1);
+        self.run_checks(first)?;
+        let suites: Vec<&Suite> =
+            self.workspace.suites.iter().filter(|suite| is_selected(self.args, &suite.name)).collect();
+        if !suites.is_empty() {
+            let programs = self.build()?;
+            for suite in suites {
+                self.run_suite(suite, &programs)?;
+            }
+        }
+        if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
+            self.run_doctests()?;
+        }
+        self.run_checks(rest)
+    }
+
+    fn run_checks(&mut self, checks: &[checks::Check]) -> Result<()> {
+        for check in checks {
+            let named = self.args.suite.iter().any(|name| name == check.name);
+            let is_wanted =
+                named || (self.args.suite.is_empty() && !self.args.no_lint && self.is_unfiltered());
+            if !is_wanted {
+                continue;
+            }
+            if let Some(obstacle) = check.obstacle(self.workspace) {
+                self.finish(Row::of_not_run(check.name, &obstacle), None, Duration::ZERO);
+                continue;
+            }
+            self.announce(check.name);
+            let start = Instant::now();
+            let mut failure = None;
+            let mut log = Log::new(&self.log_directory, check.name);
+            for command in check.commands(self.workspace) {
+                let outcome = process::run(command, check.name, &log, CARGO_TIME_MAX)?;
+                if !outcome.end.is_success() {
+                    failure = Some(outcome.end.describe());
+                    break;
+                }
+                log = Log::new(&self.log_directory, check.name);
+            }
+            self.finish(Row::of_check(check.name, failure), Some(&log), start.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Builds all programs with one feature set and returns the test programs. A row appears for it too, so that a
+    /// build failure is counted even where no suite is left to show it.
+    fn build(&mut self) -> Result<BTreeMap<TargetId, PathBuf>> {
+        self.announce(BUILD);
+        let log = Log::new(&self.log_directory, BUILD);
+        let outcome = process::run(checks::build_command(self.workspace), BUILD, &log, CARGO_TIME_MAX)?;
+        let failure = (!outcome.end.is_success()).then(|| outcome.end.describe());
+        let programs = suite::executables_from(&log.stdout_text());
+        // Cargo's standard output is for machines; a reader wants the diagnostics only.
+        fs::write(&log.stdout, "").with_context(|| format!("cannot write {}", log.stdout.display()))?;
+        self.finish(Row::of_check(BUILD, failure), Some(&log), outcome.elapsed);
+        Ok(programs)
+    }
+
+    fn run_suite(&mut self, suite: &Suite, programs: &BTreeMap<TargetId, PathBuf>) -> Result<()> {
+        self.announce(&suite.name);
+        let start = Instant::now();
+        let log = Log::new(&self.log_directory, &suite.name);
+        let mut row = Row::new(&suite.name);
+        let mut whole = (String::new(), String::new());
+        let mut is_split = false;
+        for target in &suite.targets {
+            let Some(program) = programs.get(target) else {
+                row.fail_program(format!("{} {} did not build", target.kind, target.name));
+                continue;
+            };
+            let Some(tests) = self.list_tests(suite, program, &log)? else {
+                row.fail_program(format!(
+                    "{} {} does not answer --list as the test harness does",
+                    target.kind, target.name
+                ));
+                continue;
+            };
+            is_split |= tests.iter().any(|test| suite::column_of(test) != 0);
+            let chosen: Vec<String> = tests.into_iter().filter(|test| self.wants_test(test)).collect();
+            if !chosen.is_empty() {
+                self.run_program(suite, program, &chosen, &log, &mut row)?;
+                whole.0.push_str(&log.stdout_text());
+                whole.1.push_str(&log.stderr_text());
+            }
+        }
+        // With several programs in a suite, its log holds what all of them said.
+        fs::write(&log.stdout, whole.0)?;
+        fs::write(&log.stderr, whole.1)?;
+        if is_split && !suite.is_unit() {
+            self.explain_empty_cells(suite, &mut row);
+        }
+        self.finish(row, Some(&log), start.elapsed());
+        Ok(())
+    }
+
+    fn list_tests(&self, suite: &Suite, program: &Path, log: &Log) -> Result<Option<Vec<String>>> {
+        let mut command = test_command(suite, program);
+        command.arg("--list");
+        let outcome = process::run(command, &suite.name, log, LIST_TIME_MAX)?;
+        Ok(outcome.end.is_success().then(|| log.stdout_text()).and_then(|text| libtest::parse_list(&text)))
+    }
+
+    /// Runs the `chosen` tests of a program, then those among them that were ignored for want of something we have.
+    fn run_program(
+        &mut self,
+        suite: &Suite,
+        program: &Path,
+        chosen: &[String],
+        log: &Log,
+        row: &mut Row,
+    ) -> Result<()> {
+        let mut command = test_command(suite, program);
+        command.arg("--exact").args(chosen);
+        let outcome = process::run(command, &suite.name, log, SUITE_TIME_MAX)?;
+        let results = libtest::parse_output(&log.stdout_text());
+        let ignored = judge(row, chosen, &results, &outcome);
+        let supplied = self.sort_ignored(row, ignored);
+        if supplied.is_empty() {
+            return Ok(());
+        }
+        let said = (log.stdout_text(), log.stderr_text());
+        let mut command = test_command(suite, program);
+        command.args(["--ignored", "--exact"]).args(&supplied);
+        let outcome = process::run(command, &suite.name, log, SUITE_TIME_MAX)?;
+        let results = libtest::parse_output(&log.stdout_text());
+        judge(row, &supplied, &results, &outcome);
+        fs::write(&log.stdout, said.0 + &log.stdout_text())?;
+        fs::write(&log.stderr, said.1 + &log.stderr_text())?;
+        Ok(())
+    }
+
+    /// Counts ignored tests as skipped, except those whose need can be met: these are returned, to be run.
+    fn sort_ignored(&mut self, row: &mut Row, ignored: Vec<(String, String)>) -> Vec<String> {
+        let mut supplied = Vec::new();
+        for (test, reason) in ignored {
+            let missing = match packages::need_named_in(&reason) {
+                Some(need) => match self.supplier.supply(need) {
+                    Ok(()) => {
+                        supplied.push(test);
+                        continue;
+                    }
+                    Err(why) => why,
+                },
+                None if reason.is_empty() => "ignored without a reason".to_owned(),
+                None => reason,
+            };
+            row.cell(suite::column_of(&test)).skipped += 1;
+            row.skips.push(format!("{test}: {missing}"));
+        }
+        supplied
+    }
+
+    fn explain_empty_cells(&self, suite: &Suite, row: &mut Row) {
+        for column in (1..PROVIDERS.len()).filter(|column| self.wants_column(*column)) {
+            let is_empty = !row.cells.contains_key(&column);
+            if is_empty && self.args.filter.is_none() && !row.has_missing_program {
+                row.cell(column).not_run = Some(suite::reason_not_run(&suite.name, column));
+            }
+        }
+    }
+
+    fn run_doctests(&mut self) -> Result<()> {
+        if self.args.filter.is_some() {
+            return Ok(());
+        }
+        self.announce(DOCTESTS);
+        let log = Log::new(&self.log_directory, DOCTESTS);
+        let outcome = process::run(checks::doctest_command(self.workspace), DOCTESTS, &log, CARGO_TIME_MAX)?;
+        let results = libtest::parse_output(&log.stdout_text());
+        let names: Vec<String> = results.verdicts.keys().cloned().collect();
+        let mut row = Row::new(DOCTESTS);
+        row.cell(0);
+        let ignored = judge(&mut row, &names, &results, &outcome);
+        self.sort_ignored(&mut row, ignored);
+        self.finish(row, Some(&log), outcome.elapsed);
+        Ok(())
+    }
+
+    fn announce(&self, name: &str) {
+        println!("[{:>4} s] {name}", self.start.elapsed().as_secs());
+    }
+
+    /// Adds the row to the table, says how it went, and shows the output of a failure.
+    fn finish(&mut self, row: Row, log: Option<&Log>, elapsed: Duration) {
+        if row.cells.is_empty() {
+            return;
+        }
+        println!("    {}: {} in {:.1} s", row.suite, row.summary(), elapsed.as_secs_f64());
+        if let Some(log) = log
+            && (row.has_failed() || self.args.verbose)
+        {
+            for (title, path, text) in
+                [("output", &log.stdout, log.stdout_text()), ("error output", &log.stderr, log.stderr_text())]
+            {
+                if !text.trim().is_empty() {
+                    println!("---- {}: {title} ({})\n{}\n----", row.suite, path.display(), text.trim_end());
+                }
+            }
+        }
+        self.report.rows.push(row);
+    }
+
+    fn wants_test(&self, test: &str) -> bool {
+        self.wants_column(suite::column_of(test))
+            && self.args.filter.as_ref().is_none_or(|filter| test.contains(filter.as_str()))
+    }
+
+    fn wants_column(&self, column: Column) -> bool {
+        self.args.provider.is_empty() || self.args.provider.iter().any(|name| name == PROVIDERS[column].name)
+    }
+
+    fn is_unfiltered(&self) -> bool {
+        self.args.filter.is_none() && self.args.provider.is_empty()
+    }
+}
+
+/// Counts the verdicts on the `expected` tests; returns the ignored ones with their reasons.
+///
+/// A test that was expected and not reported has failed: the program crashed, hung or left early. The exception is a
+/// program that ended well and counted as many tests as expected, whose report a child process may have garbled.
+fn judge(row: &mut Row, expected: &[String], results: &Results, outcome: &Outcome) -> Vec<(String, String)> {
+    let mut ignored = Vec::new();
+    let mut unreported = Vec::new();
+    let all_counted = outcome.end.is_success() && results.counted == expected.len();
+    let mut failed = 0;
+    for test in expected {
+        let column = suite::column_of(test);
+        match results.verdicts.get(test) {
+            Some(Verdict::Passed) => row.cell(column).passed += 1,
+            None if all_counted => row.cell(column).passed += 1,
+            Some(Verdict::Ignored(reason)) => ignored.push((test.clone(), reason.clone())),
+            Some(Verdict::Failed) => {
+                row.cell(column).failed += 1;
+                row.failures.push(test.clone());
+                failed += 1;
+            }
+            None => {
+                row.cell(column).failed += 1;
+                unreported.push(test.as_str());
+            }
+        }
+    }
+    if !unreported.is_empty() {
+        row.failures.push(format!(
+            "{}; {} of {} tests did not report: {}",
+            outcome.end.describe(),
+            unreported.len(),
+            expected.len(),
+            name_some(&unreported)
+        ));
+    } else if failed == 0 && !outcome.end.is_success() {
+        row.fail(format!("{}, though no test failed", outcome.end.describe()));
+    }
+    if outcome.left_running > 0 {
+        row.warnings.push(format!("left {} processes running; they were killed", outcome.left_running));
+    }
+    ignored
+}
+
+fn name_some(tests: &[&str]) -> String {
+    let named = tests.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    if tests.len() > NAMED_MAX { format!("{named}, ...") } else { named }
+}
+
+/// A test program as cargo would start it.
+fn test_command(suite: &Suite, program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .current_dir(&suite.directory)
+        .env("CARGO_MANIFEST_DIR", &suite.directory)
+        .env("CARGO_PKG_VERSION", &suite.version)
+        .env("RUST_BACKTRACE", "1");
+    command
+}
+
+/// Whether a suite or row was asked for by name; with no names, all are.
+fn is_selected(args: &TestArgs, name: &str) -> bool {
+    args.suite.is_empty()
+        || args.suite.iter().any(|wanted| wanted == name || (wanted == "unit" && name.ends_with("/unit")))
+}
+
+/// Refuses names that select nothing, rather than passing for want of tests.
+fn check_names(args: &TestArgs, workspace: &Workspace) -> Result<()> {
+    let suites: BTreeSet<&str> = all_names(workspace).chain(["unit"]).collect();
+    if let Some(unknown) = args.suite.iter().find(|name| !suites.contains(name.as_str())) {
+        bail!("no suite {unknown}; there are: {}", suites.into_iter().collect::<Vec<_>>().join(", "));
+    }
+    let providers: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
+    if let Some(unknown) = args.provider.iter().find(|name| !providers.contains(&name.as_str())) {
+        bail!("no provider {unknown}; there are: {}", providers.join(", "));
+    }
+    Ok(())
+}
+
+fn all_names(workspace: &Workspace) -> impl Iterator<Item = &str> {
+    let suites = workspace.suites.iter().map(|suite| suite.name.as_str());
+    suites.chain([DOCTESTS]).chain(CHECKS.iter().map(|check| check.name))
+}
+
+fn list(workspace: &Workspace) -> String {
+    let mut text = String::from("suites and checks:\n");
+    for name in all_names(workspace) {
+        text.push_str(&format!("  {name}\n"));
+    }
+    text.push_str("providers:\n");
+    for provider in PROVIDERS {
+        let note = match (provider.name, provider.absent) {
+            ("-", _) => "tests that need no provider",
+            (_, Some(why)) => why,
+            (_, None) => "",
+        };
+        text.push_str(format!("  {:7}{note}", provider.name).trim_end());
+        text.push('\n');
+    }
+    text.push_str("optional needs:\n");
+    for need in NEEDS {
+        let source =
+            if need.packages.is_empty() { String::new() } else { format!(" [{}]", need.packages.join(" ")) };
+        text.push_str(&format!("  {:12} {}{source}\n", need.name, need.purpose));
+    }
+    text
+}

@@ -1,0 +1,271 @@
+//! What can be run: test targets, found by asking cargo, and the providers that tests belong to.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// A column of the table.
+#[derive(Debug)]
+pub(crate) struct Provider {
+    /// The module name that its tests carry.
+    pub(crate) name: &'static str,
+    /// Why no test can run on it yet; `None` once it exists.
+    pub(crate) absent: Option<&'static str>,
+}
+
+/// The columns, in order. The first stands for tests that need no provider.
+pub(crate) const PROVIDERS: &[Provider] = &[
+    Provider { name: "-", absent: None },
+    Provider { name: "tcp", absent: None },
+    Provider { name: "shm", absent: None },
+    Provider { name: "sim", absent: None },
+    Provider { name: "verbs", absent: Some("built in a later release") },
+];
+
+/// Pairs of suite and provider that have no tests on purpose, with the reason.
+const LEFT_OUT: &[(&str, &str, &str)] =
+    &[("cli", "sim", "no second process can reach it"), ("bench", "sim", "virtual time has no speed")];
+
+/// Index into [`PROVIDERS`].
+pub(crate) type Column = usize;
+
+/// The column of a test: the first module on its path that is named as a provider.
+pub(crate) fn column_of(test: &str) -> Column {
+    let modules = test.rsplit_once("::").map_or("", |(modules, _)| modules);
+    modules
+        .split("::")
+        .find_map(|module| PROVIDERS.iter().skip(1).position(|provider| provider.name == module))
+        .map_or(0, |index| index + 1)
+}
+
+/// Why a suite that is split by provider has no test in `column`.
+pub(crate) fn reason_not_run(suite: &str, column: Column) -> String {
+    let provider = &PROVIDERS[column];
+    if let Some(why) = provider.absent {
+        return why.to_owned();
+    }
+    LEFT_OUT
+        .iter()
+        .find(|(of, on, _)| *of == suite && *on == provider.name)
+        .map_or_else(|| "it has no such tests".to_owned(), |(_, _, why)| (*why).to_owned())
+}
+
+/// One cargo target that holds tests.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TargetId {
+    /// Package name, such as `dafs-proto`.
+    pub(crate) package: String,
+    /// `lib`, `bin` or `test`.
+    pub(crate) kind: String,
+    /// Target name.
+    pub(crate) name: String,
+}
+
+/// A row of the table: one or more test targets.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    /// Such as `proto/unit`, `proto/conformance` or `session`.
+    pub(crate) name: String,
+    /// Directory of the package, in which its tests run.
+    pub(crate) directory: PathBuf,
+    /// Version of the package, which cargo would tell its tests.
+    pub(crate) version: String,
+    /// The test programs, once built.
+    pub(crate) targets: Vec<TargetId>,
+}
+
+impl Suite {
+    /// Whether these are a crate's unit tests.
+    pub(crate) fn is_unit(&self) -> bool {
+        self.name.ends_with("/unit")
+    }
+}
+
+/// The workspace as cargo sees it.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    /// Directory of the root manifest.
+    pub(crate) root: PathBuf,
+    /// The one directory that every step builds into.
+    pub(crate) target_directory: PathBuf,
+    /// Unit tests first, then the rest, by name.
+    pub(crate) suites: Vec<Suite>,
+}
+
+/// Package whose test files are whole-system suites, named without their package.
+const SYSTEM_TESTS: &str = "dafs-tests";
+
+/// A command that runs the cargo which runs us.
+pub(crate) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Asks cargo for the workspace that holds `directory`.
+pub(crate) fn discover(directory: &Path) -> Result<Workspace> {
+    let output = cargo()
+        .args(["metadata", "--no-deps", "--format-version", "1", "--locked"])
+        .current_dir(directory)
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    workspace_from(&serde_json::from_slice(&output.stdout)?)
+}
+
+/// The test programs in the messages of `cargo build --message-format json`.
+pub(crate) fn executables_from(messages: &str) -> BTreeMap<TargetId, PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["reason"] == "compiler-artifact" && message["profile"]["test"] == true)
+        .filter_map(|message| {
+            let package = package_name(message["manifest_path"].as_str()?, message["package_id"].as_str()?);
+            let target = target_from(&package, &message["target"])?;
+            Some((target, PathBuf::from(message["executable"].as_str()?)))
+        })
+        .collect()
+}
+
+fn workspace_from(metadata: &Value) -> Result<Workspace> {
+    let path = |key: &str| {
+        metadata[key].as_str().map(PathBuf::from).with_context(|| format!("cargo metadata has no {key}"))
+    };
+    let mut suites = BTreeMap::new();
+    for package in metadata["packages"].as_array().context("cargo metadata has no packages")? {
+        add_suites_of(package, &mut suites)?;
+    }
+    let (units, others): (Vec<_>, Vec<_>) = suites.into_values().partition(Suite::is_unit);
+    Ok(Workspace {
+        root: path("workspace_root")?,
+        target_directory: path("target_directory")?,
+        suites: units.into_iter().chain(others).collect(),
+    })
+}
+
+fn add_suites_of(package: &Value, suites: &mut BTreeMap<String, Suite>) -> Result<()> {
+    let name = package["name"].as_str().context("package without name")?;
+    let manifest = package["manifest_path"].as_str().context("package without manifest")?;
+    for target in package["targets"].as_array().context("package without targets")? {
+        if target["test"] != true {
+            continue;
+        }
+        let Some(id) = target_from(name, target) else { continue };
+        let suite_name = suite_name(&id);
+        let suite = suites.entry(suite_name.clone()).or_insert_with(|| Suite {
+            name: suite_name,
+            directory: Path::new(manifest).parent().unwrap_or(Path::new(".")).to_owned(),
+            version: package["version"].as_str().unwrap_or_default().to_owned(),
+            targets: Vec::new(),
+        });
+        suite.targets.push(id);
+    }
+    Ok(())
+}
+
+fn suite_name(target: &TargetId) -> String {
+    let package = target.package.strip_prefix("dafs-").unwrap_or(&target.package);
+    match target.kind.as_str() {
+        "test" if target.package == SYSTEM_TESTS => target.name.clone(),
+        "test" => format!("{package}/{}", target.name),
+        _ => format!("{package}/unit"),
+    }
+}
+
+/// The target if its kind is one that can hold tests of ours; a library may be of several kinds (cdylib, staticlib).
+fn target_from(package: &str, target: &Value) -> Option<TargetId> {
+    let kinds: Vec<&str> = target["kind"].as_array()?.iter().filter_map(Value::as_str).collect();
+    let kind = match kinds.as_slice() {
+        ["test"] => "test",
+        ["bin"] => "bin",
+        [kind, ..] if kind.ends_with("lib") || *kind == "proc-macro" => "lib",
+        _ => return None,
+    };
+    Some(TargetId {
+        package: package.to_owned(),
+        kind: kind.to_owned(),
+        name: target["name"].as_str()?.to_owned(),
+    })
+}
+
+/// The package's name out of its id, whose form is `path+file:///dir#name@version`, or `path+file:///dir/name#version`
+/// when the directory is named as the package.
+fn package_name(manifest_path: &str, package_id: &str) -> String {
+    let fragment = package_id.rsplit_once('#').map_or("", |(_, fragment)| fragment);
+    if let Some((name, _)) = fragment.split_once('@') {
+        return name.to_owned();
+    }
+    let directory = Path::new(manifest_path).parent().and_then(Path::file_name);
+    directory.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn column_is_the_first_module_named_as_a_provider() {
+        let name = |test| PROVIDERS[column_of(test)].name;
+        assert_eq!(name("tcp::read_works"), "tcp");
+        assert_eq!(name("transport::shm::ring::tests::wraps"), "shm");
+        assert_eq!(name("sim::tcp::odd"), "sim");
+        assert_eq!(name("header_too_short_is_refused"), "-");
+        // The test's own name does not count.
+        assert_eq!(name("address::tcp"), "-");
+        assert_eq!(name("shmem::x"), "-");
+    }
+
+    #[test]
+    fn missing_cell_has_a_reason() {
+        let verbs = PROVIDERS.iter().position(|provider| provider.name == "verbs").unwrap();
+        let sim = PROVIDERS.iter().position(|provider| provider.name == "sim").unwrap();
+        assert_eq!(reason_not_run("session", sim), "it has no such tests");
+        assert_ne!(reason_not_run("cli", sim), "it has no such tests");
+        if let Some(why) = PROVIDERS[verbs].absent {
+            assert_eq!(reason_not_run("session", verbs), why);
+        }
+    }
+
+    #[test]
+    fn workspace_units_are_merged_and_come_first() {
+        let target = |kind: &str, name: &str| json!({"kind": [kind], "name": name, "test": true});
+        let metadata = json!({
+            "workspace_root": "/w", "target_directory": "/w/target",
+            "packages": [
+                {"name": "dafs-tests", "version": "1.0.0", "manifest_path": "/w/tests/Cargo.toml",
+                 "targets": [target("lib", "dafs_tests"), target("test", "session")]},
+                {"name": "dafs-server", "version": "1.0.0", "manifest_path": "/w/dafs-server/Cargo.toml",
+                 "targets": [target("lib", "dafs_server"), target("bin", "dafs-server"), target("test", "own"),
+                             {"kind": ["example"], "name": "hello", "test": false}]},
+            ]
+        });
+        let workspace = workspace_from(&metadata).unwrap();
+        let names: Vec<&str> = workspace.suites.iter().map(|suite| suite.name.as_str()).collect();
+        assert_eq!(names, ["server/unit", "tests/unit", "server/own", "session"]);
+        assert_eq!(workspace.suites[0].targets.len(), 2);
+        assert_eq!(workspace.suites[0].directory, Path::new("/w/dafs-server"));
+    }
+
+    #[test]
+    fn executables_are_matched_to_targets() {
+        let artifact = |id: &str, test: bool| {
+            json!({"reason": "compiler-artifact", "package_id": id, "manifest_path": "/w/xtask/Cargo.toml",
+                   "target": {"kind": ["bin"], "name": "xtask"}, "profile": {"test": test},
+                   "executable": "/w/target/debug/deps/xtask-1"})
+            .to_string()
+        };
+        let messages = format!(
+            "{}\nnot json\n{}\n{}\n",
+            artifact("path+file:///w/xtask#1.0.0", true),
+            artifact("path+file:///w/xtask#1.0.0", false),
+            artifact("path+file:///w/xtask#other@1.0.0", true),
+        );
+        let found = executables_from(&messages);
+        let packages: Vec<&str> = found.keys().map(|target| target.package.as_str()).collect();
+        assert_eq!(packages, ["other", "xtask"]);
+    }
+}
