@@ -103,6 +103,9 @@ pub struct Options {
     /// Also measure another system, where it is installed.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub peer: Vec<Peer>,
+    /// Measure the peers and not dafs.
+    #[arg(long, requires = "peer")]
+    pub peer_only: bool,
     /// Which CPUs the two ends run on.
     #[arg(long, value_enum, default_value_t = Pin::Auto)]
     pub pin: Pin,

@@ -7,7 +7,7 @@ use crate::load::{Budget, Pattern};
 use crate::machine::Pin;
 use crate::record::{Method, Op};
 
-/// What is run. Lists are never empty.
+/// What is run. Lists are never empty, but for transports and peers.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The benchmark's name, as on the command line.
@@ -108,7 +108,10 @@ impl Plan {
         let options = options.clone();
         Self {
             benchmark,
-            transports: options.transport.unwrap_or(defaults.transports),
+            transports: match options.peer_only {
+                true => Vec::new(),
+                false => options.transport.unwrap_or(defaults.transports),
+            },
             peers: options.peer,
             ops: options.op.unwrap_or(defaults.ops),
             sizes: options.sizes.unwrap_or(defaults.sizes),

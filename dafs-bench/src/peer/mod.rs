@@ -1,3 +1,5 @@
 //! Other systems, run beside dafs on the same machine.
 
+mod ganesha;
+mod libnfs;
 pub mod nfs;

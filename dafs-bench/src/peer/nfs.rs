@@ -1,27 +1,96 @@
-//! x
-use crate::machine::Pins;
+//! libnfs against NFS-Ganesha: a client and a server of NFS that both live in user space, over loopback TCP.
+
 use std::path::Path;
-/// x
-pub struct Nfs;
+use std::time::Instant;
+
+use crate::clock::{Laps, nanoseconds};
+use crate::load::{Budget, Load, Work, compute};
+use crate::machine::Pins;
+use crate::peer::ganesha::Ganesha;
+use crate::peer::libnfs::{self, File};
+use crate::record::Op;
+use crate::stats::Samples;
+use crate::subject::Subject;
+
+/// One file, open over NFS.
+pub struct Nfs {
+    // Before the server, so that the connection is closed first.
+    file: File,
+    _server: Ganesha,
+}
+
 impl Nfs {
-    /// x
-    pub fn start(_: &Path, _: &str, _: &Pins) -> anyhow::Result<Self> {
-        anyhow::bail!("later")
+    /// Starts a server on `directory` and opens `file` in it. The server may use all CPUs of `pins`: it has many
+    /// threads, and one CPU for all of them would not do it justice.
+    pub fn start(directory: &Path, file: &str, pins: &Pins) -> anyhow::Result<Self> {
+        libnfs::available()?;
+        let (server, file) = Ganesha::start(directory, file, &pins.all, File::open)?;
+        Ok(Self { file, _server: server })
+    }
+
+    /// One operation after the other through the blocking calls.
+    fn run_each(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        let mut offsets = load.offsets();
+        let mut ops = 0;
+        let deadline = budget.start();
+        let mut laps = Laps::start();
+        loop {
+            self.file.transfer(load.op, offsets.advance())?;
+            let (ns, now) = laps.lap();
+            samples.record(ns);
+            ops += 1;
+            if deadline.over(now, ops) {
+                return Ok(Work { ops, elapsed: now - deadline.start });
+            }
+        }
+    }
+
+    /// Many in flight through the callbacks.
+    fn run_many(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        let mut offsets = load.offsets();
+        let mut started = vec![Instant::now(); load.queue_depth];
+        let (mut ops, mut in_flight) = (0, 0);
+        let deadline = budget.start();
+        for (index, start) in started.iter_mut().enumerate() {
+            *start = Instant::now();
+            self.file.submit(index, load.op, offsets.advance())?;
+            in_flight += 1;
+        }
+        loop {
+            compute(load.compute_ns);
+            let index = self.file.wait_any()?;
+            let now = Instant::now();
+            samples.record(nanoseconds(started[index], now));
+            ops += 1;
+            if !deadline.over(now, ops) {
+                started[index] = now;
+                self.file.submit(index, load.op, offsets.advance())?;
+                continue;
+            }
+            in_flight -= 1;
+            if in_flight == 0 {
+                return Ok(Work { ops, elapsed: now - deadline.start });
+            }
+        }
     }
 }
-impl crate::subject::Subject for Nfs {
+
+impl Subject for Nfs {
     fn transport(&self) -> &str {
         "nfs"
     }
-    fn supports(&self, _: &crate::load::Load) -> bool {
-        true
+
+    fn supports(&self, load: &Load) -> bool {
+        // libnfs offers no call for the null procedure on a mounted context.
+        matches!(load.op, Op::Read | Op::Write)
     }
-    fn run(
-        &mut self,
-        _: &crate::load::Load,
-        _: crate::load::Budget,
-        _: &mut crate::stats::Samples,
-    ) -> anyhow::Result<crate::load::Work> {
-        anyhow::bail!("x")
+
+    fn run(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        self.file.prepare(load.queue_depth, load.bytes)?;
+        if load.queue_depth == 1 && load.compute_ns == 0 {
+            self.run_each(load, budget, samples)
+        } else {
+            self.run_many(load, budget, samples)
+        }
     }
 }
