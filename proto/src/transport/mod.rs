@@ -28,6 +28,8 @@
 //! - **No blocking** anywhere but in [`Domain::connect`] and [`Endpoint::wait`].
 
 mod completion;
+#[cfg(feature = "sim")]
+pub mod conformance;
 mod error;
 mod memory;
 #[cfg(feature = "sim")]

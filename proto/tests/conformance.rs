@@ -1,0 +1,44 @@
+//! The conformance suite on every provider of this build.
+
+mod sim {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use dafs_proto::transport::conformance::Fixture;
+    use dafs_proto::transport::sim::{FaultPlan, NodeId, SimNet};
+    use dafs_proto::transport::{Address, Domain};
+
+    struct Sim {
+        net: SimNet,
+        nodes: AtomicU32,
+    }
+
+    impl Sim {
+        fn new(plan: FaultPlan) -> Self {
+            Self { net: SimNet::new(1, plan), nodes: AtomicU32::new(0) }
+        }
+    }
+
+    impl Fixture for Sim {
+        fn domain(&self) -> Arc<dyn Domain> {
+            Arc::new(self.net.domain(NodeId(self.nodes.fetch_add(1, Ordering::Relaxed))))
+        }
+
+        fn address(&self) -> Address {
+            Address::Sim(self.nodes.fetch_add(1, Ordering::Relaxed))
+        }
+    }
+
+    dafs_proto::conformance_suite!(Sim::new(FaultPlan::calm()));
+
+    /// The other ways in which a provider may answer: done at once, memory mapped.
+    mod mapped {
+        use super::*;
+
+        dafs_proto::conformance_suite!(Sim::new(FaultPlan {
+            done_ppm: 500_000,
+            remote_mapped: true,
+            ..FaultPlan::calm()
+        }));
+    }
+}
