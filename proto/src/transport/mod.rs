@@ -34,6 +34,8 @@ mod error;
 mod memory;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 pub mod util;
 
 use std::os::fd::RawFd;
@@ -353,6 +355,10 @@ pub trait Endpoint: Send {
 
     /// Queued output that has not left: the loop calls [`Endpoint::flush`] again when the endpoint is writable.
     fn wants_flush(&self) -> bool;
+
+    /// An event for one of its descriptors was taken from the loop's poll. Call it for each, before the next [`Endpoint::recv`]: providers that hear of
+    /// every event can do without a system call that asks the descriptor once more.
+    fn on_event(&mut self) {}
 
     /// Prepares to sleep: from now on the peer wakes this side through its event descriptors. `false` when something is already here; then drain first.
     /// The next [`Endpoint::recv`] disarms.

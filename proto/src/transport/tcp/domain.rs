@@ -1,0 +1,210 @@
+//! Memory and connections of one side.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Socket, TcpKeepalive, Type};
+
+use super::super::util::RegionTable;
+use super::super::{
+    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, HeapMemory, Listener, Memory, MemoryRef,
+    Provider, Region, RegionError,
+};
+use super::endpoint::{TcpEndpoint, is_timeout};
+use super::frame::{HEADER_SIZE, Hello};
+use super::listener::TcpListener;
+use super::memory::BufferPool;
+use super::sys;
+
+/// Settings of a [`TcpDomain`].
+#[derive(Clone, Copy, Debug)]
+pub struct TcpSettings {
+    /// Send and receive buffer of sockets whose peer is on this host, bytes each. Between hosts the kernel's own tuning is left alone: the size
+    /// needed depends on the path, and a fixed one switches that tuning off.
+    pub loopback_buffer_size: usize,
+    /// A peer that has not sent its hello by then is dropped.
+    pub handshake_timeout: Duration,
+    /// Handshakes in progress per listener. The oldest is dropped for a new one.
+    pub handshakes_max: usize,
+    /// Regions registered at once.
+    pub regions_max: usize,
+}
+
+impl Default for TcpSettings {
+    fn default() -> Self {
+        Self {
+            loopback_buffer_size: 256 << 10,
+            handshake_timeout: Duration::from_secs(5),
+            handshakes_max: 256,
+            regions_max: 1 << 20,
+        }
+    }
+}
+
+/// What the connections of a domain share.
+pub(super) struct Shared {
+    pub(super) regions: Arc<RegionTable>,
+    pub(super) pool: BufferPool,
+    pub(super) settings: TcpSettings,
+}
+
+/// The protection domain of the tcp provider.
+pub struct TcpDomain {
+    shared: Arc<Shared>,
+}
+
+impl Default for TcpDomain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TcpDomain {
+    /// A domain with default settings.
+    pub fn new() -> Self {
+        Self::with_settings(TcpSettings::default())
+    }
+
+    /// A domain with these settings.
+    pub fn with_settings(settings: TcpSettings) -> Self {
+        let regions = RegionTable::new(settings.regions_max);
+        Self { shared: Arc::new(Shared { regions, pool: BufferPool::new(), settings }) }
+    }
+
+    /// As [`Domain::connect`], with the provider's own type.
+    pub fn connect_tcp(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<TcpEndpoint, ConnectError> {
+        let peer = socket_address(address)?;
+        let deadline = Instant::now() + timeout;
+        let failed = |error: io::Error| connect_failure("connect to", address, timeout, error);
+        let stream = open_stream(peer, timeout, &self.shared.settings).map_err(failed)?;
+        let own = Hello::new(params);
+        let bytes = exchange_hellos(&stream, &own, deadline).map_err(failed)?;
+        let theirs = Hello::decode(&bytes)
+            .map_err(|fault| ConnectError::Peer { address: address.to_string(), fault })?;
+        stream.set_nonblocking(true).map_err(failed)?;
+        Ok(TcpEndpoint::new(stream, Arc::clone(&self.shared), peer, own, theirs, params.wait))
+    }
+
+    /// As [`Domain::listen`], with the provider's own type.
+    pub fn listen_tcp(&self, address: &Address, params: &ConnectParams) -> Result<TcpListener, ConnectError> {
+        let at = socket_address(address)?;
+        TcpListener::bind(at, Arc::clone(&self.shared), params)
+            .map_err(|error| connect_failure("listen on", address, Duration::ZERO, error))
+    }
+
+    /// Regions registered now.
+    pub fn regions_count(&self) -> usize {
+        self.shared.regions.len()
+    }
+}
+
+impl Domain for TcpDomain {
+    fn provider(&self) -> Provider {
+        Provider::Tcp
+    }
+
+    fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
+        match HeapMemory::allocate(len) {
+            Some(memory) => Ok(Arc::new(memory)),
+            None => Err(RegionError::System {
+                what: "allocate memory for transfers",
+                source: io::ErrorKind::OutOfMemory.into(),
+            }),
+        }
+    }
+
+    fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
+        if memory.memory().may_fault() {
+            return Err(RegionError::Unsupported { provider: Provider::Tcp, what: "memory that may fault" });
+        }
+        self.shared.regions.register(memory, access)
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<Box<dyn Endpoint>, ConnectError> {
+        Ok(Box::new(self.connect_tcp(address, params, timeout)?))
+    }
+
+    fn listen(&self, address: &Address, params: &ConnectParams) -> Result<Box<dyn Listener>, ConnectError> {
+        Ok(Box::new(self.listen_tcp(address, params)?))
+    }
+}
+
+/// Options of every connection.
+pub(super) fn configure(socket: &Socket, peer: SocketAddr, settings: &TcpSettings) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(60))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(6);
+    socket.set_tcp_keepalive(&keepalive)?;
+    if peer.ip().to_canonical().is_loopback() {
+        socket.set_send_buffer_size(settings.loopback_buffer_size)?;
+        socket.set_recv_buffer_size(settings.loopback_buffer_size)?;
+    }
+    Ok(())
+}
+
+fn socket_address(address: &Address) -> Result<SocketAddr, ConnectError> {
+    match address {
+        Address::Tcp(at) => Ok(*at),
+        _ => Err(ConnectError::WrongAddress { provider: Provider::Tcp, address: address.to_string() }),
+    }
+}
+
+fn open_stream(peer: SocketAddr, timeout: Duration, settings: &TcpSettings) -> io::Result<TcpStream> {
+    let socket = Socket::new(socket2::Domain::for_address(peer), Type::STREAM, None)?;
+    configure(&socket, peer, settings)?;
+    socket.connect_timeout(&peer.into(), timeout.max(Duration::from_millis(1)))?;
+    Ok(socket.into())
+}
+
+/// Sends `own` and receives the peer's 32 bytes.
+fn exchange_hellos(mut stream: &TcpStream, own: &Hello, deadline: Instant) -> io::Result<[u8; HEADER_SIZE]> {
+    // The first bytes of a connection: they always fit the socket's buffer.
+    stream.write_all(&own.encode())?;
+    let mut bytes = [0; HEADER_SIZE];
+    let mut received = 0;
+    while received < HEADER_SIZE {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if !sys::poll(stream.as_fd(), false, Some(left))?.readable {
+            continue;
+        }
+        match stream.read(&mut bytes[received..])? {
+            0 => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed in the handshake"));
+            }
+            count => received += count,
+        }
+    }
+    Ok(bytes)
+}
+
+fn connect_failure(
+    what: &'static str,
+    address: &Address,
+    timeout: Duration,
+    source: io::Error,
+) -> ConnectError {
+    let address = address.to_string();
+    if is_timeout(&source) {
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        return ConnectError::Timeout { address, timeout_ms };
+    }
+    ConnectError::System { what, address, source }
+}

@@ -1,0 +1,451 @@
+//! One connection.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::smallvec;
+
+use super::super::{
+    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PeerFault,
+    PeerIdentity, PostError, Posted, Provider, Received, RegionError, RemoteRange, SendSlot, Span,
+    TransportError, WaitPolicy,
+};
+use super::domain::Shared;
+use super::frame::Hello;
+use super::input::{Filled, Input, Step};
+use super::output::Output;
+use super::spin::{SPIN_MAX, SpinHistory};
+use super::{RDMA_SIZE_MAX, SEGMENTS_MAX, sys};
+
+/// Bytes that one call of [`Endpoint::recv`] takes from the socket before it lets others work.
+const RECV_BYTES_MAX: usize = 1 << 20;
+
+/// Frames that one call of [`Endpoint::recv`] deals with before it lets others work.
+const RECV_FRAMES_MAX: u32 = 256;
+
+/// Waits between two looks at which CPU the peer runs on.
+const CPU_CHECK_INTERVAL: u32 = 32;
+
+/// What a connection has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// System calls that send.
+    pub sends: u64,
+    /// System calls that receive.
+    pub recvs: u64,
+    /// System calls that wait.
+    pub polls: u64,
+    /// RDMA data copied from staging to its place, bytes.
+    pub bytes_copied: u64,
+    /// Sent, bytes, headers included.
+    pub bytes_sent: u64,
+    /// Received, bytes, headers included.
+    pub bytes_received: u64,
+}
+
+/// What both halves of a connection use.
+pub(super) struct Link {
+    pub(super) socket: TcpStream,
+    pub(super) shared: Arc<Shared>,
+    pub(super) completions: VecDeque<Completion>,
+    pub(super) counters: Counters,
+}
+
+/// A connection of the tcp provider.
+pub struct TcpEndpoint {
+    link: Link,
+    input: Input,
+    output: Output,
+    capabilities: Capabilities,
+    // Posted and not yet polled. Invariant: at most `capabilities.rdma_depth`.
+    rdma_in_flight: u16,
+    policy: WaitPolicy,
+    spin: SpinHistory,
+    loopback: bool,
+    waits: u32,
+    peer_on_this_cpu: bool,
+    // The event loop calls `on_event`, so `Input::drained` can be believed until it does.
+    told_of_events: bool,
+    // `recv` has answered `None` on the strength of `Input::drained`; the next one asks the socket.
+    drained_answered: bool,
+    closed: bool,
+    // Found outside `recv`; its next call answers it.
+    failure: Option<TransportError>,
+}
+
+impl TcpEndpoint {
+    /// A connection over `socket`, which is not blocking, after the hellos were exchanged.
+    pub(super) fn new(
+        socket: TcpStream,
+        shared: Arc<Shared>,
+        peer: SocketAddr,
+        own: Hello,
+        theirs: Hello,
+        policy: WaitPolicy,
+    ) -> Self {
+        sys::report_queue(socket.as_fd());
+        let capabilities = Capabilities {
+            provider: Provider::Tcp,
+            send_payload_max: theirs.recv_payload_max,
+            recv_payload_max: own.recv_payload_max,
+            send_depth: theirs.recv_depth,
+            rdma_depth: own.rdma_depth.min(theirs.rdma_depth),
+            segments_max: SEGMENTS_MAX,
+            rdma_size_max: RDMA_SIZE_MAX,
+            remote_mapped: false,
+            registers_ordinary_memory: true,
+            peer: PeerIdentity { address: Some(peer), credentials: None },
+        };
+        Self {
+            link: Link { socket, shared, completions: VecDeque::new(), counters: Counters::default() },
+            input: Input::new(own.recv_payload_max),
+            output: Output::new(theirs.recv_payload_max, theirs.recv_depth, own.rdma_depth),
+            capabilities,
+            rdma_in_flight: 0,
+            policy,
+            spin: SpinHistory::new(),
+            loopback: peer.ip().to_canonical().is_loopback(),
+            waits: 0,
+            peer_on_this_cpu: false,
+            told_of_events: false,
+            drained_answered: true,
+            closed: false,
+            failure: None,
+        }
+    }
+
+    /// System calls, bytes and copies so far.
+    pub fn counters(&self) -> Counters {
+        self.link.counters
+    }
+
+    #[cfg(test)]
+    pub(super) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.link.socket.as_fd()
+    }
+
+    /// Ends the connection because of `error`; a peer at fault is told why.
+    #[cold]
+    fn fail(&mut self, error: TransportError) -> TransportError {
+        if self.closed {
+            return error;
+        }
+        match &error {
+            TransportError::Peer(fault) => {
+                tracing::warn!(peer = ?self.capabilities.peer.address, %fault, "connection ended: the peer is at fault");
+                self.output.send_fault(&self.link, fault);
+            }
+            TransportError::Closed => {
+                tracing::debug!(peer = ?self.capabilities.peer.address, "the peer closed")
+            }
+            TransportError::System { .. } => {
+                tracing::warn!(peer = ?self.capabilities.peer.address, %error, "connection failed");
+            }
+        }
+        self.end();
+        error
+    }
+
+    fn end(&mut self) {
+        self.closed = true;
+        self.output.fail(&mut self.link);
+        self.input.fail(&mut self.link);
+        // An error means that it is down already.
+        let _ = self.link.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn flush_output(&mut self) -> Result<(), TransportError> {
+        self.output.flush(&mut self.link).map_err(|error| self.fail(error))
+    }
+
+    /// One receive; how many bytes came.
+    fn fill(&mut self) -> Result<usize, TransportError> {
+        self.drained_answered = false;
+        match self.input.fill(&mut self.link) {
+            Ok(Filled::Bytes(count)) => Ok(count),
+            Ok(Filled::Nothing) => {
+                self.drained_answered = true;
+                Ok(0)
+            }
+            Ok(Filled::EndOfStream) => Err(self.fail(TransportError::Closed)),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Something to be had without the socket.
+    fn has_news(&self) -> bool {
+        !self.input.starved || !self.link.completions.is_empty()
+    }
+
+    fn check_rdma(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<usize, PostError> {
+        if self.closed || self.output.is_broken() {
+            return Err(PostError::Closed);
+        }
+        if local.len() > usize::from(SEGMENTS_MAX) {
+            return Err(PostError::Invalid("more segments than segments_max"));
+        }
+        let len: usize = local.iter().map(MemoryRef::len).sum();
+        if len as u64 != remote.len {
+            return Err(PostError::Invalid("the segments do not add up to the remote range"));
+        }
+        if remote.len > u64::from(RDMA_SIZE_MAX) {
+            return Err(PostError::Invalid("the operation exceeds rdma_size_max"));
+        }
+        if self.rdma_in_flight >= self.capabilities.rdma_depth {
+            return Err(PostError::Full);
+        }
+        Ok(len)
+    }
+
+    /// Spins until something arrived, if that is likely to pay; `true` when it did.
+    fn spin_for_input(&mut self, deadline: Option<Instant>) -> Result<bool, TransportError> {
+        let busy = self.policy == WaitPolicy::Busy;
+        if self.policy == WaitPolicy::Event || self.input.has_message() || !(busy || self.spin_is_worth_it())
+        {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        loop {
+            if self.fill()? > 0 || self.has_news() {
+                self.spin.paid();
+                return Ok(true);
+            }
+            if !self.output.is_empty() {
+                self.flush_output()?;
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Ok(busy);
+            }
+            if !busy && now - began >= SPIN_MAX {
+                self.spin.missed();
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn spin_is_worth_it(&mut self) -> bool {
+        if !self.spin.begin_wait() {
+            return false;
+        }
+        if self.loopback && self.waits.is_multiple_of(CPU_CHECK_INTERVAL) {
+            self.peer_on_this_cpu = sys::peer_on_this_cpu(self.link.socket.as_fd());
+        }
+        self.waits = self.waits.wrapping_add(1);
+        !self.peer_on_this_cpu
+    }
+}
+
+impl Endpoint for TcpEndpoint {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn reserve(&mut self, payload_len_max: usize) -> Result<SendSlot, PostError> {
+        if self.closed || self.output.is_broken() {
+            return Err(PostError::Closed);
+        }
+        self.output.reserve(&self.link, payload_len_max)
+    }
+
+    fn slot_payload(&self, slot: &SendSlot) -> Span<'_> {
+        self.output.slot_payload(slot)
+    }
+
+    fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
+        if self.closed || self.output.is_broken() {
+            self.output.cancel(&self.link, &slot);
+            return Err(PostError::Closed);
+        }
+        self.output.send(&self.link, slot, head, payload_len)
+    }
+
+    fn cancel_send(&mut self, slot: SendSlot) {
+        self.output.cancel(&self.link, &slot);
+    }
+
+    fn recv(&mut self) -> Result<Option<Received>, TransportError> {
+        self.input.recv_done();
+        if self.closed {
+            return Err(self.failure.take().unwrap_or(TransportError::Closed));
+        }
+        let (mut bytes, mut frames) = (0, 0);
+        loop {
+            match self.input.step(&mut self.link, &mut self.output) {
+                Ok(Step::Received(received)) => return Ok(Some(received)),
+                Ok(Step::Progress) => {
+                    frames += 1;
+                    if frames >= RECV_FRAMES_MAX {
+                        break;
+                    }
+                }
+                Ok(Step::Starved) => {
+                    if self.input.drained && !self.drained_answered {
+                        self.drained_answered = true;
+                        break;
+                    }
+                    if bytes >= RECV_BYTES_MAX {
+                        break;
+                    }
+                    match self.fill()? {
+                        0 if self.input.drained => break,
+                        count => bytes += count,
+                    }
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+        if !self.output.is_empty() {
+            self.flush_output()?;
+        }
+        Ok(None)
+    }
+
+    fn payload(&self) -> Span<'_> {
+        self.input.payload()
+    }
+
+    fn recv_done(&mut self) {
+        self.input.recv_done();
+    }
+
+    fn rdma_write(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: RemoteRange,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        self.check_rdma(&local, &remote)?;
+        self.rdma_in_flight += 1;
+        self.output.write(token, local, remote, immediate);
+        Ok(Posted::Pending)
+    }
+
+    fn rdma_read(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: RemoteRange,
+    ) -> Result<Posted, PostError> {
+        let len = self.check_rdma(&local, &remote)?;
+        if local.iter().any(|segment| segment.memory().may_fault()) {
+            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
+        }
+        if len == 0 {
+            return Ok(Posted::Done);
+        }
+        self.rdma_in_flight += 1;
+        let id = self.input.add_read(token, local, len);
+        self.output.read_request(id, remote);
+        Ok(Posted::Pending)
+    }
+
+    fn remote_memory(&mut self, _: &RemoteRange, _: Access) -> Result<Option<MemoryRef>, RegionError> {
+        Ok(None)
+    }
+
+    fn poll_completion(&mut self) -> Option<Completion> {
+        let completion = self.link.completions.pop_front()?;
+        self.rdma_in_flight -= 1;
+        Some(completion)
+    }
+
+    fn flush(&mut self) -> Result<(), TransportError> {
+        if self.closed {
+            return Err(TransportError::Closed);
+        }
+        self.flush_output()
+    }
+
+    fn wants_flush(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    fn on_event(&mut self) {
+        self.told_of_events = true;
+        self.input.drained = false;
+    }
+
+    fn arm(&mut self) -> bool {
+        if self.closed || self.has_news() {
+            return false;
+        }
+        // Without word of events, one that was taken since the socket was last asked may have been for bytes that are there now.
+        if !(self.input.drained && self.told_of_events) {
+            if self.input.has_message() {
+                return false;
+            }
+            match self.fill() {
+                Ok(0) if self.input.drained => {}
+                Ok(_) => return false,
+                Err(error) => {
+                    self.failure = Some(error);
+                    return false;
+                }
+            }
+        }
+        self.drained_answered = !self.told_of_events;
+        self.input.release(&self.link);
+        self.output.trim(&self.link);
+        true
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+        self.flush()?;
+        if self.has_news() {
+            return Ok(());
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        if self.spin_for_input(deadline)? {
+            return Ok(());
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        self.link.counters.polls += 1;
+        let ready = sys::poll(self.link.socket.as_fd(), !self.output.is_empty(), left)
+            .map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
+        if ready.readable {
+            self.input.drained = false;
+        }
+        if ready.writable {
+            self.flush_output()?;
+        }
+        Ok(())
+    }
+
+    fn spin_pays(&self) -> bool {
+        // Every look is a system call.
+        false
+    }
+
+    fn event_fds(&self) -> EventFds {
+        smallvec![self.link.socket.as_raw_fd()]
+    }
+
+    fn close(&mut self) {
+        if !self.closed {
+            self.end();
+        }
+    }
+}
+
+impl Drop for TcpEndpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What an `io::Error` during a handshake means.
+pub(super) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
+/// A fault of the handshake.
+pub(super) fn handshake_timeout(limit: Duration) -> PeerFault {
+    PeerFault::HandshakeTimeout { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX) }
+}

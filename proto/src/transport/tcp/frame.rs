@@ -1,0 +1,547 @@
+//! The bytes on the stream: hello and frame headers (`spec/transport-tcp.md`).
+
+use super::super::{ConnectParams, HEAD_SIZE_MAX, PeerFault, RegionFault, RegionKey, RemoteRange};
+use super::{DEPTH_MAX, PAYLOAD_MAX, RDMA_SIZE_MAX};
+
+/// Bytes of a frame header, and of a hello.
+pub const HEADER_SIZE: usize = 32;
+
+/// The first bytes of a connection.
+pub const MAGIC: [u8; 8] = *b"dafs-tcp";
+
+/// Version of this transport. Peers of different versions do not talk.
+pub const VERSION: u16 = 1;
+
+/// A frame header as it travels.
+pub type HeaderBytes = [u8; HEADER_SIZE];
+
+/// What each side says first: `[TCP-1]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Messages the sender holds that are not yet taken.
+    pub recv_depth: u16,
+    /// Largest payload the sender receives, bytes.
+    pub recv_payload_max: u32,
+    /// RDMA operations the sender wants, and serves, at once.
+    pub rdma_depth: u16,
+}
+
+impl Hello {
+    /// What `params` ask for, within this provider's bounds.
+    pub fn new(params: &ConnectParams) -> Self {
+        Self {
+            recv_depth: params.recv_depth.clamp(1, DEPTH_MAX),
+            recv_payload_max: params.recv_payload_max.min(PAYLOAD_MAX),
+            rdma_depth: params.rdma_depth.clamp(1, DEPTH_MAX),
+        }
+    }
+
+    /// The 32 bytes.
+    pub fn encode(&self) -> HeaderBytes {
+        let mut bytes = [0; HEADER_SIZE];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.recv_depth.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.recv_payload_max.to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.rdma_depth.to_le_bytes());
+        bytes
+    }
+
+    /// Checks and reads a hello.
+    pub fn decode(bytes: &HeaderBytes) -> Result<Self, PeerFault> {
+        if bytes[0..8] != MAGIC {
+            return Err(malformed("magic of the hello", u64_at(bytes, 0), u64::from_le_bytes(MAGIC)));
+        }
+        let version = u16_at(bytes, 8);
+        if version != VERSION {
+            return Err(malformed("transport version", u64::from(version), u64::from(VERSION)));
+        }
+        let hello = Self {
+            recv_depth: u16_at(bytes, 10),
+            recv_payload_max: u32_at(bytes, 12),
+            rdma_depth: u16_at(bytes, 16),
+        };
+        check_range("recv_depth", u64::from(hello.recv_depth), 1, u64::from(DEPTH_MAX))?;
+        check_range("recv_payload_max", u64::from(hello.recv_payload_max), 0, u64::from(PAYLOAD_MAX))?;
+        check_range("rdma_depth", u64::from(hello.rdma_depth), 1, u64::from(DEPTH_MAX))?;
+        if let Some(byte) = bytes[18..].iter().find(|byte| **byte != 0) {
+            return Err(malformed("reserved byte of the hello", u64::from(*byte), 0));
+        }
+        Ok(hello)
+    }
+}
+
+/// One frame, as its header announces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A message; head and payload follow.
+    Send {
+        /// Bytes of head, 1 to [`HEAD_SIZE_MAX`].
+        head_len: u8,
+        /// Bytes of payload.
+        payload_len: u32,
+    },
+    /// Data for the receiver's registered memory; `range.len` bytes follow.
+    Write {
+        /// Where it goes.
+        range: RemoteRange,
+        /// Value to deliver once it is there.
+        immediate: Option<u32>,
+    },
+    /// Asks for the receiver's registered memory. Nothing follows.
+    ReadRequest {
+        /// The requester's name for the read.
+        id: u32,
+        /// What to send.
+        range: RemoteRange,
+    },
+    /// Part of the answer to a read; `len` bytes follow.
+    ReadResponse {
+        /// From the request.
+        id: u32,
+        /// First byte, counted from the start of the read.
+        offset: u64,
+        /// Bytes, at least 1.
+        len: u32,
+    },
+    /// The sender closes the connection. Nothing follows.
+    Fault(FaultReason),
+}
+
+/// Why the sender of a FAULT closes the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultReason {
+    /// One of the codes of `spec/transport-tcp.md`; unknown ones survive.
+    pub code: u32,
+    /// The key, or for a malformed frame the value received.
+    pub key: u64,
+    /// The offset asked for, or for a malformed frame what is allowed.
+    pub offset: u64,
+}
+
+const KIND_SEND: u8 = 0x01;
+const KIND_WRITE: u8 = 0x02;
+const KIND_READ_REQUEST: u8 = 0x03;
+const KIND_READ_RESPONSE: u8 = 0x04;
+const KIND_FAULT: u8 = 0x05;
+
+const FLAG_IMMEDIATE: u8 = 0x01;
+
+const FAULT_MALFORMED: u32 = 1;
+const FAULT_UNKNOWN_KEY: u32 = 2;
+const FAULT_OUT_OF_BOUNDS: u32 = 3;
+const FAULT_ACCESS: u32 = 4;
+
+impl Frame {
+    /// The 32 bytes of the header.
+    pub fn encode(&self) -> HeaderBytes {
+        match *self {
+            Self::Send { head_len, payload_len } => Fields {
+                kind: KIND_SEND,
+                head_len: u16::from(head_len),
+                len: payload_len,
+                ..Fields::default()
+            },
+            Self::Write { range, immediate } => Fields {
+                kind: KIND_WRITE,
+                flags: if immediate.is_some() { FLAG_IMMEDIATE } else { 0 },
+                len: range_len(&range),
+                key: range.key.0,
+                offset: range.offset,
+                value: immediate.unwrap_or(0),
+                ..Fields::default()
+            },
+            Self::ReadRequest { id, range } => Fields {
+                kind: KIND_READ_REQUEST,
+                len: range_len(&range),
+                key: range.key.0,
+                offset: range.offset,
+                value: id,
+                ..Fields::default()
+            },
+            Self::ReadResponse { id, offset, len } => {
+                Fields { kind: KIND_READ_RESPONSE, len, offset, value: id, ..Fields::default() }
+            }
+            Self::Fault(FaultReason { code, key, offset }) => {
+                Fields { kind: KIND_FAULT, key, offset, value: code, ..Fields::default() }
+            }
+        }
+        .encode()
+    }
+
+    /// Checks and reads a header: every length against the provider's limits, every unused field against zero.
+    #[inline]
+    pub fn decode(bytes: &HeaderBytes) -> Result<Self, PeerFault> {
+        let fields = Fields::decode(bytes);
+        fields.check_unused()?;
+        let rdma_max = u64::from(RDMA_SIZE_MAX);
+        let range =
+            RemoteRange { key: RegionKey(fields.key), offset: fields.offset, len: u64::from(fields.len) };
+        match fields.kind {
+            KIND_SEND => {
+                let head_len = u64::from(fields.head_len);
+                check_range("head of a SEND, bytes", head_len, 1, HEAD_SIZE_MAX as u64)?;
+                check_range("payload of a SEND, bytes", u64::from(fields.len), 0, u64::from(PAYLOAD_MAX))?;
+                // Checked to be at most HEAD_SIZE_MAX.
+                let head_len = u8::try_from(head_len).unwrap_or(u8::MAX);
+                Ok(Self::Send { head_len, payload_len: fields.len })
+            }
+            KIND_WRITE => {
+                check_range("data of a WRITE, bytes", range.len, 0, rdma_max)?;
+                let immediate = (fields.flags & FLAG_IMMEDIATE != 0).then_some(fields.value);
+                Ok(Self::Write { range, immediate })
+            }
+            KIND_READ_REQUEST => {
+                check_range("length of a READ_REQUEST, bytes", range.len, 1, rdma_max)?;
+                Ok(Self::ReadRequest { id: fields.value, range })
+            }
+            KIND_READ_RESPONSE => {
+                check_range("data of a READ_RESPONSE, bytes", range.len, 1, rdma_max)?;
+                Ok(Self::ReadResponse { id: fields.value, offset: fields.offset, len: fields.len })
+            }
+            _ => Ok(Self::Fault(FaultReason { code: fields.value, key: fields.key, offset: fields.offset })),
+        }
+    }
+
+    /// Bytes that follow the header.
+    pub fn body_len(&self) -> u64 {
+        match self {
+            Self::Send { head_len, payload_len } => u64::from(*head_len) + u64::from(*payload_len),
+            Self::Write { range, .. } => range.len,
+            Self::ReadResponse { len, .. } => u64::from(*len),
+            Self::ReadRequest { .. } | Self::Fault(_) => 0,
+        }
+    }
+}
+
+/// Reads the first frame of `bytes`: the frame and the bytes of it (header and body) that are there, `None` when even the header is not. For tools and fuzzing:
+/// the endpoint decodes from its staging buffer.
+pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, &[u8])>, PeerFault> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_SIZE>() else { return Ok(None) };
+    let frame = Frame::decode(header)?;
+    let body_len = usize::try_from(frame.body_len()).unwrap_or(usize::MAX).min(rest.len());
+    Ok(Some((frame, &rest[..body_len])))
+}
+
+impl FaultReason {
+    /// What the FAULT for `fault` says.
+    pub fn new(fault: &PeerFault) -> Self {
+        match fault {
+            PeerFault::Malformed { value, limit, .. } => {
+                Self { code: FAULT_MALFORMED, key: *value, offset: *limit }
+            }
+            PeerFault::HandshakeTimeout { limit_ms } => {
+                Self { code: FAULT_MALFORMED, key: 0, offset: *limit_ms }
+            }
+            PeerFault::Region(RegionFault::UnknownKey(key)) => {
+                Self { code: FAULT_UNKNOWN_KEY, key: key.0, offset: 0 }
+            }
+            PeerFault::Region(RegionFault::OutOfBounds { key, offset, .. }) => {
+                Self { code: FAULT_OUT_OF_BOUNDS, key: key.0, offset: *offset }
+            }
+            PeerFault::Region(RegionFault::Access { key, .. }) => {
+                Self { code: FAULT_ACCESS, key: key.0, offset: 0 }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for FaultReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { code, key, offset } = self;
+        match *code {
+            FAULT_MALFORMED => write!(f, "it found a malformed frame: value {key}, limit {offset}"),
+            FAULT_UNKNOWN_KEY => write!(f, "it has no region with the key {key:#x}"),
+            FAULT_OUT_OF_BOUNDS => write!(f, "offset {offset} and length exceed its region {key:#x}"),
+            FAULT_ACCESS => write!(f, "its region {key:#x} does not allow the access"),
+            _ => write!(f, "fault code {code}"),
+        }
+    }
+}
+
+/// The fields that all headers share.
+#[derive(Clone, Copy, Default)]
+struct Fields {
+    kind: u8,
+    flags: u8,
+    head_len: u16,
+    len: u32,
+    key: u64,
+    offset: u64,
+    value: u32,
+    reserved: u32,
+}
+
+impl Fields {
+    fn encode(&self) -> HeaderBytes {
+        let mut bytes = [0; HEADER_SIZE];
+        bytes[0] = self.kind;
+        bytes[1] = self.flags;
+        bytes[2..4].copy_from_slice(&self.head_len.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.value.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.reserved.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &HeaderBytes) -> Self {
+        Self {
+            kind: bytes[0],
+            flags: bytes[1],
+            head_len: u16_at(bytes, 2),
+            len: u32_at(bytes, 4),
+            key: u64_at(bytes, 8),
+            offset: u64_at(bytes, 16),
+            value: u32_at(bytes, 24),
+            reserved: u32_at(bytes, 28),
+        }
+    }
+
+    /// `[TCP-4]`: what a kind does not use is zero.
+    fn check_unused(&self) -> Result<(), PeerFault> {
+        let Self { kind, flags, head_len, len, key, offset, value, reserved } = *self;
+        let (head_len, len, value) = (u64::from(head_len), u64::from(len), u64::from(value));
+        let unused = match kind {
+            KIND_SEND => [
+                ("flags of a SEND", u64::from(flags)),
+                ("key of a SEND", key),
+                ("offset of a SEND", offset),
+                ("value of a SEND", value),
+            ],
+            KIND_WRITE => {
+                let value = if flags & FLAG_IMMEDIATE == 0 { value } else { 0 };
+                let flags = u64::from(flags & !FLAG_IMMEDIATE);
+                [
+                    ("flags of a WRITE", flags),
+                    ("head of a WRITE", head_len),
+                    ("value of a WRITE", value),
+                    ("", 0),
+                ]
+            }
+            KIND_READ_REQUEST => [
+                ("flags of a READ_REQUEST", u64::from(flags)),
+                ("head of a READ_REQUEST", head_len),
+                ("", 0),
+                ("", 0),
+            ],
+            KIND_READ_RESPONSE => [
+                ("flags of a READ_RESPONSE", u64::from(flags)),
+                ("head of a READ_RESPONSE", head_len),
+                ("key of a READ_RESPONSE", key),
+                ("", 0),
+            ],
+            KIND_FAULT => [
+                ("flags of a FAULT", u64::from(flags)),
+                ("head of a FAULT", head_len),
+                ("length of a FAULT", len),
+                ("", 0),
+            ],
+            _ => return Err(malformed("kind of frame", u64::from(kind), u64::from(KIND_FAULT))),
+        };
+        for (what, value) in unused.into_iter().chain([("reserved field of a frame", u64::from(reserved))]) {
+            if value != 0 {
+                return Err(malformed(what, value, 0));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn range_len(range: &RemoteRange) -> u32 {
+    u32::try_from(range.len).expect("posts are checked against RDMA_SIZE_MAX")
+}
+
+fn check_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), PeerFault> {
+    if value < min {
+        return Err(malformed(what, value, min));
+    }
+    if value > max {
+        return Err(malformed(what, value, max));
+    }
+    Ok(())
+}
+
+#[cold]
+fn malformed(what: &'static str, value: u64, limit: u64) -> PeerFault {
+    PeerFault::Malformed { what, value, limit }
+}
+
+fn u16_at(bytes: &HeaderBytes, at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &HeaderBytes, at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+}
+
+fn u64_at(bytes: &HeaderBytes, at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RANGE: RemoteRange =
+        RemoteRange { key: RegionKey(0x1122_3344_5566_7788), offset: 0x0102_0304_0506, len: 0x10_0000 };
+
+    fn frames() -> Vec<Frame> {
+        vec![
+            Frame::Send { head_len: 40, payload_len: 4096 },
+            Frame::Write { range: RANGE, immediate: None },
+            Frame::Write { range: RANGE, immediate: Some(0) },
+            Frame::Write { range: RemoteRange { len: 0, ..RANGE }, immediate: Some(7) },
+            Frame::ReadRequest { id: 9, range: RANGE },
+            Frame::ReadResponse { id: 9, offset: 0x4_0000, len: 0x4_0000 },
+            Frame::Fault(FaultReason { code: FAULT_ACCESS, key: 5, offset: 0 }),
+        ]
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    // [TCP-1] [TCP-3]: the vectors of spec/transport-tcp.md.
+    #[test]
+    fn encode_gives_the_golden_bytes() {
+        let hello = Hello { recv_depth: 128, recv_payload_max: 16384, rdma_depth: 64 };
+        assert_eq!(
+            hex(&hello.encode()),
+            "646166732d7463700100800000400000400000000000000000000000000000000000"[..64]
+        );
+        let golden = [
+            "0100280000100000000000000000000000000000000000000000000000000000",
+            "0200000000001000887766554433221106050403020100000000000000000000",
+            "0201000000001000887766554433221106050403020100000000000000000000",
+            "0201000000000000887766554433221106050403020100000700000000000000",
+            "0300000000001000887766554433221106050403020100000900000000000000",
+            "0400000000000400000000000000000000000400000000000900000000000000",
+            "0500000000000000050000000000000000000000000000000400000000000000",
+        ];
+        for (frame, golden) in frames().into_iter().zip(golden) {
+            assert_eq!(hex(&frame.encode()), golden, "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn decode_reverses_encode() {
+        for frame in frames() {
+            assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+        }
+        let hello = Hello { recv_depth: 1, recv_payload_max: 0, rdma_depth: DEPTH_MAX };
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+    }
+
+    #[test]
+    fn decode_of_every_truncation_asks_for_more() {
+        for frame in frames() {
+            let header = frame.encode();
+            for len in 0..HEADER_SIZE {
+                assert_eq!(decode(&header[..len]), Ok(None));
+            }
+            assert_eq!(decode(&header), Ok(Some((frame, &[][..]))));
+        }
+    }
+
+    // [TCP-4]
+    #[test]
+    fn decode_with_any_unused_bit_set_is_refused() {
+        // Bytes that a kind uses; all others must be zero.
+        let used: [(Frame, &[std::ops::Range<usize>]); 5] = [
+            (Frame::Send { head_len: 1, payload_len: 0 }, &[0..1, 2..8]),
+            (Frame::Write { range: RANGE, immediate: None }, &[0..2, 4..24]),
+            (Frame::ReadRequest { id: 0, range: RANGE }, &[0..1, 4..28]),
+            (Frame::ReadResponse { id: 0, offset: 0, len: 1 }, &[0..1, 4..8, 16..28]),
+            (Frame::Fault(FaultReason { code: 1, key: 0, offset: 0 }), &[0..1, 8..28]),
+        ];
+        for (frame, used) in used {
+            for at in (0..HEADER_SIZE).filter(|at| !used.iter().any(|range| range.contains(at))) {
+                for bit in 0..8 {
+                    let mut header = frame.encode();
+                    header[at] |= 1 << bit;
+                    assert!(Frame::decode(&header).is_err(), "{frame:?} byte {at} bit {bit}");
+                }
+            }
+        }
+    }
+
+    // [TCP-5]
+    #[test]
+    fn decode_at_and_past_each_limit_accepts_and_refuses() {
+        let accept = [
+            Frame::Send { head_len: 1, payload_len: PAYLOAD_MAX },
+            Frame::Send { head_len: 112, payload_len: 0 },
+            Frame::Write { range: RemoteRange { len: u64::from(RDMA_SIZE_MAX), ..RANGE }, immediate: None },
+            Frame::ReadRequest { id: 0, range: RemoteRange { len: u64::from(RDMA_SIZE_MAX), ..RANGE } },
+            Frame::ReadRequest { id: 0, range: RemoteRange { len: 1, ..RANGE } },
+            Frame::ReadResponse { id: 0, offset: 0, len: RDMA_SIZE_MAX },
+        ];
+        for frame in accept {
+            assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+        }
+        let refuse = [
+            Frame::Send { head_len: 1, payload_len: PAYLOAD_MAX + 1 },
+            Frame::Send { head_len: 113, payload_len: 0 },
+            Frame::Send { head_len: 0, payload_len: 0 },
+            Frame::Write {
+                range: RemoteRange { len: u64::from(RDMA_SIZE_MAX) + 1, ..RANGE },
+                immediate: None,
+            },
+            Frame::ReadRequest { id: 0, range: RemoteRange { len: u64::from(RDMA_SIZE_MAX) + 1, ..RANGE } },
+            Frame::ReadRequest { id: 0, range: RemoteRange { len: 0, ..RANGE } },
+            Frame::ReadResponse { id: 0, offset: 0, len: RDMA_SIZE_MAX + 1 },
+            Frame::ReadResponse { id: 0, offset: 0, len: 0 },
+        ];
+        for frame in refuse {
+            assert!(matches!(Frame::decode(&frame.encode()), Err(PeerFault::Malformed { .. })), "{frame:?}");
+        }
+    }
+
+    // [TCP-2]
+    #[test]
+    fn hello_with_anything_wrong_is_refused() {
+        let good = Hello { recv_depth: 128, recv_payload_max: 16384, rdma_depth: 64 }.encode();
+        for at in (0..10).chain(18..HEADER_SIZE) {
+            let mut bytes = good;
+            bytes[at] ^= 0x40;
+            assert!(Hello::decode(&bytes).is_err(), "byte {at}");
+        }
+        for hello in [
+            Hello { recv_depth: 0, recv_payload_max: 1, rdma_depth: 1 },
+            Hello { recv_depth: DEPTH_MAX + 1, recv_payload_max: 1, rdma_depth: 1 },
+            Hello { recv_depth: 1, recv_payload_max: PAYLOAD_MAX + 1, rdma_depth: 1 },
+            Hello { recv_depth: 1, recv_payload_max: 1, rdma_depth: 0 },
+            Hello { recv_depth: 1, recv_payload_max: 1, rdma_depth: DEPTH_MAX + 1 },
+        ] {
+            assert!(Hello::decode(&hello.encode()).is_err(), "{hello:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decode_of_random_bytes_answers_or_refuses(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(Some((frame, body))) = decode(&bytes) {
+                prop_assert_eq!(&frame.encode()[..], &bytes[..HEADER_SIZE]);
+                prop_assert!(body.len() as u64 <= frame.body_len());
+            }
+        }
+
+        #[test]
+        fn decode_of_a_likely_header_answers_or_refuses(kind in 0u8..8, flags in 0u8..3, rest in any::<[u8; 30]>(), keep in any::<u32>()) {
+            let mut header = [0u8; HEADER_SIZE];
+            header[0] = kind;
+            header[1] = flags;
+            for (at, byte) in rest.into_iter().enumerate() {
+                header[at + 2] = if keep >> at & 1 == 1 { byte } else { 0 };
+            }
+            if let Ok(frame) = Frame::decode(&header) {
+                prop_assert_eq!(frame.encode(), header);
+            }
+            let _ = Hello::decode(&header);
+        }
+    }
+}

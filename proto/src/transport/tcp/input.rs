@@ -1,0 +1,465 @@
+//! What arrives: small frames through staging, large data straight into its memory.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use slab::Slab;
+
+use super::super::util::RegionAccess;
+use super::super::{
+    Access, HEAD_SIZE_MAX, Head, LocalSegments, OpToken, PeerFault, Received, RemoteRange, Span,
+    TransportError,
+};
+use super::endpoint::Link;
+use super::frame::{Frame, HEADER_SIZE};
+use super::memory::{Buffer, BufferPool};
+use super::output::Output;
+use super::sys::{self, Vectors};
+
+/// Least size of a staging buffer, bytes.
+const STAGING_MIN: usize = 64 << 10;
+
+/// Staging offered beside a large data frame, for the headers that follow it, bytes.
+const TAIL_MAX: usize = 1 << 10;
+
+/// Data frames from this size up are worth a system call of their own rather than a copy, bytes.
+const BULK_MIN: u64 = 16 << 10;
+
+/// Messages without a large data frame between them after which staging is filled whole again.
+const BULK_FORGET: u32 = 8;
+
+/// The receiving half of a connection.
+pub(super) struct Input {
+    staging: Option<Buffer>,
+    // Invariant: start <= end <= staging size; the bytes between are received and not consumed.
+    start: usize,
+    end: usize,
+    // Bytes from `start` that the frame there needs before it can be consumed.
+    needed: usize,
+    message: Option<Message>,
+    placing: Option<Placing>,
+    reads: Slab<PendingRead>,
+    /// Nothing was left in the socket, not even the end of the stream, when it was last asked.
+    pub(super) drained: bool,
+    /// [`Input::step`] needs more bytes than are here.
+    pub(super) starved: bool,
+    // Messages since the last large data frame.
+    messages_since_bulk: u32,
+    recv_payload_max: u32,
+    staging_size: usize,
+}
+
+/// The message that the caller is looking at. The bytes up to `next` are its.
+struct Message {
+    payload_at: usize,
+    payload_len: usize,
+    next: usize,
+}
+
+/// The data frame whose body is arriving.
+enum Placing {
+    /// Into a region: the part of its range that is still to come.
+    Write { rest: RemoteRange, size: u32, immediate: Option<u32> },
+    /// Into the memory of a read of ours.
+    Read { id: usize, left: usize },
+    /// Its region is gone.
+    Discard { left: usize },
+}
+
+struct PendingRead {
+    token: OpToken,
+    segments: LocalSegments,
+    len: usize,
+    received: usize,
+}
+
+/// What [`Input::step`] did.
+pub(super) enum Step {
+    /// Something for the caller.
+    Received(Received),
+    /// A frame was dealt with.
+    Progress,
+    /// Nothing: more bytes are needed.
+    Starved,
+}
+
+/// What [`Input::fill`] found.
+pub(super) enum Filled {
+    Bytes(usize),
+    Nothing,
+    EndOfStream,
+}
+
+impl Input {
+    pub(super) fn new(recv_payload_max: u32) -> Self {
+        let message_max = HEADER_SIZE + HEAD_SIZE_MAX + recv_payload_max as usize;
+        Self {
+            staging: None,
+            start: 0,
+            end: 0,
+            needed: HEADER_SIZE,
+            message: None,
+            placing: None,
+            reads: Slab::new(),
+            drained: false,
+            starved: true,
+            messages_since_bulk: BULK_FORGET,
+            recv_payload_max,
+            staging_size: BufferPool::size_for(STAGING_MIN.max(message_max)),
+        }
+    }
+
+    pub(super) fn payload(&self) -> Span<'_> {
+        match (&self.message, &self.staging) {
+            (Some(message), Some(staging)) => {
+                staging.span().slice(message.payload_at, message.payload_len).unwrap_or(Span::EMPTY)
+            }
+            _ => Span::EMPTY,
+        }
+    }
+
+    pub(super) fn has_message(&self) -> bool {
+        self.message.is_some()
+    }
+
+    pub(super) fn recv_done(&mut self) {
+        if let Some(message) = self.message.take() {
+            self.start = message.next;
+        }
+    }
+
+    /// Adds a read and answers its id. The segments add up to `len`.
+    pub(super) fn add_read(&mut self, token: OpToken, segments: LocalSegments, len: usize) -> u32 {
+        let id = self.reads.insert(PendingRead { token, segments, len, received: 0 });
+        u32::try_from(id).expect("reads are bounded by rdma_depth")
+    }
+
+    /// Reads that have not completed end as closed, and buffers go back.
+    pub(super) fn fail(&mut self, link: &mut Link) {
+        for read in self.reads.drain() {
+            link.complete(read.token, Err(TransportError::Closed));
+        }
+        self.message = None;
+        self.placing = None;
+        self.start = 0;
+        self.end = 0;
+        self.release(link);
+    }
+
+    /// Gives the staging buffer back when nothing is in it.
+    pub(super) fn release(&mut self, link: &Link) {
+        if self.start == self.end
+            && self.message.is_none()
+            && let Some(staging) = self.staging.take()
+        {
+            self.start = 0;
+            self.end = 0;
+            link.shared.pool.give_back(staging);
+        }
+    }
+
+    /// Deals with what is in staging up to the next message, immediate or completed frame. The message before must be done.
+    pub(super) fn step(&mut self, link: &mut Link, output: &mut Output) -> Result<Step, TransportError> {
+        if self.placing.is_some() {
+            return Ok(self.place_staged(link));
+        }
+        let available = self.end - self.start;
+        let Some(staging) = self.staging.as_ref().filter(|_| available >= HEADER_SIZE) else {
+            self.needed = HEADER_SIZE;
+            self.starved = true;
+            return Ok(Step::Starved);
+        };
+        let mut header = [0; HEADER_SIZE];
+        staging.span().read_into(self.start, &mut header);
+        match Frame::decode(&header)? {
+            Frame::Send { head_len, payload_len } => self.take_message(head_len, payload_len),
+            Frame::Write { range, immediate } => {
+                link.shared
+                    .regions
+                    .access()
+                    .resolve(&range, Access::REMOTE_WRITE)
+                    .map_err(PeerFault::from)?;
+                self.begin_data(range.len);
+                let size = u32::try_from(range.len).unwrap_or(u32::MAX);
+                self.placing = Some(Placing::Write { rest: range, size, immediate });
+                Ok(self.place_staged(link))
+            }
+            Frame::ReadRequest { id, range } => {
+                link.shared.regions.access().resolve(&range, Access::REMOTE_READ).map_err(PeerFault::from)?;
+                output.respond(id, range)?;
+                self.start += HEADER_SIZE;
+                Ok(Step::Progress)
+            }
+            Frame::ReadResponse { id, offset, len } => {
+                let left = self.check_response(id, offset, len)?;
+                self.begin_data(u64::from(len));
+                self.placing = Some(Placing::Read { id: id as usize, left });
+                Ok(self.place_staged(link))
+            }
+            Frame::Fault(reason) => Err(TransportError::system(
+                "the peer ended the connection",
+                io::Error::new(io::ErrorKind::ConnectionAborted, reason.to_string()),
+            )),
+        }
+    }
+
+    /// One receive: into the memory of the data frame that is arriving, if any, and into staging. No message may be outstanding.
+    pub(super) fn fill(&mut self, link: &mut Link) -> Result<Filled, TransportError> {
+        self.make_room(link)?;
+        // Held over the call: no region is dropped while the kernel writes into it.
+        let access =
+            matches!(self.placing, Some(Placing::Write { .. })).then(|| link.shared.regions.access());
+        if let (Some(access), Some(Placing::Write { rest, .. })) = (&access, &self.placing)
+            && access.resolve(rest, Access::REMOTE_WRITE).is_err()
+        {
+            self.placing = Some(Placing::Discard { left: usize::try_from(rest.len).unwrap_or(usize::MAX) });
+        }
+        let mut vectors = Vectors::new();
+        self.push_target(&mut vectors, access.as_ref());
+        let direct = vectors.total();
+        let Some(staging) = &self.staging else { return Ok(Filled::Nothing) };
+        let room = (staging.size() - self.end).min(self.staging_limit(direct));
+        vectors.push(staging.span().slice(self.end, room).unwrap_or(Span::EMPTY));
+        let offered = vectors.total();
+
+        link.counters.recvs += 1;
+        let received = sys::receive(link.socket.as_fd(), &vectors);
+        drop(vectors);
+        drop(access);
+        match received {
+            Ok(receipt) if receipt.len == 0 => Ok(Filled::EndOfStream),
+            Ok(receipt) => {
+                debug_assert!(receipt.len <= offered);
+                link.counters.bytes_received += receipt.len as u64;
+                let placed = receipt.len.min(direct);
+                self.advance_target(placed);
+                self.end += receipt.len - placed;
+                self.drained = receipt.drained;
+                self.starved = false;
+                Ok(Filled::Bytes(receipt.len))
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    self.drained = true;
+                    Ok(Filled::Nothing)
+                }
+                io::ErrorKind::Interrupted => Ok(Filled::Bytes(0)),
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(Filled::EndOfStream),
+                _ => Err(TransportError::system("receive from the peer", error)),
+            },
+        }
+    }
+
+    fn take_message(&mut self, head_len: u8, payload_len: u32) -> Result<Step, TransportError> {
+        if payload_len > self.recv_payload_max {
+            let (value, limit) = (u64::from(payload_len), u64::from(self.recv_payload_max));
+            return Err(PeerFault::Malformed { what: "payload of a SEND, bytes", value, limit }.into());
+        }
+        let head_at = self.start + HEADER_SIZE;
+        let payload_at = head_at + usize::from(head_len);
+        let next = payload_at + payload_len as usize;
+        let Some(staging) = self.staging.as_ref().filter(|_| next <= self.end) else {
+            self.needed = next - self.start;
+            self.starved = true;
+            return Ok(Step::Starved);
+        };
+        let mut bytes = [0; HEAD_SIZE_MAX];
+        let head = &mut bytes[..usize::from(head_len)];
+        staging.span().read_into(head_at, head);
+        // The decoder has checked the length.
+        let head = Head::copy_of(head).unwrap_or(Head::EMPTY);
+        self.message = Some(Message { payload_at, payload_len: payload_len as usize, next });
+        self.messages_since_bulk = self.messages_since_bulk.saturating_add(1);
+        // Spares the caller one round when this was the last.
+        self.starved = next == self.end;
+        self.needed = HEADER_SIZE;
+        Ok(Step::Received(Received::Message { head, payload_len }))
+    }
+
+    /// `[TCP-9]`: answers come for live reads, in order, and not beyond their end.
+    fn check_response(&self, id: u32, offset: u64, len: u32) -> Result<usize, PeerFault> {
+        let Some(read) = self.reads.get(id as usize) else {
+            return Err(PeerFault::Malformed {
+                what: "id of a READ_RESPONSE",
+                value: u64::from(id),
+                limit: 0,
+            });
+        };
+        let expected = read.received as u64;
+        if offset != expected {
+            return Err(PeerFault::Malformed {
+                what: "offset of a READ_RESPONSE",
+                value: offset,
+                limit: expected,
+            });
+        }
+        let left = read.len - read.received;
+        if len as usize > left {
+            let (value, limit) = (u64::from(len), left as u64);
+            return Err(PeerFault::Malformed { what: "data of a READ_RESPONSE, bytes", value, limit });
+        }
+        Ok(len as usize)
+    }
+
+    fn begin_data(&mut self, len: u64) {
+        self.start += HEADER_SIZE;
+        if len >= BULK_MIN {
+            self.messages_since_bulk = 0;
+        }
+    }
+
+    /// Moves what staging has of the arriving data frame to its place.
+    fn place_staged(&mut self, link: &mut Link) -> Step {
+        let available = self.end - self.start;
+        let staged = |len: usize| {
+            let staging = self.staging.as_ref().map_or(Span::EMPTY, Buffer::span);
+            staging.slice(self.start, len.min(available)).unwrap_or(Span::EMPTY)
+        };
+        let (consumed, left) = match &mut self.placing {
+            None => return Step::Progress,
+            Some(Placing::Discard { left }) => {
+                let part = available.min(*left);
+                *left -= part;
+                (part, *left)
+            }
+            Some(Placing::Read { id, left }) => {
+                let source = staged(*left);
+                if let Some(read) = self.reads.get_mut(*id) {
+                    scatter(&read.segments, read.received, source);
+                    read.received += source.len();
+                }
+                link.counters.bytes_copied += source.len() as u64;
+                *left -= source.len();
+                (source.len(), *left)
+            }
+            Some(Placing::Write { rest, .. }) => {
+                let source = staged(usize::try_from(rest.len).unwrap_or(usize::MAX));
+                let part = RemoteRange { len: source.len() as u64, ..*rest };
+                // A region that is gone by now gets nothing; `fill` turns the rest into a discard.
+                if let Ok(target) = link.shared.regions.access().resolve(&part, Access::REMOTE_WRITE) {
+                    target.copy_from(source);
+                    link.counters.bytes_copied += source.len() as u64;
+                }
+                rest.offset += part.len;
+                rest.len -= part.len;
+                (source.len(), usize::try_from(rest.len).unwrap_or(usize::MAX))
+            }
+        };
+        self.start += consumed;
+        if left > 0 {
+            self.starved = true;
+            return Step::Starved;
+        }
+        self.finish_data(link)
+    }
+
+    fn finish_data(&mut self, link: &mut Link) -> Step {
+        self.needed = HEADER_SIZE;
+        match self.placing.take() {
+            Some(Placing::Write { size, immediate: Some(data), .. }) => {
+                Step::Received(Received::Immediate { data, size })
+            }
+            Some(Placing::Read { id, .. }) => {
+                if self.reads.get(id).is_some_and(|read| read.received == read.len) {
+                    let read = self.reads.remove(id);
+                    link.complete(read.token, Ok(()));
+                }
+                Step::Progress
+            }
+            _ => Step::Progress,
+        }
+    }
+
+    /// A staging buffer with room for the frame that is arriving.
+    fn make_room(&mut self, link: &Link) -> Result<(), TransportError> {
+        debug_assert!(self.message.is_none());
+        if self.staging.is_none() {
+            let buffer = link.shared.pool.take(self.staging_size);
+            let no_memory =
+                || TransportError::system("allocate a staging buffer", io::ErrorKind::OutOfMemory.into());
+            self.staging = Some(buffer.ok_or_else(no_memory)?);
+        }
+        let available = self.end - self.start;
+        let missing = self.needed.saturating_sub(available).max(self.staging_size / 4);
+        if available == 0 {
+            self.start = 0;
+            self.end = 0;
+        } else if self.start > 0
+            && self.staging_size - self.end < missing
+            && let Some(staging) = &self.staging
+            && let (Some(to), Some(from)) =
+                (staging.span().slice(0, available), staging.span().slice(self.start, available))
+        {
+            to.copy_from(from);
+            self.start = 0;
+            self.end = available;
+        }
+        Ok(())
+    }
+
+    /// How much may go to staging beside `direct` bytes that go to their place: little while large data is expected, since data in staging costs a copy.
+    fn staging_limit(&self, direct: usize) -> usize {
+        if direct > 0 || self.messages_since_bulk < BULK_FORGET {
+            let available = self.end - self.start;
+            self.needed.saturating_sub(available) + TAIL_MAX
+        } else {
+            usize::MAX
+        }
+    }
+
+    /// Adds the place of the rest of the arriving data frame.
+    fn push_target<'m>(&'m self, vectors: &mut Vectors<'m>, access: Option<&'m RegionAccess<'_>>) {
+        match (&self.placing, access) {
+            (Some(Placing::Write { rest, .. }), Some(access)) => {
+                if let Ok(target) = access.resolve(rest, Access::REMOTE_WRITE) {
+                    vectors.push(target);
+                }
+            }
+            (Some(Placing::Read { id, left }), _) => {
+                let Some(read) = self.reads.get(*id) else { return };
+                let (mut skip, mut left) = (read.received, *left);
+                for segment in &read.segments {
+                    let span = segment.span();
+                    let skipped = skip.min(span.len());
+                    skip -= skipped;
+                    let len = left.min(span.len() - skipped);
+                    left -= len;
+                    vectors.push(span.slice(skipped, len).unwrap_or(Span::EMPTY));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// `placed` bytes went to their place.
+    fn advance_target(&mut self, placed: usize) {
+        match &mut self.placing {
+            Some(Placing::Write { rest, .. }) => {
+                rest.offset += placed as u64;
+                rest.len -= placed as u64;
+            }
+            Some(Placing::Read { id, left }) => {
+                *left -= placed;
+                if let Some(read) = self.reads.get_mut(*id) {
+                    read.received += placed;
+                }
+            }
+            Some(Placing::Discard { .. }) | None => {}
+        }
+    }
+}
+
+/// Copies `source` to the bytes of `segments` that begin after `skip`.
+fn scatter(segments: &LocalSegments, mut skip: usize, source: Span<'_>) {
+    let mut done = 0;
+    for segment in segments {
+        let span = segment.span();
+        let skipped = skip.min(span.len());
+        skip -= skipped;
+        let len = (span.len() - skipped).min(source.len() - done);
+        if let (Some(to), Some(from)) = (span.slice(skipped, len), source.slice(done, len)) {
+            to.copy_from(from);
+        }
+        done += len;
+    }
+}

@@ -1,0 +1,436 @@
+//! What leaves: one queue in order, gathered into few system calls.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+
+use slab::Slab;
+
+use super::super::{
+    Access, Completion, HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RegionKey, RemoteRange,
+    SendSlot, Span, TransportError,
+};
+use super::endpoint::Link;
+use super::frame::{FaultReason, Frame, HEADER_SIZE, HeaderBytes};
+use super::memory::{Buffer, BufferCache, BufferPool};
+use super::sys::{self, Gather};
+
+/// In front of a slot's payload: room for frame header and head, so that a message is one piece of memory.
+const HEADROOM: usize = HEADER_SIZE + HEAD_SIZE_MAX;
+
+/// Data in one READ_RESPONSE, bytes. Other messages pass between two.
+const RESPONSE_FRAME_MAX: u64 = 256 << 10;
+
+/// Buffers of reserved and queued messages, bytes; more where four messages of the largest size need it.
+const MESSAGE_BYTES_MAX: usize = 2 << 20;
+
+/// Messages that can always be reserved at once: [`super::super::Endpoint::reserve`].
+const MESSAGES_MIN: usize = 4;
+
+/// Offered to the kernel in one call, bytes.
+const GATHER_MAX: usize = 1 << 20;
+
+/// Where system calls fault: a piece of memory that may be gone is sent in parts that end on this boundary.
+const PAGE_SIZE: usize = 4096;
+
+static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+
+/// The queue of outgoing frames, and the slots that messages are built in.
+pub(super) struct Output {
+    queue: VecDeque<Item>,
+    // Invariant: less than the front item's length; 0 when the queue is empty.
+    front_sent: usize,
+    slots: Slab<Buffer>,
+    cache: BufferCache,
+    // Invariant: the sizes of the buffers in `slots` and `queue`; at most `message_bytes_max`.
+    message_bytes: usize,
+    message_bytes_max: usize,
+    // Invariant: slots and queued messages; at most `messages_max`.
+    messages: usize,
+    messages_max: usize,
+    payload_max: usize,
+    // Reads of the peer of which a part is not in `queue` yet. Invariant: at most `responses_max`.
+    responses: VecDeque<Response>,
+    responses_max: usize,
+    response_queued: bool,
+    broken: bool,
+}
+
+enum Item {
+    Message { buffer: Buffer, start: usize, len: usize },
+    Write(Box<Write>),
+    Control(HeaderBytes),
+    Response { header: HeaderBytes, range: RemoteRange },
+}
+
+struct Write {
+    token: OpToken,
+    header: HeaderBytes,
+    segments: LocalSegments,
+    len: usize,
+    may_fault: bool,
+    // Some of the memory is gone: the rest is sent page by page.
+    careful: bool,
+}
+
+struct Response {
+    id: u32,
+    key: RegionKey,
+    // Where the rest begins: in the region, and counted from the start of the read.
+    region_offset: u64,
+    read_offset: u64,
+    left: u64,
+}
+
+/// How far a gather list goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Everything,
+    /// Only what lies before the first memory that may fault.
+    BeforeMayFault,
+}
+
+impl Output {
+    pub(super) fn new(send_payload_max: u32, send_depth: u16, responses_max: u16) -> Self {
+        let payload_max = send_payload_max as usize;
+        Self {
+            queue: VecDeque::new(),
+            front_sent: 0,
+            slots: Slab::new(),
+            cache: BufferCache::new(),
+            message_bytes: 0,
+            message_bytes_max: MESSAGE_BYTES_MAX
+                .max(MESSAGES_MIN * BufferPool::size_for(HEADROOM + payload_max)),
+            messages: 0,
+            messages_max: usize::from(send_depth).max(MESSAGES_MIN),
+            payload_max,
+            responses: VecDeque::new(),
+            responses_max: usize::from(responses_max),
+            response_queued: false,
+            broken: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The peer does not receive any more: nothing can be sent.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    pub(super) fn reserve(&mut self, link: &Link, payload_len_max: usize) -> Result<SendSlot, PostError> {
+        if payload_len_max > self.payload_max {
+            return Err(PostError::Invalid("the payload exceeds send_payload_max"));
+        }
+        let len = HEADROOM + payload_len_max;
+        let size = BufferPool::size_for(len);
+        if self.messages >= self.messages_max || self.message_bytes + size > self.message_bytes_max {
+            return Err(PostError::Full);
+        }
+        let buffer = self.cache.take(&link.shared.pool, len).ok_or(PostError::Full)?;
+        self.messages += 1;
+        self.message_bytes += size;
+        let capacity = (size - HEADROOM).min(self.payload_max);
+        let id = self.slots.insert(buffer);
+        // Both are bounded: slots by `messages_max`, payloads by the provider's limit.
+        Ok(SendSlot {
+            id: u32::try_from(id).unwrap_or(u32::MAX),
+            payload_capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
+        })
+    }
+
+    pub(super) fn slot_payload(&self, slot: &SendSlot) -> Span<'_> {
+        let buffer = self.slots.get(slot.id as usize);
+        buffer
+            .and_then(|buffer| buffer.span().slice(HEADROOM, slot.payload_capacity as usize))
+            .unwrap_or(Span::EMPTY)
+    }
+
+    pub(super) fn send(
+        &mut self,
+        link: &Link,
+        slot: SendSlot,
+        head: &[u8],
+        payload_len: usize,
+    ) -> Result<(), PostError> {
+        let Some(buffer) = self.slots.try_remove(slot.id as usize) else {
+            return Err(PostError::Invalid("no such slot is reserved"));
+        };
+        let head_len = u8::try_from(head.len()).unwrap_or(u8::MAX);
+        let lengths_fit =
+            (1..=HEAD_SIZE_MAX).contains(&head.len()) && payload_len <= slot.payload_capacity as usize;
+        if !lengths_fit {
+            self.free_message(link, buffer);
+            return Err(PostError::Invalid("head or payload is longer than the slot"));
+        }
+        let frame = Frame::Send { head_len, payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX) };
+        let start = HEADROOM - head.len() - HEADER_SIZE;
+        buffer.span().write_from(start, &frame.encode());
+        buffer.span().write_from(start + HEADER_SIZE, head);
+        self.queue.push_back(Item::Message { buffer, start, len: HEADER_SIZE + head.len() + payload_len });
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, link: &Link, slot: &SendSlot) {
+        if let Some(buffer) = self.slots.try_remove(slot.id as usize) {
+            self.free_message(link, buffer);
+        }
+    }
+
+    /// Queues an RDMA write whose segments add up to `remote.len`.
+    pub(super) fn write(
+        &mut self,
+        token: OpToken,
+        segments: LocalSegments,
+        remote: RemoteRange,
+        immediate: Option<u32>,
+    ) {
+        let header = Frame::Write { range: remote, immediate }.encode();
+        let may_fault = segments.iter().any(|segment| segment.memory().may_fault());
+        let len = segments.iter().map(super::super::MemoryRef::len).sum();
+        self.queue.push_back(Item::Write(Box::new(Write {
+            token,
+            header,
+            segments,
+            len,
+            may_fault,
+            careful: false,
+        })));
+    }
+
+    pub(super) fn read_request(&mut self, id: u32, range: RemoteRange) {
+        self.queue.push_back(Item::Control(Frame::ReadRequest { id, range }.encode()));
+    }
+
+    /// Queues the answer to the peer's read; its range has been checked.
+    pub(super) fn respond(&mut self, id: u32, range: RemoteRange) -> Result<(), PeerFault> {
+        if self.responses.len() >= self.responses_max {
+            let limit = self.responses_max as u64;
+            return Err(PeerFault::Malformed { what: "reads outstanding", value: limit + 1, limit });
+        }
+        let RemoteRange { key, offset, len } = range;
+        self.responses.push_back(Response { id, key, region_offset: offset, read_offset: 0, left: len });
+        self.queue_response();
+        Ok(())
+    }
+
+    /// Sends as much as the kernel takes. A peer that has stopped receiving is no error here: what it still had to say comes first, from the receiving side.
+    pub(super) fn flush(&mut self, link: &mut Link) -> Result<(), TransportError> {
+        let mut reach = Reach::Everything;
+        while !self.queue.is_empty() {
+            if matches!(self.queue.front(), Some(Item::Write(write)) if write.careful) {
+                match self.send_page(link) {
+                    Ok(sent) => self.advance(link, sent),
+                    Err(error) => return self.on_send_error(link, error),
+                }
+                continue;
+            }
+            let (result, total, may_fault) = self.send_gathered(link, reach)?;
+            reach = Reach::Everything;
+            match result {
+                Ok(sent) => {
+                    self.advance(link, sent);
+                    // Less than offered: the socket is full, unless the memory faulted.
+                    if sent < total && !may_fault {
+                        return Ok(());
+                    }
+                }
+                Err(error) if may_fault && error.raw_os_error() == Some(libc::EFAULT) => {
+                    match self.queue.front_mut() {
+                        Some(Item::Write(write)) if write.may_fault => write.careful = true,
+                        _ => reach = Reach::BeforeMayFault,
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.on_send_error(link, error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer why the connection ends, as far as the stream allows it now: never in the middle of a frame.
+    pub(super) fn send_fault(&mut self, link: &Link, fault: &PeerFault) {
+        if self.front_sent > 0 || self.broken {
+            return;
+        }
+        let header = Frame::Fault(FaultReason::new(fault)).encode();
+        let mut gather = Gather::new();
+        gather.push_bytes_after(&mut 0, &header);
+        if let Err(error) = sys::send(link.socket.as_fd(), &gather, false) {
+            tracing::trace!(%error, "FAULT not sent");
+        }
+    }
+
+    /// Drops everything queued; RDMA writes complete as closed.
+    pub(super) fn fail(&mut self, link: &mut Link) {
+        self.broken = true;
+        self.front_sent = 0;
+        self.responses.clear();
+        while let Some(item) = self.queue.pop_front() {
+            match item {
+                Item::Message { buffer, .. } => self.free_message(link, buffer),
+                Item::Write(write) => link.complete(write.token, Err(TransportError::Closed)),
+                Item::Control(_) | Item::Response { .. } => {}
+            }
+        }
+        self.cache.clear(&link.shared.pool);
+    }
+
+    /// The connection goes idle: spare buffers go back.
+    pub(super) fn trim(&mut self, link: &Link) {
+        self.cache.trim(&link.shared.pool);
+    }
+
+    fn on_send_error(&mut self, link: &mut Link, error: io::Error) -> Result<(), TransportError> {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Ok(()),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                self.fail(link);
+                Ok(())
+            }
+            _ => Err(TransportError::system("send to the peer", error)),
+        }
+    }
+
+    /// One system call for as much of the queue as fits: its result, the bytes offered, and whether some of them may fault.
+    fn send_gathered(
+        &self,
+        link: &mut Link,
+        reach: Reach,
+    ) -> Result<(io::Result<usize>, usize, bool), TransportError> {
+        // Held over the call: no region is dropped while the kernel reads it.
+        let access = self.response_queued.then(|| link.shared.regions.access());
+        let mut gather = Gather::new();
+        let mut skip = self.front_sent;
+        let mut may_fault = false;
+        for item in &self.queue {
+            match item {
+                Item::Message { buffer, start, len } => {
+                    let message = buffer.span().slice(*start, *len).unwrap_or(Span::EMPTY);
+                    gather.vectors().push_after(&mut skip, message);
+                }
+                Item::Write(write) => {
+                    if write.may_fault && reach == Reach::BeforeMayFault {
+                        break;
+                    }
+                    may_fault |= write.may_fault;
+                    gather.push_bytes_after(&mut skip, &write.header);
+                    for segment in &write.segments {
+                        gather.vectors().push_after(&mut skip, segment.span());
+                    }
+                }
+                Item::Control(header) => gather.push_bytes_after(&mut skip, header),
+                Item::Response { header, range } => {
+                    gather.push_bytes_after(&mut skip, header);
+                    if let Some(access) = &access {
+                        let data = access.resolve(range, Access::REMOTE_READ).map_err(PeerFault::from)?;
+                        gather.vectors().push_after(&mut skip, data);
+                    }
+                }
+            }
+            if gather.total() >= GATHER_MAX || gather.vectors().is_full() {
+                break;
+            }
+        }
+        link.counters.sends += 1;
+        Ok((sys::send(link.socket.as_fd(), &gather, false), gather.total(), may_fault))
+    }
+
+    /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was truncated, and the frame must have its length.
+    #[cold]
+    fn send_page(&self, link: &mut Link) -> io::Result<usize> {
+        let Some(Item::Write(write)) = self.queue.front() else { return Ok(0) };
+        let mut skip = self.front_sent;
+        let mut gather = Gather::new();
+        gather.push_bytes_after(&mut skip, &write.header);
+        for segment in &write.segments {
+            if gather.total() > 0 {
+                break;
+            }
+            let span = segment.span();
+            let skipped = skip.min(span.len());
+            skip -= skipped;
+            let rest_of_page = PAGE_SIZE - (span.as_ptr() as usize + skipped) % PAGE_SIZE;
+            let part = span.slice(skipped, rest_of_page.min(span.len() - skipped));
+            gather.vectors().push(part.unwrap_or(Span::EMPTY));
+        }
+        let more = self.front_sent + gather.total() < HEADER_SIZE + write.len;
+        link.counters.sends += 1;
+        match sys::send(link.socket.as_fd(), &gather, more) {
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                let mut zeros = Gather::new();
+                zeros.push_bytes_after(&mut 0, &ZEROS[..gather.total().min(PAGE_SIZE)]);
+                link.counters.sends += 1;
+                sys::send(link.socket.as_fd(), &zeros, more)
+            }
+            result => result,
+        }
+    }
+
+    /// The kernel took `sent` bytes.
+    fn advance(&mut self, link: &mut Link, sent: usize) {
+        link.counters.bytes_sent += sent as u64;
+        self.front_sent += sent;
+        while let Some(front) = self.queue.front() {
+            let len = match front {
+                Item::Message { len, .. } => *len,
+                Item::Write(write) => HEADER_SIZE + write.len,
+                Item::Control(_) => HEADER_SIZE,
+                Item::Response { range, .. } => {
+                    HEADER_SIZE + usize::try_from(range.len).unwrap_or(usize::MAX)
+                }
+            };
+            if self.front_sent < len {
+                return;
+            }
+            self.front_sent -= len;
+            match self.queue.pop_front() {
+                Some(Item::Message { buffer, .. }) => self.free_message(link, buffer),
+                Some(Item::Write(write)) => link.complete(write.token, Ok(())),
+                Some(Item::Response { .. }) => {
+                    self.response_queued = false;
+                    self.queue_response();
+                }
+                Some(Item::Control(_)) | None => {}
+            }
+        }
+    }
+
+    /// Puts the next part of the oldest response at the end of the queue, if none is in it.
+    fn queue_response(&mut self) {
+        if self.response_queued {
+            return;
+        }
+        let Some(response) = self.responses.front_mut() else { return };
+        let len = response.left.min(RESPONSE_FRAME_MAX);
+        let header = Frame::ReadResponse {
+            id: response.id,
+            offset: response.read_offset,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+        }
+        .encode();
+        let range = RemoteRange { key: response.key, offset: response.region_offset, len };
+        response.region_offset += len;
+        response.read_offset += len;
+        response.left -= len;
+        if response.left == 0 {
+            self.responses.pop_front();
+        }
+        self.queue.push_back(Item::Response { header, range });
+        self.response_queued = true;
+    }
+
+    fn free_message(&mut self, link: &Link, buffer: Buffer) {
+        self.messages -= 1;
+        self.message_bytes -= buffer.size();
+        self.cache.give_back(&link.shared.pool, buffer);
+    }
+}
+
+impl Link {
+    pub(super) fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) {
+        self.completions.push_back(Completion { token, result });
+    }
+}

@@ -1,0 +1,196 @@
+//! The system calls of the data path, with gather and scatter lists that cannot outlive their memory.
+#![allow(unsafe_code, reason = "sendmsg, recvmsg and poll with lists of raw addresses")]
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::super::Span;
+
+/// Entries of one list. The kernel allows 1,024; more than this does not pay.
+const VECTORS_MAX: usize = 64;
+
+/// Memory that one system call reads or writes, in order.
+pub(super) struct Vectors<'m> {
+    list: SmallVec<[libc::iovec; VECTORS_MAX]>,
+    total: usize,
+    life: PhantomData<Span<'m>>,
+}
+
+impl<'m> Vectors<'m> {
+    pub(super) fn new() -> Self {
+        Self { list: SmallVec::new(), total: 0, life: PhantomData }
+    }
+
+    /// Bytes in the list.
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.list.len() >= VECTORS_MAX
+    }
+
+    /// Adds memory, if there is something and room for it.
+    pub(super) fn push(&mut self, span: Span<'m>) {
+        if !span.is_empty() && !self.is_full() {
+            self.total += span.len();
+            self.list.push(libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() });
+        }
+    }
+
+    /// Adds what of `span` is left after skipping `skip` bytes, and takes those from `skip`.
+    pub(super) fn push_after(&mut self, skip: &mut usize, span: Span<'m>) {
+        let skipped = (*skip).min(span.len());
+        *skip -= skipped;
+        if let Some(rest) = span.slice(skipped, span.len() - skipped) {
+            self.push(rest);
+        }
+    }
+}
+
+/// Memory to be sent only: the kernel reads it.
+pub(super) struct Gather<'m>(Vectors<'m>);
+
+impl<'m> Gather<'m> {
+    pub(super) fn new() -> Self {
+        Self(Vectors::new())
+    }
+
+    pub(super) fn vectors(&mut self) -> &mut Vectors<'m> {
+        &mut self.0
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.0.total
+    }
+
+    /// Adds what of `bytes` is left after skipping `skip`, and takes that from `skip`.
+    pub(super) fn push_bytes_after(&mut self, skip: &mut usize, bytes: &'m [u8]) {
+        let skipped = (*skip).min(bytes.len());
+        *skip -= skipped;
+        let rest = &bytes[skipped..];
+        // SAFETY: the bytes stay for `'m`; a `Gather` is only read from, so the constant pointer is never written through.
+        self.0.push(unsafe { Span::from_raw(rest.as_ptr().cast_mut(), rest.len()) });
+    }
+}
+
+/// Sends without blocking; how many bytes the kernel took. `more` tells that others follow at once.
+pub(super) fn send(fd: BorrowedFd<'_>, gather: &Gather<'_>, more: bool) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+    // SAFETY: all-zero is a valid msghdr: no address, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = gather.0.list.as_ptr().cast_mut();
+    message.msg_iovlen = gather.0.list.len() as _;
+    // SAFETY: the list describes memory that is readable for `'m`, which outlives the call; the kernel reports EFAULT for pages that are gone.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// What one receive brought.
+pub(super) struct Receipt {
+    /// Bytes; 0 is the end of the stream.
+    pub(super) len: usize,
+    /// The kernel says that nothing is left in the socket, neither data nor the end of the stream. `false` when it does not say.
+    pub(super) drained: bool,
+}
+
+/// Receives without blocking, filling the list in order. Needs [`report_queue`] for [`Receipt::drained`].
+pub(super) fn receive(fd: BorrowedFd<'_>, scatter: &Vectors<'_>) -> io::Result<Receipt> {
+    #[repr(C, align(8))]
+    struct Control([u8; 64]);
+    let mut control = Control([0; 64]);
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = scatter.list.as_ptr().cast_mut();
+    message.msg_iovlen = scatter.list.len() as _;
+    message.msg_control = (&raw mut control.0).cast();
+    message.msg_controllen = size_of::<Control>() as _;
+    // SAFETY: the list describes memory that is writable for its lifetime, which outlives the call, and the control buffer is of the stated size.
+    let received = unsafe {
+        libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
+    };
+    let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    Ok(Receipt { len, drained: bytes_left(&message) == Some(0) })
+}
+
+/// The kernel's count of bytes left in the socket; it counts the end of the stream as one.
+fn bytes_left(message: &libc::msghdr) -> Option<i32> {
+    // SAFETY: `message` was filled by recvmsg; its control buffer is live, aligned and of the length the kernel stored.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(std::ptr::from_ref(message));
+        if header.is_null()
+            || (*header).cmsg_level != libc::SOL_TCP
+            || (*header).cmsg_type != libc::TCP_CM_INQ
+        {
+            return None;
+        }
+        Some(libc::CMSG_DATA(header).cast::<i32>().read_unaligned())
+    }
+}
+
+/// Asks the kernel to say with every receive how much is left. Kernels that cannot are believed to have more.
+pub(super) fn report_queue(fd: BorrowedFd<'_>) {
+    let on: libc::c_int = 1;
+    // SAFETY: the option value is an int of the stated size.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_TCP,
+            libc::TCP_INQ,
+            (&raw const on).cast(),
+            size_of_val(&on) as _,
+        )
+    };
+    if result != 0 {
+        tracing::debug!(error = %io::Error::last_os_error(), "no TCP_INQ: one more receive per wake");
+    }
+}
+
+/// The packets of this socket were last handled on the CPU that this thread runs on: over loopback, the peer runs here too.
+pub(super) fn peer_on_this_cpu(fd: BorrowedFd<'_>) -> bool {
+    let mut cpu: libc::c_int = -1;
+    let mut len = size_of_val(&cpu) as libc::socklen_t;
+    // SAFETY: the option value is an int of the stated size.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_INCOMING_CPU,
+            (&raw mut cpu).cast(),
+            &raw mut len,
+        )
+    };
+    // SAFETY: no arguments.
+    result == 0 && cpu == unsafe { libc::sched_getcpu() }
+}
+
+/// What [`poll`] found.
+pub(super) struct Ready {
+    /// Data, the end of the stream or an error.
+    pub(super) readable: bool,
+    /// Output can leave.
+    pub(super) writable: bool,
+}
+
+/// Blocks until `fd` is readable, or writable where that is wanted, or the timeout (rounded up to milliseconds) has passed. A signal ends the wait.
+pub(super) fn poll(fd: BorrowedFd<'_>, want_writable: bool, timeout: Option<Duration>) -> io::Result<Ready> {
+    let events = libc::POLLIN | if want_writable { libc::POLLOUT } else { 0 };
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let timeout_ms = timeout.map_or(-1, |timeout| {
+        libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+    });
+    // SAFETY: one valid entry.
+    let count = unsafe { libc::poll(&raw mut entry, 1, timeout_ms) };
+    if count < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+        entry.revents = 0;
+    }
+    Ok(Ready { readable: entry.revents & !libc::POLLOUT != 0, writable: entry.revents & libc::POLLOUT != 0 })
+}

@@ -1,0 +1,2 @@
+//! Peers that break the rules, stop, or go away.
+use super::*;

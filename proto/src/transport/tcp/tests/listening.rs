@@ -1,0 +1,2 @@
+//! Handshakes, good and bad.
+use super::*;
