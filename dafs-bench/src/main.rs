@@ -12,9 +12,16 @@ fn main() -> ExitCode {
             eprintln!("dafs-bench: interrupted; servers stopped, files removed");
             ExitCode::from(u8::try_from(interrupt::EXIT_INTERRUPTED).unwrap_or(1))
         }
+        // A reader that has seen enough, such as `head`, is no failure.
+        Err(error) if broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("dafs-bench: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.root_cause();
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -130,7 +130,10 @@ impl Servers {
                 Err(error) => error,
             };
             if let Some(status) = self.ganesha.try_wait()? {
-                bail!("NFS-Ganesha ended ({status}); its last words: {}", last_words(&log_path(&self.state)));
+                bail!(
+                    "NFS-Ganesha ended ({status}; it needs to be root): {}",
+                    last_words(&log_path(&self.state))
+                );
             }
             if start.elapsed() > START_TIMEOUT {
                 return Err(error.context("NFS-Ganesha runs, but cannot be mounted"));
@@ -211,7 +214,7 @@ EXPORT {{ Export_Id = 1; Path = {}; Pseudo = {EXPORT}; Protocols = 3; Transports
 }
 
 fn last_words(log: &Path) -> String {
-    const LINES: usize = 4;
+    const LINES: usize = 1;
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(LINES)..].join(" | ")

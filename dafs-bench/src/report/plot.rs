@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::DashedPathElement;
@@ -30,6 +31,9 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0x00, 0x9e, 0x73),
     RGBColor(0xcc, 0x79, 0xa7),
 ];
+
+/// Dashes and gaps of reference curves, one pair after the other.
+const REFERENCE_DASHES: [(u32, u32); 2] = [(3, 3), (10, 4)];
 
 /// Draws `chart` into the file `path`.
 pub fn write(chart: &Chart, path: &Path) -> anyhow::Result<()> {
@@ -103,24 +107,32 @@ fn draw_panel(panel: &Panel, area: &Area<'_>, legend: &Legend) -> Drawn<()> {
         .draw()?;
     for mark in &panel.marks {
         let at = mark.x.clamp(x_low, x_high);
-        let style = legend.style(&mark.name);
-        let line = [(at, y_low), (at, y_high)];
-        if mark.dashed {
-            axes.draw_series(DashedLineSeries::new(line, 5, 4, style.stroke_width(1)))?;
-        } else {
-            axes.draw_series(LineSeries::new(line, style.stroke_width(1)))?;
-        }
+        let (style, dash) = legend.look(&mark.name);
+        draw_line(&mut axes, &[(at, y_low), (at, y_high)], style.stroke_width(1), dash)?;
     }
     for curve in &panel.curves {
-        let style = legend.style(&curve.name);
-        let points = curve.points.iter().copied();
-        if curve.reference {
-            axes.draw_series(DashedLineSeries::new(points, 3, 3, style.stroke_width(1)))?;
-        } else {
-            axes.draw_series(LineSeries::new(points.clone(), style.stroke_width(2)))?;
-            axes.draw_series(points.map(|point| Circle::new(point, 3, style.filled())))?;
+        let (style, dash) = legend.look(&curve.name);
+        draw_line(&mut axes, &curve.points, style.stroke_width(if curve.reference { 1 } else { 2 }), dash)?;
+        if !curve.reference {
+            axes.draw_series(curve.points.iter().map(|point| Circle::new(*point, 3, style.filled())))?;
         }
     }
+    Ok(())
+}
+
+type Axes<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Divided, Divided>>;
+
+fn draw_line(
+    axes: &mut Axes<'_, '_>,
+    points: &[(f64, f64)],
+    style: ShapeStyle,
+    dash: Option<(u32, u32)>,
+) -> Drawn<()> {
+    let points = points.iter().copied();
+    match dash {
+        Some((on, off)) => axes.draw_series(DashedLineSeries::new(points, on, off, style))?,
+        None => axes.draw_series(LineSeries::new(points, style))?,
+    };
     Ok(())
 }
 
@@ -237,7 +249,8 @@ impl Legend {
             let known = legend.entries.iter().any(|entry| entry.name == curve.name);
             if !known {
                 let colour = if curve.reference { REFERENCE } else { colours.next().unwrap_or(INK) };
-                let dash = curve.reference.then_some((3, 3));
+                let references = legend.entries.iter().filter(|entry| !entry.points).count();
+                let dash = curve.reference.then_some(REFERENCE_DASHES[references % REFERENCE_DASHES.len()]);
                 legend.entries.push(Entry {
                     name: curve.name.clone(),
                     colour,
@@ -265,9 +278,10 @@ impl Legend {
         legend
     }
 
-    fn style(&self, name: &str) -> ShapeStyle {
-        let colour = self.entries.iter().find(|entry| entry.name == name).map_or(INK, |entry| entry.colour);
-        ShapeStyle::from(&colour)
+    /// Colour, and the lengths of dashes and gaps.
+    fn look(&self, name: &str) -> (ShapeStyle, Option<(u32, u32)>) {
+        let entry = self.entries.iter().find(|entry| entry.name == name);
+        (ShapeStyle::from(&entry.map_or(INK, |entry| entry.colour)), entry.and_then(|entry| entry.dash))
     }
 
     fn columns(&self, width: u32) -> usize {

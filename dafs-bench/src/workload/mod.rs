@@ -95,7 +95,8 @@ impl Bench<'_> {
                 Ok(mut subject) => each(self, subject.as_mut())?,
                 Err(error) => {
                     interrupt::check()?;
-                    self.outcome.notes.push(format!("no rows for peer {peer:?}: {error:#}"));
+                    let name = format!("{peer:?}").to_lowercase();
+                    self.outcome.notes.push(format!("no rows for peer {name}: {error:#}"));
                 }
             }
         }
