@@ -170,3 +170,52 @@ fn build(folder: &Path, workspace: &Path, say: &impl Fn(&str)) -> anyhow::Result
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A shell script in place of a server, to see what is made of its lines and of its end.
+    fn start(script: &str) -> anyhow::Result<(tempfile::TempDir, Server)> {
+        let directory = tempfile::tempdir().unwrap();
+        let binary = directory.path().join("server.sh");
+        std::fs::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let options = ServerOptions {
+            directory: directory.path().to_owned(),
+            socket: directory.path().join("s.sock"),
+            poll: Poll::Adaptive,
+            direct_io: false,
+            cpus: Vec::new(),
+        };
+        Server::start(&binary, &options).map(|server| (directory, server))
+    }
+
+    #[test]
+    fn server_addresses_are_those_it_printed() {
+        let script = "echo 'listening dafs+tcp://127.0.0.1:4000'; echo hello
+            echo 'listening dafs+shm:///tmp/d.sock'; exec sleep 60";
+        let (_directory, server) = start(script).unwrap();
+        assert_eq!(server.address("tcp").unwrap(), "dafs+tcp://127.0.0.1:4000/bench");
+        assert_eq!(server.address("shm").unwrap(), "dafs+shm:///tmp/d.sock:/bench");
+        assert_eq!(server.address("verbs"), None);
+    }
+
+    #[test]
+    fn server_that_ends_before_it_listens_is_an_error_with_its_status() {
+        let error = start("echo 'listening dafs+tcp://127.0.0.1:4000'; exit 3").unwrap_err();
+        assert!(error.to_string().contains("exit status: 3"), "{error}");
+    }
+
+    #[test]
+    fn server_that_is_paused_is_stopped_all_the_same() {
+        let script = "echo 'listening dafs+tcp://a'; echo 'listening dafs+shm://b'; exec sleep 60";
+        let (_directory, server) = start(script).unwrap();
+        let process = PathBuf::from(format!("/proc/{}", server.child.id()));
+        server.pause().unwrap();
+        drop(server);
+        assert!(!process.exists());
+    }
+}

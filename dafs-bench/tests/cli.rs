@@ -1,0 +1,99 @@
+//! The program as a user runs it: what it prints, what it refuses, and what it leaves behind.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn dafs_bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dafs-bench")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The shortest run of every raw limit.
+fn limits(directory: &Path, more: &[&str]) -> Output {
+    let directory = directory.to_str().unwrap();
+    let mut arguments = vec!["limits", "--sizes", "4,64KiB", "--queue-depth", "3", "--repeats", "1"];
+    arguments.extend(["--seconds", "0.001", "--dir", directory]);
+    arguments.extend(more);
+    dafs_bench(&arguments)
+}
+
+#[test]
+fn limits_on_standard_output_are_json_with_a_row_for_each_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = limits(directory.path(), &["--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["benchmark"], "limits");
+    assert!(document["machine"]["cores"].as_u64().unwrap() >= 1);
+    let rows = document["rows"].as_array().unwrap();
+    for limit in [
+        "ring",
+        "doorbell",
+        "pread",
+        "pwrite",
+        "tcp_rr",
+        "tcp_rr_spin",
+        "tcp_stream",
+        "tcp_unbatched",
+        "memcpy",
+    ] {
+        let row =
+            rows.iter().find(|row| row["limit"] == limit).unwrap_or_else(|| panic!("no row for {limit}"));
+        assert!(row["limit_value"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn limits_leave_nothing_in_their_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = limits(directory.path(), &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("pread"));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn output_into_a_missing_folder_is_refused_before_measuring() {
+    let output = dafs_bench(&["limits", "--json", "/nonexistent/folder/out.json"]);
+    assert!(!output.status.success());
+    assert!(output.stdout.is_empty());
+    assert!(text(&output.stderr).contains("/nonexistent/folder"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn plot_of_a_benchmark_without_one_is_refused() {
+    let output = dafs_bench(&["latency", "--plot", "out.svg"]);
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("--plot"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn directory_that_is_missing_is_named() {
+    let output = dafs_bench(&["limits", "--dir", "/nonexistent/place"]);
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("/nonexistent/place"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn wrong_size_transport_and_depth_are_refused_with_their_reason() {
+    for (arguments, reason) in [
+        (["latency", "--sizes", "4KB"], "no unit"),
+        (["latency", "--transport", "udp"], "tcp"),
+        (["iops", "--queue-depth", "0"], "1 to"),
+        (["iops", "--seconds", "0"], "seconds"),
+    ] {
+        let output = dafs_bench(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(reason), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn help_explains_the_ratio_and_gives_examples() {
+    let help = text(&dafs_bench(&["--help"]).stdout);
+    assert!(help.contains("1.0 is perfect") && help.contains("Examples:"), "{help}");
+}
