@@ -1,4 +1,7 @@
 //! The dafs server.
 #![deny(unsafe_code)]
 
+pub mod access;
 pub mod backend;
+pub mod config;
+pub mod logging;

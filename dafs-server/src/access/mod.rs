@@ -1,0 +1,238 @@
+//! Who may connect, who may mount what, and as whom a client acts: `spec/access.md`.
+//!
+//! [`Access::admit`] decides once per session who the client is, from the best evidence there is: the kernel's word, a proven key, nothing. [`Access::mount`]
+//! decides per export whether it may in and under which [`Identity`] its operations run. Data is not encrypted.
+
+mod identity;
+mod keys;
+mod owner;
+mod range;
+mod users;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dafs_proto::session::{Key, KeySource, ServerTerms};
+use dafs_proto::transport::{Address, PeerCredentials, PeerIdentity};
+use dafs_proto::wire::{Hello, Status};
+
+use crate::backend::Identity;
+use crate::config::{ExportConfig, ExportKind};
+use identity::nobody;
+use owner::socket_owner;
+use users::Users;
+
+pub use identity::{IdentityMapping, NOBODY, ServerIdentity};
+pub use keys::{ForcedIdentity, KeyEntry, KeyFileError, Keyring};
+pub use range::{AddressRange, RangeError};
+
+/// What decisions about access rest on, besides each export's own rules.
+#[derive(Clone, Debug, Default)]
+pub struct AccessConfig {
+    /// Keys that clients may prove.
+    pub keys: Keyring,
+    /// As whom the server runs, and whether it can act as others.
+    pub server: ServerIdentity,
+}
+
+/// Decides about access. Not blocking, but for [`Access::admit`] of a client over loopback TCP, which asks the kernel and the user database.
+#[derive(Debug)]
+pub struct Access {
+    config: AccessConfig,
+    users: Users,
+}
+
+/// How it is known who a client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The kernel says so: credentials of a unix socket, or the owner of the socket at the other end of a loopback connection.
+    Kernel,
+    /// The operator says so: the key's entry names an identity.
+    KeyFile,
+    /// The client says so, and has proven a key.
+    Claim,
+    /// It is not known; the client acts as nobody.
+    None,
+}
+
+/// Who a client is, for as long as its session lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// User, group and supplementary groups, before any export's mapping.
+    pub identity: Identity,
+    /// How it is known.
+    pub evidence: Evidence,
+    /// Name of the key it has proven.
+    pub key_name: Option<String>,
+}
+
+/// A client that may have a session. A session is resumed only by a client whose [`ClientIdentity`] is equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Who it is.
+    pub client: ClientIdentity,
+}
+
+/// What a client may do in an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountRights {
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// As whom its operations run.
+    pub identity: Identity,
+}
+
+impl Access {
+    /// Decides by these keys and this server's identity.
+    pub fn new(config: AccessConfig) -> Self {
+        Self { config, users: Users::default() }
+    }
+
+    /// What is demanded of connections to this listener before anything else: a key, unless it can be reached from this host only.
+    pub fn terms(&self, listener: &Address) -> ServerTerms {
+        ServerTerms { key_required: key_required(listener) }
+    }
+
+    /// Who this client is. `key` is the one whose proof has been checked; `listener` is where it came in, with the port that was taken ([`Listener::address`]).
+    ///
+    /// [`Listener::address`]: dafs_proto::transport::Listener::address
+    ///
+    /// # Errors
+    /// [`Status::AUTH_REQUIRED`] without a key where one is demanded; [`Status::INVALID`] when it claims a user or group that cannot exist.
+    pub fn admit(
+        &self,
+        listener: &Address,
+        peer: &PeerIdentity,
+        hello: &Hello,
+        key: Option<&Key>,
+    ) -> Result<Admitted, Status> {
+        if key.is_none() && key_required(listener) {
+            return Err(Status::AUTH_REQUIRED);
+        }
+        if [hello.uid, hello.gid].iter().chain(&hello.groups).any(|id| *id == NO_ID) {
+            return Err(Status::INVALID);
+        }
+        let (identity, evidence) = match (&peer.credentials, listener, key) {
+            (Some(credentials), ..) => (of_credentials(credentials), Evidence::Kernel),
+            // The simulated network has no kernel; its clients are the tests.
+            (None, Address::Sim(_), None) => (claimed(hello), Evidence::Kernel),
+            (None, _, Some(key)) => match self.config.keys.entry(&key.name).and_then(|entry| entry.forced) {
+                Some(forced) => (forced.identity(), Evidence::KeyFile),
+                None => (claimed(hello), Evidence::Claim),
+            },
+            (None, Address::Tcp(server), None) => self.owner(peer, *server),
+            (None, Address::Shm(_), None) => (nobody(), Evidence::None),
+        };
+        Ok(Admitted {
+            client: ClientIdentity { identity, evidence, key_name: key.map(|key| key.name.clone()) },
+        })
+    }
+
+    /// What this client may do in this export. [`Status::NO_EXPORT`] whenever it may not mount it: the same as for an export that does not exist.
+    pub fn mount(
+        &self,
+        export: &ExportConfig,
+        client: &ClientIdentity,
+        peer: &PeerIdentity,
+    ) -> Result<MountRights, Status> {
+        let refused = |reason: &str| {
+            tracing::info!(export = export.name, ?peer, ?client, "mount refused: {reason}");
+            Err(Status::NO_EXPORT)
+        };
+        if !export.clients.is_empty() && !export.clients.iter().any(|range| range.contains(peer)) {
+            return refused("its address is in none of the export's clients=");
+        }
+        let key_fits = |name: &String| client.key_name.as_ref() == Some(name);
+        if !export.keys.is_empty() && !export.keys.iter().any(key_fits) {
+            return refused("it has proven none of the export's keys=");
+        }
+        let server = &self.config.server;
+        let identity = match effective_mapping(export, server) {
+            IdentityMapping::Fixed { uid, gid } => Identity { uid, gid, groups: Arc::from([]) },
+            IdentityMapping::Server => server.identity.clone(),
+            IdentityMapping::Client if client.evidence == Evidence::Claim && !export.keep_root => {
+                without_root(&client.identity)
+            }
+            IdentityMapping::Client => client.identity.clone(),
+            // The server can only act as itself, and lends that to nobody unasked.
+            IdentityMapping::Auto if lends_itself(server, client) => server.identity.clone(),
+            IdentityMapping::Auto => {
+                return refused(
+                    "this server is not privileged and can only act as its own user, which another user has no claim to; \
+                     squash=server in the export's rules allows it",
+                );
+            }
+        };
+        Ok(MountRights { read_only: export.read_only, identity })
+    }
+
+    /// Who owns the other end of a loopback connection.
+    fn owner(&self, peer: &PeerIdentity, server: SocketAddr) -> (Identity, Evidence) {
+        let Some(client) = peer.address else { return (nobody(), Evidence::None) };
+        match socket_owner(client, server) {
+            Ok(Some(NO_ID)) | Ok(None) => {
+                tracing::info!(%client, "the owner of the connection is unknown; it acts as nobody");
+                (nobody(), Evidence::None)
+            }
+            Ok(Some(uid)) => (self.users.identity(uid), Evidence::Kernel),
+            Err(error) => {
+                tracing::warn!(%client, %error, "cannot ask the kernel who owns the connection; it acts as nobody");
+                (nobody(), Evidence::None)
+            }
+        }
+    }
+}
+
+impl KeySource for Access {
+    fn key(&self, name: &str) -> Option<Key> {
+        self.config.keys.key(name)
+    }
+}
+
+/// Not an id but "leave it as it is" to the system calls that set one; never let through.
+const NO_ID: u32 = u32::MAX;
+
+fn key_required(listener: &Address) -> bool {
+    match listener {
+        Address::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+        Address::Shm(_) | Address::Sim(_) => false,
+    }
+}
+
+/// [`IdentityMapping::Auto`] remains only where the server cannot act as its clients.
+fn effective_mapping(export: &ExportConfig, server: &ServerIdentity) -> IdentityMapping {
+    let can_act_as_clients = server.privileged || matches!(export.kind, ExportKind::Memory { .. });
+    match export.squash {
+        IdentityMapping::Auto if can_act_as_clients => IdentityMapping::Client,
+        mapping => mapping,
+    }
+}
+
+fn lends_itself(server: &ServerIdentity, client: &ClientIdentity) -> bool {
+    match client.evidence {
+        Evidence::Kernel => client.identity.uid == server.identity.uid || client.identity.uid == 0,
+        Evidence::KeyFile | Evidence::Claim => true,
+        Evidence::None => false,
+    }
+}
+
+fn of_credentials(credentials: &PeerCredentials) -> Identity {
+    Identity { uid: credentials.uid, gid: credentials.gid, groups: credentials.groups.as_slice().into() }
+}
+
+fn claimed(hello: &Hello) -> Identity {
+    Identity { uid: hello.uid, gid: hello.gid, groups: hello.groups.as_slice().into() }
+}
+
+/// Neither the user root nor the group root.
+fn without_root(identity: &Identity) -> Identity {
+    if identity.uid == 0 {
+        return nobody();
+    }
+    let gid = if identity.gid == 0 { NOBODY } else { identity.gid };
+    Identity {
+        uid: identity.uid,
+        gid,
+        groups: identity.groups.iter().copied().filter(|gid| *gid != 0).collect(),
+    }
+}

@@ -1,0 +1,193 @@
+//! Who owns the other end of a connection on this host: asked from the kernel, by the connection's two addresses.
+//!
+//! Only a socket that is established and still open tells its owner. The kernel reports user 0 for one that its process has closed, so whoever connects, says hello and
+//! closes at once would otherwise be taken for root.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// The user that owns the TCP socket bound to `client` and connected to `server`; `None` when there is no such open socket. Does not wait for other processes.
+pub(super) fn socket_owner(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
+    match ask_sock_diag(client, server) {
+        Ok(Some(owner)) => Ok(Some(owner)),
+        // A kernel without the diagnosis module answers as if there were no socket: the table knows.
+        Ok(None) | Err(_) => search_table(client, server),
+    }
+}
+
+const NETLINK_SOCK_DIAG: i32 = 4;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_REQUEST: u16 = 1;
+const TCP_ESTABLISHED: u8 = 1;
+const NLMSG_HEADER_SIZE: usize = 16;
+const REQUEST_SIZE: usize = NLMSG_HEADER_SIZE + 56;
+/// `inet_diag_msg`: family, state, timer, retransmissions, the two addresses (48), then expiry, queues, user, inode.
+const STATE_AT: usize = NLMSG_HEADER_SIZE + 1;
+const UID_AT: usize = NLMSG_HEADER_SIZE + 64;
+const INODE_AT: usize = NLMSG_HEADER_SIZE + 68;
+
+fn ask_sock_diag(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
+    let mut socket =
+        Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
+    // The kernel has answered when the request has been written.
+    socket.set_nonblocking(true)?;
+    socket.write_all(&diag_request(client, server))?;
+    let mut answer = [0u8; 512];
+    let size = socket.read(&mut answer)?;
+    Ok(diag_owner(&answer[..size]))
+}
+
+/// `nlmsghdr` and `inet_diag_req_v2`: numbers in the machine's order, ports and addresses in the network's.
+fn diag_request(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
+    let family = if client.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut request = Vec::with_capacity(REQUEST_SIZE);
+    request.extend(u32::try_from(REQUEST_SIZE).unwrap_or_default().to_ne_bytes());
+    request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request.extend(NLM_F_REQUEST.to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend([u8::try_from(family).unwrap_or_default(), libc::IPPROTO_TCP.to_le_bytes()[0], 0, 0]);
+    request.extend(u32::MAX.to_ne_bytes());
+    request.extend(client.port().to_be_bytes());
+    request.extend(server.port().to_be_bytes());
+    for address in [client.ip(), server.ip()] {
+        let mut bytes = [0; 16];
+        match address {
+            IpAddr::V4(v4) => bytes[..4].copy_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => bytes = v6.octets(),
+        }
+        request.extend(bytes);
+    }
+    request.extend(0u32.to_ne_bytes());
+    request.extend([0xff; 8]);
+    request
+}
+
+fn diag_owner(answer: &[u8]) -> Option<u32> {
+    let number = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    let kind = answer.get(4..6)?.try_into().ok().map(u16::from_ne_bytes)?;
+    let open = kind == SOCK_DIAG_BY_FAMILY && answer.get(STATE_AT) == Some(&TCP_ESTABLISHED);
+    (open && number(INODE_AT)? != 0).then(|| number(UID_AT))?
+}
+
+fn search_table(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
+    let path = if client.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
+    let wanted = (table_address(client), table_address(server));
+    for line in BufReader::new(std::fs::File::open(path)?).lines().skip(1) {
+        if let Some(owner) = table_owner(&line?, &wanted) {
+            return Ok(Some(owner));
+        }
+    }
+    Ok(None)
+}
+
+/// The owner, if the line is of an open socket with these two addresses: `sl local remote st queues timer retransmissions uid timeout inode …`.
+fn table_owner(line: &str, (client, server): &(String, String)) -> Option<u32> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let matches = fields.next()? == client && fields.next()? == server && fields.next()? == "01";
+    let owner = fields.nth(3)?.parse().ok()?;
+    (matches && fields.nth(1)? != "0").then_some(owner)
+}
+
+/// As the kernel's table writes it: each 32 bits of the address in the machine's order.
+fn table_address(address: SocketAddr) -> String {
+    let octets = match address.ip() {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    let words = octets.chunks_exact(4).map(|word| {
+        let word = <[u8; 4]>::try_from(word).map(u32::from_ne_bytes).unwrap_or_default();
+        format!("{word:08X}")
+    });
+    format!("{}:{:04X}", words.collect::<String>(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    fn pair(bind: &str) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(bind).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    fn ends(server: &TcpStream) -> (SocketAddr, SocketAddr) {
+        (server.peer_addr().unwrap(), server.local_addr().unwrap())
+    }
+
+    fn own_uid() -> u32 {
+        nix::unistd::geteuid().as_raw()
+    }
+
+    // [ACC-12]
+    #[test]
+    fn socket_owner_of_open_connection_is_this_user_by_either_way() {
+        for bind in ["127.0.0.1:0", "[::1]:0"] {
+            let (_client, server) = pair(bind);
+            let (peer, local) = ends(&server);
+            assert_eq!(socket_owner(peer, local).unwrap(), Some(own_uid()), "{bind}");
+            assert_eq!(search_table(peer, local).unwrap(), Some(own_uid()), "{bind}");
+        }
+    }
+
+    // [ACC-13]
+    #[test]
+    fn socket_owner_of_closed_connection_is_unknown() {
+        let (client, server) = pair("127.0.0.1:0");
+        let (peer, local) = ends(&server);
+        drop(client);
+        assert_eq!(socket_owner(peer, local).unwrap(), None);
+    }
+
+    #[test]
+    fn socket_owner_of_no_connection_is_unknown() {
+        let (client, server) = pair("127.0.0.1:0");
+        let (peer, mut local) = ends(&server);
+        local.set_port(client.local_addr().unwrap().port());
+        assert_eq!(socket_owner(peer, local).unwrap(), None);
+    }
+
+    // [ACC-13]
+    #[test]
+    fn diag_owner_trusts_only_established_sockets_with_an_inode() {
+        let answer = |kind: u16, state: u8, inode: u32| {
+            let mut answer = vec![0; NLMSG_HEADER_SIZE + 72];
+            answer[4..6].copy_from_slice(&kind.to_ne_bytes());
+            answer[STATE_AT] = state;
+            answer[UID_AT..UID_AT + 4].copy_from_slice(&7u32.to_ne_bytes());
+            answer[INODE_AT..INODE_AT + 4].copy_from_slice(&inode.to_ne_bytes());
+            answer
+        };
+        assert_eq!(diag_owner(&answer(SOCK_DIAG_BY_FAMILY, 1, 9)), Some(7));
+        for state in (0..=12).filter(|state| *state != 1) {
+            assert_eq!(diag_owner(&answer(SOCK_DIAG_BY_FAMILY, state, 9)), None, "state {state}");
+        }
+        assert_eq!(diag_owner(&answer(SOCK_DIAG_BY_FAMILY, 1, 0)), None);
+        assert_eq!(diag_owner(&answer(2, 1, 9)), None);
+        let whole = answer(SOCK_DIAG_BY_FAMILY, 1, 9);
+        for size in 0..whole.len() {
+            assert_eq!(diag_owner(&whole[..size]), None, "{size} bytes");
+        }
+    }
+
+    #[test]
+    fn table_line_of_open_socket_tells_its_owner() {
+        let ends = (
+            table_address("127.0.0.1:49294".parse().unwrap()),
+            table_address("127.0.0.1:45451".parse().unwrap()),
+        );
+        let line = |client: &str, server: &str, state: &str, inode: &str| {
+            format!(
+                "  2: {client} {server} {state} 00000000:00000001 00:00000000 00000000  1000        0 {inode} 2 0000 20 0"
+            )
+        };
+        assert_eq!(table_owner(&line(&ends.0, &ends.1, "01", "39921"), &ends), Some(1000));
+        assert_eq!(table_owner(&line(&ends.0, &ends.1, "01", "0"), &ends), None);
+        assert_eq!(table_owner(&line(&ends.0, &ends.1, "04", "39921"), &ends), None);
+        assert_eq!(table_owner(&line(&ends.1, &ends.0, "01", "39921"), &ends), None);
+        assert_eq!(table_owner("", &ends), None);
+    }
+}
