@@ -1,0 +1,307 @@
+//! What lints cannot see: layers, sizes, leftovers, unsafe code, and requirements without a test.
+//!
+//! The rules are pure functions over text, in `rules.rs` and `spec_ids.rs`, with tests of their own on bad samples; here
+//! they meet the tree. To allow an exception, add it to the list beside its rule, with the reason.
+#![deny(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
+
+mod rules;
+mod source;
+mod spec_ids;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rules::{Exception, Layer};
+
+const NO_IO: &str = "the session core does no I/O and reads no clock: time and seeds are arguments";
+
+/// Which layer may not name what. Tests inside a file are exempt.
+const LAYERS: &[Layer] = &[
+    Layer {
+        under: "proto/src/wire/",
+        forbidden: &[
+            "crate::session",
+            "crate::transport",
+            "std::net",
+            "std::fs",
+            "std::thread",
+            "mio",
+            "libc",
+        ],
+        because: "the wire layer knows bytes only",
+    },
+    Layer {
+        under: "proto/src/session/",
+        forbidden: &["crate::transport"],
+        because: "sessions name buffers by id; the drivers alone turn that into posted work",
+    },
+    Layer {
+        under: "proto/src/session/",
+        forbidden: &[
+            "std::net",
+            "std::fs",
+            "std::os",
+            "std::thread",
+            "std::time::Instant::now",
+            "std::time::SystemTime::now",
+            "mio",
+            "libc",
+            "getrandom",
+        ],
+        because: NO_IO,
+    },
+    Layer {
+        under: "proto/src/transport/",
+        forbidden: &["crate::wire", "crate::session"],
+        because: "a provider moves bytes and knows no protocol",
+    },
+    Layer {
+        under: "proto/src/transport/sim/",
+        forbidden: &["std::time::Instant::now", "std::time::SystemTime::now", "getrandom", "mio"],
+        because: "a simulated run must be the same every time",
+    },
+];
+
+/// Files that may cross a layer.
+const LAYER_EXCEPTIONS: &[Exception] = &[];
+
+/// Files that may be longer than the rest.
+const LONG_FILES: &[Exception] = &[];
+
+/// Files that may hold unsafe code. Each says why at its top, in its `allow(unsafe_code, reason = ...)`.
+const UNSAFE_FILES: &[&str] =
+    &["dafs-bench/src/sys.rs", "proto/src/transport/memory.rs", "proto/src/transport/sim/gather.rs"];
+
+/// Directories at any depth that hold nothing of ours to check.
+fn is_foreign(name: &str) -> bool {
+    name == ".git"
+        || name == "target"
+        || name.starts_with("target-")
+        || name == "corpus"
+        || name == "artifacts"
+}
+
+#[test]
+fn layers_name_only_what_they_may() {
+    let faults = faults_in_sources(|path, text| {
+        if is_listed(path, LAYER_EXCEPTIONS) || is_test_file(path) {
+            return Vec::new();
+        }
+        LAYERS
+            .iter()
+            .filter(|layer| path.starts_with(layer.under))
+            .flat_map(|layer| rules::forbidden_imports(text, layer))
+            .collect()
+    });
+    assert_none(&faults);
+}
+
+#[test]
+fn server_and_client_do_not_depend_on_each_other() {
+    for (package, other) in [("dafs-server", "dafs-client"), ("dafs-client", "dafs-server")] {
+        let manifest = fs::read_to_string(root().join(package).join("Cargo.toml")).unwrap();
+        let faults = rules::forbidden_dependency(&manifest, other);
+        assert!(faults.is_empty(), "{package}/Cargo.toml:{}", faults.join("\n"));
+    }
+}
+
+#[test]
+fn files_are_short_enough_to_read() {
+    let faults =
+        faults_in_sources(
+            |path, text| {
+                if is_listed(path, LONG_FILES) { Vec::new() } else { rules::too_many_lines(text) }
+            },
+        );
+    assert_none(&faults);
+}
+
+#[test]
+fn lines_are_short_enough_to_read() {
+    assert_none(&faults_in(|path| is_code(path), |_, text| rules::long_lines(text)));
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    assert_none(&faults_in_sources(|_, text| rules::leftover_markers(text)));
+}
+
+#[test]
+fn nothing_names_a_workplace() {
+    assert_none(&faults_in(
+        |path| is_code(path) || path.ends_with(".md"),
+        |_, text| rules::workplace_paths(text),
+    ));
+}
+
+#[test]
+fn unsafe_stays_in_the_listed_files_and_is_explained() {
+    let faults = faults_in_sources(|path, text| {
+        let mut faults = rules::unexplained_unsafe(text);
+        if rules::has_unsafe(text) && !UNSAFE_FILES.contains(&path) {
+            faults.push(
+                "1: has unsafe code; move it to a listed file, or list it in tests/tests/tidy/main.rs"
+                    .to_owned(),
+            );
+        }
+        let is_root =
+            ["/src/lib.rs", "/src/main.rs", "/src/bin/dafs/main.rs"].iter().any(|end| path.ends_with(end));
+        if is_root {
+            faults.extend(rules::unguarded_root(text));
+        }
+        faults
+    });
+    assert_none(&faults);
+}
+
+#[test]
+fn exceptions_are_still_needed() {
+    let unneeded = |path: &str, is_needed: &dyn Fn(&str) -> bool| {
+        fs::read_to_string(root().join(path)).map_or(true, |text| !is_needed(&text))
+    };
+    let mut stale: Vec<&str> = Vec::new();
+    let is_long: &dyn Fn(&str) -> bool = &|text| !rules::too_many_lines(text).is_empty();
+    stale.extend(LONG_FILES.iter().map(|(path, _)| *path).filter(|path| unneeded(path, is_long)));
+    stale.extend(UNSAFE_FILES.iter().copied().filter(|path| unneeded(path, &|text| rules::has_unsafe(text))));
+    stale.extend(LAYER_EXCEPTIONS.iter().map(|(path, _)| *path).filter(|path| {
+        let layers = || LAYERS.iter().filter(|layer| path.starts_with(layer.under));
+        unneeded(path, &|text| layers().any(|layer| !rules::forbidden_imports(text, layer).is_empty()))
+    }));
+    assert!(stale.is_empty(), "listed as exceptions without need: {}", stale.join(", "));
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let faults = faults_in(
+        |path| path.ends_with(".md"),
+        |path, text| {
+            let directory = root().join(path).parent().unwrap().to_owned();
+            rules::dead_links(text, |link| directory.join(link).exists())
+        },
+    );
+    assert_none(&faults);
+}
+
+#[test]
+fn requirements_are_each_cited_by_a_test_or_excepted_with_a_reason() {
+    let mut defined: BTreeMap<String, String> = BTreeMap::new();
+    let mut faults = Vec::new();
+    let is_page =
+        |path: &str| path.starts_with("spec/") && path.ends_with(".md") && path != "spec/exceptions.md";
+    for (path, text) in files(is_page) {
+        for (line, id) in spec_ids::defined_ids(&text) {
+            let place = format!("{path}:{line}");
+            if let Some(first) = defined.insert(id.clone(), place.clone()) {
+                faults.push(format!("{place}: [{id}] is defined in {first} too"));
+            }
+        }
+    }
+    let exceptions = fs::read_to_string(root().join("spec/exceptions.md")).unwrap_or_default();
+    let excepted = spec_ids::excepted_ids(&exceptions);
+    for (id, reason) in &excepted {
+        if !defined.contains_key(id) {
+            faults.push(format!("spec/exceptions.md: [{id}] is defined nowhere"));
+        } else if reason.split_whitespace().count() < 3 {
+            faults.push(format!("spec/exceptions.md: [{id}] has no reason"));
+        }
+    }
+    let mut cited = BTreeSet::new();
+    for (path, text) in files(is_source) {
+        // The samples of the rules' own tests are no citations.
+        if path.starts_with("tests/tests/tidy/") {
+            continue;
+        }
+        for id in spec_ids::cited_ids(&text, is_test_file(&path)) {
+            if !defined.contains_key(&id) {
+                faults.push(format!("{path}: cites [{id}], which is defined nowhere"));
+            }
+            cited.insert(id);
+        }
+    }
+    for (id, place) in &defined {
+        if !cited.contains(id) && !excepted.contains_key(id) {
+            faults.push(format!("{place}: no test cites [{id}]"));
+        }
+    }
+    assert!(!defined.is_empty(), "spec/ defines no requirement");
+    assert_none(&faults);
+}
+
+#[test]
+fn golden_messages_exist_and_are_read() {
+    let count = files(|path| path.starts_with("spec/vectors/")).len();
+    assert!(count > 0, "spec/vectors/ is empty");
+    let is_read = files(|path| is_source(path) && !path.starts_with("tests/tests/tidy/"))
+        .iter()
+        .any(|(_, text)| text.contains("spec/vectors"));
+    assert!(is_read, "no test reads spec/vectors");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn is_source(path: &str) -> bool {
+    path.ends_with(".rs")
+}
+
+fn is_code(path: &str) -> bool {
+    is_source(path)
+        || [".toml", ".yml", ".sh", ".c", ".h", "justfile", ".ci/run"].iter().any(|end| path.ends_with(end))
+}
+
+/// Whether a whole file is test code.
+fn is_test_file(path: &str) -> bool {
+    path.split('/').any(|part| part == "tests")
+        || path.contains("/conformance")
+        || path.ends_with("/tests.rs")
+}
+
+fn is_listed(path: &str, exceptions: &[Exception]) -> bool {
+    exceptions.iter().any(|(listed, _)| *listed == path)
+}
+
+fn faults_in_sources(rule: impl Fn(&str, &str) -> Vec<String>) -> Vec<String> {
+    faults_in(is_source, rule)
+}
+
+fn faults_in(is_wanted: impl Fn(&str) -> bool, rule: impl Fn(&str, &str) -> Vec<String>) -> Vec<String> {
+    let found = files(is_wanted);
+    assert!(!found.is_empty(), "found no file to check");
+    found
+        .iter()
+        .flat_map(|(path, text)| rule(path, text).into_iter().map(move |fault| format!("{path}:{fault}")))
+        .collect()
+}
+
+/// Files of the tree by path, with `/` between its parts; those that are no UTF-8 are left out.
+fn files(is_wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let root = root();
+    let mut found = Vec::new();
+    let mut directories = vec![root.clone()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
+            let entry = entry.unwrap();
+            let kind = entry.file_type().unwrap();
+            let path = entry.path();
+            let name = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+            if kind.is_dir() && !is_foreign(&entry.file_name().to_string_lossy()) {
+                directories.push(path);
+            } else if kind.is_file()
+                && is_wanted(&name)
+                && let Ok(text) = fs::read_to_string(&path)
+            {
+                found.push((name, text));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[track_caller]
+fn assert_none(faults: &[String]) {
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
