@@ -32,6 +32,8 @@ mod completion;
 pub mod conformance;
 mod error;
 mod memory;
+#[cfg(feature = "shm")]
+pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "tcp")]

@@ -1,0 +1,128 @@
+//! Cross-memory attach: copies between this process and the ordinary memory of another, by one system call and without its help.
+#![allow(unsafe_code, reason = "process_vm_readv, process_vm_writev, pidfd")]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::super::{LocalSegments, Span};
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From this process into the other.
+    Write,
+    /// From the other process into this one.
+    Read,
+}
+
+/// A process whose memory may be reached, held so that its id cannot come to mean another one unnoticed.
+#[derive(Debug)]
+pub(super) struct Process {
+    pid: libc::pid_t,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// The process `pid`, if it can be held on to (Linux 5.3). Whether it is the peer is for [`Process::read_word`] to show.
+    pub(super) fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: a plain system call that makes a descriptor or fails.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let Ok(fd) = i32::try_from(fd) else { return Err(io::Error::from_raw_os_error(libc::EBADF)) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just made, ours.
+        Ok(Self { pid, pidfd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// The 16 bytes at `address` of that process.
+    pub(super) fn read_word(&self, address: u64) -> io::Result<[u8; 16]> {
+        let mut word = [0; 16];
+        let local = LocalParts::one(Span::from_mut(&mut word));
+        match self.copy(Way::Read, &local, address, word.len())? {
+            16 => Ok(word),
+            _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
+    }
+
+    /// Copies between local memory and `len` bytes at `address` of that process; answers how many bytes moved, which is less than `len` when memory on
+    /// either side is not there.
+    pub(super) fn copy(&self, way: Way, local: &LocalParts, address: u64, len: usize) -> io::Result<usize> {
+        if !self.is_alive() {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        copy(self.pid, way, local, address, len)
+    }
+
+    fn is_alive(&self) -> bool {
+        // SAFETY: signal 0 only asks.
+        unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), 0, std::ptr::null::<u8>(), 0)
+                == 0
+                || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+        }
+    }
+}
+
+/// Copies within this process by the kernel, so that memory which may fault answers short instead of raising SIGBUS. Answers how many bytes moved.
+pub(super) fn copy_within(way: Way, local: Span<'_>, other: Span<'_>) -> io::Result<usize> {
+    // SAFETY: a plain system call.
+    let pid = unsafe { libc::getpid() };
+    copy(pid, way, &LocalParts::one(local), other.as_ptr() as u64, other.len())
+}
+
+/// Local memory of a copy, as the kernel wants it.
+pub(super) struct LocalParts(smallvec::SmallVec<[libc::iovec; 4]>);
+
+impl LocalParts {
+    /// A gather or scatter list. The memory must stay until the copy is done: it is borrowed by whoever holds the segments.
+    pub(super) fn of(segments: &LocalSegments) -> Self {
+        Self(segments.iter().map(|segment| part(segment.span())).collect())
+    }
+
+    fn one(span: Span<'_>) -> Self {
+        Self(smallvec::smallvec![part(span)])
+    }
+}
+
+fn part(span: Span<'_>) -> libc::iovec {
+    libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() }
+}
+
+fn copy(pid: libc::pid_t, way: Way, local: &LocalParts, address: u64, len: usize) -> io::Result<usize> {
+    let Ok(address) = usize::try_from(address) else {
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+    };
+    let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: len };
+    let parts = libc::c_ulong::try_from(local.0.len()).unwrap_or(0);
+    // SAFETY: the local parts come from live spans; the remote part is an address in the other process, which the kernel checks.
+    let moved = unsafe {
+        match way {
+            Way::Write => libc::process_vm_writev(pid, local.0.as_ptr(), parts, &remote, 1, 0),
+            Way::Read => libc::process_vm_readv(pid, local.0.as_ptr(), parts, &remote, 1, 0),
+        }
+    };
+    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_word_of_a_process_answers_its_bytes() {
+        let me = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let word = Box::new(*b"sixteen bytes ok");
+        assert_eq!(me.read_word(word.as_ptr() as u64).unwrap(), *word);
+        assert!(me.read_word(1).is_err());
+        assert!(me.read_word(u64::MAX - 3).is_err());
+    }
+
+    #[test]
+    fn copy_to_a_dead_process_is_refused() {
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let process = Process::open(i32::try_from(child.id()).unwrap()).unwrap();
+        child.wait().unwrap();
+        assert_eq!(process.read_word(4096).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+}

@@ -1,0 +1,167 @@
+//! What lives as long as anything of a connection does: its segment, its socket and doorbells, and the messages that wait to be sent over the socket.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use socket2::Socket;
+
+use super::super::{MemoryRef, PeerCredentials};
+use super::cma::Process;
+use super::handshake::Message;
+use super::layout::{Layout, Side};
+use super::map::Mapping;
+use super::sock::{self, Incoming};
+
+/// Registrations that wait for room in the socket. A region and its end are two.
+const OUTBOX_MAX: usize = 16 * 1024;
+
+/// The parts of a connection that are shared by its endpoint, the domain that announces regions on it, and leases of the peer's memory.
+///
+/// The socket and the pipe close with the last owner: then, and only then, the peer knows that its memory is no longer reached from here.
+pub(super) struct Connection {
+    pub(super) side: Side,
+    pub(super) layout: Layout,
+    pub(super) segment: Mapping,
+    pub(super) socket: Socket,
+    /// Where this side listens for its doorbell, and where it rings the peer's.
+    pub(super) bell_in: OwnedFd,
+    pub(super) bell_out: OwnedFd,
+    pub(super) peer: PeerCredentials,
+    /// The peer's process, where its ordinary memory can be reached from here.
+    pub(super) peer_process: Option<Process>,
+    /// This process's ordinary memory can be reached by the peer.
+    pub(super) peer_reaches_us: AtomicBool,
+    outbox: Mutex<VecDeque<Announcement>>,
+    /// Length of `outbox`, to be looked at without the lock.
+    waiting: AtomicUsize,
+}
+
+/// A message about a region, with the memory that keeps its descriptor open until it is sent.
+pub(super) struct Announcement {
+    pub(super) message: Message,
+    pub(super) memory: Option<MemoryRef>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        side: Side,
+        (layout, segment): (Layout, Mapping),
+        socket: Socket,
+        (bell_in, bell_out): (OwnedFd, OwnedFd),
+        peer: PeerCredentials,
+        peer_process: Option<Process>,
+    ) -> Self {
+        Self {
+            side,
+            layout,
+            segment,
+            socket,
+            bell_in,
+            bell_out,
+            peer,
+            peer_process,
+            peer_reaches_us: AtomicBool::new(false),
+            outbox: Mutex::new(VecDeque::new()),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Sends messages about regions, in order, as far as the socket takes them; the rest waits for [`Connection::send_waiting`].
+    pub(super) fn announce(&self, announcements: impl IntoIterator<Item = Announcement>) -> io::Result<()> {
+        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        for announcement in announcements {
+            if outbox.len() >= OUTBOX_MAX {
+                return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+            }
+            outbox.push_back(announcement);
+        }
+        self.send_from(&mut outbox);
+        Ok(())
+    }
+
+    /// Messages about regions wait for room in the socket: no message may overtake them.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) != 0
+    }
+
+    /// Sends what waits. `true` when nothing does any more.
+    #[cold]
+    pub(super) fn send_waiting(&self) -> bool {
+        self.send_from(&mut self.outbox.lock().unwrap_or_else(PoisonError::into_inner));
+        !self.has_waiting()
+    }
+
+    fn send_from(&self, outbox: &mut VecDeque<Announcement>) {
+        let mut sent = 0;
+        while let Some(next) = outbox.front() {
+            let fd = next.memory.as_ref().and_then(|memory| memory.memory().shared_fd());
+            let fd = fd.as_ref().map(|shared| std::slice::from_ref(&shared.fd)).unwrap_or_default();
+            match sock::send(self.socket.as_fd(), &next.message.encode(), fd) {
+                Ok(()) => sent += 1,
+                // No room, or too many descriptors under way: later.
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS | libc::ENOBUFS)
+                    ) =>
+                {
+                    break;
+                }
+                Err(error) => {
+                    // The peer is gone, which the endpoint sees for itself.
+                    tracing::debug!(%error, "shm: a region was not announced");
+                }
+            }
+            outbox.pop_front();
+        }
+        self.waiting.store(outbox.len(), Ordering::Release);
+        if sent > 0 {
+            // Written under the outbox's lock by this process only.
+            let count = self.segment.word(self.layout.control_sent(self.side));
+            count.store(count.load(Ordering::Relaxed).wrapping_add(sent), Ordering::Release);
+        }
+    }
+
+    /// The peer's count of messages sent over the socket.
+    #[inline]
+    pub(super) fn peer_control_sent(&self) -> u32 {
+        self.segment.word(self.layout.control_sent(self.side.peer())).load(Ordering::Acquire)
+    }
+
+    /// The next message from the socket.
+    pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Incoming> {
+        sock::receive(self.socket.as_fd(), bytes)
+    }
+
+    /// The peer, and every lease it had of our memory, is gone.
+    pub(super) fn peer_is_gone(&self) -> bool {
+        let pipe: BorrowedFd<'_> = match self.side {
+            Side::Client => self.bell_in.as_fd(),
+            Side::Server => self.bell_out.as_fd(),
+        };
+        sock::is_gone(pipe)
+    }
+
+    /// Takes the key of the region in `slot` away from the peer. From now on the peer refuses the key; accesses that had begun go on: see
+    /// [`Connection::in_use`].
+    pub(super) fn revoke(&self, slot: u16) {
+        self.segment.long(self.layout.record(self.side, slot)).store(0, Ordering::SeqCst);
+    }
+
+    /// The peer's accesses in progress to the region in `slot`. Sequentially consistent with [`Connection::revoke`] and with `Lease`: an access either is
+    /// counted here or finds the key gone.
+    pub(super) fn in_use(&self, slot: u16) -> u32 {
+        self.segment
+            .word(self.layout.record(self.side, slot) + super::remote::RECORD_IN_USE)
+            .load(Ordering::SeqCst)
+    }
+
+    /// Descriptors that an event loop watches.
+    pub(super) fn event_fds(&self) -> super::super::EventFds {
+        [self.bell_in.as_raw_fd(), self.socket.as_raw_fd()].into_iter().collect()
+    }
+}

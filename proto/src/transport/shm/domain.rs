@@ -1,0 +1,216 @@
+//! The domain of the shm provider: memory, connecting, listening.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use super::super::{
+    Access, Address, Capabilities, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory,
+    MemoryRef, PeerIdentity, Provider, Region, RegionError,
+};
+use super::cma::Process;
+use super::connection::Connection;
+use super::endpoint::ShmEndpoint;
+use super::handshake::{MESSAGE_SIZE, Message, Nonce, NonceClaim, malformed};
+use super::layout::{Layout, Side};
+use super::listener::ShmListener;
+use super::map::{Mapping, SharedMemory, check_memory_file};
+use super::rdma::{RDMA_SIZE_MAX, SEGMENTS_MAX};
+use super::registry::Registry;
+use super::sock::{self, Incoming};
+
+/// Settings of a domain.
+#[derive(Clone, Copy, Debug)]
+pub struct ShmConfig {
+    /// Mode of the socket file of a listener. Whoever may write the file may connect; who that is, the credentials then tell.
+    pub socket_mode: u32,
+    /// Use cross-memory attach where the system permits it.
+    pub cross_memory_attach: bool,
+}
+
+impl Default for ShmConfig {
+    fn default() -> Self {
+        Self { socket_mode: 0o666, cross_memory_attach: true }
+    }
+}
+
+/// Messages through rings in shared memory, memory that both sides map, cross-memory attach for the rest. See `spec/transport-shm.md`.
+pub struct ShmDomain {
+    registry: Arc<Registry>,
+    config: ShmConfig,
+}
+
+impl ShmDomain {
+    /// A domain with default settings.
+    pub fn new() -> Self {
+        Self::with_config(ShmConfig::default())
+    }
+
+    /// A domain with these settings.
+    pub fn with_config(config: ShmConfig) -> Self {
+        Self { registry: Registry::new(), config }
+    }
+
+    /// [`Domain::connect`], answering the endpoint itself, with its [`super::Counters`].
+    pub fn connect_endpoint(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<ShmEndpoint, ConnectError> {
+        let Address::Shm(path) = address else { return Err(wrong_address(address)) };
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => ConnectError::Timeout {
+                address: address.to_string(),
+                timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            },
+            _ => ConnectError::System { what: "connect to", address: address.to_string(), source },
+        };
+        let at_fault = |fault| ConnectError::Peer { address: address.to_string(), fault };
+        let deadline = Instant::now().checked_add(timeout);
+        let socket = sock::connect(path, timeout).map_err(failed)?;
+        let nonce = Nonce::new().map_err(failed)?;
+        sock::send(socket.as_fd(), &Message::hello(params, &nonce).encode(), &[]).map_err(failed)?;
+        let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+        if !sock::readable(socket.as_fd(), left).map_err(failed)? {
+            return Err(failed(io::ErrorKind::TimedOut.into()));
+        }
+        let mut bytes = [0; MESSAGE_SIZE];
+        let incoming = sock::receive(socket.as_fd(), &mut bytes).map_err(failed)?;
+        let (len, fds) = match incoming {
+            Incoming::Message { len, fds, cut: false } => (len, fds),
+            Incoming::Message { .. } => return Err(at_fault(malformed("descriptors of a welcome", 0, 3))),
+            Incoming::Nothing => return Err(failed(io::ErrorKind::TimedOut.into())),
+            Incoming::End => return Err(failed(io::ErrorKind::ConnectionReset.into())),
+        };
+        let Message::Welcome { to_server, to_client, cma, nonce: claim } =
+            Message::decode(&bytes, len).map_err(at_fault)?
+        else {
+            return Err(at_fault(malformed("kind of a socket message", bytes[0].into(), 2)));
+        };
+        let layout = Layout::stated(to_server, to_client)
+            .ok_or_else(|| at_fault(malformed("depth of a ring", to_server.depth.into(), 0)))?;
+        let mut fds = fds.into_iter();
+        let (Some(segment), Some(bell_in), Some(bell_out), None) =
+            (fds.next(), fds.next(), fds.next(), fds.next())
+        else {
+            return Err(at_fault(malformed("descriptors of a welcome", 0, 3)));
+        };
+        check_memory_file(segment.as_fd(), layout.size() as u64)
+            .map_err(|_| at_fault(malformed("size or seals of a segment", 0, layout.size() as u64)))?;
+        let segment = Mapping::new(segment.as_fd(), 0, layout.size(), true).map_err(failed)?;
+        let parts = Parts { side: Side::Client, layout, segment, socket, bells: (bell_in, bell_out) };
+        let connection = self.connection(parts, claim).map_err(failed)?;
+        connection.peer_reaches_us.store(cma && self.config.cross_memory_attach, Ordering::Relaxed);
+        let ready = Message::Ready { cma: connection.peer_process.is_some() };
+        sock::send(connection.socket.as_fd(), &ready.encode(), &[]).map_err(failed)?;
+        // Held until here: the server has looked for it.
+        drop(nonce);
+        Ok(self.endpoint(connection, params))
+    }
+
+    /// [`Domain::listen`], answering the listener itself.
+    pub fn listen_at(&self, address: &Address, params: &ConnectParams) -> Result<ShmListener, ConnectError> {
+        ShmListener::bind(self.clone(), address, params)
+    }
+
+    /// The mode of a listener's socket file.
+    pub(super) fn socket_mode(&self) -> u32 {
+        self.config.socket_mode
+    }
+
+    /// Puts the parts of a connection together, and finds out whether the peer's ordinary memory can be reached.
+    pub(super) fn connection(&self, parts: Parts, claim: NonceClaim) -> io::Result<Connection> {
+        let peer = sock::peer_credentials(parts.socket.as_fd())?;
+        let process = self.config.cross_memory_attach.then(|| probe(peer.pid, claim)).flatten();
+        let Parts { side, layout, segment, socket, bells } = parts;
+        Ok(Connection::new(side, (layout, segment), socket, bells, peer, process))
+    }
+
+    /// The endpoint of a connection whose handshake is done.
+    pub(super) fn endpoint(&self, connection: Connection, params: &ConnectParams) -> ShmEndpoint {
+        let sends = connection.layout.directions[connection.side as usize];
+        let receives = connection.layout.directions[connection.side.peer() as usize];
+        let capabilities = Capabilities {
+            provider: Provider::Shm,
+            send_payload_max: sends.payload_max,
+            recv_payload_max: receives.payload_max,
+            send_depth: sends.depth,
+            rdma_depth: params.rdma_depth,
+            segments_max: SEGMENTS_MAX,
+            rdma_size_max: RDMA_SIZE_MAX,
+            remote_mapped: true,
+            registers_ordinary_memory: connection.peer_reaches_us.load(Ordering::Relaxed),
+            peer: PeerIdentity { address: None, credentials: Some(connection.peer.clone()) },
+        };
+        ShmEndpoint::new(Arc::new(connection), Arc::clone(&self.registry), capabilities, params.wait)
+    }
+}
+
+/// Another handle to the same domain.
+impl Clone for ShmDomain {
+    fn clone(&self) -> Self {
+        Self { registry: Arc::clone(&self.registry), config: self.config }
+    }
+}
+
+impl Default for ShmDomain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a handshake gathered.
+pub(super) struct Parts {
+    pub(super) side: Side,
+    pub(super) layout: Layout,
+    pub(super) segment: Mapping,
+    pub(super) socket: Socket,
+    /// (in, out)
+    pub(super) bells: (std::os::fd::OwnedFd, std::os::fd::OwnedFd),
+}
+
+/// Holds the process first, then reads the word that only the peer can have: so it is the peer that is held, not a later process with its id.
+fn probe(pid: i32, claim: NonceClaim) -> Option<Process> {
+    let process = Process::open(pid).ok()?;
+    (process.read_word(claim.address).ok()? == claim.bytes).then_some(process)
+}
+
+#[cold]
+pub(super) fn wrong_address(address: &Address) -> ConnectError {
+    ConnectError::WrongAddress { provider: Provider::Shm, address: address.to_string() }
+}
+
+impl Domain for ShmDomain {
+    fn provider(&self) -> Provider {
+        Provider::Shm
+    }
+
+    fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
+        match SharedMemory::allocate(len) {
+            Ok(memory) => Ok(Arc::new(memory)),
+            Err(source) => Err(RegionError::System { what: "allocate shared memory", source }),
+        }
+    }
+
+    fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
+        self.registry.register(memory, access)
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<Box<dyn Endpoint>, ConnectError> {
+        Ok(Box::new(self.connect_endpoint(address, params, timeout)?))
+    }
+
+    fn listen(&self, address: &Address, params: &ConnectParams) -> Result<Box<dyn Listener>, ConnectError> {
+        Ok(Box::new(self.listen_at(address, params)?))
+    }
+}

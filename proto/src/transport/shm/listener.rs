@@ -1,0 +1,321 @@
+//! Listening on a unix socket, and the server's side of handshakes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+use socket2::Socket;
+
+use super::super::{
+    Address, ConnectError, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError,
+};
+use super::connection::Connection;
+use super::domain::{Parts, ShmDomain, wrong_address};
+use super::endpoint::ShmEndpoint;
+use super::handshake::{MESSAGE_SIZE, Message, Nonce, malformed, receives};
+use super::layout::{Layout, Side};
+use super::map::{Mapping, create_memory_file};
+use super::sock::{self, Epoll, Incoming};
+
+/// Handshakes in progress at once; more wait in the backlog.
+const HANDSHAKES_MAX: usize = 256;
+/// A handshake lasts no longer than this.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
+/// A handshake that has lasted this long makes room for others when there is none.
+const HANDSHAKE_TIME_SAFE: Duration = Duration::from_millis(250);
+const BACKLOG: i32 = 4096;
+/// Token of the listening socket; handshakes use their place in the slab.
+const LISTENING: u64 = u64::MAX;
+
+/// A listener of the shm provider. The socket file is removed when it is dropped.
+pub struct ShmListener {
+    domain: ShmDomain,
+    params: ConnectParams,
+    address: Address,
+    file: SocketFile,
+    socket: Socket,
+    epoll: Epoll,
+    handshakes: Slab<Handshake>,
+    accepted: VecDeque<ShmEndpoint>,
+    /// The listening socket is not watched: no descriptors left, or too many handshakes.
+    paused: bool,
+}
+
+struct Handshake {
+    stage: Stage,
+    started: Instant,
+}
+
+enum Stage {
+    /// Connected; Hello comes next.
+    Hello(Socket),
+    /// Welcomed; Ready comes next. The nonce stays where the client was told to look.
+    Ready(Box<Connection>, Nonce),
+}
+
+impl ShmListener {
+    pub(super) fn bind(
+        domain: ShmDomain,
+        address: &Address,
+        params: &ConnectParams,
+    ) -> Result<Self, ConnectError> {
+        let Address::Shm(path) = address else { return Err(wrong_address(address)) };
+        let failed =
+            |source| ConnectError::System { what: "listen on", address: address.to_string(), source };
+        let socket = listen_replacing_stale(path).map_err(failed)?;
+        let file = SocketFile::of(path, domain.socket_mode()).map_err(failed)?;
+        let epoll = Epoll::new().map_err(failed)?;
+        epoll.add(socket.as_fd(), LISTENING).map_err(failed)?;
+        Ok(Self {
+            domain,
+            params: *params,
+            address: address.clone(),
+            file,
+            socket,
+            epoll,
+            handshakes: Slab::new(),
+            accepted: VecDeque::new(),
+            paused: false,
+        })
+    }
+
+    /// [`Listener::accept`], answering the endpoint itself.
+    pub fn accept_endpoint(&mut self) -> Result<Option<ShmEndpoint>, TransportError> {
+        loop {
+            if let Some(endpoint) = self.accepted.pop_front() {
+                return Ok(Some(endpoint));
+            }
+            let ready =
+                self.epoll.ready().map_err(|error| TransportError::system("watch handshakes", error))?;
+            if ready.is_empty() {
+                return Ok(None);
+            }
+            for token in ready {
+                match usize::try_from(token) {
+                    Ok(index) if token != LISTENING => self.step(index),
+                    _ => self.accept_sockets()?,
+                }
+            }
+            if self.paused && self.handshakes.len() < HANDSHAKES_MAX / 2 {
+                self.resume();
+            }
+        }
+    }
+
+    /// Handshakes in progress.
+    pub fn handshake_count(&self) -> usize {
+        self.handshakes.len()
+    }
+
+    fn accept_sockets(&mut self) -> Result<(), TransportError> {
+        while self.has_room() {
+            match self.socket.accept() {
+                Ok((socket, _)) => self.begin(socket),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return Ok(()),
+                    Some(libc::EINTR | libc::ECONNABORTED) => {}
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
+                        tracing::warn!(%error, address = %self.address, "cannot accept connections now; trying again within a second");
+                        self.pause();
+                        return Ok(());
+                    }
+                    _ => return Err(TransportError::system("accept a connection", error)),
+                },
+            }
+        }
+        self.pause();
+        Ok(())
+    }
+
+    /// Room for a handshake, made by dropping the oldest one if that has had its time.
+    fn has_room(&mut self) -> bool {
+        if self.handshakes.len() < HANDSHAKES_MAX {
+            return true;
+        }
+        let oldest = self.handshakes.iter().min_by_key(|(_, handshake)| handshake.started);
+        match oldest.map(|(index, handshake)| (index, handshake.started.elapsed())) {
+            Some((index, age)) if age >= HANDSHAKE_TIME_SAFE => {
+                self.abandon(index, HANDSHAKE_TIME_SAFE);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn begin(&mut self, socket: Socket) {
+        let entry = self.handshakes.vacant_entry();
+        let index = entry.key();
+        let watched = socket
+            .set_nonblocking(true)
+            .and_then(|()| self.epoll.add(socket.as_fd(), u64::try_from(index).unwrap_or(LISTENING)));
+        if let Err(error) = watched {
+            tracing::warn!(%error, "shm: a connection was dropped");
+            return;
+        }
+        entry.insert(Handshake { stage: Stage::Hello(socket), started: Instant::now() });
+        // Its first message is usually here already.
+        self.step(index);
+    }
+
+    fn step(&mut self, index: usize) {
+        let Some(handshake) = self.handshakes.get(index) else { return };
+        let socket = match &handshake.stage {
+            Stage::Hello(socket) => socket,
+            Stage::Ready(connection, _) => &connection.socket,
+        };
+        let mut bytes = [0; MESSAGE_SIZE];
+        let outcome = match sock::receive(socket.as_fd(), &mut bytes) {
+            Ok(Incoming::Nothing) => return,
+            Ok(Incoming::Message { len, fds, cut }) => {
+                if cut || !fds.is_empty() {
+                    Err(malformed("size of a socket message", len as u64, MESSAGE_SIZE as u64).into())
+                } else {
+                    Message::decode(&bytes, len).map_err(TransportError::from)
+                }
+            }
+            Ok(Incoming::End) => Err(TransportError::Closed),
+            Err(error) => Err(TransportError::system("receive", error)),
+        };
+        let handshake = self.handshakes.remove(index);
+        let outcome = outcome.and_then(|message| match (handshake.stage, message) {
+            (Stage::Hello(socket), Message::Hello { .. }) => {
+                let stage = self.welcome(socket, &message)?;
+                // The place that was just vacated, so that the token stays right.
+                let started = handshake.started;
+                let place = self.handshakes.insert(Handshake { stage: stage, started });
+                debug_assert_eq!(place, index);
+                Ok(())
+            }
+            (Stage::Ready(connection, _nonce), Message::Ready { cma }) => {
+                self.epoll.remove(connection.socket.as_fd());
+                connection.peer_reaches_us.store(cma, Ordering::Relaxed);
+                self.accepted.push_back(self.domain.endpoint(*connection, &self.params));
+                Ok(())
+            }
+            _ => Err(malformed("kind of a socket message", bytes[0].into(), 3).into()),
+        });
+        if let Err(error) = outcome {
+            tracing::info!(%error, address = %self.address, "a connection failed in its handshake");
+        }
+    }
+
+    /// Makes the segment and the doorbells, and sends them.
+    fn welcome(&self, socket: Socket, hello: &Message) -> Result<Stage, TransportError> {
+        let Message::Hello { receives: client_receives, nonce: claim } = *hello else {
+            return Err(malformed("kind of a socket message", 0, 1).into());
+        };
+        let layout = Layout::negotiate(client_receives, receives(&self.params));
+        let make = || -> io::Result<Stage> {
+            let file = create_memory_file(c"dafs-segment", layout.size())?;
+            let segment = Mapping::new(file.as_fd(), 0, layout.size(), true)?;
+            let (pipe_client, pipe_server) = sock::pipe()?;
+            let eventfd = sock::eventfd()?;
+            let nonce = Nonce::new()?;
+            let fds = [file.as_raw_fd(), pipe_client.as_raw_fd(), eventfd.as_raw_fd()];
+            let parts = Parts { side: Side::Server, layout, segment, socket, bells: (eventfd, pipe_server) };
+            let connection = self.domain.connection(parts, claim)?;
+            let welcome = Message::welcome(&layout, connection.peer_process.is_some(), &nonce);
+            sock::send(connection.socket.as_fd(), &welcome.encode(), &fds)?;
+            Ok(Stage::Ready(Box::new(connection), nonce))
+        };
+        make().map_err(|error| TransportError::system("make the segment of a connection", error))
+    }
+
+    fn abandon(&mut self, index: usize, limit: Duration) {
+        drop(self.handshakes.remove(index));
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let fault = PeerFault::HandshakeTimeout { limit_ms };
+        tracing::info!(%fault, address = %self.address, "a connection failed in its handshake");
+    }
+
+    fn pause(&mut self) {
+        if !std::mem::replace(&mut self.paused, true) {
+            self.epoll.remove(self.socket.as_fd());
+        }
+    }
+
+    fn resume(&mut self) {
+        if self.paused && self.epoll.add(self.socket.as_fd(), LISTENING).is_ok() {
+            self.paused = false;
+        }
+    }
+}
+
+impl Listener for ShmListener {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError> {
+        Ok(self.accept_endpoint()?.map(|endpoint| Box::new(endpoint) as Box<dyn Endpoint>))
+    }
+
+    fn expire_handshakes(&mut self) {
+        let late: Vec<usize> = self
+            .handshakes
+            .iter()
+            .filter(|(_, handshake)| handshake.started.elapsed() >= HANDSHAKE_TIME_MAX)
+            .map(|(index, _)| index)
+            .collect();
+        for index in late {
+            self.abandon(index, HANDSHAKE_TIME_MAX);
+        }
+        self.resume();
+    }
+
+    fn event_fds(&self) -> EventFds {
+        [self.epoll.as_raw_fd()].into_iter().collect()
+    }
+}
+
+impl Drop for ShmListener {
+    fn drop(&mut self) {
+        self.file.remove();
+    }
+}
+
+/// The file that a listening socket left, known again by its inode.
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn of(path: &Path, mode: u32) -> io::Result<Self> {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        let metadata = std::fs::symlink_metadata(path)?;
+        Ok(Self { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    /// Removes it, unless another has taken its place.
+    fn remove(&self) {
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == (self.device, self.inode));
+        if ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A dead server leaves its socket file behind; nobody answers there.
+fn listen_replacing_stale(path: &Path) -> io::Result<Socket> {
+    match sock::listen(path, BACKLOG) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+        done => return done,
+    }
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let answer = sock::connect(path, Duration::from_millis(1));
+    let refused =
+        matches!(&answer, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused) && is_socket;
+    if !refused {
+        return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+    }
+    std::fs::remove_file(path)?;
+    sock::listen(path, BACKLOG)
+}

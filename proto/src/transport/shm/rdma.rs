@@ -1,0 +1,202 @@
+//! RDMA of the shm provider: copies into and out of the peer's memory, done at once.
+
+use std::io;
+use std::sync::Arc;
+
+use super::super::{
+    Access, Completion, LocalSegments, Memory, MemoryRef, OpToken, PeerFault, PostError, Posted, RegionError,
+    RegionFault, RemoteRange, TransportError,
+};
+use super::cma::{self, LocalParts, Way};
+use super::endpoint::ShmEndpoint;
+use super::handshake::malformed;
+use super::map::Mapping;
+use super::remote::{Lease, LeasedMemory, Resolved, Unreachable};
+
+/// Segments in one gather or scatter list.
+pub(super) const SEGMENTS_MAX: u16 = 64;
+/// Largest single operation, bytes: it is done within the call that posts it.
+pub(super) const RDMA_SIZE_MAX: u32 = 16 << 20;
+
+impl ShmEndpoint {
+    /// As `Endpoint::rdma_write`.
+    pub(super) fn copy_to_remote(
+        &mut self,
+        token: OpToken,
+        local: &LocalSegments,
+        remote: &RemoteRange,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        self.check_post(local, remote)?;
+        if immediate.is_some() {
+            self.room_for_immediate()?;
+        }
+        let result = self.copy(Way::Write, local, remote);
+        if let (Ok(()), Some(data)) = (&result, immediate) {
+            self.post_immediate(data, u32::try_from(remote.len).unwrap_or(u32::MAX));
+        }
+        Ok(self.complete(token, result))
+    }
+
+    /// As `Endpoint::rdma_read`.
+    pub(super) fn copy_from_remote(
+        &mut self,
+        token: OpToken,
+        local: &LocalSegments,
+        remote: &RemoteRange,
+    ) -> Result<Posted, PostError> {
+        self.check_post(local, remote)?;
+        let result = self.copy(Way::Read, local, remote);
+        Ok(self.complete(token, result))
+    }
+
+    /// As `Endpoint::remote_memory`.
+    pub(super) fn lease_remote(
+        &mut self,
+        remote: &RemoteRange,
+        access: Access,
+    ) -> Result<Option<MemoryRef>, RegionError> {
+        match self.reach(remote, access) {
+            Ok((Resolved::Mapped(mapping, offset), lease)) => {
+                let memory: Arc<dyn Memory> = Arc::new(LeasedMemory { mapping, _lease: lease });
+                let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+                Ok(MemoryRef::new(memory).slice(offset, len))
+            }
+            Ok((Resolved::Ordinary(_), _)) => Ok(None),
+            Err(Unreachable::Fault(fault)) => Err(RegionError::Fault(fault)),
+            Err(Unreachable::Unknown) => Err(RegionError::Fault(RegionFault::UnknownKey(remote.key))),
+            Err(Unreachable::System(source)) => {
+                Err(RegionError::System { what: "map memory of the peer", source })
+            }
+        }
+    }
+
+    fn check_post(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<(), PostError> {
+        if !self.is_open() {
+            return Err(PostError::Closed);
+        }
+        if local.len() > usize::from(SEGMENTS_MAX) {
+            return Err(PostError::Invalid("more segments than the capabilities allow"));
+        }
+        if remote.len > u64::from(RDMA_SIZE_MAX) {
+            return Err(PostError::Invalid("more bytes than the capabilities allow"));
+        }
+        let total: usize = local.iter().map(MemoryRef::len).sum();
+        if total as u64 != remote.len {
+            return Err(PostError::Invalid("local and remote lengths differ"));
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) -> Posted {
+        if result.is_ok() {
+            return Posted::Done;
+        }
+        if let Err(TransportError::Peer(fault)) = &result {
+            self.fail(fault.clone());
+        }
+        self.completions.push_back(Completion { token, result });
+        Posted::Pending
+    }
+
+    /// Finds the peer's memory and begins an access to it.
+    fn reach(&mut self, remote: &RemoteRange, access: Access) -> Result<(Resolved, Lease), Unreachable> {
+        let lease = Lease::begin(&self.connection, remote.key)
+            .ok_or(Unreachable::Fault(RegionFault::UnknownKey(remote.key)))?;
+        let resolved = match self.remote.resolve(&self.connection, remote, access) {
+            Err(Unreachable::Unknown) => {
+                // Regions come over the socket, requests through the ring: look at the socket before judging.
+                self.drain_control();
+                self.remote.resolve(&self.connection, remote, access)
+            }
+            resolved => resolved,
+        };
+        match resolved {
+            Err(Unreachable::Unknown) => Err(Unreachable::Fault(RegionFault::UnknownKey(remote.key))),
+            Err(other) => Err(other),
+            Ok(resolved) => Ok((resolved, lease)),
+        }
+    }
+
+    fn copy(&mut self, way: Way, local: &LocalSegments, remote: &RemoteRange) -> Result<(), TransportError> {
+        let access = match way {
+            Way::Write => Access::REMOTE_WRITE,
+            Way::Read => Access::REMOTE_READ,
+        };
+        let (resolved, _lease) = self.reach(remote, access).map_err(|unreachable| match unreachable {
+            Unreachable::Fault(fault) => TransportError::Peer(PeerFault::Region(fault)),
+            Unreachable::Unknown => TransportError::Peer(RegionFault::UnknownKey(remote.key).into()),
+            Unreachable::System(source) => TransportError::system("map memory of the peer", source),
+        })?;
+        match resolved {
+            Resolved::Mapped(mapping, offset) => copy_mapped(way, local, &mapping, offset)?,
+            Resolved::Ordinary(address) => self.copy_ordinary(way, local, address, remote.len)?,
+        }
+        self.counters.remote_copies += 1;
+        self.counters.remote_bytes += remote.len;
+        Ok(())
+    }
+
+    fn copy_ordinary(
+        &self,
+        way: Way,
+        local: &LocalSegments,
+        address: u64,
+        len: u64,
+    ) -> Result<(), TransportError> {
+        if len == 0 {
+            return Ok(());
+        }
+        let not_permitted = || io::Error::from_raw_os_error(libc::EPERM);
+        let process = self.connection.peer_process.as_ref().ok_or_else(not_permitted);
+        let parts = LocalParts::of(local);
+        let wanted = usize::try_from(len).unwrap_or(usize::MAX);
+        let result = process.and_then(|process| process.copy(way, &parts, address, wanted));
+        let moved = match result {
+            Ok(moved) => moved as u64,
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => 0,
+            Err(error) => return Err(TransportError::system("reach ordinary memory of the peer", error)),
+        };
+        if moved == len {
+            return Ok(());
+        }
+        if local.iter().any(|segment| segment.memory().may_fault()) {
+            // Which side's memory was missing the kernel does not say; a file that shrank is the likelier.
+            return Err(local_fault());
+        }
+        Err(TransportError::Peer(malformed("bytes of registered memory that are there", moved, len)))
+    }
+}
+
+/// Copies between local memory and a mapping; the range was checked.
+fn copy_mapped(
+    way: Way,
+    local: &LocalSegments,
+    mapping: &Mapping,
+    mut offset: usize,
+) -> Result<(), TransportError> {
+    for segment in local {
+        let (ours, len) = (segment.span(), segment.len());
+        // Checked against the region, which the mapping covers.
+        let Some(theirs) = mapping.span().slice(offset, len) else { return Err(local_fault()) };
+        if segment.memory().may_fault() {
+            let moved = cma::copy_within(way, ours, theirs)
+                .map_err(|error| TransportError::system("copy memory that may fault", error))?;
+            if moved != len {
+                return Err(local_fault());
+            }
+        } else {
+            match way {
+                Way::Write => theirs.copy_from(ours),
+                Way::Read => ours.copy_from(theirs),
+            }
+        }
+        offset += len;
+    }
+    Ok(())
+}
+
+#[cold]
+fn local_fault() -> TransportError {
+    TransportError::system("reach local memory of an operation", io::Error::from_raw_os_error(libc::EFAULT))
+}

@@ -1,0 +1,260 @@
+//! The regions of a domain: announced to every connection, and taken back from all of them before the memory is the owner's again.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::super::{Access, MemoryRef, Provider, Region, RegionError, RegionKey, RegionOwner, RemoteRange};
+use super::connection::{Announcement, Connection};
+use super::handshake::Message;
+use super::layout::REGIONS_MAX;
+use super::map::check_memory_file;
+use super::remote::{KEY_ORDINARY, RECORD_ACCESS, RECORD_ADDRESS, RECORD_KEY, RECORD_LEN, key_slot};
+
+/// How long the end of a region waits for a peer that lives and still uses it. After that the memory is kept for ever instead.
+const REVOKE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Waits of this length stay out of the kernel.
+const REVOKE_SPIN: Duration = Duration::from_micros(20);
+const KEYS_DRAWN_AT_ONCE: usize = 32;
+
+/// Registered memory and live connections of one domain.
+pub(super) struct Registry {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By record; the same record on every connection.
+    regions: Vec<Option<Registered>>,
+    /// Records that were used and are free; the last is taken first, so that few pages are touched.
+    free: Vec<u16>,
+    /// Connections whose peers may reach the regions, the closed ones with accesses still in progress among them.
+    connections: Vec<Arc<Connection>>,
+    random: Vec<u64>,
+}
+
+#[derive(Clone)]
+struct Registered {
+    key: u64,
+    memory: MemoryRef,
+    access: Access,
+}
+
+impl Registry {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State::default()) })
+    }
+
+    /// As `Domain::register`.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        memory: MemoryRef,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        let len = memory.len() as u64;
+        let mut state = self.lock();
+        let key = if access == Access::LOCAL {
+            // No peer may reach it: no record. Never found by a peer, as records are compared with the whole key.
+            state.draw()? | KEY_ORDINARY
+        } else {
+            let shared = is_shared(&memory)?;
+            let connections = &state.connections;
+            let reachable = |connection: &Arc<Connection>| connection.peer_reaches_us.load(Ordering::Relaxed);
+            if !shared && !connections.is_empty() && !connections.iter().any(reachable) {
+                return Err(RegionError::Unsupported {
+                    provider: Provider::Shm,
+                    what: "ordinary memory: this system does not permit cross-memory attach between the two processes",
+                });
+            }
+            state.insert(memory.clone(), access, shared)?
+        };
+        drop(state);
+        let range = RemoteRange { key: RegionKey(key), offset: 0, len };
+        Ok(Region::new(range, memory, Arc::clone(self) as Arc<dyn RegionOwner>))
+    }
+
+    /// Announces all regions on a new connection, and later ones as they come.
+    pub(super) fn attach(&self, connection: Arc<Connection>) {
+        let mut state = self.lock();
+        for region in state.regions.iter().flatten() {
+            publish(&connection, region);
+        }
+        state.connections.push(connection);
+    }
+
+    /// The connection was closed: takes all regions away from it. It is remembered as long as accesses of its peer are in progress.
+    pub(super) fn detach(&self, connection: &Arc<Connection>) {
+        let mut state = self.lock();
+        let slots = u16::try_from(state.regions.len()).unwrap_or(REGIONS_MAX);
+        (0..slots).for_each(|slot| connection.revoke(slot));
+        state.connections.retain(|other| {
+            let closed = Arc::ptr_eq(other, connection);
+            !closed || ((0..slots).any(|slot| other.in_use(slot) != 0) && !other.peer_is_gone())
+        });
+    }
+
+    /// Connections that the regions are announced on.
+    #[cfg(test)]
+    pub(super) fn connection_count(&self) -> usize {
+        self.lock().connections.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RegionOwner for Registry {
+    fn deregister(&self, key: RegionKey) {
+        let slot = key_slot(key.0);
+        let mut state = self.lock();
+        let Some(entry) = state.regions.get_mut(usize::from(slot)) else { return };
+        // Local regions have no record.
+        if entry.as_ref().is_none_or(|region| region.key != key.0) {
+            return;
+        }
+        let Some(region) = entry.take() else { return };
+        for connection in &state.connections {
+            connection.revoke(slot);
+        }
+        let users: Vec<_> = state
+            .connections
+            .iter()
+            .filter(|connection| connection.in_use(slot) != 0)
+            .map(Arc::clone)
+            .collect();
+        if key.0 & KEY_ORDINARY == 0 {
+            for connection in &state.connections {
+                let end = Announcement { message: Message::Unregister { key: key.0 }, memory: None };
+                // Past its bound the peer keeps a mapping too many until it goes.
+                let _ = connection.announce([end]);
+            }
+        }
+        if users.is_empty() {
+            state.free.push(slot);
+            return;
+        }
+        drop(state);
+        let ended = users.iter().all(|connection| wait_for_end(connection, slot, key));
+        if ended {
+            self.lock().free.push(slot);
+        } else {
+            tracing::error!(%key, "shm: the peer still uses a region that ended; its memory is never used again");
+            std::mem::forget(region);
+        }
+        // A closed connection was only kept for accesses like these.
+        drop(users);
+        self.sweep();
+    }
+}
+
+impl Registry {
+    fn sweep(&self) {
+        self.lock().connections.retain(|connection| !connection.peer_is_gone());
+    }
+}
+
+/// Waits until the peer's accesses have ended. They are short: a copy, or one file operation whose client gave up on it.
+fn wait_for_end(connection: &Connection, slot: u16, key: RegionKey) -> bool {
+    let started = Instant::now();
+    let ordinary = key.0 & KEY_ORDINARY != 0;
+    loop {
+        if connection.in_use(slot) == 0 || connection.peer_is_gone() {
+            return true;
+        }
+        let waited = started.elapsed();
+        // Ordinary memory may be the lender's again at once, so there is nothing to do but wait: the peer is inside one system call.
+        if waited > REVOKE_WAIT_MAX && !ordinary {
+            return false;
+        }
+        if waited < REVOKE_SPIN {
+            std::hint::spin_loop();
+        } else if waited < REVOKE_SPIN * 50 {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Peers can map this memory; otherwise it is ordinary memory.
+fn is_shared(memory: &MemoryRef) -> Result<bool, RegionError> {
+    let Some(shared) = memory.memory().shared_fd() else { return Ok(false) };
+    let end = shared.offset + (memory.offset() + memory.len()) as u64;
+    #[allow(unsafe_code, reason = "borrows the descriptor that the memory owns")]
+    // SAFETY: the memory owns the descriptor and outlives this borrow.
+    let file = unsafe { BorrowedFd::borrow_raw(shared.fd) };
+    check_memory_file(file, end).map_err(|_| RegionError::Unsupported {
+        provider: Provider::Shm,
+        what: "memory in a file that is no memory file sealed against shrinking",
+    })?;
+    Ok(true)
+}
+
+/// Writes a region's record, and sends its memory file. A peer that leaves thousands of registrations unread does not get this one.
+fn publish(connection: &Connection, region: &Registered) {
+    let record = connection.layout.record(connection.side, key_slot(region.key));
+    let (segment, memory) = (&connection.segment, &region.memory);
+    let len = memory.len() as u64;
+    segment.long(record + RECORD_ADDRESS).store(memory.span().as_ptr() as u64, Ordering::Relaxed);
+    segment.long(record + RECORD_LEN).store(len, Ordering::Relaxed);
+    segment.word(record + RECORD_ACCESS).store(region.access.bits().into(), Ordering::Relaxed);
+    segment.long(record + RECORD_KEY).store(region.key, Ordering::SeqCst);
+    if region.key & KEY_ORDINARY != 0 {
+        return;
+    }
+    let base = memory.memory().shared_fd().map_or(0, |shared| shared.offset);
+    let offset = base + memory.offset() as u64;
+    let message = Message::Register { key: region.key, offset, len, access: region.access };
+    if let Err(error) = connection.announce([Announcement { message, memory: Some(memory.clone()) }]) {
+        tracing::warn!(%error, "shm: a region was not announced");
+    }
+}
+
+impl State {
+    fn insert(&mut self, memory: MemoryRef, access: Access, shared: bool) -> Result<u64, RegionError> {
+        let random = self.draw()?;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = u16::try_from(self.regions.len()).ok().filter(|slot| *slot < REGIONS_MAX);
+                self.regions.push(None);
+                slot.ok_or_else(|| {
+                    self.regions.pop();
+                    RegionError::TooMany { limit: REGIONS_MAX.into() }
+                })?
+            }
+        };
+        let kind = if shared { 0 } else { KEY_ORDINARY };
+        let key = (random & !KEY_ORDINARY & !u64::from(REGIONS_MAX - 1)) | u64::from(slot) | kind;
+        let region = Registered { key, memory, access };
+        for connection in &self.connections {
+            publish(connection, &region);
+        }
+        self.regions[usize::from(slot)] = Some(region);
+        Ok(key)
+    }
+
+    /// A random number whose bits above the record are not all zero, so that a key is never 0.
+    fn draw(&mut self) -> Result<u64, RegionError> {
+        loop {
+            let Some(random) = self.random.pop() else {
+                let mut bytes = [0u8; KEYS_DRAWN_AT_ONCE * 8];
+                getrandom::fill(&mut bytes).map_err(|error| RegionError::System {
+                    what: "draw a region key",
+                    source: std::io::Error::other(error),
+                })?;
+                self.random.extend(
+                    bytes
+                        .chunks_exact(8)
+                        .map(|chunk| chunk.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte))),
+                );
+                continue;
+            };
+            if random & !KEY_ORDINARY & !u64::from(REGIONS_MAX - 1) != 0 {
+                return Ok(random);
+            }
+        }
+    }
+}

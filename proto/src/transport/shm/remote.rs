@@ -1,0 +1,233 @@
+//! The peer's regions, and leases of them: every access to the peer's memory is counted where the peer can see it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::super::{Access, Memory, PeerFault, RegionFault, RegionKey, RemoteRange, Span};
+use super::connection::Connection;
+use super::handshake::malformed;
+use super::layout::REGIONS_MAX;
+use super::map::{BadFile, Mapping, check_memory_file};
+
+// A region record, one cache line, at `Layout::record(owner, slot)`. The owner writes the first part, the other side the last.
+/// `u64`: the region's key; 0 when there is none.
+pub(super) const RECORD_KEY: usize = 0;
+/// `u64`: its address in the owner's process, for ordinary memory.
+pub(super) const RECORD_ADDRESS: usize = 8;
+/// `u64`: its length, bytes.
+pub(super) const RECORD_LEN: usize = 16;
+/// `u32`: its [`Access`].
+pub(super) const RECORD_ACCESS: usize = 24;
+/// `u32`: accesses in progress.
+pub(super) const RECORD_IN_USE: usize = 32;
+
+/// Set in the key of ordinary memory, reached by cross-memory attach.
+pub(super) const KEY_ORDINARY: u64 = 1 << 63;
+const KEY_SLOT_MASK: u64 = REGIONS_MAX as u64 - 1;
+/// Most address space that the regions of one peer may take here, bytes.
+const MAPPED_SIZE_MAX: u64 = 64 << 30;
+
+/// The record of a key.
+pub(super) fn key_slot(key: u64) -> u16 {
+    // Masked to 12 bits.
+    u16::try_from(key & KEY_SLOT_MASK).unwrap_or(0)
+}
+
+/// The peer's memory files that are mapped here, by record.
+#[derive(Default)]
+pub(super) struct RemoteRegions {
+    // Grows to the highest record in use: at most REGIONS_MAX.
+    slots: Vec<Option<RemoteRegion>>,
+    mapped_size: u64,
+}
+
+#[derive(Clone)]
+struct RemoteRegion {
+    key: u64,
+    len: u64,
+    access: Access,
+    /// Or why it could not be mapped, which is this side's trouble.
+    mapping: Result<Arc<Mapping>, i32>,
+}
+
+/// What a range of the peer's memory turned out to be.
+pub(super) enum Resolved {
+    /// Mapped here: the mapping, and the first byte in it.
+    Mapped(Arc<Mapping>, usize),
+    /// Ordinary memory: its address in the peer's process.
+    Ordinary(u64),
+}
+
+/// Why a range cannot be reached.
+#[derive(Debug)]
+pub(super) enum Unreachable {
+    /// The peer's fault.
+    Fault(RegionFault),
+    /// No region with this key has arrived yet.
+    Unknown,
+    /// This side's trouble.
+    System(std::io::Error),
+}
+
+impl RemoteRegions {
+    /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left.
+    pub(super) fn register(
+        &mut self,
+        key: u64,
+        (offset, len): (u64, u64),
+        access: Access,
+        file: Option<OwnedFd>,
+    ) -> Result<(), PeerFault> {
+        let slot = usize::from(key_slot(key));
+        let end = offset
+            .checked_add(len)
+            .ok_or_else(|| malformed("end of a region in its memory file", offset, u64::MAX - len))?;
+        if key & KEY_ORDINARY != 0 || key == 0 {
+            return Err(malformed("key of a region in a memory file", key, KEY_ORDINARY - 1));
+        }
+        if self.slots.get(slot).is_some_and(Option::is_some) {
+            return Err(malformed("region record, registered twice", slot as u64, REGIONS_MAX.into()));
+        }
+        if self.mapped_size.saturating_add(len) > MAPPED_SIZE_MAX {
+            return Err(malformed("bytes of registered regions", self.mapped_size + len, MAPPED_SIZE_MAX));
+        }
+        let mapping = map(file, offset, end, access)?;
+        if self.slots.len() <= slot {
+            self.slots.resize(slot + 1, None);
+        }
+        self.mapped_size += len;
+        self.slots[slot] = Some(RemoteRegion { key, len, access, mapping });
+        Ok(())
+    }
+
+    /// The peer ended a registration. Leases keep the mapping until they end.
+    pub(super) fn unregister(&mut self, key: u64) -> Result<(), PeerFault> {
+        match self.slots.get_mut(usize::from(key_slot(key))) {
+            Some(slot) if slot.as_ref().is_some_and(|region| region.key == key) => {
+                self.mapped_size -= slot.take().map_or(0, |region| region.len);
+                Ok(())
+            }
+            _ => Err(malformed("key of a region that ends", key, 0)),
+        }
+    }
+
+    /// Finds a range. A lease on it must be held already, so that what is found stays the peer's region.
+    pub(super) fn resolve(
+        &self,
+        connection: &Connection,
+        range: &RemoteRange,
+        access: Access,
+    ) -> Result<Resolved, Unreachable> {
+        let key = range.key.0;
+        if key & KEY_ORDINARY != 0 {
+            return resolve_ordinary(connection, range, access);
+        }
+        let region = self.slots.get(usize::from(key_slot(key))).and_then(Option::as_ref);
+        let region = region.filter(|region| region.key == key).ok_or(Unreachable::Unknown)?;
+        check(range, access, region.len, region.access)?;
+        match &region.mapping {
+            // In bounds of a mapping that exists, so it fits.
+            Ok(mapping) => {
+                Ok(Resolved::Mapped(Arc::clone(mapping), usize::try_from(range.offset).unwrap_or(0)))
+            }
+            Err(code) => Err(Unreachable::System(std::io::Error::from_raw_os_error(*code))),
+        }
+    }
+}
+
+fn map(
+    file: Option<OwnedFd>,
+    offset: u64,
+    end: u64,
+    access: Access,
+) -> Result<Result<Arc<Mapping>, i32>, PeerFault> {
+    let Some(file) = file else { return Ok(Err(libc::EMFILE)) };
+    match check_memory_file(file.as_fd(), end) {
+        Ok(()) => {}
+        Err(BadFile::Unsealed) => return Err(malformed("seals of a region's memory file", 0, 1)),
+        Err(BadFile::Short(size)) => return Err(malformed("end of a region in its memory file", end, size)),
+    }
+    let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
+    match Mapping::new(file.as_fd(), offset, len, access.contains(Access::REMOTE_WRITE)) {
+        Ok(mapping) => Ok(Ok(Arc::new(mapping))),
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+            Err(malformed("rights on a region's memory file", 0, access.bits().into()))
+        }
+        Err(error) => Ok(Err(error.raw_os_error().unwrap_or(libc::ENOMEM))),
+    }
+}
+
+/// The record was written by the peer and may change: private copies first. It can only ever lead into the peer's own memory.
+fn resolve_ordinary(
+    connection: &Connection,
+    range: &RemoteRange,
+    access: Access,
+) -> Result<Resolved, Unreachable> {
+    let record = connection.layout.record(connection.side.peer(), key_slot(range.key.0));
+    let address = connection.segment.long(record + RECORD_ADDRESS).load(Ordering::Relaxed);
+    let len = connection.segment.long(record + RECORD_LEN).load(Ordering::Relaxed);
+    let bits = connection.segment.word(record + RECORD_ACCESS).load(Ordering::Relaxed);
+    let rights = Access::from_bits_truncate(u8::try_from(bits & 3).unwrap_or(0));
+    check(range, access, len, rights)?;
+    let address = address.checked_add(range.offset).ok_or(Unreachable::Fault(RegionFault::OutOfBounds {
+        key: range.key,
+        offset: range.offset,
+        len: range.len,
+        region_len: len,
+    }))?;
+    Ok(Resolved::Ordinary(address))
+}
+
+fn check(range: &RemoteRange, access: Access, region_len: u64, rights: Access) -> Result<(), Unreachable> {
+    if !rights.contains(access) {
+        let access = match (access.contains(Access::REMOTE_READ), access.contains(Access::REMOTE_WRITE)) {
+            (true, true) => "remote read and write",
+            (false, true) => "remote write",
+            _ => "remote read",
+        };
+        return Err(Unreachable::Fault(RegionFault::Access { key: range.key, access }));
+    }
+    range.check_bounds(region_len).map_err(Unreachable::Fault)
+}
+
+/// Counts one access to a region of the peer, from before it looks the region up until it is done. The peer that takes a region away waits for it.
+pub(super) struct Lease {
+    connection: Arc<Connection>,
+    slot: u16,
+}
+
+impl Lease {
+    /// Begins an access; `None` when the peer has no such region (any more).
+    pub(super) fn begin(connection: &Arc<Connection>, key: RegionKey) -> Option<Self> {
+        let slot = key_slot(key.0);
+        let record = connection.layout.record(connection.side.peer(), slot);
+        // Counted first, then looked at; the owner takes the key away first, then looks at the count. One of the two sees the other.
+        connection.segment.word(record + RECORD_IN_USE).fetch_add(1, Ordering::SeqCst);
+        let lease = Self { connection: Arc::clone(connection), slot };
+        let live = connection.segment.long(record + RECORD_KEY).load(Ordering::SeqCst);
+        (live == key.0 && live != 0).then_some(lease)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let record = self.connection.layout.record(self.connection.side.peer(), self.slot);
+        self.connection.segment.word(record + RECORD_IN_USE).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Mapped memory of the peer, for as long as somebody here uses it.
+pub(super) struct LeasedMemory {
+    // Dropped in this order: the lease ends last.
+    pub(super) mapping: Arc<Mapping>,
+    pub(super) _lease: Lease,
+}
+
+#[allow(unsafe_code, reason = "implements Memory")]
+// SAFETY: the mapping neither moves nor shrinks while it is held; its file cannot shrink (checked when it was registered).
+unsafe impl Memory for LeasedMemory {
+    fn span(&self) -> Span<'_> {
+        self.mapping.span()
+    }
+}
