@@ -85,10 +85,10 @@ pub(crate) fn leftover_markers(text: &str) -> Vec<String> {
     let words = numbered(text).flat_map(|(number, line)| {
         WORDS.iter().filter(move |word| has_word(line, word)).map(move |word| format!("{number}: {word}"))
     });
-    let ignores = numbered(&code).zip(text.lines()).filter_map(|((number, code), line)| {
-        (code.contains("#[ignore") && !line.contains("#[ignore = \"needs "))
-            .then(|| format!("{number}: ignored without #[ignore = \"needs NAME\"]"))
-    });
+    let ignores = numbered(&code)
+        .zip(text.lines())
+        .filter(|((_, code), line)| code.contains("#[ignore") && !line.contains("#[ignore = \"needs "))
+        .map(|((number, _), _)| format!("{number}: ignored without #[ignore = \"needs NAME\"]"));
     macros.chain(words).chain(ignores).collect()
 }
 
