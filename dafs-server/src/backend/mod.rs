@@ -4,12 +4,24 @@
 //! ([`Storage::read_now`], [`Storage::write_now`]), and everything else submitted as an [`FsOp`] that completes now or later. Two backends stand behind it:
 //! `posix` (a directory, confined by `openat2`) and `mem` (memory).
 
+mod exports;
+mod nodes;
+mod paths;
+mod pool;
+mod posix;
+#[cfg(test)]
+mod tests;
+
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use dafs_proto::transport::{MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
     Attributes, DirEntry, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status, XattrSetMode,
+};
+
+pub use exports::{
+    Engine, ExportConfig, ExportKind, Exports, StorageConfig, StorageError, raise_open_files_limit,
 };
 
 /// An export, by its place in the configuration.
@@ -339,4 +351,34 @@ pub trait Storage {
 
     /// Changes when unstable data of this export may have been lost since: by a restart, or a failed write-back.
     fn verifier(&self, export: ExportId) -> u64;
+}
+
+/// The nodes that an operation begins at.
+fn nodes_of(op: &FsOp) -> (NodeId, Option<NodeId>) {
+    match op {
+        FsOp::Rename { from, to, .. } | FsOp::Link { from, to } => (from.node, Some(to.node)),
+        FsOp::Lookup { at, .. }
+        | FsOp::Open { at, .. }
+        | FsOp::Getattr { at, .. }
+        | FsOp::Setattr { at, .. }
+        | FsOp::Mkdir { at, .. }
+        | FsOp::Remove { at, .. }
+        | FsOp::Symlink { at, .. }
+        | FsOp::Readlink { at }
+        | FsOp::XattrRead { at, .. }
+        | FsOp::XattrWrite { at, .. }
+        | FsOp::XattrList { at }
+        | FsOp::XattrRemove { at, .. } => (at.node, None),
+        FsOp::Read { node, .. }
+        | FsOp::Write { node, .. }
+        | FsOp::Append { node, .. }
+        | FsOp::Commit { node, .. }
+        | FsOp::Truncate { node, .. }
+        | FsOp::Allocate { node, .. }
+        | FsOp::Punch { node, .. }
+        | FsOp::Seek { node, .. }
+        | FsOp::Hint { node, .. }
+        | FsOp::Readdir { node, .. }
+        | FsOp::Statfs { node } => (*node, None),
+    }
 }

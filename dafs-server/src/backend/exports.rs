@@ -1,0 +1,320 @@
+//! All exports of a server as one [`Storage`].
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::wire::{OpenFlags, Status};
+
+use super::pool::{Pool, Wake};
+use super::posix::{Attempt, Outcome, PosixExport, Task};
+use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
+
+/// An export to be served.
+#[derive(Clone, Debug)]
+pub struct ExportConfig {
+    /// Its name: the first part of a client's path.
+    pub name: String,
+    /// Where its files are.
+    pub kind: ExportKind,
+    /// Nothing in it can be changed.
+    pub read_only: bool,
+    /// Files bypass the page cache where requests are aligned for it.
+    pub direct_io: bool,
+}
+
+/// Where an export's files are.
+#[derive(Clone, Debug)]
+pub enum ExportKind {
+    /// In a directory of the server.
+    Posix(PathBuf),
+    /// In the server's memory.
+    Mem {
+        /// Bytes of data and names at most.
+        size_max: u64,
+    },
+}
+
+/// What carries out reads and writes that must wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring where the kernel grants it, else threads.
+    #[default]
+    Auto,
+    /// io_uring; starting fails without.
+    Uring,
+    /// Threads.
+    Pool,
+}
+
+/// Settings of the storage as a whole.
+#[derive(Clone, Debug)]
+pub struct StorageConfig {
+    /// What carries out reads and writes that must wait.
+    pub engine: Engine,
+    /// Threads for operations that may wait.
+    pub pool_threads: usize,
+    /// Reads and writes that wait in io_uring at a time; more are queued.
+    pub ring_entries: u32,
+    /// Replaces randomness (verifiers), for simulation.
+    pub seed: Option<u64>,
+}
+
+impl Default for StorageConfig {
+    fn default() -> Self {
+        Self { engine: Engine::Auto, pool_threads: 4, ring_entries: 256, seed: None }
+    }
+}
+
+/// Why exports cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// The directory of an export cannot be used.
+    #[error("export {name:?}: cannot open the directory {}: {error}", path.display())]
+    Root {
+        /// The export.
+        name: String,
+        /// Its directory.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// Two exports of one name, or more than an id can count.
+    #[error("export {name:?}: give every export its own name (65,535 at most)")]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// io_uring was demanded.
+    #[error("io_uring is not available ({error}): choose the engine `auto` or `pool`")]
+    Uring {
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// The system has no more descriptors or randomness.
+    #[error("cannot set up storage: {0}")]
+    System(std::io::Error),
+}
+
+/// All exports and what is open in them.
+pub struct Exports {
+    exports: Vec<Export>,
+    waiting: Option<Waiting>,
+    finished: Vec<Finished>,
+}
+
+struct Export {
+    name: String,
+    read_only: bool,
+    backend: Backend,
+}
+
+enum Backend {
+    Posix(PosixExport),
+}
+
+/// What a thread hands back.
+type Finished = (OpToken, ExportId, Result<Outcome, Status>);
+
+/// Threads and descriptors; only where an export may wait.
+struct Waiting {
+    pool: Pool<Finished>,
+    wake: Arc<Wake>,
+}
+
+impl Exports {
+    /// Opens all exports.
+    pub fn new(exports: Vec<ExportConfig>, config: &StorageConfig) -> Result<Self, StorageError> {
+        let mut made: Vec<Export> = Vec::with_capacity(exports.len());
+        for (index, export) in exports.into_iter().enumerate() {
+            let duplicate = || StorageError::Duplicate { name: export.name.clone() };
+            let id = ExportId(u16::try_from(index).map_err(|_| duplicate())?);
+            if made.iter().any(|other| other.name == export.name) {
+                return Err(duplicate());
+            }
+            let verifier = verifier(config, id)?;
+            let backend = match &export.kind {
+                ExportKind::Posix(path) => Backend::Posix(PosixExport::open(id, path, &export, verifier)?),
+                ExportKind::Mem { .. } => {
+                    let error = std::io::Error::from(std::io::ErrorKind::Unsupported);
+                    return Err(StorageError::System(error));
+                }
+            };
+            made.push(Export { name: export.name, read_only: export.read_only, backend });
+        }
+        let waits = made.iter().any(|export| matches!(export.backend, Backend::Posix(_)));
+        let waiting = if waits { Some(Waiting::new(config)?) } else { None };
+        Ok(Self { exports: made, waiting, finished: Vec::new() })
+    }
+
+    /// Nodes open in an export, its root not counted.
+    pub fn open_count(&self, export: ExportId) -> usize {
+        match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
+            Some(Backend::Posix(posix)) => posix.open_count(),
+            None => 0,
+        }
+    }
+
+    fn backend(&mut self, export: ExportId) -> Option<&mut Export> {
+        self.exports.get_mut(usize::from(export.0))
+    }
+}
+
+/// Raises the limit of open files to what the process may have; answers it.
+#[allow(unsafe_code, reason = "getrlimit and setrlimit")]
+pub fn raise_open_files_limit() -> std::io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is live.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the structure is live.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(limit.rlim_cur)
+}
+
+fn verifier(config: &StorageConfig, id: ExportId) -> Result<u64, StorageError> {
+    match config.seed {
+        Some(seed) => Ok(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(id.0) << 48)),
+        None => getrandom::u64().map_err(|error| StorageError::System(std::io::Error::other(error))),
+    }
+}
+
+impl Waiting {
+    fn new(config: &StorageConfig) -> Result<Self, StorageError> {
+        let wake = Arc::new(Wake::new().map_err(StorageError::System)?);
+        Ok(Self { pool: Pool::new(config.pool_threads, Arc::clone(&wake)), wake })
+    }
+
+    fn submit(&mut self, token: OpToken, export: ExportId, task: Task) -> Submitted {
+        match self.pool.submit(Box::new(move || (token, export, task.run()))) {
+            Ok(()) => Submitted::Pending,
+            Err(()) => Submitted::Done(Err(Status::AGAIN)),
+        }
+    }
+}
+
+/// The operation changes something.
+fn changes(op: &FsOp) -> bool {
+    match op {
+        FsOp::Open { flags, .. } => {
+            flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE)
+        }
+        FsOp::Lookup { .. }
+        | FsOp::Getattr { .. }
+        | FsOp::Read { .. }
+        | FsOp::Seek { .. }
+        | FsOp::Hint { .. }
+        | FsOp::Readdir { .. }
+        | FsOp::Readlink { .. }
+        | FsOp::XattrRead { .. }
+        | FsOp::XattrList { .. }
+        | FsOp::Commit { .. }
+        | FsOp::Statfs { .. } => false,
+        _ => true,
+    }
+}
+
+impl Storage for Exports {
+    fn export(&self, name: &str) -> Option<ExportId> {
+        let index = self.exports.iter().position(|export| export.name == name)?;
+        u16::try_from(index).ok().map(ExportId)
+    }
+
+    fn root(&self, export: ExportId) -> NodeId {
+        match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
+            Some(Backend::Posix(posix)) => posix.root(),
+            None => NodeId { export, index: 0, generation: 0 },
+        }
+    }
+
+    fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+        match self.exports.get_mut(usize::from(node.export.0)).map(|export| &mut export.backend) {
+            Some(Backend::Posix(posix)) => posix.read_now(node, offset, into),
+            None => Err(NowError::Failed(Status::BAD_HANDLE)),
+        }
+    }
+
+    fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
+        let Some(export) = self.backend(node.export) else {
+            return Err(NowError::Failed(Status::BAD_HANDLE));
+        };
+        if export.read_only {
+            return Err(NowError::Failed(Status::READ_ONLY));
+        }
+        match &mut export.backend {
+            Backend::Posix(posix) => posix.write_now(node, offset, from),
+        }
+    }
+
+    fn map(&mut self, _node: NodeId, _offset: u64, _len: usize) -> Option<MemoryRef> {
+        None
+    }
+
+    fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
+        let (first, second) = nodes_of(&op);
+        if second.is_some_and(|second| second.export != first.export) {
+            return Submitted::Done(Err(Status::CROSS_DEVICE));
+        }
+        let Some(export) = self.exports.get_mut(usize::from(first.export.0)) else {
+            return Submitted::Done(Err(Status::BAD_HANDLE));
+        };
+        if export.read_only && changes(&op) {
+            return Submitted::Done(Err(Status::READ_ONLY));
+        }
+        match &mut export.backend {
+            Backend::Posix(posix) => match (posix.attempt(identity, op), &mut self.waiting) {
+                (Attempt::Done(result), _) => Submitted::Done(result),
+                (Attempt::Job(task) | Attempt::Data(task), Some(waiting)) => {
+                    waiting.submit(token, first.export, task)
+                }
+                (_, None) => Submitted::Done(Err(Status::NOT_SUPPORTED)),
+            },
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.pool.flush();
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
+        let Some(waiting) = &mut self.waiting else { return };
+        waiting.wake.lower();
+        waiting.pool.poll(&mut self.finished);
+        for (token, export, result) in self.finished.drain(..) {
+            let result = match self.exports.get_mut(usize::from(export.0)).map(|export| &mut export.backend) {
+                Some(Backend::Posix(posix)) => result.and_then(|outcome| posix.enter(outcome)),
+                None => Err(Status::BAD_HANDLE),
+            };
+            done.push((token, result));
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.waiting.as_ref().map_or(0, |waiting| waiting.pool.pending())
+    }
+
+    fn close(&mut self, node: NodeId) {
+        let Some(export) = self.exports.get_mut(usize::from(node.export.0)) else { return };
+        match &mut export.backend {
+            Backend::Posix(posix) => drop(posix.close(node)),
+        }
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        self.waiting.iter().map(|waiting| waiting.wake.raw_fd()).collect()
+    }
+
+    fn verifier(&self, export: ExportId) -> u64 {
+        match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
+            Some(Backend::Posix(posix)) => posix.verifier(),
+            None => 0,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Threads for operations that may wait.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Jobs that wait or run at most; above it the caller says that the server is busy.
+pub(super) const JOBS_MAX: usize = 16_384;
+
+/// A counter that the event loop watches; written once until it is drained.
+pub(super) struct Wake {
+    fd: OwnedFd,
+    raised: AtomicBool,
+}
+
+impl Wake {
+    /// Makes the eventfd.
+    #[allow(unsafe_code, reason = "eventfd")]
+    pub(super) fn new() -> std::io::Result<Self> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made this descriptor for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, raised: AtomicBool::new(false) })
+    }
+
+    /// Makes the descriptor readable.
+    #[allow(unsafe_code, reason = "write to an eventfd")]
+    pub(super) fn raise(&self) {
+        if !self.raised.swap(true, Ordering::AcqRel) {
+            let one = 1u64;
+            // SAFETY: eight bytes are passed, as an eventfd wants.
+            unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+
+    /// To be called before collecting what was announced; whether anything was.
+    pub(super) fn lower(&self) -> bool {
+        let raised = self.raised.load(Ordering::Relaxed);
+        if raised {
+            self.drain();
+            self.raised.store(false, Ordering::Release);
+            // A raise between the two saw `true` and wrote nothing: what it announced is collected after this.
+        }
+        raised
+    }
+
+    /// Makes the descriptor unreadable, whoever wrote to it (the kernel, where it was given it).
+    #[allow(unsafe_code, reason = "read of an eventfd")]
+    pub(super) fn drain(&self) {
+        let mut count = 0u64;
+        // SAFETY: eight bytes of room are passed.
+        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+
+    /// What to watch.
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.fd.as_fd().as_raw_fd()
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+type Job<T> = Box<dyn FnOnce() -> T + Send>;
+
+/// A fixed number of threads, a bounded queue, results for one collector.
+pub(super) struct Pool<T: Send + 'static> {
+    shared: Arc<Shared<T>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Submitted since the last flush.
+    staged: Vec<Job<T>>,
+    /// Invariant: <= `JOBS_MAX`.
+    pending_count: usize,
+    thread_count: usize,
+}
+
+struct Shared<T> {
+    queue: Mutex<Queue<T>>,
+    work: Condvar,
+    done: Mutex<Vec<T>>,
+    wake: Arc<Wake>,
+}
+
+struct Queue<T> {
+    jobs: VecDeque<Job<T>>,
+    idle_count: usize,
+    closing: bool,
+}
+
+impl<T: Send + 'static> Pool<T> {
+    /// A pool of `thread_count` threads (at least one), started with the first job; results raise `wake`.
+    pub(super) fn new(thread_count: usize, wake: Arc<Wake>) -> Self {
+        let queue = Queue { jobs: VecDeque::new(), idle_count: 0, closing: false };
+        let shared =
+            Shared { queue: Mutex::new(queue), work: Condvar::new(), done: Mutex::new(Vec::new()), wake };
+        Self {
+            shared: Arc::new(shared),
+            threads: Vec::new(),
+            staged: Vec::new(),
+            pending_count: 0,
+            thread_count: thread_count.max(1),
+        }
+    }
+
+    /// Takes a job, to be started with the next [`Pool::flush`]; `Err` when full, or no thread can be started.
+    pub(super) fn submit(&mut self, job: Job<T>) -> Result<(), ()> {
+        if self.pending_count >= JOBS_MAX {
+            return Err(());
+        }
+        if self.threads.len() < self.thread_count && self.threads.len() <= self.pending_count {
+            self.start_thread();
+        }
+        if self.threads.is_empty() {
+            return Err(());
+        }
+        self.staged.push(job);
+        self.pending_count += 1;
+        Ok(())
+    }
+
+    /// Starts what was submitted.
+    pub(super) fn flush(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        let wake_count = {
+            let mut queue = lock(&self.shared.queue);
+            let wake_count = queue.idle_count.min(self.staged.len());
+            queue.jobs.extend(self.staged.drain(..));
+            wake_count
+        };
+        for _ in 0..wake_count {
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// Collects results.
+    pub(super) fn poll(&mut self, done: &mut Vec<T>) {
+        if self.pending_count == 0 {
+            return;
+        }
+        let before = done.len();
+        done.append(&mut lock(&self.shared.done));
+        self.pending_count -= done.len() - before;
+    }
+
+    /// Jobs submitted and not collected.
+    pub(super) fn pending(&self) -> usize {
+        self.pending_count
+    }
+
+    fn start_thread(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let name = format!("dafs-disk-{}", self.threads.len());
+        match std::thread::Builder::new().name(name).spawn(move || run(&shared)) {
+            Ok(thread) => self.threads.push(thread),
+            Err(error) => {
+                tracing::warn!(%error, threads = self.threads.len(), "cannot start a storage thread")
+            }
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Pool<T> {
+    fn drop(&mut self) {
+        lock(&self.shared.queue).closing = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs jobs until the pool closes and none is left.
+fn run<T>(shared: &Shared<T>) {
+    let mut queue = lock(&shared.queue);
+    loop {
+        if let Some(job) = queue.jobs.pop_front() {
+            drop(queue);
+            let result = job();
+            lock(&shared.done).push(result);
+            shared.wake.raise();
+            queue = lock(&shared.queue);
+        } else if queue.closing {
+            return;
+        } else {
+            queue.idle_count += 1;
+            queue = shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.idle_count -= 1;
+        }
+    }
+}
+
+/// Queues stay consistent at every step, so a panic elsewhere does not spoil them.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

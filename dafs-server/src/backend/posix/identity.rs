@@ -1,0 +1,137 @@
+//! Acting as a client's user: the calling thread's file-system user, group and groups.
+//!
+//! Linux keeps these per thread; the C library's `setgroups` would change all threads, so the system call itself is made. A user other than 0 drops the
+//! capabilities that override file permissions with it, and gets them back with user 0.
+#![allow(unsafe_code, reason = "per-thread credentials have no safe wrapper")]
+
+use std::cell::RefCell;
+
+use dafs_proto::wire::Status;
+use tracing::error;
+
+use super::super::Identity;
+
+/// What the process was started as.
+pub(super) struct Identities {
+    /// The process may take other identities.
+    privileged: bool,
+    own: Identity,
+}
+
+/// Restores the process's own identity on this thread when dropped.
+pub(super) struct Acting<'a> {
+    identities: Option<&'a Identities>,
+}
+
+thread_local! {
+    /// What this thread acts as; `None` for the process's own identity.
+    static CURRENT: RefCell<Option<Identity>> = const { RefCell::new(None) };
+    /// This thread has its own umask, 0.
+    static PREPARED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+impl Identities {
+    /// Reads what the process may do.
+    pub(super) fn of_process() -> Self {
+        // SAFETY: no memory is passed.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let mut groups = vec![0u32; 65_536];
+        // SAFETY: the buffer is as long as said.
+        let count = unsafe { libc::getgroups(65_536, groups.as_mut_ptr()) };
+        groups.truncate(usize::try_from(count).unwrap_or(0));
+        Self { privileged: may_change_identity(), own: Identity { uid, gid, groups: groups.into() } }
+    }
+
+    /// Makes this thread act as `identity` until the guard goes; as the process itself where it is not privileged.
+    pub(super) fn act_as(&self, identity: &Identity) -> Result<Acting<'_>, Status> {
+        PREPARED.with(|prepared| {
+            if !prepared.get() {
+                own_umask();
+                prepared.set(true);
+            }
+        });
+        // Root's groups decide nothing.
+        let own = !self.privileged
+            || (identity.uid == 0 && identity.gid == 0 && self.own.uid == 0 && self.own.gid == 0);
+        if own {
+            self.restore();
+            return Ok(Acting { identities: None });
+        }
+        if CURRENT.with(|current| current.borrow().as_ref() == Some(identity)) {
+            return Ok(Acting { identities: Some(self) });
+        }
+        // From user 0, so that capabilities are the process's own while changing.
+        self.restore();
+        let acting = Acting { identities: Some(self) };
+        // Recorded first: whatever was changed before a failure is then undone.
+        CURRENT.with(|current| *current.borrow_mut() = Some(identity.clone()));
+        if change(identity) { Ok(acting) } else { Err(Status::PERMISSION) }
+    }
+
+    fn restore(&self) {
+        if CURRENT.with(|current| current.borrow().is_none()) {
+            return;
+        }
+        if change(&self.own) {
+            CURRENT.with(|current| *current.borrow_mut() = None);
+        } else {
+            error!(
+                "cannot return to the server's own user and groups; will be tried again before the next operation"
+            );
+        }
+    }
+}
+
+impl Acting<'_> {
+    /// Leaves the identity on the thread: for pool threads, whose next operation often has the same one.
+    pub(super) fn keep(mut self) {
+        self.identities = None;
+    }
+}
+
+impl Drop for Acting<'_> {
+    fn drop(&mut self) {
+        if let Some(identities) = self.identities {
+            identities.restore();
+        }
+    }
+}
+
+/// Whether all of it took effect.
+fn change(identity: &Identity) -> bool {
+    let count = identity.groups.len();
+    // SAFETY: the list is as long as said.
+    let groups = unsafe { libc::syscall(libc::SYS_setgroups, count, identity.groups.as_ptr()) };
+    groups == 0 && set_fs_id(libc::SYS_setfsgid, identity.gid) && set_fs_id(libc::SYS_setfsuid, identity.uid)
+}
+
+/// These calls answer the former id and never an error, so ask again.
+fn set_fs_id(call: libc::c_long, id: u32) -> bool {
+    // SAFETY: no memory is passed.
+    unsafe {
+        libc::syscall(call, libc::c_ulong::from(id));
+        libc::syscall(call, libc::c_ulong::from(u32::MAX)) == libc::c_long::from(id)
+    }
+}
+
+/// Modes are used as given: this thread's umask becomes 0, without touching the others' where the kernel allows that.
+fn own_umask() {
+    // SAFETY: no memory is passed; what is no longer shared is the working directory and the umask, which nothing here relies on.
+    unsafe {
+        libc::unshare(libc::CLONE_FS);
+        libc::umask(0);
+    }
+}
+
+/// CAP_SETUID and CAP_SETGID are in effect.
+fn may_change_identity() -> bool {
+    const CAP_SETGID: u64 = 1 << 6;
+    const CAP_SETUID: u64 = 1 << 7;
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    effective & (CAP_SETGID | CAP_SETUID) == CAP_SETGID | CAP_SETUID
+}

@@ -1,0 +1,313 @@
+//! An export that is a directory of the server.
+//!
+//! Every path is resolved by the kernel beneath a descriptor of the export (`openat2`); operations on a name open its directory that way and then act on the last
+//! part alone. What may wait runs on the pool's threads; what cannot runs at once on the loop's.
+
+mod class;
+mod data;
+mod identity;
+mod namespace;
+mod readdir;
+mod resolve;
+pub(super) mod sys;
+mod xattr;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dafs_proto::transport::Span;
+use dafs_proto::wire::{Attributes, FileKind, Status};
+
+use super::nodes::NodeTable;
+use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError};
+use class::{Classes, FsClass};
+use data::{Inodes, Throttle};
+use identity::Identities;
+pub(super) use resolve::Where;
+
+/// What all threads know of an export.
+pub(super) struct Shared {
+    root: Arc<Node>,
+    identities: Identities,
+    classes: Classes,
+    inodes: Inodes,
+    verifier: AtomicU64,
+    direct_io: bool,
+    direct_io_noted: AtomicBool,
+}
+
+/// Something open. The descriptors close when the last operation on it has finished.
+pub(super) struct Node {
+    fd: OwnedFd,
+    /// With `fd` opened for direct I/O: the same file through the page cache, for what is not aligned.
+    direct: Option<Direct>,
+    kind: FileKind,
+    dev: u64,
+    ino: u64,
+    class: Arc<FsClass>,
+    /// Data access was asked for: `fd` is more than a name.
+    opened: bool,
+    /// Opened with the wish to create: its name is made durable with the first full commit.
+    name_unsynced: AtomicBool,
+    /// Held while the descriptor's own position is in use (directories, appends).
+    position: Mutex<()>,
+}
+
+/// The two sides of a file opened for direct I/O.
+struct Direct {
+    buffered: OwnedFd,
+    memory_alignment: usize,
+    offset_alignment: u64,
+}
+
+impl Node {
+    /// Serves everything but aligned direct I/O.
+    fn buffered_fd(&self) -> BorrowedFd<'_> {
+        self.direct.as_ref().map_or(self.fd.as_fd(), |direct| direct.buffered.as_fd())
+    }
+}
+
+/// What an operation gave, before the loop has given it its place.
+pub(super) enum Outcome {
+    /// The reply.
+    Reply(FsReply),
+    /// A node to be entered in the table.
+    Opened(Box<Node>, Attributes),
+}
+
+/// What became of an attempt on the loop's thread.
+pub(super) enum Attempt {
+    /// It is done.
+    Done(Result<FsReply, Status>),
+    /// It may wait: run this on another thread.
+    Job(Task),
+    /// Data that must wait: for the ring, or this on another thread.
+    Data(Task),
+}
+
+/// An operation with the nodes it needs, for any thread.
+pub(super) struct Task {
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+    second: Option<Arc<Node>>,
+    identity: Identity,
+    op: FsOp,
+}
+
+impl Task {
+    /// Runs it to its end; may wait.
+    pub(super) fn run(self) -> Result<Outcome, Status> {
+        let acting = if needs_identity(&self.op) {
+            Some(self.shared.identities.act_as(&self.identity)?)
+        } else {
+            None
+        };
+        let result = self.execute(Where::AnyThread);
+        if let Some(acting) = acting {
+            acting.keep();
+        }
+        result
+    }
+
+    fn execute(&self, place: Where) -> Result<Outcome, Status> {
+        let scope = resolve::Scope { shared: &self.shared, place };
+        match &self.op {
+            FsOp::Lookup { .. } | FsOp::Open { .. } | FsOp::Getattr { .. } | FsOp::Setattr { .. } => {
+                namespace::access(&scope, &self.node, &self.op)
+            }
+            FsOp::Read { .. }
+            | FsOp::Write { .. }
+            | FsOp::Append { .. }
+            | FsOp::Commit { .. }
+            | FsOp::Truncate { .. }
+            | FsOp::Allocate { .. }
+            | FsOp::Punch { .. }
+            | FsOp::Seek { .. }
+            | FsOp::Hint { .. } => data::execute(&scope, &self.node, &self.op).map(Outcome::Reply),
+            FsOp::Readdir { cookie, size_max, attributes, .. } => {
+                readdir::read(&scope, &self.node, *cookie, *size_max, *attributes).map(Outcome::Reply)
+            }
+            FsOp::XattrRead { .. }
+            | FsOp::XattrWrite { .. }
+            | FsOp::XattrList { .. }
+            | FsOp::XattrRemove { .. } => {
+                xattr::execute(&scope, &self.node, &self.identity, &self.op).map(Outcome::Reply)
+            }
+            FsOp::Statfs { .. } => {
+                Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(self.node.fd.as_fd())?.1)))
+            }
+            _ => namespace::change(&scope, &self.node, self.second.as_ref(), &self.op).map(Outcome::Reply),
+        }
+    }
+}
+
+/// Operations on open data were permitted when it was opened.
+fn needs_identity(op: &FsOp) -> bool {
+    !matches!(
+        op,
+        FsOp::Read { .. }
+            | FsOp::Write { .. }
+            | FsOp::Append { .. }
+            | FsOp::Commit { .. }
+            | FsOp::Truncate { .. }
+            | FsOp::Allocate { .. }
+            | FsOp::Punch { .. }
+            | FsOp::Seek { .. }
+            | FsOp::Hint { .. }
+            | FsOp::Statfs { .. }
+    )
+}
+
+/// A directory export, driven by the loop's thread.
+pub(super) struct PosixExport {
+    shared: Arc<Shared>,
+    nodes: NodeTable<Arc<Node>>,
+    throttle: Throttle,
+}
+
+impl PosixExport {
+    /// Opens the directory.
+    pub(super) fn open(
+        id: ExportId,
+        path: &Path,
+        config: &ExportConfig,
+        verifier: u64,
+    ) -> Result<Self, StorageError> {
+        let failed = |error: std::io::Error| StorageError::Root {
+            name: config.name.clone(),
+            path: path.to_owned(),
+            error,
+        };
+        let root = std::fs::File::open(path).map_err(failed)?;
+        let root = OwnedFd::from(root);
+        let errno = |errno: sys::Errno| failed(std::io::Error::from_raw_os_error(errno.0));
+        let attributes = sys::fstat(root.as_fd()).map_err(errno)?;
+        if attributes.kind != FileKind::Directory {
+            return Err(failed(std::io::Error::from_raw_os_error(libc::ENOTDIR)));
+        }
+        let classes = Classes::default();
+        let class = classes.of(root.as_fd(), attributes.fs_id);
+        let root = Arc::new(Node {
+            fd: root,
+            direct: None,
+            kind: FileKind::Directory,
+            dev: attributes.fs_id,
+            ino: attributes.file_id,
+            class,
+            // As whom it was opened decides nothing for clients.
+            opened: false,
+            name_unsynced: AtomicBool::new(false),
+            position: Mutex::new(()),
+        });
+        let shared = Shared {
+            root: Arc::clone(&root),
+            identities: Identities::of_process(),
+            classes,
+            inodes: Inodes::default(),
+            verifier: AtomicU64::new(verifier),
+            direct_io: config.direct_io,
+            direct_io_noted: AtomicBool::new(false),
+        };
+        Ok(Self { shared: Arc::new(shared), nodes: NodeTable::new(id, root), throttle: Throttle::default() })
+    }
+
+    /// The export's root.
+    pub(super) fn root(&self) -> NodeId {
+        self.nodes.root()
+    }
+
+    /// See [`super::Storage::verifier`].
+    pub(super) fn verifier(&self) -> u64 {
+        self.shared.verifier.load(Ordering::Acquire)
+    }
+
+    /// Open nodes, the root not counted.
+    pub(super) fn open_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// See [`super::Storage::read_now`].
+    pub(super) fn read_now(&self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+        match self.nodes.get(node) {
+            Some(node) => data::read_now(node, offset, into),
+            None => Err(NowError::Failed(Status::BAD_HANDLE)),
+        }
+    }
+
+    /// See [`super::Storage::write_now`].
+    pub(super) fn write_now(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        from: &[Span<'_>],
+    ) -> Result<usize, NowError> {
+        match self.nodes.get(node) {
+            Some(node) => data::write_now(node, &mut self.throttle, offset, from),
+            None => Err(NowError::Failed(Status::BAD_HANDLE)),
+        }
+    }
+
+    /// Does the operation if that needs no waiting.
+    pub(super) fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
+        let (first, second) = super::nodes_of(&op);
+        let Some(node) = self.nodes.get(first) else { return Attempt::Done(Err(Status::BAD_HANDLE)) };
+        let second = match second.map(|id| self.nodes.get(id)) {
+            Some(None) => return Attempt::Done(Err(Status::BAD_HANDLE)),
+            Some(Some(node)) => Some(Arc::clone(node)),
+            None => None,
+        };
+        let task = Task {
+            shared: Arc::clone(&self.shared),
+            node: Arc::clone(node),
+            second,
+            identity: identity.clone(),
+            op,
+        };
+        let place = resolve::place(&task.node.class, &task.op);
+        if let Some(place) = place {
+            let acting = if needs_identity(&task.op) {
+                match self.shared.identities.act_as(identity) {
+                    Ok(acting) => Some(acting),
+                    Err(status) => return Attempt::Done(Err(status)),
+                }
+            } else {
+                None
+            };
+            let result = task.execute(place);
+            drop(acting);
+            match result {
+                Ok(outcome) => return Attempt::Done(self.enter(outcome)),
+                // Not in the kernel's caches, or it crosses into another file system.
+                Err(Status::AGAIN | Status::CROSS_DEVICE) => {}
+                Err(status) => return Attempt::Done(Err(status)),
+            }
+        }
+        match task.op {
+            FsOp::Read { .. } | FsOp::Write { .. } => Attempt::Data(task),
+            _ => Attempt::Job(task),
+        }
+    }
+
+    /// Gives a finished operation's node its place.
+    pub(super) fn enter(&mut self, outcome: Outcome) -> Result<FsReply, Status> {
+        match outcome {
+            Outcome::Reply(reply) => Ok(reply),
+            Outcome::Opened(node, attributes) => {
+                let id = self.nodes.insert(Arc::new(*node)).ok_or(Status::TOO_MANY_OPEN)?;
+                Ok(FsReply::Node(id, attributes))
+            }
+        }
+    }
+
+    /// Takes a node out of the table. What it gives back may take long to drop (the last name of a large file is gone): not on the loop.
+    pub(super) fn close(&mut self, node: NodeId) -> Option<Arc<Node>> {
+        let node = self.nodes.remove(node)?;
+        let slow = node.kind == FileKind::File
+            && node.opened
+            && !node.class.memory
+            && (!node.class.local || sys::fstat(node.fd.as_fd()).is_ok_and(|a| a.links == 0));
+        slow.then_some(node)
+    }
+}

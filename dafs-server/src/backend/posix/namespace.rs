@@ -1,0 +1,278 @@
+//! Names and attributes.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
+
+use super::super::{FsOp, FsReply};
+use super::resolve::Scope;
+use super::sys::{self, CPath, Errno};
+use super::{Direct, Node, Outcome, data};
+
+/// Lookup, open, and attributes.
+pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<Outcome, Status> {
+    match op {
+        FsOp::Lookup { at, follow } => {
+            let fd = scope.name(node, &at.path, *follow)?;
+            let attributes = sys::fstat(fd.as_fd())?;
+            let node = scope.node(fd, &attributes, false);
+            Ok(Outcome::Opened(Box::new(node), attributes))
+        }
+        FsOp::Open { at, flags, mode } => {
+            let (node, attributes) = open(scope, node, &at.path, *flags, *mode)?;
+            Ok(Outcome::Opened(Box::new(node), attributes))
+        }
+        FsOp::Getattr { at, follow } => {
+            let attributes = if at.path.is_empty() {
+                sys::fstat(node.fd.as_fd())?
+            } else {
+                sys::fstat(scope.name(node, &at.path, *follow)?.as_fd())?
+            };
+            Ok(Outcome::Reply(FsReply::Attributes(attributes)))
+        }
+        FsOp::Setattr { at, follow, set } => {
+            let attributes = if at.path.is_empty() {
+                set_attributes(node.fd.as_fd(), set)?
+            } else {
+                set_attributes(scope.name(node, &at.path, *follow)?.as_fd(), set)?
+            };
+            Ok(Outcome::Reply(FsReply::Attributes(attributes)))
+        }
+        _ => Err(Status::INVALID),
+    }
+}
+
+/// What makes, moves or removes names.
+pub(super) fn change(
+    scope: &Scope<'_>,
+    node: &Arc<Node>,
+    second: Option<&Arc<Node>>,
+    op: &FsOp,
+) -> Result<FsReply, Status> {
+    match op {
+        FsOp::Mkdir { at, mode } => {
+            let (parent, name) = scope.parent(node, &at.path, true)?;
+            sys::mkdirat(parent.as_fd(), &name, mode & 0o1777)?;
+            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), &name)?))
+        }
+        FsOp::Remove { at, directory } => {
+            let (parent, name) = scope.parent(node, &at.path, *directory)?;
+            sys::unlinkat(parent.as_fd(), &name, *directory)?;
+            Ok(FsReply::Done)
+        }
+        FsOp::Rename { from, to, replace } => {
+            let target = second.ok_or(Status::INVALID)?;
+            let (from_parent, from_name) = scope.parent(node, &from.path, false)?;
+            let (to_parent, to_name) = scope.parent(target, &to.path, false)?;
+            sys::renameat2((from_parent.as_fd(), &from_name), (to_parent.as_fd(), &to_name), *replace)?;
+            Ok(FsReply::Done)
+        }
+        FsOp::Link { from, to } => {
+            let target = second.ok_or(Status::INVALID)?;
+            let (parent, name) = scope.parent(target, &to.path, false)?;
+            if from.path.is_empty() {
+                sys::link_fd(node.buffered_fd(), (parent.as_fd(), &name))?;
+            } else {
+                let (from_parent, from_name) = scope.parent(node, &from.path, false)?;
+                sys::linkat((from_parent.as_fd(), &from_name), (parent.as_fd(), &name))?;
+            }
+            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), &name)?))
+        }
+        FsOp::Symlink { target, at } => {
+            let (parent, name) = scope.parent(node, &at.path, false)?;
+            if target.len() >= PATH_SIZE_MAX {
+                return Err(Status::NAME_TOO_LONG);
+            }
+            let target = CPath::new(target).ok_or(Status::INVALID)?;
+            sys::symlinkat(&target, parent.as_fd(), &name)?;
+            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), &name)?))
+        }
+        FsOp::Readlink { at } => {
+            let opened;
+            let fd = if at.path.is_empty() {
+                node.fd.as_fd()
+            } else {
+                opened = scope.name(node, &at.path, false)?;
+                opened.as_fd()
+            };
+            if sys::fstat(fd)?.kind != FileKind::Symlink {
+                return Err(Status::INVALID);
+            }
+            Ok(FsReply::Bytes(sys::readlinkat(fd, &CPath::from_cstr(c""))?))
+        }
+        _ => Err(Status::INVALID),
+    }
+}
+
+impl Scope<'_> {
+    /// A descriptor that only names; `path` empty for the node itself.
+    pub(super) fn name(&self, node: &Node, path: &[u8], follow: bool) -> Result<OwnedFd, Status> {
+        if path.is_empty() {
+            return Ok(sys::open_trusted(&CPath::of_fd(node.fd.as_fd()), libc::O_PATH)?);
+        }
+        self.open(node, path, libc::O_PATH | if follow { 0 } else { libc::O_NOFOLLOW }, 0)
+    }
+
+    fn node(&self, fd: OwnedFd, attributes: &Attributes, opened: bool) -> Node {
+        let class = self.shared.classes.of(fd.as_fd(), attributes.fs_id);
+        Node {
+            fd,
+            direct: None,
+            kind: attributes.kind,
+            dev: attributes.fs_id,
+            ino: attributes.file_id,
+            class,
+            opened,
+            name_unsynced: AtomicBool::new(false),
+            position: Mutex::new(()),
+        }
+    }
+}
+
+fn open(
+    scope: &Scope<'_>,
+    node: &Node,
+    path: &[u8],
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<(Node, Attributes), Status> {
+    // A FIFO must not wait for its other end.
+    let system = system_flags(flags)? | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let fd = if path.is_empty() {
+        reopen(node, flags, system)?
+    } else {
+        scope.open(node, path, system, mode & 0o7777)?
+    };
+    let attributes = sys::fstat(fd.as_fd())?;
+    match attributes.kind {
+        FileKind::File => {}
+        FileKind::Directory => return Ok((scope.node(fd, &attributes, true), attributes)),
+        // Devices, FIFOs and sockets would reach beyond the file system.
+        _ => return Err(Status::NOT_SUPPORTED),
+    }
+    sys::clear_nonblocking(fd.as_fd(), false)?;
+    let direct = if scope.shared.direct_io || flags.contains(OpenFlags::DIRECT_IO) {
+        open_direct(scope, &fd, system)?
+    } else {
+        None
+    };
+    let mut node = scope.node(fd, &attributes, true);
+    node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
+    if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {
+        let buffered = std::mem::replace(&mut node.fd, direct_fd);
+        node.direct = Some(Direct { buffered, memory_alignment, offset_alignment });
+    }
+    Ok((node, attributes))
+}
+
+fn system_flags(flags: OpenFlags) -> Result<i32, Status> {
+    let access = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
+        (true, true) => libc::O_RDWR,
+        (false, true) => libc::O_WRONLY,
+        (true, false) => libc::O_RDONLY,
+        (false, false) if flags.contains(OpenFlags::DIRECTORY) => libc::O_RDONLY,
+        (false, false) => return Err(Status::INVALID),
+    };
+    let wrong = flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE)
+        || flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE)
+        || flags.contains(OpenFlags::DIRECTORY)
+            && flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE | OpenFlags::WRITE);
+    if wrong {
+        return Err(Status::INVALID);
+    }
+    let mut system = access;
+    for (flag, value) in [
+        (OpenFlags::CREATE, libc::O_CREAT),
+        (OpenFlags::EXCLUSIVE, libc::O_EXCL),
+        (OpenFlags::TRUNCATE, libc::O_TRUNC),
+        (OpenFlags::NO_FOLLOW, libc::O_NOFOLLOW),
+        (OpenFlags::DIRECTORY, libc::O_DIRECTORY),
+    ] {
+        if flags.contains(flag) {
+            system |= value;
+        }
+    }
+    Ok(system)
+}
+
+/// Data access to what a node already names; permission is checked anew.
+fn reopen(node: &Node, flags: OpenFlags, system: i32) -> Result<OwnedFd, Status> {
+    if flags.contains(OpenFlags::EXCLUSIVE) {
+        return Err(Status::EXISTS);
+    }
+    match node.kind {
+        FileKind::Symlink => return Err(Status::LOOP),
+        FileKind::Directory if flags.intersects(OpenFlags::CREATE | OpenFlags::WRITE) => {
+            return Err(Status::IS_DIRECTORY);
+        }
+        FileKind::Directory | FileKind::File => {}
+        _ => return Err(Status::NOT_SUPPORTED),
+    }
+    let system = system & !(libc::O_CREAT | libc::O_NOFOLLOW);
+    Ok(sys::open_trusted(&CPath::of_fd(node.fd.as_fd()), system)?)
+}
+
+/// The same file once more, past the page cache, and its alignment; `None` where the file system has no direct I/O.
+fn open_direct(
+    scope: &Scope<'_>,
+    fd: &OwnedFd,
+    system: i32,
+) -> Result<Option<(OwnedFd, usize, u64)>, Status> {
+    let access = system & libc::O_ACCMODE;
+    let direct = match sys::open_trusted(&CPath::of_fd(fd.as_fd()), access | libc::O_DIRECT) {
+        Ok(direct) => direct,
+        Err(Errno(libc::EINVAL)) => {
+            if !scope.shared.direct_io_noted.swap(true, Ordering::Relaxed) {
+                tracing::info!("the export's file system has no direct I/O; the page cache is used");
+            }
+            return Ok(None);
+        }
+        Err(errno) => return Err(errno.into()),
+    };
+    let (memory, offset) = sys::direct_io_alignment(direct.as_fd()).unwrap_or((4096, 4096));
+    Ok(Some((direct, memory.max(1) as usize, u64::from(offset.max(1)))))
+}
+
+fn set_attributes(fd: std::os::fd::BorrowedFd<'_>, set: &SetAttributes) -> Result<Attributes, Status> {
+    let wrong_time = [set.atime, set.mtime]
+        .into_iter()
+        .flatten()
+        .any(|time| matches!(time, dafs_proto::wire::SetTime::At(at) if at.nanoseconds >= 1_000_000_000));
+    if wrong_time || set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
+        return Err(Status::INVALID);
+    }
+    let symlink = set.mode.is_some() && sys::fstat(fd)?.kind == FileKind::Symlink;
+    if symlink {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    // The owner first: a change of owner takes set-user-id bits away.
+    if set.uid.is_some() || set.gid.is_some() {
+        sys::chown(fd, set.uid, set.gid)?;
+    }
+    if let Some(mode) = set.mode {
+        sys::chmod(fd, mode & 0o7777)?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        sys::set_times(fd, set.atime, set.mtime)?;
+    }
+    Ok(sys::fstat(fd)?)
+}
+
+/// Makes a file's name durable, where the file was opened to be made: its directory is synced. A name gone meanwhile has nothing to sync.
+pub(super) fn sync_name(scope: &Scope<'_>, node: &Node) -> Result<(), Status> {
+    if !node.name_unsynced.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let Some(path) = scope.path_from_root(node) else { return Ok(()) };
+    let directory = path.iter().rposition(|b| *b == b'/').map_or(&b"."[..], |slash| &path[..slash]);
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    match scope.open(&scope.shared.root, directory, flags, 0) {
+        Ok(fd) => data::sync_fd(scope, fd.as_fd(), false)?,
+        Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => {}
+        Err(status) => return Err(status),
+    }
+    node.name_unsynced.store(false, Ordering::Release);
+    Ok(())
+}

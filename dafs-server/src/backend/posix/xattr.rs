@@ -1,0 +1,86 @@
+//! Extended attributes.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use dafs_proto::wire::{NAME_SIZE_MAX, Status, XATTR_VALUE_SIZE_MAX, XattrSetMode};
+
+use super::super::{FsOp, FsReply, Identity};
+use super::Node;
+use super::resolve::Scope;
+use super::sys::{self, CPath};
+
+pub(super) fn execute(
+    scope: &Scope<'_>,
+    node: &Arc<Node>,
+    identity: &Identity,
+    op: &FsOp,
+) -> Result<FsReply, Status> {
+    let (FsOp::XattrRead { at, .. }
+    | FsOp::XattrWrite { at, .. }
+    | FsOp::XattrList { at }
+    | FsOp::XattrRemove { at, .. }) = op
+    else {
+        return Err(Status::INVALID);
+    };
+    if at.path.is_empty() {
+        return on_fd(node.buffered_fd(), identity, op);
+    }
+    on_fd(scope.name(node, &at.path, false)?.as_fd(), identity, op)
+}
+
+fn on_fd(fd: BorrowedFd<'_>, identity: &Identity, op: &FsOp) -> Result<FsReply, Status> {
+    match op {
+        FsOp::XattrRead { name, .. } => {
+            let name = check_name(name, identity)?;
+            Ok(FsReply::Bytes(sys::xattr_read(fd, &name, XATTR_VALUE_SIZE_MAX)?))
+        }
+        FsOp::XattrWrite { name, value, mode, .. } => {
+            let name = check_name(name, identity)?;
+            if value.len() > XATTR_VALUE_SIZE_MAX {
+                return Err(Status::TOO_LARGE);
+            }
+            let flags = match mode {
+                XattrSetMode::Any => 0,
+                XattrSetMode::Create => libc::XATTR_CREATE,
+                XattrSetMode::Replace => libc::XATTR_REPLACE,
+            };
+            sys::xattr_write(fd, &name, value, flags)?;
+            Ok(FsReply::Done)
+        }
+        FsOp::XattrList { .. } => {
+            let names = sys::xattr_list(fd, XATTR_VALUE_SIZE_MAX)?;
+            let mut visible = Vec::with_capacity(names.len());
+            for name in names.split_inclusive(|b| *b == 0) {
+                if identity.uid == 0 || name.starts_with(b"user.") {
+                    visible.extend_from_slice(name);
+                }
+            }
+            Ok(FsReply::Bytes(visible))
+        }
+        FsOp::XattrRemove { name, .. } => {
+            sys::xattr_remove(fd, &check_name(name, identity)?)?;
+            Ok(FsReply::Done)
+        }
+        _ => Err(Status::INVALID),
+    }
+}
+
+/// Other namespaces than `user.` change what the server's kernel does with a file: for root, as the kernel permits.
+pub(in crate::backend) fn check_namespace(name: &[u8], identity: &Identity) -> Result<(), Status> {
+    if name.is_empty() || name == b"user." || name.contains(&0) {
+        return Err(Status::INVALID);
+    }
+    if name.len() > NAME_SIZE_MAX {
+        return Err(Status::NAME_TOO_LONG);
+    }
+    if identity.uid != 0 && !name.starts_with(b"user.") {
+        return Err(Status::PERMISSION);
+    }
+    Ok(())
+}
+
+fn check_name(name: &[u8], identity: &Identity) -> Result<CPath, Status> {
+    check_namespace(name, identity)?;
+    CPath::new(name).ok_or(Status::INVALID)
+}

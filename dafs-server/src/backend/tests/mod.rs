@@ -1,0 +1,4 @@
+//! One suite of semantics for every backend and engine.
+
+mod harness;
+mod semantics;
