@@ -373,7 +373,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn arm(&mut self) -> bool {
-        if self.closed || self.has_news() {
+        if self.closed || self.has_news() || self.output.can_go_on() {
             return false;
         }
         // Without word of events, one that was taken since the socket was last asked may have been for bytes that are there now.

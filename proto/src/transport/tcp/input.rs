@@ -243,7 +243,10 @@ impl Input {
                     self.drained = true;
                     Ok(Filled::Nothing)
                 }
-                io::ErrorKind::Interrupted => Ok(Filled::Bytes(0)),
+                io::ErrorKind::Interrupted => {
+                    self.drained = false;
+                    Ok(Filled::Bytes(0))
+                }
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(Filled::EndOfStream),
                 _ => Err(TransportError::system("receive from the peer", error)),
             },

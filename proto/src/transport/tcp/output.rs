@@ -30,6 +30,12 @@ const MESSAGES_MIN: usize = 4;
 /// Offered to the kernel in one call, bytes.
 const GATHER_MAX: usize = 1 << 20;
 
+/// What one flush sends at most before it lets others work, bytes.
+const FLUSH_MAX: usize = 4 << 20;
+
+/// Queue entries that an idle connection keeps room for.
+const IDLE_QUEUE_MAX: usize = 32;
+
 /// Where system calls fault: a piece of memory that may be gone is sent in parts that end on this boundary.
 const PAGE_SIZE: usize = 4096;
 
@@ -41,6 +47,8 @@ pub(super) struct Output {
     // Invariant: less than the front item's length; 0 when the queue is empty.
     front_sent: usize,
     slots: Slab<Buffer>,
+    // The writes that `queue` names.
+    writes: Slab<Write>,
     cache: BufferCache,
     // Invariant: the sizes of the buffers in `slots` and `queue`; at most `message_bytes_max`.
     message_bytes: usize,
@@ -53,12 +61,14 @@ pub(super) struct Output {
     responses: VecDeque<Response>,
     responses_max: usize,
     response_queued: bool,
+    // The socket took less than it was offered; it becomes writable when there is room.
+    blocked: bool,
     broken: bool,
 }
 
 enum Item {
     Message { buffer: Buffer, start: usize, len: usize },
-    Write(Box<Write>),
+    Write(usize),
     Control(HeaderBytes),
     Response { header: HeaderBytes, range: RemoteRange },
 }
@@ -97,6 +107,7 @@ impl Output {
             queue: VecDeque::new(),
             front_sent: 0,
             slots: Slab::new(),
+            writes: Slab::new(),
             cache: BufferCache::new(),
             message_bytes: 0,
             message_bytes_max: MESSAGE_BYTES_MAX
@@ -107,12 +118,18 @@ impl Output {
             responses: VecDeque::new(),
             responses_max: usize::from(responses_max),
             response_queued: false,
+            blocked: false,
             broken: false,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// There is output that no writable event will come for.
+    pub(super) fn can_go_on(&self) -> bool {
+        !self.queue.is_empty() && !self.blocked
     }
 
     /// The peer does not receive any more: nothing can be sent.
@@ -190,14 +207,8 @@ impl Output {
         let header = Frame::Write { range: remote, immediate }.encode();
         let may_fault = segments.iter().any(|segment| segment.memory().may_fault());
         let len = segments.iter().map(super::super::MemoryRef::len).sum();
-        self.queue.push_back(Item::Write(Box::new(Write {
-            token,
-            header,
-            segments,
-            len,
-            may_fault,
-            careful: false,
-        })));
+        let write = self.writes.insert(Write { token, header, segments, len, may_fault, careful: false });
+        self.queue.push_back(Item::Write(write));
     }
 
     pub(super) fn read_request(&mut self, id: u32, range: RemoteRange) {
@@ -219,9 +230,17 @@ impl Output {
     /// Sends as much as the kernel takes. A peer that has stopped receiving is no error here: what it still had to say comes first, from the receiving side.
     pub(super) fn flush(&mut self, link: &mut Link) -> Result<(), TransportError> {
         let mut reach = Reach::Everything;
-        while !self.queue.is_empty() {
-            if matches!(self.queue.front(), Some(Item::Write(write)) if write.careful) {
-                match self.send_page(link) {
+        let mut flushed = 0;
+        self.blocked = false;
+        while !self.queue.is_empty() && flushed < FLUSH_MAX {
+            let front_write = match self.queue.front() {
+                Some(Item::Write(key)) => Some(*key),
+                _ => None,
+            };
+            if let Some(key) = front_write
+                && self.writes[key].careful
+            {
+                match self.send_page(link, &self.writes[key]) {
                     Ok(sent) => self.advance(link, sent),
                     Err(error) => return self.on_send_error(link, error),
                 }
@@ -231,18 +250,18 @@ impl Output {
             reach = Reach::Everything;
             match result {
                 Ok(sent) => {
+                    flushed += sent;
                     self.advance(link, sent);
                     // Less than offered: the socket is full, unless the memory faulted.
                     if sent < total && !may_fault {
+                        self.blocked = true;
                         return Ok(());
                     }
                 }
-                Err(error) if may_fault && error.raw_os_error() == Some(libc::EFAULT) => {
-                    match self.queue.front_mut() {
-                        Some(Item::Write(write)) if write.may_fault => write.careful = true,
-                        _ => reach = Reach::BeforeMayFault,
-                    }
-                }
+                Err(error) if may_fault && error.raw_os_error() == Some(libc::EFAULT) => match front_write {
+                    Some(key) if self.writes[key].may_fault => self.writes[key].careful = true,
+                    _ => reach = Reach::BeforeMayFault,
+                },
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return self.on_send_error(link, error),
             }
@@ -271,7 +290,10 @@ impl Output {
         while let Some(item) = self.queue.pop_front() {
             match item {
                 Item::Message { buffer, .. } => self.free_message(link, buffer),
-                Item::Write(write) => link.complete(write.token, Err(TransportError::Closed)),
+                Item::Write(key) => {
+                    let write = self.writes.remove(key);
+                    link.complete(write.token, Err(TransportError::Closed));
+                }
                 Item::Control(_) | Item::Response { .. } => {}
             }
         }
@@ -281,11 +303,19 @@ impl Output {
     /// The connection goes idle: spare buffers go back.
     pub(super) fn trim(&mut self, link: &Link) {
         self.cache.trim(&link.shared.pool);
+        if self.queue.is_empty() && self.queue.capacity() > IDLE_QUEUE_MAX {
+            self.queue.shrink_to(IDLE_QUEUE_MAX);
+            self.writes.shrink_to_fit();
+            self.slots.shrink_to_fit();
+        }
     }
 
     fn on_send_error(&mut self, link: &mut Link, error: io::Error) -> Result<(), TransportError> {
         match error.kind() {
-            io::ErrorKind::WouldBlock => Ok(()),
+            io::ErrorKind::WouldBlock => {
+                self.blocked = true;
+                Ok(())
+            }
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 self.fail(link);
                 Ok(())
@@ -311,7 +341,8 @@ impl Output {
                     let message = buffer.span().slice(*start, *len).unwrap_or(Span::EMPTY);
                     gather.vectors().push_after(&mut skip, message);
                 }
-                Item::Write(write) => {
+                Item::Write(key) => {
+                    let write = &self.writes[*key];
                     if write.may_fault && reach == Reach::BeforeMayFault {
                         break;
                     }
@@ -340,8 +371,7 @@ impl Output {
 
     /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was truncated, and the frame must have its length.
     #[cold]
-    fn send_page(&self, link: &mut Link) -> io::Result<usize> {
-        let Some(Item::Write(write)) = self.queue.front() else { return Ok(0) };
+    fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<usize> {
         let mut skip = self.front_sent;
         let mut gather = Gather::new();
         gather.push_bytes_after(&mut skip, &write.header);
@@ -376,7 +406,7 @@ impl Output {
         while let Some(front) = self.queue.front() {
             let len = match front {
                 Item::Message { len, .. } => *len,
-                Item::Write(write) => HEADER_SIZE + write.len,
+                Item::Write(key) => HEADER_SIZE + self.writes[*key].len,
                 Item::Control(_) => HEADER_SIZE,
                 Item::Response { range, .. } => {
                     HEADER_SIZE + usize::try_from(range.len).unwrap_or(usize::MAX)
@@ -388,7 +418,10 @@ impl Output {
             self.front_sent -= len;
             match self.queue.pop_front() {
                 Some(Item::Message { buffer, .. }) => self.free_message(link, buffer),
-                Some(Item::Write(write)) => link.complete(write.token, Ok(())),
+                Some(Item::Write(key)) => {
+                    let write = self.writes.remove(key);
+                    link.complete(write.token, Ok(()));
+                }
                 Some(Item::Response { .. }) => {
                     self.response_queued = false;
                     self.queue_response();
