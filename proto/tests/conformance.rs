@@ -42,3 +42,27 @@ mod sim {
         }));
     }
 }
+
+#[cfg(feature = "tcp")]
+mod tcp {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+
+    use dafs_proto::transport::conformance::Fixture;
+    use dafs_proto::transport::tcp::TcpDomain;
+    use dafs_proto::transport::{Address, Domain};
+
+    struct Tcp;
+
+    impl Fixture for Tcp {
+        fn domain(&self) -> Arc<dyn Domain> {
+            Arc::new(TcpDomain::new())
+        }
+
+        fn address(&self) -> Address {
+            Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+        }
+    }
+
+    dafs_proto::conformance_suite!(Tcp);
+}

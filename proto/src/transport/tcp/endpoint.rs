@@ -73,6 +73,8 @@ pub struct TcpEndpoint {
     // `recv` has answered `None` on the strength of `Input::drained`; the next one asks the socket.
     drained_answered: bool,
     closed: bool,
+    // `Counters::bytes_sent` when a message was last refused for want of room.
+    refused_at: Option<u64>,
     // Found outside `recv`; its next call answers it.
     failure: Option<TransportError>,
 }
@@ -114,6 +116,7 @@ impl TcpEndpoint {
             told_of_events: false,
             drained_answered: true,
             closed: false,
+            refused_at: None,
             failure: None,
         }
     }
@@ -250,7 +253,11 @@ impl Endpoint for TcpEndpoint {
         if self.closed || self.output.is_broken() {
             return Err(PostError::Closed);
         }
-        self.output.reserve(&self.link, payload_len_max)
+        let slot = self.output.reserve(&self.link, payload_len_max);
+        if let Err(PostError::Full) = slot {
+            self.refused_at = Some(self.link.counters.bytes_sent);
+        }
+        slot
     }
 
     fn slot_payload(&self, slot: &SendSlot) -> Span<'_> {
@@ -337,9 +344,6 @@ impl Endpoint for TcpEndpoint {
         if local.iter().any(|segment| segment.memory().may_fault()) {
             return Err(PostError::Invalid("a read cannot go to memory that may fault"));
         }
-        if len == 0 {
-            return Ok(Posted::Done);
-        }
         self.rdma_in_flight += 1;
         let id = self.input.add_read(token, local, len);
         self.output.read_request(id, remote);
@@ -398,7 +402,9 @@ impl Endpoint for TcpEndpoint {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
         self.flush()?;
-        if self.has_news() {
+        // Whoever was refused may have room now.
+        let may_have_room = self.refused_at.take().is_some_and(|sent| self.link.counters.bytes_sent > sent);
+        if self.has_news() || may_have_room {
             return Ok(());
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));

@@ -101,7 +101,7 @@ pub enum Frame {
         id: u32,
         /// First byte, counted from the start of the read.
         offset: u64,
-        /// Bytes, at least 1.
+        /// Bytes; 0 only for a read of nothing.
         len: u32,
     },
     /// The sender closes the connection. Nothing follows.
@@ -192,11 +192,11 @@ impl Frame {
                 Ok(Self::Write { range, immediate })
             }
             KIND_READ_REQUEST => {
-                check_range("length of a READ_REQUEST, bytes", range.len, 1, rdma_max)?;
+                check_range("length of a READ_REQUEST, bytes", range.len, 0, rdma_max)?;
                 Ok(Self::ReadRequest { id: fields.value, range })
             }
             KIND_READ_RESPONSE => {
-                check_range("data of a READ_RESPONSE, bytes", range.len, 1, rdma_max)?;
+                check_range("data of a READ_RESPONSE, bytes", range.len, 0, rdma_max)?;
                 Ok(Self::ReadResponse { id: fields.value, offset: fields.offset, len: fields.len })
             }
             _ => Ok(Self::Fault(FaultReason { code: fields.value, key: fields.key, offset: fields.offset })),
@@ -477,7 +477,7 @@ mod tests {
             Frame::Send { head_len: 112, payload_len: 0 },
             Frame::Write { range: RemoteRange { len: u64::from(RDMA_SIZE_MAX), ..RANGE }, immediate: None },
             Frame::ReadRequest { id: 0, range: RemoteRange { len: u64::from(RDMA_SIZE_MAX), ..RANGE } },
-            Frame::ReadRequest { id: 0, range: RemoteRange { len: 1, ..RANGE } },
+            Frame::ReadRequest { id: 0, range: RemoteRange { len: 0, ..RANGE } },
             Frame::ReadResponse { id: 0, offset: 0, len: RDMA_SIZE_MAX },
         ];
         for frame in accept {
@@ -492,9 +492,7 @@ mod tests {
                 immediate: None,
             },
             Frame::ReadRequest { id: 0, range: RemoteRange { len: u64::from(RDMA_SIZE_MAX) + 1, ..RANGE } },
-            Frame::ReadRequest { id: 0, range: RemoteRange { len: 0, ..RANGE } },
             Frame::ReadResponse { id: 0, offset: 0, len: RDMA_SIZE_MAX + 1 },
-            Frame::ReadResponse { id: 0, offset: 0, len: 0 },
         ];
         for frame in refuse {
             assert!(matches!(Frame::decode(&frame.encode()), Err(PeerFault::Malformed { .. })), "{frame:?}");

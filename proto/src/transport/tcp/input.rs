@@ -279,7 +279,7 @@ impl Input {
         Ok(Step::Received(Received::Message { head, payload_len }))
     }
 
-    /// `[TCP-9]`: answers come for live reads, in order, and not beyond their end.
+    /// `[TCP-9]`: answers come for live reads, in order, not beyond their end, and empty only for a read of nothing.
     fn check_response(&self, id: u32, offset: u64, len: u32) -> Result<usize, PeerFault> {
         let Some(read) = self.reads.get(id as usize) else {
             return Err(PeerFault::Malformed {
@@ -297,7 +297,7 @@ impl Input {
             });
         }
         let left = read.len - read.received;
-        if len as usize > left {
+        if len as usize > left || (len == 0 && left > 0) {
             let (value, limit) = (u64::from(len), left as u64);
             return Err(PeerFault::Malformed { what: "data of a READ_RESPONSE, bytes", value, limit });
         }
