@@ -33,8 +33,8 @@ Examples:
   dafs-bench overlap --transport shm --plot overlap.svg
   dafs-bench limits                                  # the raw limits alone, no server
 
-A quiet machine gives steady figures: the load average is part of the JSON. See `dafs-bench latency --help` for
-what the options mean.";
+A quiet machine gives steady figures; the load average is part of the JSON.
+What the options mean: dafs-bench latency --help";
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
