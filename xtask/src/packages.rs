@@ -27,10 +27,8 @@ pub(crate) struct Need {
 enum Probe {
     /// A program on the path or in an administrator's directory.
     Program(&'static str),
-    /// A file at a fixed place.
-    File(&'static str),
-    /// A file in one of the machine's library directories.
-    Library(&'static str),
+    /// One of these files in one of the machine's library directories.
+    Library(&'static [&'static str]),
     /// We are the superuser.
     Root,
 }
@@ -42,9 +40,10 @@ pub(crate) const NEEDS: &[Need] = &[
         purpose: "the NFS server and client library that dafs-bench --peer nfs measures",
         probes: &[
             Probe::Program("ganesha.nfsd"),
-            Probe::Library("ganesha/libfsalvfs.so"),
-            Probe::File("/usr/include/nfsc/libnfs.h"),
+            Probe::Library(&["ganesha/libfsalvfs.so"]),
+            Probe::Library(&["libnfs.so.13", "libnfs.so.14"]),
         ],
+        // Of libnfs only the library is used; its development package has the same name on every Debian.
         packages: &["nfs-ganesha", "nfs-ganesha-vfs", "libnfs-dev"],
     },
     Need { name: "root", purpose: "serving as several users", probes: &[Probe::Root], packages: &[] },
@@ -137,10 +136,9 @@ impl Probe {
             Probe::Program(name) => {
                 program_directories().iter().any(|directory| directory.join(name).is_file())
             }
-            Probe::File(path) => Path::new(path).is_file(),
-            Probe::Library(name) => {
-                library_directories().iter().any(|directory| directory.join(name).is_file())
-            }
+            Probe::Library(names) => library_directories()
+                .iter()
+                .any(|directory| names.iter().any(|name| directory.join(name).is_file())),
             Probe::Root => is_root(),
         }
     }
@@ -218,7 +216,7 @@ mod tests {
         let need = Need {
             name: "nothing",
             purpose: "",
-            probes: &[Probe::File("/nonexistent")],
+            probes: &[Probe::Program("no-such-program-here")],
             packages: &["a", "b"],
         };
         let supplier = Supplier::new(false, Path::new("/nonexistent"));
@@ -226,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn probe_finds_programs_and_files() {
+    fn probe_finds_programs_and_libraries() {
         assert!(Probe::Program("sh").holds());
         assert!(!Probe::Program("no-such-program-here").holds());
-        assert!(Probe::File("/proc/self/stat").holds());
-        assert!(!Probe::Library("no-such-library.so").holds());
+        assert!(Probe::Library(&["no-such-library.so", "os-release"]).holds());
+        assert!(!Probe::Library(&["no-such-library.so"]).holds());
     }
 
     #[test]
