@@ -1,15 +1,27 @@
 //! What a server was told to do, checked.
 //!
-//! Flags  and an optional file  are raw text; `build` turns them into a [`Config`] in which everything is in range and fits
-//! together. Nothing after it looks at flags again.
+//! Flags and an optional file are raw text ([`crate::cli::Settings`]); [`Config::from_settings`] turns them into a [`Config`] in which everything is in range and
+//! fits together. Nothing after it looks at flags again.
+
+mod build;
+mod export;
+mod size;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_proto::transport::{Address, WaitPolicy};
 
-use crate::access::{AccessConfig, AddressRange, IdentityMapping};
+use thiserror::Error;
+
+use crate::access::{AccessConfig, AddressRange, IdentityMapping, ServerIdentity};
 use crate::logging::LogConfig;
+
+pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
+pub use export::ExportTable;
+pub use size::Size;
 
 /// Exports of one server at most.
 pub const EXPORTS_MAX: usize = 1024;
@@ -145,4 +157,51 @@ pub enum StorageEngine {
     Uring,
     /// A pool of threads.
     Pool,
+}
+
+/// What a configuration depends on besides settings.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// As whom the server runs.
+    pub server: ServerIdentity,
+    /// Socket to listen on when no listener is given.
+    pub default_socket: Option<PathBuf>,
+    /// Memory of the machine, bytes.
+    pub memory_size: u64,
+}
+
+impl Environment {
+    /// That of this process. Makes the directory of the default socket, `/run/dafs`, where that is missing and allowed and `makes_socket_directory`.
+    pub fn of_process(makes_socket_directory: bool) -> std::io::Result<Self> {
+        let runtime_directory = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let socket = makes_socket_directory.then(|| build::default_socket(runtime_directory.as_deref()));
+        let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+        Ok(Self {
+            server: ServerIdentity::of_process()?,
+            default_socket: socket.flatten(),
+            memory_size: memory_size(&meminfo).unwrap_or(1 << 30),
+        })
+    }
+}
+
+/// Settings that cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{place}: {message}")]
+pub struct ConfigError {
+    /// The flag, or the place in the file.
+    pub place: String,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl ConfigError {
+    fn new(place: &str, problem: impl AsRef<str>, remedy: impl AsRef<str>) -> Self {
+        Self { place: place.to_owned(), message: format!("{}; {}", problem.as_ref(), remedy.as_ref()) }
+    }
+}
+
+/// `MemTotal` of `/proc/meminfo`, bytes.
+fn memory_size(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }

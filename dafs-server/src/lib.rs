@@ -3,5 +3,6 @@
 
 pub mod access;
 pub mod backend;
+pub mod cli;
 pub mod config;
 pub mod logging;

@@ -1,5 +1,7 @@
 //! Logs: to standard error, as text or JSON.
 
+use tracing_subscriber::EnvFilter;
+
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
@@ -23,4 +25,49 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+impl LogConfig {
+    /// Whether the filter can be understood; else what is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        self.parse().map(drop)
+    }
+
+    /// From now on, what the process logs goes to standard error in this way. Standard output is left to the lines that say where the server listens.
+    ///
+    /// # Errors
+    /// What is wrong with the filter, or that logs go somewhere already.
+    pub fn install(&self) -> Result<(), String> {
+        let builder = tracing_subscriber::fmt().with_env_filter(self.parse()?).with_writer(std::io::stderr);
+        let installed = match self.format {
+            LogFormat::Text => {
+                builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
+            }
+            LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        };
+        installed.map_err(|error| error.to_string())
+    }
+
+    fn parse(&self) -> Result<EnvFilter, String> {
+        if self.filter.trim().is_empty() {
+            return Err("the filter is empty".to_owned());
+        }
+        EnvFilter::builder().parse(&self.filter).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_filter_is_checked() {
+        let check = |filter: &str| LogConfig { filter: filter.into(), ..LogConfig::default() }.check();
+        for filter in ["info", "warn,dafs_server::access=debug", "off", "dafs_server[session{id=1}]=trace"] {
+            assert_eq!(check(filter), Ok(()), "{filter}");
+        }
+        for filter in ["", " ", "dafs_server=loud", "a=b=c"] {
+            assert!(check(filter).is_err(), "{filter}");
+        }
+    }
 }

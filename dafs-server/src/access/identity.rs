@@ -35,6 +35,36 @@ pub struct ServerIdentity {
     pub privileged: bool,
 }
 
+impl ServerIdentity {
+    /// That of this process.
+    pub fn of_process() -> std::io::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        Self::from_status(&status).ok_or_else(|| {
+            std::io::Error::other("/proc/self/status does not tell users, groups and capabilities")
+        })
+    }
+
+    /// From the text of `/proc/self/status`.
+    fn from_status(status: &str) -> Option<Self> {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        // Real, effective, saved, file system.
+        let effective = |name| field(name)?.split_ascii_whitespace().nth(1)?.parse().ok();
+        let groups = field("Groups")?.split_ascii_whitespace().map(|group| group.parse().ok());
+        let capabilities = u64::from_str_radix(field("CapEff")?.trim(), 16).ok()?;
+        Some(Self {
+            identity: Identity {
+                uid: effective("Uid")?,
+                gid: effective("Gid")?,
+                groups: groups.collect::<Option<_>>()?,
+            },
+            privileged: capabilities & CAPABILITIES_TO_ACT_AS_OTHERS == CAPABILITIES_TO_ACT_AS_OTHERS,
+        })
+    }
+}
+
+/// `CAP_SETGID` (6) and `CAP_SETUID` (7).
+const CAPABILITIES_TO_ACT_AS_OTHERS: u64 = 1 << 6 | 1 << 7;
+
 impl Default for ServerIdentity {
     /// Nobody, without privileges.
     fn default() -> Self {
@@ -44,4 +74,61 @@ impl Default for ServerIdentity {
 
 pub(super) fn nobody() -> Identity {
     Identity { uid: NOBODY, gid: NOBODY, groups: Arc::from([]) }
+}
+
+/// A user or group id in decimal digits. 4294967295 is none: system calls take it for "leave it as it is".
+pub(crate) fn parse_id(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|id| digits && *id != u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(capabilities: &str) -> String {
+        format!(
+            "Name:\tdafs-server\nUid:\t1\t1000\t3\t4\nGid:\t5\t100\t7\t8\nFDSize:\t64\nGroups:\t100 24 \nCapPrm:\t00\nCapEff:\t{capabilities}\n"
+        )
+    }
+
+    #[test]
+    fn server_identity_is_the_effective_one() {
+        let server = ServerIdentity::from_status(&status("0000000000000000")).unwrap();
+        assert_eq!(server.identity, Identity { uid: 1000, gid: 100, groups: Arc::from([100, 24]) });
+        assert!(!server.privileged);
+    }
+
+    #[test]
+    fn server_is_privileged_with_both_capabilities_only() {
+        for (capabilities, privileged) in [
+            ("000001ffffffffff", true),
+            ("00000000000000c0", true),
+            ("0000000000000040", false),
+            ("0000000000000080", false),
+        ] {
+            assert_eq!(
+                ServerIdentity::from_status(&status(capabilities)).unwrap().privileged,
+                privileged,
+                "{capabilities}"
+            );
+        }
+    }
+
+    #[test]
+    fn server_identity_without_a_field_is_none() {
+        let whole = status("0");
+        for field in ["Uid", "Gid", "Groups", "CapEff"] {
+            assert_eq!(ServerIdentity::from_status(&whole.replace(field, "X")), None, "{field}");
+        }
+    }
+
+    #[test]
+    fn id_is_decimal_and_possible() {
+        assert_eq!(parse_id("0"), Some(0));
+        assert_eq!(parse_id("4294967294"), Some(u32::MAX - 1));
+        for text in ["4294967295", "4294967296", "", "-1", "+1", "root", "1 "] {
+            assert_eq!(parse_id(text), None, "{text}");
+        }
+    }
 }

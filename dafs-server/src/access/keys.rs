@@ -1,13 +1,20 @@
 //! Pre-shared keys and the file that holds them.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dafs_proto::session::{Key, KeySource};
+use dafs_proto::session::{Key, KeyLineError, KeySource, format_key_line, is_key_name, parse_key_file};
 use thiserror::Error;
 
+use super::identity::parse_id;
 use crate::backend::Identity;
+
+/// Bytes of a key file at most.
+pub const KEY_FILE_SIZE_MAX: u64 = 1 << 20;
 
 /// All keys of a server, by name.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +31,7 @@ pub struct KeyEntry {
     pub forced: Option<ForcedIdentity>,
 }
 
-/// The identity that a key stands for.
+/// The identity that a key stands for; no supplementary groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForcedIdentity {
     /// User.
@@ -43,16 +50,118 @@ impl ForcedIdentity {
 #[derive(Debug, Error)]
 pub enum KeyFileError {
     /// It cannot be read.
-    #[error("cannot read the key file {path}: {source}")]
+    #[error(
+        "cannot read {path}: {source}; make the file with `(umask 077; dafs-server keygen NAME > {path})`, or correct the path"
+    )]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
+    /// It is a directory, a device or a pipe.
+    #[error("{path} is not a regular file; give the path of a file with lines of name:secret")]
+    NotFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Others than its owner may read or change it.
+    #[error("{path} may be read or changed by other users (mode {mode:03o}); run `chmod 600 {path}`")]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It belongs to another user.
+    #[error("{path} belongs to user {owner}, who could read and change it; run `chown {server} {path}`")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The user that the server runs as.
+        server: u32,
+    },
+    /// It is larger than [`KEY_FILE_SIZE_MAX`].
+    #[error("{path} is larger than {KEY_FILE_SIZE_MAX} bytes; give a file with lines of name:secret")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line is no key.
+    #[error("{path}, {source}")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Which line, and why.
+        source: KeyLineError,
+    },
+    /// The third field of a line cannot be understood.
+    #[error(
+        "{path}, line {line}: the rules of a key are uid=NUMBER,gid=NUMBER, both below 4294967295; write name:secret:uid=1000,gid=1000"
+    )]
+    Rules {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line.
+        line: usize,
+    },
+    /// There is no key in it.
+    #[error("{path} holds no key; add one with `dafs-server keygen NAME >> {path}`")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl Keyring {
+    /// Reads a key file, which only `server_uid` (or root) may be able to read. Blocking.
+    pub fn load(path: &Path, server_uid: u32) -> Result<Self, KeyFileError> {
+        let path_buf = || path.to_owned();
+        let read = |source| KeyFileError::Read { path: path_buf(), source };
+        // Without O_NONBLOCK, opening a pipe would wait for its other end.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        if !metadata.is_file() {
+            return Err(KeyFileError::NotFile { path: path_buf() });
+        }
+        if metadata.mode() & 0o077 != 0 {
+            return Err(KeyFileError::Exposed { path: path_buf(), mode: metadata.mode() & 0o777 });
+        }
+        if metadata.uid() != server_uid && metadata.uid() != 0 {
+            return Err(KeyFileError::Foreign {
+                path: path_buf(),
+                owner: metadata.uid(),
+                server: server_uid,
+            });
+        }
+        let mut text = String::new();
+        file.take(KEY_FILE_SIZE_MAX + 1).read_to_string(&mut text).map_err(read)?;
+        if text.len() as u64 > KEY_FILE_SIZE_MAX {
+            return Err(KeyFileError::TooLarge { path: path_buf() });
+        }
+        Self::parse(&text, path)
+    }
+
+    /// Reads the text of a key file; `path` is for messages.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, KeyFileError> {
+        let lines =
+            parse_key_file(text).map_err(|source| KeyFileError::Line { path: path.to_owned(), source })?;
+        let mut keys = Self::default();
+        for line in lines {
+            let forced = match line.rules.as_deref().map(parse_rules) {
+                Some(None) => return Err(KeyFileError::Rules { path: path.to_owned(), line: line.line }),
+                rules => rules.flatten(),
+            };
+            keys.insert(KeyEntry { key: line.key, forced });
+        }
+        match keys.is_empty() {
+            true => Err(KeyFileError::Empty { path: path.to_owned() }),
+            false => Ok(keys),
+        }
+    }
+
     /// The entry of this name.
     pub fn entry(&self, name: &str) -> Option<&KeyEntry> {
         self.entries.get(name)
@@ -77,5 +186,146 @@ impl Keyring {
 impl KeySource for Keyring {
     fn key(&self, name: &str) -> Option<Key> {
         self.entry(name).map(|entry| entry.key.clone())
+    }
+}
+
+/// A line for a key file with a new secret of 32 bytes from the system's random source. `Err` says what is wrong with the name or the source.
+pub fn generate_key_line(name: &str) -> Result<String, String> {
+    if !is_key_name(name) {
+        return Err(format!(
+            "{name:?} cannot name a key: choose a word without spaces, colons, commas and semicolons"
+        ));
+    }
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(|error| format!("the system's random source failed: {error}"))?;
+    Ok(format_key_line(&Key { name: name.to_owned(), secret: Arc::from(secret) }))
+}
+
+/// `uid=1000,gid=1000`, in either order.
+fn parse_rules(text: &str) -> Option<ForcedIdentity> {
+    let (mut uid, mut gid) = (None, None);
+    for rule in text.split(',') {
+        let (name, value) = rule.trim().split_once('=')?;
+        let place = match name {
+            "uid" => &mut uid,
+            "gid" => &mut gid,
+            _ => return None,
+        };
+        if place.replace(parse_id(value)?).is_some() {
+            return None;
+        }
+    }
+    Some(ForcedIdentity { uid: uid?, gid: gid? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const SECRET: &str = "000102030405060708090a0b0c0d0e0f";
+
+    fn parse(text: &str) -> Result<Keyring, String> {
+        Keyring::parse(text, Path::new("/k")).map_err(|error| error.to_string())
+    }
+
+    fn own_uid() -> u32 {
+        nix::unistd::geteuid().as_raw()
+    }
+
+    // [ACC-20]
+    #[test]
+    fn keyring_finds_keys_and_forced_identities() {
+        let keys =
+            parse(&format!("a:{SECRET}\nb:{SECRET}:uid=1000,gid=7\nc:{SECRET}:gid=0, uid=0\n")).unwrap();
+        assert_eq!(keys.len(), 3);
+        assert_eq!(keys.key("a").unwrap().secret[..], (0..16).collect::<Vec<u8>>()[..]);
+        assert_eq!(keys.entry("a").unwrap().forced, None);
+        assert_eq!(keys.entry("b").unwrap().forced, Some(ForcedIdentity { uid: 1000, gid: 7 }));
+        assert_eq!(keys.entry("c").unwrap().forced, Some(ForcedIdentity { uid: 0, gid: 0 }));
+        assert_eq!(keys.key("d"), None);
+    }
+
+    #[test]
+    fn keyring_with_wrong_rules_names_line_and_form() {
+        for rules in [
+            "",
+            "uid=1",
+            "gid=1",
+            "uid=1,gid=x",
+            "uid=1,gid=1,gid=1",
+            "uid=1,gid=4294967295",
+            "user=a,gid=1",
+            "uid=+1,gid=1",
+        ] {
+            let error = parse(&format!("# keys\na:{SECRET}:{rules}")).unwrap_err();
+            assert!(
+                error.starts_with("/k, line 2: ") && error.contains("name:secret:uid=1000,gid=1000"),
+                "{rules}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn keyring_without_keys_is_refused() {
+        assert!(parse("# nothing\n").unwrap_err().contains("dafs-server keygen NAME >> /k"));
+    }
+
+    // [ACC-21]
+    #[test]
+    fn key_file_that_others_may_read_is_refused_with_the_command_that_helps() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys");
+        std::fs::write(&path, format!("a:{SECRET}")).unwrap();
+        let with_mode = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Keyring::load(&path, own_uid()).map(|keys| keys.len()).map_err(|error| error.to_string())
+        };
+        for mode in [0o644, 0o640, 0o620, 0o601, 0o604] {
+            let error = with_mode(mode).unwrap_err();
+            assert!(error.contains(&format!("chmod 600 {}", path.display())), "{mode:o}: {error}");
+        }
+        assert_eq!(with_mode(0o600), Ok(1));
+        assert_eq!(with_mode(0o400), Ok(1));
+    }
+
+    #[test]
+    fn key_file_that_is_missing_or_no_file_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = Keyring::load(&directory.path().join("keys"), own_uid()).unwrap_err().to_string();
+        assert!(missing.contains("No such file") && missing.contains("keygen"), "{missing}");
+        let no_file = Keyring::load(directory.path(), own_uid()).unwrap_err().to_string();
+        assert!(no_file.contains("not a regular file"), "{no_file}");
+    }
+
+    #[test]
+    fn key_file_larger_than_the_limit_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys");
+        let of_size = |size: u64| {
+            let mut text = format!("a:{SECRET}\n#");
+            text.extend(std::iter::repeat_n('x', usize::try_from(size).unwrap() - text.len()));
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            Keyring::load(&path, own_uid())
+        };
+        assert!(of_size(KEY_FILE_SIZE_MAX).is_ok());
+        assert!(matches!(of_size(KEY_FILE_SIZE_MAX + 1), Err(KeyFileError::TooLarge { .. })));
+    }
+
+    // [ACC-22]
+    #[test]
+    fn generated_keys_are_usable_and_different() {
+        let lines = [generate_key_line("alpha").unwrap(), generate_key_line("alpha").unwrap()];
+        assert_ne!(lines[0], lines[1]);
+        assert_eq!(parse(&lines[0]).unwrap().key("alpha").unwrap().secret.len(), 32);
+        assert!(generate_key_line("a:b").unwrap_err().contains("\"a:b\""));
+    }
+
+    // [ACC-23]
+    #[test]
+    fn keys_shown_for_debugging_hide_the_secret() {
+        let shown = format!("{:?}", parse(&format!("a:{SECRET}")).unwrap());
+        assert!(shown.contains("\"a\"") && !shown.contains("15") && !shown.contains("0f"), "{shown}");
     }
 }

@@ -22,8 +22,9 @@ use identity::nobody;
 use owner::socket_owner;
 use users::Users;
 
+pub(crate) use identity::parse_id;
 pub use identity::{IdentityMapping, NOBODY, ServerIdentity};
-pub use keys::{ForcedIdentity, KeyEntry, KeyFileError, Keyring};
+pub use keys::{ForcedIdentity, KEY_FILE_SIZE_MAX, KeyEntry, KeyFileError, Keyring, generate_key_line};
 pub use range::{AddressRange, RangeError};
 
 /// What decisions about access rest on, besides each export's own rules.

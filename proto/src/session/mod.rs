@@ -15,6 +15,7 @@ mod client;
 mod credit;
 mod error;
 mod handshake;
+mod key_file;
 mod server;
 mod time;
 
@@ -24,6 +25,10 @@ pub use credit::{ClientCredits, ServerCredits, fair_target};
 pub use error::{HandshakeError, SessionFault};
 pub use handshake::{
     ClientHandshake, ClientIntroduction, Key, KeySource, Proven, ServerHandshake, ServerRefusal, ServerTerms,
+};
+pub use key_file::{
+    KEY_NAME_SIZE_MAX, KeyLine, KeyLineError, KeyLineProblem, SECRET_SIZE_MAX, SECRET_SIZE_MIN,
+    format_key_line, is_key_name, parse_key_file,
 };
 pub use server::{Admission, CachedReply, REPLY_CACHE_PAYLOAD_MAX, ServerSession};
 pub use time::{KeepAlive, Moment};

@@ -1,0 +1,299 @@
+//! Flags, as written; [`crate::config::Config::from_settings`] checks them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Deserialize;
+
+use crate::config::{ExportTable, Size};
+
+/// Serves directories and memory to dafs clients over TCP and shared memory.
+#[derive(Debug, Parser)]
+#[command(name = "dafs-server", version, args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Read settings from this TOML file; flags are added to it and win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How to serve.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Something other than serving.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print a line for a key file, with a new secret from the system's random source
+    #[command(after_help = "Example: (umask 077; dafs-server keygen alpha >> /etc/dafs/keys)")]
+    Keygen {
+        /// Name of the key: who will hold it
+        name: String,
+    },
+}
+
+/// Everything that can be set, by a flag or, under the flag's name without dashes in front, in the file.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Export a directory, or memory (mem: or mem:4G); may be repeated
+    #[arg(long = "export", value_name = "NAME=DIR[,OPTION...]", long_help = EXPORT_HELP)]
+    #[serde(skip)]
+    pub exports: Vec<OsString>,
+    /// Exports of the file.
+    #[arg(skip)]
+    #[serde(default, rename = "export")]
+    pub export_tables: Vec<ExportTable>,
+    /// Listen here: tcp://HOST[:PORT] (0 takes any free port) or shm:///SOCKET/PATH; may be repeated
+    ///
+    /// Without any: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock or $XDG_RUNTIME_DIR/dafs.sock, whichever can be written. An address that other
+    /// hosts can reach needs --key-file.
+    #[arg(long, value_name = "ADDRESS")]
+    #[serde(default)]
+    pub listen: Vec<String>,
+    /// Keys that clients may prove: lines of name:secret, as `dafs-server keygen NAME` prints them
+    ///
+    /// A third field, name:secret:uid=1000,gid=1000, makes all holders of the key act as that user. Nobody but the server's user may have access to the file.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// How to wait for work: sleep at once, spin all the time, or spin while that pays [default: adaptive]
+    #[arg(long, value_name = "POLICY")]
+    pub poll: Option<Poll>,
+    /// What carries out storage operations that would block [default: auto]
+    #[arg(long, value_name = "ENGINE")]
+    pub storage_engine: Option<Engine>,
+    /// Read and write files past the page cache, in all exports
+    #[arg(long)]
+    #[serde(default)]
+    pub direct: bool,
+    /// Do not measure at start from which size Direct transfer beats Inline; take typical values
+    #[arg(long)]
+    #[serde(default)]
+    pub no_calibrate: bool,
+    /// Serve Prometheus metrics at http://ADDRESS/metrics, for example 127.0.0.1:9464
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<String>,
+    /// Let --metrics listen where other hosts can reach it
+    #[arg(long)]
+    #[serde(default)]
+    pub metrics_anywhere: bool,
+    /// Log this much: error, warn, info, debug, trace, or directives such as info,dafs_server::access=debug [default: info]
+    #[arg(long, value_name = "FILTER", env = "DAFS_LOG")]
+    pub log: Option<String>,
+    /// Form of log lines, on standard error [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogLines>,
+    /// Sessions at once [default: 4096]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub sessions_max: Option<u64>,
+    /// Requests outstanding per session [default: 64]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub slots_max: Option<u64>,
+    /// Operations in flight of all sessions together [default: 4096]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub operations_max: Option<u64>,
+    /// Largest inline transfer [default: 16K]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub inline_max: Option<Size>,
+    /// Largest single read or write [default: 64M]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub transfer_size_max: Option<Size>,
+    /// Memory for transfer buffers [default: 256M]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub buffers_size_max: Option<Size>,
+    /// Keep the session of a client that has lost its connection for this long [default: 30000]
+    #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
+    pub lease_ms: Option<u64>,
+    /// Have an idle client say that it is there after this long [default: 10000]
+    #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
+    pub keep_alive_ms: Option<u64>,
+    /// Give a handshake this long [default: 10000]
+    #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
+    pub handshake_ms: Option<u64>,
+    /// Give operations in flight this long to finish after SIGTERM [default: 10000]
+    #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
+    pub drain_ms: Option<u64>,
+}
+
+/// `--poll`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Poll {
+    /// Sleep at once; the kernel wakes the server
+    Event,
+    /// Spin: the lowest latency, one CPU always busy
+    Busy,
+    /// Spin for a short time while that pays, then sleep
+    Adaptive,
+}
+
+/// `--storage-engine`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// io_uring where the kernel offers it, else threads
+    Auto,
+    /// io_uring, or do not start
+    Uring,
+    /// A pool of threads
+    Pool,
+}
+
+/// `--log-format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLines {
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+impl Settings {
+    /// These settings on top of those of a file: lists are joined, the file's first; where both set a value, this one counts.
+    pub fn over(mut self, file: Self) -> Self {
+        macro_rules! join {
+            (or: $($value:ident)*; append: $($list:ident)*; any: $($flag:ident)*;) => {
+                // Naming every field makes a forgotten one an error.
+                let Self { $($value,)* $($list,)* $($flag,)* } = file;
+                $(self.$value = self.$value.or($value);)*
+                $(self.$list = $list.into_iter().chain(self.$list).collect();)*
+                $(self.$flag |= $flag;)*
+            };
+        }
+        join! {
+            or: key_file poll storage_engine metrics log log_format sessions_max slots_max operations_max inline_max transfer_size_max
+                buffers_size_max lease_ms keep_alive_ms handshake_ms drain_ms;
+            append: exports export_tables listen;
+            any: direct no_calibrate metrics_anywhere;
+        }
+        self
+    }
+}
+
+const LIMITS: &str = "Limits";
+
+const EXPORT_HELP: &str = "\
+Export a directory, or memory (mem: or mem:4G); may be repeated
+
+Clients find it as dafs://HOST/NAME. Options, after commas:
+  ro                        nothing may be changed
+  clients=RANGE[;RANGE...]  only from these addresses: 10.0.0.0/8, ::1, or local for this host
+  keys=NAME[;NAME...]       only with one of these keys proven (--key-file)
+  map=client                clients act as the users they are: the default of a privileged server
+  squash=UID:GID            all clients act as this user
+  squash=server             all clients act as the user that the server runs as
+  root=keep                 a client that says it is root, and has proven a key, is root; else it is nobody
+  direct                    read and write files past the page cache
+
+A directory whose name has a comma in it is exported from a file (--config):
+  [[export]]
+  name = \"data\"
+  path = \"/srv/a,b\"";
+
+const EXAMPLES: &str = "\
+Examples:
+  A directory and some memory, for this host:
+    dafs-server --export data=/srv/data --export scratch=mem:4G
+    dafs ls -l dafs://localhost/data
+
+  For a network, read-only, with a key:
+    (umask 077; dafs-server keygen alpha >> /etc/dafs/keys)
+    dafs-server --export data=/srv/data,ro,clients=10.0.0.0/8 --listen tcp://0.0.0.0 --key-file /etc/dafs/keys
+
+  From a file:
+    dafs-server --config /etc/dafs/server.toml
+      listen = [\"tcp://0.0.0.0:12049\", \"shm:///run/dafs/dafs.sock\"]
+      key-file = \"/etc/dafs/keys\"
+      [[export]]
+      name = \"data\"
+      path = \"/srv/data\"
+      clients = [\"10.0.0.0/8\", \"local\"]
+      squash = \"1000:1000\"
+
+Once it serves, it prints one line per listener: listening dafs+tcp://127.0.0.1:12049
+SIGTERM or SIGINT lets operations in flight finish, then ends it.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(arguments: &[&str]) -> Result<Cli, String> {
+        Cli::try_parse_from([&["dafs-server"], arguments].concat()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_are_read() {
+        let cli = parse(&[
+            "--export",
+            "data=/srv",
+            "--export",
+            "s=mem:",
+            "--listen",
+            "tcp://127.0.0.1:0",
+            "--poll",
+            "busy",
+            "--inline-max",
+            "8K",
+            "--slots-max",
+            "7",
+            "--log-format",
+            "json",
+            "--no-calibrate",
+        ])
+        .unwrap();
+        let settings = cli.settings;
+        assert_eq!(settings.exports, ["data=/srv", "s=mem:"]);
+        assert_eq!(settings.listen, ["tcp://127.0.0.1:0"]);
+        assert_eq!(settings.poll, Some(Poll::Busy));
+        assert_eq!(settings.inline_max, Some(Size(8192)));
+        assert_eq!(settings.slots_max, Some(7));
+        assert_eq!(settings.log_format, Some(LogLines::Json));
+        assert!(settings.no_calibrate && !settings.direct);
+    }
+
+    #[test]
+    fn wrong_flag_value_is_refused_with_flag_and_choices() {
+        for (arguments, needs) in [
+            (["--poll", "often"], ["--poll", "adaptive"]),
+            (["--inline-max", "8X"], ["--inline-max", "64K"]),
+            (["--slots-max", "many"], ["--slots-max", "many"]),
+            (["--storage-engine", "disk"], ["--storage-engine", "uring"]),
+        ] {
+            let error = parse(&arguments).unwrap_err();
+            assert!(needs.iter().all(|need| error.contains(need)), "{error}");
+        }
+    }
+
+    #[test]
+    fn keygen_takes_a_name_and_no_flags() {
+        assert!(
+            matches!(parse(&["keygen", "alpha"]).unwrap().command, Some(Command::Keygen { name }) if name == "alpha")
+        );
+        assert!(parse(&["--direct", "keygen", "alpha"]).is_err());
+        assert!(parse(&["keygen"]).unwrap_err().contains("<NAME>"));
+    }
+
+    #[test]
+    fn settings_over_a_file_win_and_lists_join() {
+        let file = Settings {
+            listen: vec!["a".into()],
+            lease_ms: Some(1),
+            drain_ms: Some(2),
+            direct: true,
+            ..Settings::default()
+        };
+        let flags = Settings { listen: vec!["b".into()], lease_ms: Some(3), ..Settings::default() };
+        let joined = flags.over(file);
+        assert_eq!(joined.listen, ["a", "b"]);
+        assert_eq!((joined.lease_ms, joined.drain_ms, joined.direct), (Some(3), Some(2), true));
+    }
+}

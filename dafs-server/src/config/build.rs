@@ -1,0 +1,311 @@
+//! From settings as written to a [`Config`].
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use dafs_proto::address::{DEFAULT_PORT, ListenUrl, SOCKET_PATH_SIZE_MAX, Scheme};
+use dafs_proto::transport::{Address, WaitPolicy};
+
+use super::export::{check, parse_flag};
+use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, StorageEngine};
+use crate::access::{AccessConfig, Keyring};
+use crate::cli::{Engine, LogLines, Poll, Settings};
+use crate::logging::{LogConfig, LogFormat};
+
+/// Bytes of a settings file at most.
+pub const CONFIG_FILE_SIZE_MAX: u64 = 1 << 20;
+/// Listeners of one server at most.
+pub const LISTENERS_MAX: usize = 64;
+
+impl Settings {
+    /// Reads a settings file. Blocking.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        use std::io::Read;
+        let place = format!("--config {}", path.display());
+        let mut text = String::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(CONFIG_FILE_SIZE_MAX + 1).read_to_string(&mut text))
+            .map_err(|error| ConfigError::new(&place, error.to_string(), "give the path of a TOML file"))?;
+        if text.len() as u64 > CONFIG_FILE_SIZE_MAX {
+            let problem = format!("the file is larger than {CONFIG_FILE_SIZE_MAX} bytes");
+            return Err(ConfigError::new(&place, problem, "give the path of a TOML file"));
+        }
+        Self::from_toml(&text, &place)
+    }
+
+    /// Reads the text of a settings file; `place` is for messages.
+    pub fn from_toml(text: &str, place: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| {
+            ConfigError::new(
+                place,
+                error.to_string().trim_end(),
+                "names and values are those of the flags: see the example at the end of `dafs-server --help`",
+            )
+        })
+    }
+}
+
+impl Config {
+    /// Checks settings. Looks up host names, reads the key file and looks at the exported directories: blocking.
+    pub fn from_settings(settings: Settings, environment: &Environment) -> Result<Self, ConfigError> {
+        let defaults = Self::default();
+        let keys = match &settings.key_file {
+            Some(path) => Keyring::load(path, environment.server.identity.uid).map_err(|error| {
+                ConfigError { place: "--key-file".to_owned(), message: error.to_string() }
+            })?,
+            None => Keyring::default(),
+        };
+        let exports = exports(&settings, &keys, environment)?;
+        let listeners = listeners(&settings, &keys, environment)?;
+        let times = |flag, value, default: u32| number(flag, value, default, 10..=86_400_000, "milliseconds");
+        let keep_alive_ms = times("--keep-alive-ms", settings.keep_alive_ms, defaults.keep_alive_ms)?;
+        let lease_ms = times("--lease-ms", settings.lease_ms, defaults.lease_ms)?;
+        if lease_ms / 2 < keep_alive_ms {
+            let problem = format!(
+                "a lease of {lease_ms} ms could run out between two signs of life {keep_alive_ms} ms apart"
+            );
+            let remedy = format!(
+                "write --lease-ms {} or more, or a smaller --keep-alive-ms",
+                keep_alive_ms.saturating_mul(2)
+            );
+            return Err(ConfigError::new("--lease-ms", problem, remedy));
+        }
+        let count = |flag, value, default, range| number(flag, value, default, range, "");
+        let bytes = |flag, value: Option<super::Size>, default, range| {
+            number(flag, value.map(|size| size.0), default, range, "bytes")
+        };
+        let buffers_size_max = settings.buffers_size_max.map_or(defaults.buffers_size_max, |size| size.0);
+        if !(1 << 20..=1 << 44).contains(&buffers_size_max) {
+            let problem = format!("{buffers_size_max} bytes are out of range");
+            return Err(ConfigError::new("--buffers-size-max", problem, "write a size from 1M to 16T"));
+        }
+        Ok(Self {
+            exports,
+            listeners,
+            poll: settings.poll.map_or(defaults.poll, wait_policy),
+            sessions_max: count(
+                "--sessions-max",
+                settings.sessions_max,
+                defaults.sessions_max,
+                1..=1_000_000,
+            )?,
+            slots_max: narrow(count("--slots-max", settings.slots_max, defaults.slots_max.into(), 1..=1024)?),
+            operations_max: count(
+                "--operations-max",
+                settings.operations_max,
+                defaults.operations_max,
+                1..=1_000_000,
+            )?,
+            inline_max: bytes("--inline-max", settings.inline_max, defaults.inline_max, 1024..=1 << 20)?,
+            transfer_size_max: bytes(
+                "--transfer-size-max",
+                settings.transfer_size_max,
+                defaults.transfer_size_max,
+                64 << 10..=1 << 30,
+            )?,
+            buffers_size_max,
+            lease_ms,
+            keep_alive_ms,
+            handshake_ms: times("--handshake-ms", settings.handshake_ms, defaults.handshake_ms)?,
+            storage_engine: settings.storage_engine.map_or(defaults.storage_engine, storage_engine),
+            direct_io: settings.direct,
+            metrics_address: metrics_address(&settings)?,
+            drain_ms: number(
+                "--drain-ms",
+                settings.drain_ms,
+                defaults.drain_ms,
+                0..=86_400_000,
+                "milliseconds",
+            )?,
+            calibrate: !settings.no_calibrate,
+            access: AccessConfig { keys, server: environment.server.clone() },
+            log: log_config(&settings)?,
+        })
+    }
+}
+
+fn exports(
+    settings: &Settings,
+    keys: &Keyring,
+    environment: &Environment,
+) -> Result<Vec<ExportConfig>, ConfigError> {
+    let mut exports: Vec<ExportConfig> = Vec::new();
+    let mut add = |table, place: &str| {
+        let export = check(table, place, keys, environment)?;
+        if exports.iter().any(|other| other.name == export.name) {
+            let problem = format!("the name \"{}\" is taken by another export", export.name);
+            return Err(ConfigError::new(place, problem, "give each export a name of its own"));
+        }
+        if exports.len() == EXPORTS_MAX {
+            let problem = format!("these are more than {EXPORTS_MAX} exports");
+            return Err(ConfigError::new(place, problem, "export a directory above several of them"));
+        }
+        exports.push(export);
+        Ok(())
+    };
+    for table in &settings.export_tables {
+        add(table.clone(), &format!("[[export]] \"{}\"", table.name))?;
+    }
+    for flag in &settings.exports {
+        add(parse_flag(flag)?, &format!("--export {}", flag.display()))?;
+    }
+    match exports.is_empty() {
+        true => Err(ConfigError::new(
+            "--export",
+            "nothing is exported",
+            "write --export NAME=DIRECTORY, such as --export data=/srv/data, or --export scratch=mem:",
+        )),
+        false => Ok(exports),
+    }
+}
+
+fn listeners(
+    settings: &Settings,
+    keys: &Keyring,
+    environment: &Environment,
+) -> Result<Vec<Address>, ConfigError> {
+    let mut listeners = Vec::new();
+    for text in &settings.listen {
+        let place = format!("--listen {text}");
+        let url = ListenUrl::parse(text.as_ref())
+            .map_err(|error| ConfigError { place: "--listen".to_owned(), message: error.to_string() })?;
+        if matches!(url.scheme, Scheme::Sim | Scheme::Verbs) {
+            let problem = "this server has no such transport";
+            return Err(ConfigError::new(&place, problem, "write tcp://HOST:PORT or shm:///SOCKET/PATH"));
+        }
+        let resolved = url.resolve().map_err(|error| {
+            ConfigError::new(
+                &place,
+                error.to_string(),
+                "write an address of this host, such as tcp://127.0.0.1:12049",
+            )
+        })?;
+        for address in resolved {
+            require_keys(&place, &address, keys)?;
+            // Two listeners on any free port are two listeners.
+            if !listeners.contains(&address) || matches!(address, Address::Tcp(tcp) if tcp.port() == 0) {
+                listeners.push(address);
+            }
+        }
+    }
+    if settings.listen.is_empty() {
+        listeners.push(Address::Tcp(([127, 0, 0, 1], DEFAULT_PORT).into()));
+        listeners.extend(environment.default_socket.clone().map(Address::Shm));
+    }
+    match listeners.len() > LISTENERS_MAX {
+        true => {
+            let problem = format!("these are {} addresses; {LISTENERS_MAX} are allowed", listeners.len());
+            Err(ConfigError::new(
+                "--listen",
+                problem,
+                "listen on tcp://0.0.0.0 for all addresses of this host",
+            ))
+        }
+        false => Ok(listeners),
+    }
+}
+
+fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), ConfigError> {
+    let Address::Tcp(tcp) = address else { return Ok(()) };
+    if !keys.is_empty() || tcp.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    let loopback = if tcp.is_ipv4() { "127.0.0.1" } else { "[::1]" };
+    Err(ConfigError::new(
+        place,
+        "other hosts can reach this address, and there are no keys to tell friend from stranger",
+        format!(
+            "make a key with `(umask 077; dafs-server keygen NAME >> FILE)` and add --key-file FILE; or serve this host only with --listen tcp://{loopback}:{}",
+            tcp.port()
+        ),
+    ))
+}
+
+fn metrics_address(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {
+    let Some(text) = &settings.metrics else { return Ok(None) };
+    let place = format!("--metrics {text}");
+    let address: SocketAddr = text.parse().map_err(|_| {
+        ConfigError::new(
+            &place,
+            "this is no address with a port",
+            "write one such as 127.0.0.1:9464 or [::1]:9464",
+        )
+    })?;
+    match settings.metrics_anywhere || address.ip().to_canonical().is_loopback() {
+        true => Ok(Some(address)),
+        false => Err(ConfigError::new(
+            &place,
+            "other hosts can reach this address, and metrics are shown to whoever asks",
+            format!("write --metrics 127.0.0.1:{}, or add --metrics-anywhere", address.port()),
+        )),
+    }
+}
+
+fn log_config(settings: &Settings) -> Result<LogConfig, ConfigError> {
+    let defaults = LogConfig::default();
+    let filter = settings.log.clone().unwrap_or(defaults.filter);
+    let format = match settings.log_format {
+        Some(LogLines::Json) => LogFormat::Json,
+        Some(LogLines::Text) | None => LogFormat::Text,
+    };
+    let config = LogConfig { filter, format };
+    match config.check() {
+        Ok(()) => Ok(config),
+        Err(problem) => Err(ConfigError::new(
+            &format!("--log {}", config.filter),
+            problem,
+            "write error, warn, info, debug or trace, or directives such as info,dafs_server::access=debug",
+        )),
+    }
+}
+
+fn number(
+    flag: &str,
+    value: Option<u64>,
+    default: u32,
+    range: RangeInclusive<u32>,
+    unit: &str,
+) -> Result<u32, ConfigError> {
+    let Some(value) = value else { return Ok(default) };
+    u32::try_from(value).ok().filter(|value| range.contains(value)).ok_or_else(|| {
+        let remedy = format!("write a number from {} to {} {unit}", range.start(), range.end());
+        ConfigError::new(flag, format!("{value} is out of range"), remedy.trim_end())
+    })
+}
+
+/// For numbers whose range has been checked.
+fn narrow(value: u32) -> u16 {
+    u16::try_from(value).unwrap_or(u16::MAX)
+}
+
+fn wait_policy(poll: Poll) -> WaitPolicy {
+    match poll {
+        Poll::Event => WaitPolicy::Event,
+        Poll::Busy => WaitPolicy::Busy,
+        Poll::Adaptive => WaitPolicy::Adaptive,
+    }
+}
+
+fn storage_engine(engine: Engine) -> StorageEngine {
+    match engine {
+        Engine::Auto => StorageEngine::Auto,
+        Engine::Uring => StorageEngine::Uring,
+        Engine::Pool => StorageEngine::Pool,
+    }
+}
+
+/// Where clients of this host look for a server: in `/run/dafs` for one that may write there, else in the user's own directory.
+pub(super) fn default_socket(runtime_directory: Option<&Path>) -> Option<PathBuf> {
+    use nix::unistd::{AccessFlags, access};
+    let system = Path::new("/run/dafs");
+    // Only who may write in /run can make it; others find out below whether it is there for them.
+    let _ = std::fs::create_dir(system);
+    let usable = |directory: &Path| access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
+    [Some(system), runtime_directory]
+        .into_iter()
+        .flatten()
+        .filter(|directory| usable(directory))
+        .map(|directory| directory.join("dafs.sock"))
+        .find(|path| path.is_absolute() && path.as_os_str().len() <= SOCKET_PATH_SIZE_MAX)
+}

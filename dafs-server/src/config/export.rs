@@ -1,0 +1,248 @@
+//! Exports: from `--export` or a table of the file to an [`ExportConfig`].
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{ConfigError, EXPORT_NAME_SIZE_MAX, Environment, ExportConfig, ExportKind, Size};
+use crate::access::{AddressRange, IdentityMapping, Keyring, ServerIdentity, parse_id};
+
+/// An export as written, by either way.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportTable {
+    /// Its name.
+    pub name: String,
+    /// A directory.
+    pub path: Option<PathBuf>,
+    /// Memory of at most this size, instead of a directory; 0 for half of the machine's.
+    pub memory: Option<Size>,
+    /// Nothing may be changed.
+    #[serde(default)]
+    pub ro: bool,
+    /// Address ranges, or `local`.
+    #[serde(default)]
+    pub clients: Vec<String>,
+    /// Names of keys.
+    #[serde(default)]
+    pub keys: Vec<String>,
+    /// `client`.
+    pub map: Option<String>,
+    /// `UID:GID` or `server`.
+    pub squash: Option<String>,
+    /// `keep`.
+    pub root: Option<String>,
+    /// Past the page cache.
+    #[serde(default)]
+    pub direct: bool,
+}
+
+/// Splits `NAME=DIR[,OPTION…]`. The name ends at the first `=`, the directory at the first comma.
+pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
+    let shown = format!("--export {}", text.display());
+    let wrong = |problem: &str, remedy: &str| ConfigError::new(&shown, problem, remedy);
+    let bytes = text.as_bytes();
+    let Some(equals) = bytes.iter().position(|&byte| byte == b'=') else {
+        return Err(wrong(
+            "there is no name",
+            "write --export NAME=DIRECTORY, such as --export data=/srv/data",
+        ));
+    };
+    let name = std::str::from_utf8(&bytes[..equals])
+        .map_err(|_| wrong("the name is not UTF-8", "choose a name of letters and digits"))?;
+    let mut parts = bytes[equals + 1..].split(|&byte| byte == b',');
+    let target = parts.next().unwrap_or_default();
+    let mut table = ExportTable { name: name.to_owned(), ..ExportTable::default() };
+    match target.strip_prefix(b"mem:") {
+        Some(size) => {
+            table.memory = Some(parse_memory(size).map_err(|problem| {
+                wrong(&problem, "write mem: or mem:4G; for a directory of that name, ./mem:…")
+            })?)
+        }
+        None => table.path = Some(PathBuf::from(OsStr::from_bytes(target))),
+    }
+    for option in parts {
+        let option = String::from_utf8_lossy(option);
+        let (key, value) = match option.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (&*option, None),
+        };
+        let list = |value: &str| value.split(';').map(str::to_owned).collect::<Vec<_>>();
+        match (key, value) {
+            ("ro", None) => table.ro = true,
+            ("direct", None) => table.direct = true,
+            ("clients", Some(value)) => table.clients.extend(list(value)),
+            ("keys", Some(value)) => table.keys.extend(list(value)),
+            ("map", Some(value)) => table.map = Some(value.to_owned()),
+            ("squash", Some(value)) => table.squash = Some(value.to_owned()),
+            ("root", Some(value)) => table.root = Some(value.to_owned()),
+            _ => {
+                return Err(wrong(
+                    &format!("there is no option \"{option}\""),
+                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, root=keep and direct; a directory whose name has a comma in it \
+                     is exported from a file: --config FILE with [[export]] name = … and path = …",
+                ));
+            }
+        }
+    }
+    Ok(table)
+}
+
+/// Checks an export. `place` names it in messages: the flag, or the file and table.
+pub(super) fn check(
+    table: ExportTable,
+    place: &str,
+    keys: &Keyring,
+    environment: &Environment,
+) -> Result<ExportConfig, ConfigError> {
+    let wrong = |problem: String, remedy: &str| ConfigError::new(place, problem, remedy);
+    check_name(&table.name).map_err(|problem| wrong(problem, "choose a name such as data"))?;
+    let kind = match (&table.path, table.memory) {
+        (Some(path), None) => ExportKind::Directory(check_directory(path, place)?),
+        (None, Some(Size(0))) => ExportKind::Memory { size_max: environment.memory_size / 2 },
+        (None, Some(size)) => ExportKind::Memory { size_max: size.0 },
+        (None, None) => {
+            return Err(wrong(
+                "nothing is exported".into(),
+                "give path = \"/a/directory\" or memory = \"4G\"",
+            ));
+        }
+        (Some(_), Some(_)) => {
+            return Err(wrong(
+                "both path and memory are given".into(),
+                "give one of them; two exports need two names",
+            ));
+        }
+    };
+    let squash = check_mapping(&table, &kind, &environment.server, place)?;
+    let clients = table.clients.iter().map(|range| range.parse::<AddressRange>());
+    let clients = clients.collect::<Result<_, _>>().map_err(|error| {
+        wrong(
+            format!("clients: {error}"),
+            "several are separated by semicolons in --export, and a list in the file",
+        )
+    })?;
+    if let Some(unknown) = table.keys.iter().find(|name| keys.entry(name).is_none()) {
+        let problem = format!("keys: there is no key \"{unknown}\"");
+        let remedy = format!(
+            "make it with `(umask 077; dafs-server keygen {unknown} >> FILE)`, and give --key-file FILE"
+        );
+        return Err(wrong(problem, &remedy));
+    }
+    let keep_root = match table.root.as_deref() {
+        None => false,
+        Some("keep") => true,
+        Some(other) => {
+            return Err(wrong(format!("root={other} is unknown"), "write root=keep, or leave it out"));
+        }
+    };
+    Ok(ExportConfig {
+        name: table.name,
+        kind,
+        read_only: table.ro,
+        clients,
+        keys: table.keys,
+        squash,
+        keep_root,
+        direct_io: table.direct,
+    })
+}
+
+fn parse_memory(size: &[u8]) -> Result<Size, String> {
+    match std::str::from_utf8(size) {
+        Ok("") => Ok(Size(0)),
+        Ok(text) => match text.parse()? {
+            Size(0) => Err("memory of no size can hold nothing".to_owned()),
+            size => Ok(size),
+        },
+        Err(_) => Err("the size is not a number".to_owned()),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        Err("the name is empty".to_owned())
+    } else if name.len() > EXPORT_NAME_SIZE_MAX {
+        Err(format!("the name has {} bytes, {EXPORT_NAME_SIZE_MAX} are allowed", name.len()))
+    } else if name.contains('/') || name.chars().any(char::is_control) || name == "." || name == ".." {
+        Err(format!("the name {name:?} could not stand in an address"))
+    } else {
+        Ok(())
+    }
+}
+
+/// The directory, absolute: it stays right when the process changes its own.
+fn check_directory(path: &Path, place: &str) -> Result<PathBuf, ConfigError> {
+    if path.as_os_str().is_empty() {
+        return Err(ConfigError::new(
+            place,
+            "the directory is empty",
+            "write NAME=DIRECTORY, NAME=mem: or NAME=mem:4G",
+        ));
+    }
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => std::path::absolute(path)
+            .map_err(|error| ConfigError::new(place, format!("{shown}: {error}"), "give an absolute path")),
+        Ok(_) => Err(ConfigError::new(
+            place,
+            format!("{shown} is not a directory"),
+            "export the directory it is in",
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(ConfigError::new(
+            place,
+            format!("there is no directory {shown}"),
+            format!("make it with `mkdir -p {shown}`, or correct the path"),
+        )),
+        Err(error) => Err(ConfigError::new(
+            place,
+            format!("{shown}: {error}"),
+            "let the server's user reach the directory",
+        )),
+    }
+}
+
+fn check_mapping(
+    table: &ExportTable,
+    kind: &ExportKind,
+    server: &ServerIdentity,
+    place: &str,
+) -> Result<IdentityMapping, ConfigError> {
+    let wrong = |problem: String, remedy: &str| Err(ConfigError::new(place, problem, remedy));
+    let mapping = match (table.map.as_deref(), table.squash.as_deref()) {
+        (None, None) => IdentityMapping::Auto,
+        (Some("client"), None) => IdentityMapping::Client,
+        (None, Some("server")) => IdentityMapping::Server,
+        (None, Some(text)) => {
+            let ids = text.split_once(':').and_then(|(uid, gid)| Some((parse_id(uid)?, parse_id(gid)?)));
+            let Some((uid, gid)) = ids else {
+                return wrong(
+                    format!("squash={text} names no user and group"),
+                    "write numbers such as squash=1000:1000, or squash=server",
+                );
+            };
+            IdentityMapping::Fixed { uid, gid }
+        }
+        (Some(other), None) => {
+            return wrong(format!("map={other} is unknown"), "write map=client, or leave it out");
+        }
+        (Some(_), Some(_)) => return wrong("both map and squash are given".into(), "choose one of them"),
+    };
+    let own = (server.identity.uid, server.identity.gid);
+    let possible = server.privileged
+        || matches!(kind, ExportKind::Memory { .. })
+        || match mapping {
+            IdentityMapping::Auto | IdentityMapping::Server => true,
+            IdentityMapping::Client => false,
+            IdentityMapping::Fixed { uid, gid } => (uid, gid) == own,
+        };
+    match possible {
+        true => Ok(mapping),
+        false => wrong(
+            "this server is not privileged and cannot act as other users".into(),
+            "run it as root (or with CAP_SETUID and CAP_SETGID), or write squash=server",
+        ),
+    }
+}

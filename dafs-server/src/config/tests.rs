@@ -1,0 +1,439 @@
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Parser;
+use dafs_proto::transport::{Address, WaitPolicy};
+use tempfile::TempDir;
+
+use super::*;
+use crate::backend::Identity;
+use crate::cli::{Cli, Settings};
+
+const SECRET: &str = "000102030405060708090a0b0c0d0e0f";
+
+/// A server with a directory and a key file of its own.
+struct Place {
+    directory: TempDir,
+    environment: Environment,
+}
+
+impl Place {
+    fn new(privileged: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("data")).unwrap();
+        let keys = directory.path().join("keys");
+        std::fs::write(&keys, format!("alpha:{SECRET}\nbeta:{SECRET}")).unwrap();
+        std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        let identity = Identity { uid, gid: 1000, groups: Arc::from([]) };
+        let environment = Environment {
+            server: ServerIdentity { identity, privileged },
+            default_socket: Some("/run/dafs/dafs.sock".into()),
+            memory_size: 8 << 30,
+        };
+        Self { directory, environment }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `DATA` and `KEYS` stand for the directory and the key file.
+    fn config(&self, arguments: &[&str]) -> Result<Config, String> {
+        let fill = |text: &&str| text.replace("DATA", &self.path("data")).replace("KEYS", &self.path("keys"));
+        let arguments = std::iter::once("dafs-server".to_owned()).chain(arguments.iter().map(fill));
+        let settings = Cli::try_parse_from(arguments).map_err(|error| error.to_string())?.settings;
+        Config::from_settings(settings, &self.environment).map_err(|error| error.to_string())
+    }
+
+    fn export(&self, flag: &str) -> Result<ExportConfig, String> {
+        self.config(&["--key-file", "KEYS", "--export", flag]).map(|config| config.exports[0].clone())
+    }
+
+    fn file(&self, text: &str) -> Result<Config, String> {
+        let text = text.replace("DATA", &self.path("data")).replace("KEYS", &self.path("keys"));
+        let settings = Settings::from_toml(&text, "--config /f").map_err(|error| error.to_string())?;
+        Config::from_settings(settings, &self.environment).map_err(|error| error.to_string())
+    }
+}
+
+fn assert_says(error: Result<impl std::fmt::Debug, String>, needs: &[&str], input: &str) {
+    let error = error.expect_err(input);
+    for need in needs {
+        assert!(error.contains(need), "{input}: {need:?} is missing in: {error}");
+    }
+}
+
+fn tcp(text: &str) -> Address {
+    Address::Tcp(text.parse().unwrap())
+}
+
+#[test]
+fn config_of_the_smallest_command_has_the_defaults() {
+    let config = Place::new(true).config(&["--export", "data=DATA"]).unwrap();
+    let defaults = Config::default();
+    assert_eq!(config.listeners, [tcp("127.0.0.1:12049"), Address::Shm("/run/dafs/dafs.sock".into())]);
+    assert_eq!(config.poll, WaitPolicy::Adaptive);
+    assert_eq!((config.slots_max, config.operations_max, config.inline_max), (64, 4096, 16_384));
+    assert_eq!(config.transfer_size_max, defaults.transfer_size_max);
+    assert_eq!(config.metrics_address, None);
+    assert!(config.calibrate && !config.direct_io);
+    assert_eq!(config.log, LogConfig::default());
+    assert_eq!(config.exports.len(), 1);
+}
+
+#[test]
+fn config_of_every_flag_is_as_written() {
+    let config = Place::new(true)
+        .config(&[
+            "--export",
+            "data=DATA",
+            "--export",
+            "s=mem:4G",
+            "--listen",
+            "tcp://127.0.0.1:0",
+            "--listen",
+            "tcp://127.0.0.1:0",
+            "--listen",
+            "shm:///tmp/d.sock",
+            "--listen",
+            "shm:///tmp/d.sock",
+            "--poll",
+            "event",
+            "--storage-engine",
+            "pool",
+            "--direct",
+            "--no-calibrate",
+            "--metrics",
+            "[::1]:0",
+            "--log",
+            "debug",
+            "--log-format",
+            "json",
+            "--sessions-max",
+            "1",
+            "--slots-max",
+            "1024",
+            "--operations-max",
+            "2",
+            "--inline-max",
+            "1K",
+            "--transfer-size-max",
+            "1G",
+            "--buffers-size-max",
+            "1M",
+            "--lease-ms",
+            "200",
+            "--keep-alive-ms",
+            "100",
+            "--handshake-ms",
+            "50",
+            "--drain-ms",
+            "0",
+        ])
+        .unwrap();
+    assert_eq!(
+        config.listeners,
+        [tcp("127.0.0.1:0"), tcp("127.0.0.1:0"), Address::Shm("/tmp/d.sock".into())]
+    );
+    assert_eq!((config.poll, config.storage_engine), (WaitPolicy::Event, StorageEngine::Pool));
+    assert!(config.direct_io && !config.calibrate);
+    assert_eq!(config.metrics_address, Some("[::1]:0".parse().unwrap()));
+    assert_eq!(config.log, LogConfig { filter: "debug".into(), format: crate::logging::LogFormat::Json });
+    assert_eq!((config.sessions_max, config.slots_max, config.operations_max), (1, 1024, 2));
+    assert_eq!(
+        (config.inline_max, config.transfer_size_max, config.buffers_size_max),
+        (1024, 1 << 30, 1 << 20)
+    );
+    let times = (config.lease_ms, config.keep_alive_ms, config.handshake_ms, config.drain_ms);
+    assert_eq!(times, (200, 100, 50, 0));
+    assert_eq!(config.exports[1].kind, ExportKind::Memory { size_max: 4 << 30 });
+}
+
+#[test]
+fn config_number_out_of_range_names_flag_and_range() {
+    let place = Place::new(true);
+    let cases = [
+        ("--sessions-max", "1", "1000000", ["0", "1000001"]),
+        ("--slots-max", "1", "1024", ["0", "1025"]),
+        ("--operations-max", "1", "1000000", ["0", "1000001"]),
+        ("--inline-max", "1024", "1048576", ["1023", "1048577"]),
+        ("--transfer-size-max", "65536", "1073741824", ["65535", "1073741825"]),
+        ("--handshake-ms", "10", "86400000", ["9", "86400001"]),
+        ("--drain-ms", "0", "86400000", ["86400001", "18446744073709551615"]),
+    ];
+    for (flag, low, high, outside) in cases {
+        for value in [low, high] {
+            assert!(place.config(&["--export", "d=DATA", flag, value]).is_ok(), "{flag} {value}");
+        }
+        for value in outside {
+            let error = place.config(&["--export", "d=DATA", flag, value]);
+            assert_says(error, &[flag, value, &format!("from {low} to {high}")], flag);
+        }
+    }
+    for (value, fits) in [("1048575", false), ("1M", true), ("16T", true), ("17592186044417", false)] {
+        assert_eq!(
+            place.config(&["--export", "d=DATA", "--buffers-size-max", value]).is_ok(),
+            fits,
+            "{value}"
+        );
+    }
+    let lease = |ms: &str| place.config(&["--export", "d=DATA", "--keep-alive-ms", "1000", "--lease-ms", ms]);
+    assert_says(lease("1999"), &["--lease-ms 2000", "--keep-alive-ms"], "lease");
+    assert!(lease("2000").is_ok());
+}
+
+// [ACC-40]
+#[test]
+fn export_flag_of_every_form_is_read() {
+    let place = Place::new(true);
+    let data = ExportKind::Directory(place.path("data").into());
+    let base = ExportConfig::new("d", data);
+    let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+    let cases = [
+        ("d=DATA", base.clone()),
+        ("d=DATA,ro", ExportConfig { read_only: true, ..base.clone() }),
+        ("d=DATA,direct", ExportConfig { direct_io: true, ..base.clone() }),
+        (
+            "d=DATA,squash=5:6",
+            ExportConfig { squash: IdentityMapping::Fixed { uid: 5, gid: 6 }, ..base.clone() },
+        ),
+        ("d=DATA,squash=server", ExportConfig { squash: IdentityMapping::Server, ..base.clone() }),
+        ("d=DATA,map=client", ExportConfig { squash: IdentityMapping::Client, ..base.clone() }),
+        ("d=DATA,root=keep", ExportConfig { keep_root: true, ..base.clone() }),
+        (
+            "d=DATA,clients=10.0.0.0/8;::1;local,keys=alpha;beta,ro",
+            ExportConfig {
+                clients: ranges(&["10.0.0.0/8", "::1", "local"]),
+                keys: vec!["alpha".into(), "beta".into()],
+                read_only: true,
+                ..base.clone()
+            },
+        ),
+        ("d=mem:", ExportConfig::new("d", ExportKind::Memory { size_max: 4 << 30 })),
+        ("d=mem:4K", ExportConfig::new("d", ExportKind::Memory { size_max: 4096 })),
+    ];
+    for (flag, expected) in cases {
+        assert_eq!(format!("{:?}", place.export(flag).expect(flag)), format!("{expected:?}"), "{flag}");
+    }
+}
+
+#[test]
+fn export_flag_with_fault_names_it_and_the_remedy() {
+    let place = Place::new(true);
+    let long = format!("{}=DATA", "n".repeat(EXPORT_NAME_SIZE_MAX + 1));
+    let cases: &[(&str, &[&str])] = &[
+        ("DATA", &["no name", "--export data=/srv/data"]),
+        ("=DATA", &["name is empty", "such as data"]),
+        ("a/b=DATA", &["\"a/b\"", "choose a name"]),
+        ("..=DATA", &["\"..\""]),
+        (&long, &["256 bytes", "255"]),
+        ("d=", &["directory is empty", "NAME=DIRECTORY"]),
+        ("d=DATA/none", &["no directory", "mkdir -p"]),
+        ("d=KEYS", &["not a directory"]),
+        ("d=mem:much", &["\"much\"", "mem:4G"]),
+        ("d=mem:0", &["no size", "mem:4G"]),
+        ("d=DATA,rw", &["\"rw\"", "ro, clients=", "--config FILE"]),
+        ("d=DATA,b/c", &["\"b/c\"", "comma", "[[export]]"]),
+        ("d=DATA,ro=yes", &["\"ro=yes\""]),
+        ("d=DATA,squash=root", &["squash=root", "squash=1000:1000"]),
+        ("d=DATA,squash=4294967295:1", &["squash=4294967295:1", "squash=1000:1000"]),
+        ("d=DATA,map=server", &["map=server", "map=client"]),
+        ("d=DATA,map=client,squash=1:1", &["both map and squash", "choose one"]),
+        ("d=DATA,root=squash", &["root=squash", "root=keep"]),
+        ("d=DATA,clients=10.0.0.1/8", &["10.0.0.1/8", "10.0.0.0/8"]),
+        ("d=DATA,clients=", &["clients", "10.0.0.7"]),
+        ("d=DATA,clients=host", &["\"host\"", "semicolons"]),
+        ("d=DATA,keys=gamma", &["\"gamma\"", "keygen gamma", "--key-file"]),
+    ];
+    for (flag, needs) in cases {
+        let error = place.export(flag);
+        assert_says(error.clone(), needs, flag);
+        assert_says(error, &["--export"], flag);
+    }
+}
+
+#[test]
+fn export_directory_may_have_any_bytes_but_a_comma() {
+    let place = Place::new(true);
+    let directory = place.directory.path().join(OsStr::from_bytes(b"a=b:\xff;c"));
+    std::fs::create_dir(&directory).unwrap();
+    let mut flag = OsString::from("d=");
+    flag.push(&directory);
+    let settings = Settings { exports: vec![flag], ..Settings::default() };
+    let config = Config::from_settings(settings, &place.environment).unwrap();
+    assert_eq!(config.exports[0].kind, ExportKind::Directory(directory));
+
+    std::fs::create_dir(place.directory.path().join("a,b")).unwrap();
+    let config = place.file(&format!("[[export]]\nname='d'\npath='{}'", place.path("a,b"))).unwrap();
+    assert_eq!(config.exports[0].kind, ExportKind::Directory(place.path("a,b").into()));
+}
+
+// [ACC-41]
+#[test]
+fn export_of_relative_directory_becomes_absolute() {
+    let settings = Settings { exports: vec!["d=.".into()], ..Settings::default() };
+    let config = Config::from_settings(settings, &Place::new(true).environment).unwrap();
+    let ExportKind::Directory(path) = &config.exports[0].kind else { panic!("no directory") };
+    assert!(path.is_absolute(), "{path:?}");
+}
+
+// [ACC-33]
+#[test]
+fn export_that_needs_privileges_is_refused_without_them() {
+    let place = Place::new(false);
+    let own = format!("d=DATA,squash={}:1000", place.environment.server.identity.uid);
+    for flag in ["d=DATA", "d=DATA,squash=server", own.as_str(), "d=mem:,map=client", "d=mem:,squash=5:6"] {
+        assert!(place.export(flag).is_ok(), "{flag}");
+    }
+    for flag in ["d=DATA,map=client", "d=DATA,squash=77:1000", own.replace(":1000", ":1001").as_str()] {
+        assert_says(place.export(flag), &["not privileged", "as root", "squash=server"], flag);
+    }
+}
+
+#[test]
+fn config_without_or_with_repeated_exports_is_refused() {
+    let place = Place::new(true);
+    assert_says(place.config(&[]), &["--export", "--export data=/srv/data"], "none");
+    let twice = place.config(&["--export", "d=DATA", "--export", "d=mem:"]);
+    assert_says(twice, &["--export d=mem:", "\"d\" is taken"], "twice");
+}
+
+// [ACC-1]
+#[test]
+fn listener_beyond_loopback_needs_keys() {
+    let place = Place::new(true);
+    let listen = |address: &str, more: &[&str]| {
+        place
+            .config(&[&["--export", "d=mem:", "--listen", address], more].concat())
+            .map(|config| config.listeners)
+    };
+    for address in ["tcp://0.0.0.0:7", "tcp://[::]:7", "tcp://192.0.2.1:7", "tcp://[::ffff:192.0.2.1]:7"] {
+        assert_says(listen(address, &[]), &["--listen", address, "keygen", "--key-file", ":7"], address);
+        assert!(listen(address, &["--key-file", "KEYS"]).is_ok(), "{address}");
+    }
+    for address in
+        ["tcp://127.0.0.1:0", "tcp://127.9.9.9:0", "tcp://[::1]:0", "tcp://[::ffff:127.0.0.1]:0", "shm:///s"]
+    {
+        assert!(listen(address, &[]).is_ok(), "{address}");
+    }
+}
+
+#[test]
+fn listener_that_is_no_address_is_refused() {
+    let place = Place::new(true);
+    for (address, need) in [
+        ("127.0.0.1:0", "tcp://127.0.0.1:12049"),
+        ("sim://1", "tcp://HOST:PORT"),
+        ("verbs://h", "tcp://HOST:PORT"),
+        ("shm://s", "shm:///"),
+    ] {
+        let error = place.config(&["--export", "d=mem:", "--listen", address]);
+        assert_says(error, &["--listen", address, need], address);
+    }
+}
+
+#[test]
+fn metrics_beyond_loopback_need_a_word() {
+    let place = Place::new(true);
+    let metrics = |address: &str, more: &[&str]| {
+        place
+            .config(&[&["--export", "d=mem:", "--metrics", address], more].concat())
+            .map(|config| config.metrics_address)
+    };
+    assert!(metrics("127.0.0.1:9464", &[]).unwrap().is_some());
+    assert_says(
+        metrics("0.0.0.0:9464", &[]),
+        &["--metrics 0.0.0.0:9464", "127.0.0.1:9464", "--metrics-anywhere"],
+        "all",
+    );
+    assert!(metrics("0.0.0.0:9464", &["--metrics-anywhere"]).is_ok());
+    assert_says(metrics("9464", &[]), &["--metrics 9464", "127.0.0.1:9464"], "port");
+}
+
+#[test]
+fn log_filter_that_is_none_is_refused() {
+    let error = Place::new(true).config(&["--export", "d=mem:", "--log", "dafs_server=loud"]);
+    assert_says(error, &["--log dafs_server=loud", "error, warn, info"], "log");
+}
+
+#[test]
+fn key_file_that_is_missing_names_the_flag() {
+    let error = Place::new(true).config(&["--export", "d=mem:", "--key-file", "/nowhere/keys"]);
+    assert_says(error, &["--key-file", "/nowhere/keys", "keygen"], "keys");
+}
+
+#[test]
+fn file_says_what_flags_say() {
+    let config = Place::new(true)
+        .file(
+            "listen = ['tcp://0.0.0.0:12049', 'shm:///run/x.sock']\nkey-file = 'KEYS'\npoll = 'busy'\ninline-max = '8K'\ntransfer-size-max = 1048576\n\
+             no-calibrate = true\n[[export]]\nname = 'data'\npath = 'DATA'\nro = true\nclients = ['10.0.0.0/8', 'local']\nkeys = ['alpha']\n\
+             squash = '1:2'\nroot = 'keep'\ndirect = true\n[[export]]\nname = 's'\nmemory = '4G'\n",
+        )
+        .unwrap();
+    assert_eq!(config.listeners, [tcp("0.0.0.0:12049"), Address::Shm("/run/x.sock".into())]);
+    assert_eq!((config.poll, config.inline_max, config.transfer_size_max), (WaitPolicy::Busy, 8192, 1 << 20));
+    assert!(!config.calibrate);
+    let export = &config.exports[0];
+    assert!(export.read_only && export.keep_root && export.direct_io);
+    assert_eq!((export.clients.len(), export.keys.as_slice()), (2, &["alpha".to_owned()][..]));
+    assert_eq!(export.squash, IdentityMapping::Fixed { uid: 1, gid: 2 });
+    assert_eq!(config.exports[1].kind, ExportKind::Memory { size_max: 4 << 30 });
+}
+
+#[test]
+fn file_with_fault_names_place_and_remedy() {
+    let place = Place::new(true);
+    let cases: &[(&str, &[&str])] = &[
+        ("listen = 7", &["--config /f", "line 1", "--help"]),
+        ("lisen = []", &["unknown field `lisen`"]),
+        ("poll = 'often'", &["often", "adaptive"]),
+        ("inline-max = -1", &["negative"]),
+        ("inline-max = '8X'", &["8X", "64K"]),
+        ("[[export]]\npath = '/'", &["name"]),
+        ("[[export]]\nname = 'd'\npath = '/'\nrw = true", &["unknown field `rw`"]),
+        ("[[export]]\nname = 'd'", &["[[export]] \"d\"", "path =", "memory ="]),
+        ("[[export]]\nname = 'd'\npath = '/'\nmemory = 1", &["[[export]] \"d\"", "both path and memory"]),
+        ("[[export]]\nname = 'd'\npath = '/none/x'", &["[[export]] \"d\"", "mkdir -p /none/x"]),
+    ];
+    for (text, needs) in cases {
+        assert_says(place.file(text), needs, text);
+    }
+}
+
+#[test]
+fn file_that_cannot_be_read_names_the_flag() {
+    let load = |path: &Path| Settings::load(path).map_err(|error| error.to_string());
+    assert_says(load(Path::new("/nowhere")), &["--config /nowhere", "No such file", "TOML"], "missing");
+    let place = Place::new(true);
+    let path = place.directory.path().join("f");
+    let limit = usize::try_from(CONFIG_FILE_SIZE_MAX).unwrap();
+    std::fs::write(&path, " ".repeat(limit)).unwrap();
+    assert!(load(&path).is_ok());
+    std::fs::write(&path, " ".repeat(limit + 1)).unwrap();
+    assert_says(load(&path), &["larger than"], "large");
+}
+
+#[test]
+fn example_of_help_is_a_valid_file() {
+    use clap::CommandFactory;
+    let help = Cli::command().render_long_help().to_string();
+    let example = help.split("From a file:").nth(1).unwrap();
+    let lines = example.lines().skip(2).take_while(|line| !line.trim().is_empty());
+    let text: String = lines.map(|line| format!("{}\n", line.trim())).collect();
+    let settings = Settings::from_toml(&text, "help").unwrap();
+    assert_eq!((settings.listen.len(), settings.export_tables.len()), (2, 1));
+}
+
+#[test]
+fn memory_size_is_read_in_kibibytes() {
+    assert_eq!(memory_size("MemFree: 1 kB\nMemTotal:       16314120 kB\n"), Some(16_314_120 * 1024));
+    for text in ["", "MemTotal: x kB", "MemTotal: 7", "MemTotal: 18446744073709551615 kB"] {
+        assert_eq!(memory_size(text), None, "{text}");
+    }
+    assert!(Environment::of_process(false).unwrap().memory_size > 0);
+}
