@@ -7,6 +7,7 @@ use std::sync::Arc;
 use dafs_proto::transport::{MemoryRef, OpToken, Span};
 use dafs_proto::wire::{OpenFlags, Status};
 
+use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Wake};
 use super::posix::{Attempt, Outcome, PosixExport, Task};
 use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
@@ -57,13 +58,15 @@ pub struct StorageConfig {
     pub pool_threads: usize,
     /// Reads and writes that wait in io_uring at a time; more are queued.
     pub ring_entries: u32,
-    /// Replaces randomness (verifiers), for simulation.
+    /// For simulation: replaces randomness (verifiers), and exports in memory can crash.
     pub seed: Option<u64>,
+    /// Tells the time of exports in memory; the system's clock where there is none.
+    pub clock: Option<Clock>,
 }
 
 impl Default for StorageConfig {
     fn default() -> Self {
-        Self { engine: Engine::Auto, pool_threads: 4, ring_entries: 256, seed: None }
+        Self { engine: Engine::Auto, pool_threads: 4, ring_entries: 256, seed: None, clock: None }
     }
 }
 
@@ -112,6 +115,7 @@ struct Export {
 
 enum Backend {
     Posix(PosixExport),
+    Mem(MemExport),
 }
 
 /// What a thread hands back.
@@ -136,9 +140,9 @@ impl Exports {
             let verifier = verifier(config, id)?;
             let backend = match &export.kind {
                 ExportKind::Posix(path) => Backend::Posix(PosixExport::open(id, path, &export, verifier)?),
-                ExportKind::Mem { .. } => {
-                    let error = std::io::Error::from(std::io::ErrorKind::Unsupported);
-                    return Err(StorageError::System(error));
+                ExportKind::Mem { size_max } => {
+                    let clock = config.clock.clone().unwrap_or_else(Clock::system);
+                    Backend::Mem(MemExport::new(id, *size_max, clock, verifier, config.seed.is_some()))
                 }
             };
             made.push(Export { name: export.name, read_only: export.read_only, backend });
@@ -152,7 +156,16 @@ impl Exports {
     pub fn open_count(&self, export: ExportId) -> usize {
         match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
             Some(Backend::Posix(posix)) => posix.open_count(),
+            Some(Backend::Mem(mem)) => mem.open_count(),
             None => 0,
+        }
+    }
+
+    /// An export in memory loses what was not durable, and all that was open, as in a crash of the server. False for other exports, and without a seed.
+    pub fn crash(&mut self, export: ExportId) -> bool {
+        match self.backend(export).map(|export| &mut export.backend) {
+            Some(Backend::Mem(mem)) => mem.crash(),
+            _ => false,
         }
     }
 
@@ -228,6 +241,7 @@ impl Storage for Exports {
     fn root(&self, export: ExportId) -> NodeId {
         match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
             Some(Backend::Posix(posix)) => posix.root(),
+            Some(Backend::Mem(mem)) => mem.root(),
             None => NodeId { export, index: 0, generation: 0 },
         }
     }
@@ -235,6 +249,7 @@ impl Storage for Exports {
     fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
         match self.exports.get_mut(usize::from(node.export.0)).map(|export| &mut export.backend) {
             Some(Backend::Posix(posix)) => posix.read_now(node, offset, into),
+            Some(Backend::Mem(mem)) => mem.read_now(node, offset, into),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
     }
@@ -248,11 +263,15 @@ impl Storage for Exports {
         }
         match &mut export.backend {
             Backend::Posix(posix) => posix.write_now(node, offset, from),
+            Backend::Mem(mem) => mem.write_now(node, offset, from),
         }
     }
 
-    fn map(&mut self, _node: NodeId, _offset: u64, _len: usize) -> Option<MemoryRef> {
-        None
+    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
+        match &self.backend(node.export)?.backend {
+            Backend::Posix(_) => None,
+            Backend::Mem(mem) => mem.map(node, offset, len),
+        }
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
@@ -267,6 +286,7 @@ impl Storage for Exports {
             return Submitted::Done(Err(Status::READ_ONLY));
         }
         match &mut export.backend {
+            Backend::Mem(mem) => Submitted::Done(mem.run(identity, op)),
             Backend::Posix(posix) => match (posix.attempt(identity, op), &mut self.waiting) {
                 (Attempt::Done(result), _) => Submitted::Done(result),
                 (Attempt::Job(task) | Attempt::Data(task), Some(waiting)) => {
@@ -290,7 +310,7 @@ impl Storage for Exports {
         for (token, export, result) in self.finished.drain(..) {
             let result = match self.exports.get_mut(usize::from(export.0)).map(|export| &mut export.backend) {
                 Some(Backend::Posix(posix)) => result.and_then(|outcome| posix.enter(outcome)),
-                None => Err(Status::BAD_HANDLE),
+                _ => Err(Status::BAD_HANDLE),
             };
             done.push((token, result));
         }
@@ -304,6 +324,7 @@ impl Storage for Exports {
         let Some(export) = self.exports.get_mut(usize::from(node.export.0)) else { return };
         match &mut export.backend {
             Backend::Posix(posix) => drop(posix.close(node)),
+            Backend::Mem(mem) => mem.close(node),
         }
     }
 
@@ -314,6 +335,7 @@ impl Storage for Exports {
     fn verifier(&self, export: ExportId) -> u64 {
         match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
             Some(Backend::Posix(posix)) => posix.verifier(),
+            Some(Backend::Mem(mem)) => mem.verifier(),
             None => 0,
         }
     }

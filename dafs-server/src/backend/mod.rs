@@ -5,6 +5,7 @@
 //! `posix` (a directory, confined by `openat2`) and `mem` (memory).
 
 mod exports;
+mod mem;
 mod nodes;
 mod paths;
 mod pool;
@@ -23,6 +24,7 @@ use dafs_proto::wire::{
 pub use exports::{
     Engine, ExportConfig, ExportKind, Exports, StorageConfig, StorageError, raise_open_files_limit,
 };
+pub use mem::Clock;
 
 /// An export, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -72,6 +72,16 @@ impl<T> NodeTable<T> {
         }
         Some(value)
     }
+
+    /// Removes all nodes but the root.
+    pub(super) fn clear(&mut self) {
+        for index in 1..self.slots.len() {
+            let generation = self.slots[index].generation;
+            if let Ok(index) = u32::try_from(index) {
+                self.remove(NodeId { export: self.export, index, generation });
+            }
+        }
+    }
 }
 
 #[cfg(test)]

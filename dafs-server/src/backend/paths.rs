@@ -1,6 +1,8 @@
-//! Checks of clients' paths that do not depend on the file system.
+//! Checks of clients' arguments that do not depend on the file system.
 
-use dafs_proto::wire::{NAME_SIZE_MAX, PATH_SIZE_MAX, Status};
+use dafs_proto::wire::{NAME_SIZE_MAX, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTime, Status};
+
+use super::Identity;
 
 /// Bytes, no zero byte, not absolute, no part longer than a name may be.
 pub(super) fn check_path(path: &[u8]) -> Result<(), Status> {
@@ -49,6 +51,52 @@ pub(super) fn check_read_range(offset: u64, len: usize) -> Result<(), Status> {
 /// The end of a range that is written.
 pub(super) fn check_write_range(offset: u64, len: usize) -> Result<(), Status> {
     check_read_range(offset, len).map_err(|_| Status::TOO_LARGE)
+}
+
+/// A range to allocate or punch.
+pub(super) fn check_len(offset: u64, len: u64) -> Result<(), Status> {
+    if len == 0 {
+        return Err(Status::INVALID);
+    }
+    match offset.checked_add(len) {
+        Some(end) if end <= OFFSET_MAX => Ok(()),
+        _ => Err(Status::TOO_LARGE),
+    }
+}
+
+/// Flags that contradict each other, or ask for no access.
+pub(super) fn check_open_flags(flags: OpenFlags) -> Result<(), Status> {
+    let wrong = !flags.intersects(OpenFlags::READ | OpenFlags::WRITE | OpenFlags::DIRECTORY)
+        || flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE)
+        || flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE)
+        || flags.contains(OpenFlags::DIRECTORY)
+            && flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE | OpenFlags::WRITE);
+    if wrong { Err(Status::INVALID) } else { Ok(()) }
+}
+
+/// Values that no file system takes.
+pub(super) fn check_set_attributes(set: &SetAttributes) -> Result<(), Status> {
+    let wrong_time = [set.atime, set.mtime]
+        .into_iter()
+        .flatten()
+        .any(|time| matches!(time, SetTime::At(at) if at.nanoseconds >= 1_000_000_000));
+    // The kernel takes this number for "leave it as it is".
+    let wrong = wrong_time || set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX);
+    if wrong { Err(Status::INVALID) } else { Ok(()) }
+}
+
+/// Other namespaces than `user.` change what the server's kernel does with a file: for root, as the kernel permits.
+pub(super) fn check_xattr_name(name: &[u8], identity: &Identity) -> Result<(), Status> {
+    if name.is_empty() || name == b"user." || name.contains(&0) {
+        return Err(Status::INVALID);
+    }
+    if name.len() > NAME_SIZE_MAX {
+        return Err(Status::NAME_TOO_LONG);
+    }
+    if identity.uid != 0 && !name.starts_with(b"user.") {
+        return Err(Status::PERMISSION);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

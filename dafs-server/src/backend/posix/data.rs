@@ -11,7 +11,7 @@ use dafs_proto::transport::{MemoryRef, Span};
 use dafs_proto::wire::{FileKind, SeekWhat, Stability, Status};
 use smallvec::SmallVec;
 
-use super::super::paths::{OFFSET_MAX, check_read_range, check_write_range};
+use super::super::paths::{OFFSET_MAX, check_len, check_read_range, check_write_range};
 use super::super::pool::lock;
 use super::super::{FsOp, FsReply, NowError};
 use super::Node;
@@ -261,17 +261,6 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             Ok(FsReply::Done)
         }
         _ => Err(Status::INVALID),
-    }
-}
-
-/// A range to allocate or punch.
-pub(in crate::backend) fn check_len(offset: u64, len: u64) -> Result<(), Status> {
-    if len == 0 {
-        return Err(Status::INVALID);
-    }
-    match offset.checked_add(len) {
-        Some(end) if end <= OFFSET_MAX => Ok(()),
-        _ => Err(Status::TOO_LARGE),
     }
 }
 

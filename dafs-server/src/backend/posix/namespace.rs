@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
 
+use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{FsOp, FsReply};
 use super::resolve::Scope;
 use super::sys::{self, CPath, Errno};
@@ -168,20 +169,14 @@ fn open(
 }
 
 fn system_flags(flags: OpenFlags) -> Result<i32, Status> {
+    check_open_flags(flags)?;
     let access = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
         (true, true) => libc::O_RDWR,
         (false, true) => libc::O_WRONLY,
         (true, false) => libc::O_RDONLY,
-        (false, false) if flags.contains(OpenFlags::DIRECTORY) => libc::O_RDONLY,
-        (false, false) => return Err(Status::INVALID),
+        // A directory.
+        (false, false) => libc::O_RDONLY,
     };
-    let wrong = flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE)
-        || flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE)
-        || flags.contains(OpenFlags::DIRECTORY)
-            && flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE | OpenFlags::WRITE);
-    if wrong {
-        return Err(Status::INVALID);
-    }
     let mut system = access;
     for (flag, value) in [
         (OpenFlags::CREATE, libc::O_CREAT),
@@ -236,13 +231,7 @@ fn open_direct(
 }
 
 fn set_attributes(fd: std::os::fd::BorrowedFd<'_>, set: &SetAttributes) -> Result<Attributes, Status> {
-    let wrong_time = [set.atime, set.mtime]
-        .into_iter()
-        .flatten()
-        .any(|time| matches!(time, dafs_proto::wire::SetTime::At(at) if at.nanoseconds >= 1_000_000_000));
-    if wrong_time || set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
-        return Err(Status::INVALID);
-    }
+    check_set_attributes(set)?;
     let symlink = set.mode.is_some() && sys::fstat(fd)?.kind == FileKind::Symlink;
     if symlink {
         return Err(Status::NOT_SUPPORTED);

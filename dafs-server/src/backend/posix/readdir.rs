@@ -15,7 +15,7 @@ use super::sys::{self, CPath};
 const BUFFER_SIZE: usize = 32 * 1024;
 
 /// Bytes of an encoded entry without its name and attributes: cookie, two lengths.
-pub(in crate::backend) const ENTRY_OVERHEAD: usize = 12;
+const ENTRY_OVERHEAD: usize = 12;
 
 /// See [`super::super::FsOp::Readdir`].
 pub(super) fn read(

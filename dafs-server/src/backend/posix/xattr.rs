@@ -3,8 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use dafs_proto::wire::{NAME_SIZE_MAX, Status, XATTR_VALUE_SIZE_MAX, XattrSetMode};
+use dafs_proto::wire::{Status, XATTR_VALUE_SIZE_MAX, XattrSetMode};
 
+use super::super::paths::check_xattr_name;
 use super::super::{FsOp, FsReply, Identity};
 use super::Node;
 use super::resolve::Scope;
@@ -66,21 +67,7 @@ fn on_fd(fd: BorrowedFd<'_>, identity: &Identity, op: &FsOp) -> Result<FsReply, 
     }
 }
 
-/// Other namespaces than `user.` change what the server's kernel does with a file: for root, as the kernel permits.
-pub(in crate::backend) fn check_namespace(name: &[u8], identity: &Identity) -> Result<(), Status> {
-    if name.is_empty() || name == b"user." || name.contains(&0) {
-        return Err(Status::INVALID);
-    }
-    if name.len() > NAME_SIZE_MAX {
-        return Err(Status::NAME_TOO_LONG);
-    }
-    if identity.uid != 0 && !name.starts_with(b"user.") {
-        return Err(Status::PERMISSION);
-    }
-    Ok(())
-}
-
 fn check_name(name: &[u8], identity: &Identity) -> Result<CPath, Status> {
-    check_namespace(name, identity)?;
+    check_xattr_name(name, identity)?;
     CPath::new(name).ok_or(Status::INVALID)
 }

@@ -21,10 +21,12 @@ pub(super) enum Kind {
     Direct(Engine),
     /// A directory on tmpfs.
     Tmpfs,
+    /// The memory backend.
+    Mem,
 }
 
 pub(super) fn kinds() -> Vec<Kind> {
-    let mut kinds = vec![Kind::Disk(Engine::Pool), Kind::Direct(Engine::Pool)];
+    let mut kinds = vec![Kind::Disk(Engine::Pool), Kind::Direct(Engine::Pool), Kind::Mem];
     if PathBuf::from("/dev/shm").is_dir() {
         kinds.push(Kind::Tmpfs);
     }
@@ -53,6 +55,7 @@ impl Fixture {
                 config.engine = engine;
                 Some(tempfile::tempdir().unwrap())
             }
+            Kind::Mem => None,
             Kind::Tmpfs => Some(tempfile::tempdir_in("/dev/shm").unwrap()),
         };
         let mut export = ExportConfig {

@@ -1,0 +1,463 @@
+//! An export in memory: a file system of its own with the semantics of the posix backend. Everything is done at once.
+//!
+//! In simulation it also crashes: names and attributes are durable at once, data after a commit or a synchronous write.
+
+mod file;
+mod names;
+mod tree;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use dafs_proto::transport::{MemoryRef, Span};
+use dafs_proto::wire::{
+    DirEntry, FileKind, FsStatistics, NAME_SIZE_MAX, OpenFlags, SeekWhat, Stability, Status, Timestamp,
+    XATTR_VALUE_SIZE_MAX, XattrSetMode, encode_dir_entry,
+};
+use smallvec::SmallVec;
+
+use super::nodes::NodeTable;
+use super::paths::{check_len, check_read_range, check_write_range};
+use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError};
+use file::{CHUNK_SIZE, Space};
+use tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
+
+/// Tells the time of an export in memory.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    /// The system's clock.
+    pub fn system() -> Self {
+        Self::new(|| {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            Timestamp {
+                seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+                nanoseconds: since.subsec_nanos(),
+            }
+        })
+    }
+
+    /// A clock that asks `now`.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clock({:?})", self.now())
+    }
+}
+
+/// What is open.
+#[derive(Clone, Copy)]
+struct Node {
+    ino: Ino,
+    read: bool,
+    write: bool,
+}
+
+/// A file system in memory.
+pub(super) struct MemExport {
+    tree: Tree,
+    nodes: NodeTable<Node>,
+    space: Space,
+    next_ino: Ino,
+    clock: Clock,
+    verifier: u64,
+    fs_id: u64,
+    id: ExportId,
+}
+
+impl MemExport {
+    /// An empty file system of `size_max` bytes; `crashes`: keep what a crash leaves.
+    pub(super) fn new(id: ExportId, size_max: u64, clock: Clock, verifier: u64, crashes: bool) -> Self {
+        let now = clock.now();
+        let root = Inode {
+            content: Content::Directory(Directory::of(ROOT)),
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            xattrs: BTreeMap::new(),
+            open_count: 1,
+        };
+        Self {
+            tree: Tree { inodes: HashMap::from([(ROOT, root)]) },
+            nodes: NodeTable::new(id, Node { ino: ROOT, read: false, write: false }),
+            space: Space { size_max, used: 0, keep_stable: crashes },
+            next_ino: ROOT + 1,
+            clock,
+            verifier,
+            // Unlike any device number: those have 20 bits of minor and 12 of major number.
+            fs_id: 0x6d65_6d00_0000_0000 | u64::from(id.0),
+            id,
+        }
+    }
+
+    pub(super) fn root(&self) -> NodeId {
+        self.nodes.root()
+    }
+
+    pub(super) fn verifier(&self) -> u64 {
+        self.verifier
+    }
+
+    pub(super) fn open_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// As if the server had been restarted: nothing is open, data that was not durable is gone, the verifier is another. False when it was not made for this.
+    pub(super) fn crash(&mut self) -> bool {
+        if !self.space.keep_stable {
+            return false;
+        }
+        self.verifier = self.verifier.wrapping_add(1);
+        for inode in self.tree.inodes.values_mut() {
+            inode.open_count = 0;
+            if let Content::File(data) = &mut inode.content {
+                data.crash(&mut self.space);
+            }
+        }
+        if let Some(root) = self.tree.inodes.get_mut(&ROOT) {
+            root.open_count = 1;
+        }
+        self.nodes.clear();
+        let gone: Vec<Ino> = self.tree.inodes.keys().copied().collect();
+        for ino in gone {
+            self.drop_unused(ino);
+        }
+        true
+    }
+
+    fn node(&self, id: NodeId) -> Result<Node, Status> {
+        self.nodes.get(id).copied().ok_or(Status::BAD_HANDLE)
+    }
+
+    /// A file opened for reading.
+    fn readable(&self, id: NodeId) -> Result<(Ino, &file::FileData), Status> {
+        let node = self.node(id)?;
+        if !node.read {
+            return Err(Status::BAD_HANDLE);
+        }
+        match &self.tree.inode(node.ino)?.content {
+            Content::File(data) => Ok((node.ino, data)),
+            _ => Err(Status::IS_DIRECTORY),
+        }
+    }
+
+    /// A file opened for writing, the space it shares, and the time.
+    fn writable(&mut self, id: NodeId) -> Result<(&mut Inode, &mut Space, Timestamp), Status> {
+        let node = self.node(id)?;
+        if !node.write {
+            return Err(Status::BAD_HANDLE);
+        }
+        let now = self.clock.now();
+        Ok((self.tree.inode_mut(node.ino)?, &mut self.space, now))
+    }
+
+    /// See [`super::Storage::read_now`].
+    pub(super) fn read_now(&self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+        self.read(node, offset, into).map_err(NowError::Failed)
+    }
+
+    fn read(&self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, Status> {
+        let (_, data) = self.readable(node)?;
+        check_read_range(offset, into.iter().map(Span::len).sum())?;
+        Ok(data.read(offset, into))
+    }
+
+    /// See [`super::Storage::write_now`].
+    pub(super) fn write_now(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        from: &[Span<'_>],
+    ) -> Result<usize, NowError> {
+        self.write(node, Some(offset), from, Stability::Unstable)
+            .map(|(_, count)| count)
+            .map_err(NowError::Failed)
+    }
+
+    /// `offset` `None`: at the end.
+    fn write(
+        &mut self,
+        node: NodeId,
+        offset: Option<u64>,
+        from: &[Span<'_>],
+        stability: Stability,
+    ) -> Result<(u64, usize), Status> {
+        let (inode, space, now) = self.writable(node)?;
+        let Content::File(data) = &mut inode.content else { return Err(Status::BAD_HANDLE) };
+        let offset = offset.unwrap_or(data.size());
+        check_write_range(offset, from.iter().map(Span::len).sum())?;
+        let count = data.write(space, offset, from)?;
+        if stability != Stability::Unstable {
+            data.commit();
+        }
+        if count > 0 {
+            (inode.mtime, inode.ctime) = (now, now);
+        }
+        Ok((offset, count))
+    }
+
+    /// See [`super::Storage::map`].
+    pub(super) fn map(&self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
+        // A part of the answer would look like the end of the file.
+        if offset % CHUNK_SIZE + len as u64 > CHUNK_SIZE {
+            return None;
+        }
+        self.readable(node).ok()?.1.map(offset, len)
+    }
+
+    /// See [`super::Storage::close`].
+    pub(super) fn close(&mut self, node: NodeId) {
+        if let Some(node) = self.nodes.remove(node) {
+            if let Some(inode) = self.tree.inodes.get_mut(&node.ino) {
+                inode.open_count = inode.open_count.saturating_sub(1);
+            }
+            self.drop_unused(node.ino);
+        }
+    }
+
+    /// An inode without name and node gives its space back.
+    fn drop_unused(&mut self, ino: Ino) {
+        let unused = self.tree.inodes.get(&ino).is_some_and(|i| i.links == 0 && i.open_count == 0);
+        if unused && let Some(inode) = self.tree.inodes.remove(&ino) {
+            let xattrs: usize = inode.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+            let content = match &inode.content {
+                Content::File(data) => data.allocated(),
+                Content::Symlink(target) => target.len() as u64,
+                Content::Directory(_) => 0,
+            };
+            self.space.give(INODE_SIZE + xattrs as u64 + content);
+        }
+    }
+
+    /// Does an operation.
+    pub(super) fn run(&mut self, identity: &Identity, op: FsOp) -> FsResult {
+        match op {
+            FsOp::Read { node, offset, into } => {
+                let spans: SmallVec<[Span<'_>; 8]> = into.iter().map(MemoryRef::span).collect();
+                self.read(node, offset, &spans).map(FsReply::Count)
+            }
+            FsOp::Write { node, offset, from, stability } => {
+                let spans: SmallVec<[Span<'_>; 8]> = from.iter().map(MemoryRef::span).collect();
+                self.write(node, Some(offset), &spans, stability).map(|(_, count)| FsReply::Count(count))
+            }
+            FsOp::Append { node, from, stability } => {
+                let spans: SmallVec<[Span<'_>; 8]> = from.iter().map(MemoryRef::span).collect();
+                self.write(node, None, &spans, stability)
+                    .map(|(offset, count)| FsReply::Appended(offset, count))
+            }
+            FsOp::Commit { node, .. } => {
+                let ino = self.node(node)?.ino;
+                match &mut self.tree.inode_mut(ino)?.content {
+                    Content::File(data) => data.commit(),
+                    Content::Directory(_) => {}
+                    Content::Symlink(_) => return Err(Status::BAD_HANDLE),
+                }
+                Ok(FsReply::Done)
+            }
+            FsOp::Truncate { .. } | FsOp::Allocate { .. } | FsOp::Punch { .. } => self.resize(&op),
+            FsOp::Seek { node, offset, what } => {
+                let node = self.node(node)?;
+                if !node.read && !node.write {
+                    return Err(Status::BAD_HANDLE);
+                }
+                match &self.tree.inode(node.ino)?.content {
+                    Content::File(data) => data.seek(offset, what == SeekWhat::Hole).map(FsReply::Offset),
+                    _ => Err(Status::INVALID),
+                }
+            }
+            FsOp::Hint { node, .. } => self.node(node).map(|_| FsReply::Done),
+            FsOp::Readdir { node, cookie, size_max, attributes } => {
+                self.readdir(identity, node, cookie, size_max, attributes)
+            }
+            FsOp::Statfs { node } => self.node(node).map(|_| FsReply::Statistics(self.statistics())),
+            FsOp::XattrRead { .. }
+            | FsOp::XattrWrite { .. }
+            | FsOp::XattrList { .. }
+            | FsOp::XattrRemove { .. } => self.xattr(identity, op),
+            op => self.names(identity, op),
+        }
+    }
+
+    fn resize(&mut self, op: &FsOp) -> FsResult {
+        let (FsOp::Truncate { node, .. } | FsOp::Allocate { node, .. } | FsOp::Punch { node, .. }) = op
+        else {
+            return Err(Status::INVALID);
+        };
+        let opened = self.node(*node)?;
+        let (inode, space, now) = match self.writable(*node) {
+            // As the kernel: a descriptor that may only read cannot be cut, and cannot be allocated for.
+            Err(Status::BAD_HANDLE) if opened.read && matches!(op, FsOp::Truncate { .. }) => {
+                return Err(Status::INVALID);
+            }
+            result => result?,
+        };
+        let Content::File(data) = &mut inode.content else { return Err(Status::BAD_HANDLE) };
+        match *op {
+            FsOp::Truncate { size, .. } => {
+                check_write_range(size, 0)?;
+                data.truncate(space, size)?;
+            }
+            FsOp::Allocate { offset, len, .. } => {
+                check_len(offset, len)?;
+                data.allocate(space, offset, len)?;
+            }
+            FsOp::Punch { offset, len, .. } => {
+                check_len(offset, len)?;
+                data.punch(space, offset, len)?;
+            }
+            _ => return Err(Status::INVALID),
+        }
+        (inode.mtime, inode.ctime) = (now, now);
+        Ok(FsReply::Done)
+    }
+
+    fn readdir(
+        &self,
+        identity: &Identity,
+        node: NodeId,
+        cookie: u64,
+        size_max: usize,
+        attributes: bool,
+    ) -> FsResult {
+        let node = self.node(node)?;
+        let inode = self.tree.inode(node.ino)?;
+        let directory = inode.directory()?;
+        if !node.read {
+            inode.check(identity, May::Read)?;
+        }
+        if i64::try_from(cookie).is_err() {
+            return Err(Status::INVALID);
+        }
+        let (mut entries, mut size, mut scratch) = (Vec::new(), 0, Vec::new());
+        for (cookie, name) in directory.order.range(cookie + 1..) {
+            let visible = attributes && inode.check(identity, May::Search).is_ok();
+            let attributes = directory
+                .names
+                .get(name)
+                .filter(|_| visible)
+                .and_then(|(ino, _)| Some(self.tree.inodes.get(ino)?.attributes(*ino, self.fs_id)));
+            let entry = DirEntry { cookie: *cookie, name: name.clone(), attributes };
+            scratch.clear();
+            encode_dir_entry(&entry, &mut scratch);
+            if size + scratch.len() > size_max {
+                return if entries.is_empty() {
+                    Err(Status::RANGE)
+                } else {
+                    Ok(FsReply::Entries(entries, false))
+                };
+            }
+            size += scratch.len();
+            entries.push(entry);
+        }
+        Ok(FsReply::Entries(entries, true))
+    }
+
+    fn statistics(&self) -> FsStatistics {
+        const BLOCK_SIZE: u64 = 4096;
+        let free = (self.space.size_max - self.space.used.min(self.space.size_max)) / BLOCK_SIZE;
+        FsStatistics {
+            block_size: BLOCK_SIZE,
+            blocks: self.space.size_max / BLOCK_SIZE,
+            blocks_free: free,
+            blocks_available: free,
+            files: self.space.size_max / INODE_SIZE,
+            files_free: free * (BLOCK_SIZE / INODE_SIZE),
+            name_size_max: u32::try_from(NAME_SIZE_MAX).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn xattr(&mut self, identity: &Identity, op: FsOp) -> FsResult {
+        let (FsOp::XattrRead { at, .. }
+        | FsOp::XattrWrite { at, .. }
+        | FsOp::XattrList { at }
+        | FsOp::XattrRemove { at, .. }) = &op
+        else {
+            return Err(Status::INVALID);
+        };
+        let ino = self.tree.find(self.node(at.node)?.ino, &at.path, false, identity)?;
+        let now = self.clock.now();
+        let inode = self.tree.inode_mut(ino)?;
+        let check = |name: &[u8], inode: &Inode, may| {
+            super::paths::check_xattr_name(name, identity)?;
+            if !name.starts_with(b"user.") {
+                return Err(Status::NOT_SUPPORTED);
+            }
+            // As the kernel: users' attributes only where data permissions mean something.
+            if !matches!(inode.kind(), FileKind::File | FileKind::Directory) {
+                return Err(if may == May::Write { Status::PERMISSION } else { Status::NO_DATA });
+            }
+            inode.check(identity, may)
+        };
+        match op {
+            FsOp::XattrRead { name, .. } => {
+                check(&name, inode, May::Read)?;
+                inode.xattrs.get(&name).cloned().map(FsReply::Bytes).ok_or(Status::NO_DATA)
+            }
+            FsOp::XattrList { .. } => {
+                let names = inode.xattrs.keys().flat_map(|name| name.iter().copied().chain([0])).collect();
+                Ok(FsReply::Bytes(names))
+            }
+            FsOp::XattrWrite { name, value, mode, .. } => {
+                check(&name, inode, May::Write)?;
+                if value.len() > XATTR_VALUE_SIZE_MAX {
+                    return Err(Status::TOO_LARGE);
+                }
+                let old = inode.xattrs.get(&name).map(|value| (name.len() + value.len()) as u64);
+                match (mode, old) {
+                    (XattrSetMode::Create, Some(_)) => return Err(Status::EXISTS),
+                    (XattrSetMode::Replace, None) => return Err(Status::NO_DATA),
+                    _ => {}
+                }
+                // Names are listed in one reply.
+                let listed: usize = inode.xattrs.keys().map(|name| name.len() + 1).sum();
+                if old.is_none() && listed + name.len() >= XATTR_VALUE_SIZE_MAX {
+                    return Err(Status::NO_SPACE);
+                }
+                self.space.take((name.len() + value.len()) as u64)?;
+                self.space.give(old.unwrap_or(0));
+                inode.xattrs.insert(name, value);
+                inode.ctime = now;
+                Ok(FsReply::Done)
+            }
+            FsOp::XattrRemove { name, .. } => {
+                check(&name, inode, May::Write)?;
+                let value = inode.xattrs.remove(&name).ok_or(Status::NO_DATA)?;
+                self.space.give((name.len() + value.len()) as u64);
+                inode.ctime = now;
+                Ok(FsReply::Done)
+            }
+            _ => Err(Status::INVALID),
+        }
+    }
+
+    /// Enters a node for an inode.
+    fn open_node(&mut self, ino: Ino, flags: OpenFlags) -> FsResult {
+        let node = Node {
+            ino,
+            read: flags.contains(OpenFlags::READ) || flags.contains(OpenFlags::DIRECTORY),
+            write: flags.contains(OpenFlags::WRITE),
+        };
+        let fs_id = self.fs_id;
+        let inode = self.tree.inode_mut(ino)?;
+        inode.open_count += 1;
+        let attributes = inode.attributes(ino, fs_id);
+        let id = self.nodes.insert(node).ok_or(Status::TOO_MANY_OPEN)?;
+        debug_assert_eq!(id.export, self.id);
+        Ok(FsReply::Node(id, attributes))
+    }
+}

@@ -1,0 +1,360 @@
+//! Operations on names and attributes of an export in memory.
+
+use std::collections::BTreeMap;
+
+use dafs_proto::wire::{FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTime, Status};
+
+use super::super::paths::{check_open_flags, split_last};
+use super::super::{At, FsOp, FsReply, FsResult, Identity};
+use super::MemExport;
+use super::file::FileData;
+use super::tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, in_group};
+
+impl MemExport {
+    pub(super) fn names(&mut self, identity: &Identity, op: FsOp) -> FsResult {
+        match op {
+            FsOp::Lookup { at, follow } => {
+                let ino = self.find(&at, follow, identity)?;
+                self.open_node(ino, OpenFlags::empty())
+            }
+            FsOp::Open { at, flags, mode } => self.open(identity, &at, flags, mode),
+            FsOp::Getattr { at, follow } => {
+                let ino = self.find(&at, follow, identity)?;
+                self.attributes(ino)
+            }
+            FsOp::Setattr { at, follow, set } => {
+                let ino = self.find(&at, follow, identity)?;
+                self.set_attributes(identity, ino, &set)?;
+                self.attributes(ino)
+            }
+            FsOp::Mkdir { at, mode } => {
+                let (parent, name) = self.free_name(identity, &at, true)?;
+                let content = Content::Directory(Directory::of(parent));
+                let ino = self.make(identity, parent, &name, content, mode & 0o1777)?;
+                self.attributes(ino)
+            }
+            FsOp::Symlink { target, at } => {
+                let (parent, name) = self.free_name(identity, &at, false)?;
+                match target.len() {
+                    0 => return Err(Status::NOT_FOUND),
+                    len if len >= PATH_SIZE_MAX => return Err(Status::NAME_TOO_LONG),
+                    _ if target.contains(&0) => return Err(Status::INVALID),
+                    _ => {}
+                }
+                let ino = self.make(identity, parent, &name, Content::Symlink(target), 0o777)?;
+                self.attributes(ino)
+            }
+            FsOp::Readlink { at } => {
+                let ino = self.find(&at, false, identity)?;
+                match &self.tree.inode(ino)?.content {
+                    Content::Symlink(target) => Ok(FsReply::Bytes(target.clone())),
+                    _ => Err(Status::INVALID),
+                }
+            }
+            FsOp::Remove { at, directory } => self.remove(identity, &at, directory),
+            FsOp::Rename { from, to, replace } => self.rename(identity, &from, &to, replace),
+            FsOp::Link { from, to } => self.link(identity, &from, &to),
+            _ => Err(Status::INVALID),
+        }
+    }
+
+    fn find(&self, at: &At, follow: bool, identity: &Identity) -> Result<Ino, Status> {
+        self.tree.find(self.node(at.node)?.ino, &at.path, follow, identity)
+    }
+
+    fn attributes(&self, ino: Ino) -> FsResult {
+        Ok(FsReply::Attributes(self.tree.inode(ino)?.attributes(ino, self.fs_id)))
+    }
+
+    /// The directory and the plain last name of a path.
+    fn place(&self, identity: &Identity, at: &At, directory: bool) -> Result<(Ino, Vec<u8>), Status> {
+        let (parent, name) = split_last(&at.path, directory)?;
+        let parent = self.tree.find(self.node(at.node)?.ino, parent, true, identity)?;
+        let inode = self.tree.inode(parent)?;
+        inode.directory()?;
+        inode.check(identity, May::Search)?;
+        Ok((parent, name.to_vec()))
+    }
+
+    fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        self.tree.inode(parent).ok()?.directory().ok()?.names.get(name).map(|(ino, _)| *ino)
+    }
+
+    /// A place where something can be made.
+    fn free_name(&self, identity: &Identity, at: &At, directory: bool) -> Result<(Ino, Vec<u8>), Status> {
+        let (parent, name) = self.place(identity, at, directory)?;
+        if self.child(parent, &name).is_some() {
+            return Err(Status::EXISTS);
+        }
+        self.check_change(identity, parent)?;
+        Ok((parent, name))
+    }
+
+    /// Names may be made in this directory.
+    fn check_change(&self, identity: &Identity, parent: Ino) -> Result<(), Status> {
+        let inode = self.tree.inode(parent)?;
+        // A directory that was removed takes no names.
+        if inode.links == 0 {
+            return Err(Status::NOT_FOUND);
+        }
+        inode.check(identity, May::Write)?;
+        inode.check(identity, May::Search)
+    }
+
+    /// A name may be taken out of this directory.
+    fn check_removal(&self, identity: &Identity, parent: Ino, ino: Ino) -> Result<(), Status> {
+        self.check_change(identity, parent)?;
+        let directory = self.tree.inode(parent)?;
+        let sticky = directory.mode & 0o1000 != 0;
+        let owner = [directory.uid, self.tree.inode(ino)?.uid].contains(&identity.uid);
+        if sticky && identity.uid != 0 && !owner { Err(Status::PERMISSION) } else { Ok(()) }
+    }
+
+    fn make(
+        &mut self,
+        identity: &Identity,
+        parent: Ino,
+        name: &[u8],
+        content: Content,
+        mode: u32,
+    ) -> Result<Ino, Status> {
+        let now = self.clock.now();
+        let is_directory = matches!(content, Content::Directory(_));
+        let size = match &content {
+            Content::Symlink(target) => target.len() as u64,
+            _ => 0,
+        };
+        self.space.take(INODE_SIZE + size)?;
+        let directory = self.tree.inode_mut(parent)?;
+        let inherits = directory.mode & 0o2000 != 0;
+        let inode = Inode {
+            content,
+            mode: if inherits && is_directory { mode | 0o2000 } else { mode },
+            uid: identity.uid,
+            gid: if inherits { directory.gid } else { identity.gid },
+            links: if is_directory { 2 } else { 1 },
+            atime: now,
+            mtime: now,
+            ctime: now,
+            xattrs: BTreeMap::new(),
+            open_count: 0,
+        };
+        (directory.mtime, directory.ctime) = (now, now);
+        if is_directory {
+            directory.links += 1;
+        }
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        self.tree.inodes.insert(ino, inode);
+        self.tree.directory_mut(parent)?.insert(name, ino);
+        Ok(ino)
+    }
+
+    fn open(&mut self, identity: &Identity, at: &At, flags: OpenFlags, mode: u32) -> FsResult {
+        check_open_flags(flags)?;
+        let create = flags.contains(OpenFlags::CREATE);
+        let exclusive = flags.contains(OpenFlags::EXCLUSIVE);
+        if create && at.path.last() == Some(&b'/') {
+            return Err(Status::IS_DIRECTORY);
+        }
+        let follow = !flags.contains(OpenFlags::NO_FOLLOW) && !exclusive;
+        let found = self.tree.walk(self.node(at.node)?.ino, &at.path, follow, identity)?;
+        let ino = match (found.ino, found.place) {
+            (Some(_), _) if exclusive => return Err(Status::EXISTS),
+            (Some(ino), _) => ino,
+            (None, Some((parent, name))) if create => {
+                self.check_change(identity, parent)?;
+                let content = Content::File(FileData::default());
+                let ino = self.make(identity, parent, &name, content, mode & 0o7777)?;
+                // Who makes a file may open it, whatever its mode says.
+                return self.open_node(ino, flags);
+            }
+            (None, _) => return Err(Status::NOT_FOUND),
+        };
+        let inode = self.tree.inode(ino)?;
+        match inode.kind() {
+            FileKind::Symlink if flags.contains(OpenFlags::DIRECTORY) && !at.path.is_empty() => {
+                return Err(Status::NOT_DIRECTORY);
+            }
+            FileKind::Symlink => return Err(Status::LOOP),
+            FileKind::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE) => {
+                return Err(Status::IS_DIRECTORY);
+            }
+            FileKind::File if flags.contains(OpenFlags::DIRECTORY) => return Err(Status::NOT_DIRECTORY),
+            _ => {}
+        }
+        if flags.intersects(OpenFlags::READ | OpenFlags::DIRECTORY) {
+            inode.check(identity, May::Read)?;
+        }
+        if flags.contains(OpenFlags::WRITE) {
+            inode.check(identity, May::Write)?;
+        }
+        if flags.contains(OpenFlags::TRUNCATE) {
+            let now = self.clock.now();
+            let inode = self.tree.inode_mut(ino)?;
+            if let Content::File(data) = &mut inode.content {
+                data.truncate(&mut self.space, 0)?;
+            }
+            (inode.mtime, inode.ctime) = (now, now);
+        }
+        self.open_node(ino, flags)
+    }
+
+    fn set_attributes(&mut self, identity: &Identity, ino: Ino, set: &SetAttributes) -> Result<(), Status> {
+        super::super::paths::check_set_attributes(set)?;
+        let now = self.clock.now();
+        let inode = self.tree.inode_mut(ino)?;
+        let root = identity.uid == 0;
+        let owner = root || identity.uid == inode.uid;
+        if set.mode.is_some() && inode.kind() == FileKind::Symlink {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let new_owner = set.uid.is_some_and(|uid| !root && (!owner || uid != inode.uid));
+        let new_group =
+            set.gid.is_some_and(|gid| !root && (!owner || gid != inode.gid && !in_group(identity, gid)));
+        let times = [set.atime, set.mtime];
+        let exact = times.iter().flatten().any(|time| matches!(time, SetTime::At(_)));
+        // A writer may touch, both times at once.
+        let touch = times == [Some(SetTime::Now); 2] && inode.check(identity, May::Write).is_ok();
+        if new_owner || new_group || set.mode.is_some() && !owner || exact && !owner {
+            return Err(Status::PERMISSION);
+        }
+        if times.iter().any(Option::is_some) && !owner && !touch {
+            return Err(if times == [Some(SetTime::Now); 2] { Status::ACCESS } else { Status::PERMISSION });
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            inode.uid = set.uid.unwrap_or(inode.uid);
+            inode.gid = set.gid.unwrap_or(inode.gid);
+            if inode.kind() == FileKind::File {
+                let group_bit = if inode.mode & 0o010 != 0 { 0o2000 } else { 0 };
+                inode.mode &= !(0o4000 | group_bit);
+            }
+        }
+        if let Some(mode) = set.mode {
+            let keeps_group = root || in_group(identity, inode.gid);
+            inode.mode = mode & 0o7777 & if keeps_group { 0o7777 } else { 0o5777 };
+        }
+        let time = |time| match time {
+            SetTime::Now => now,
+            SetTime::At(at) => at,
+        };
+        inode.atime = set.atime.map_or(inode.atime, time);
+        inode.mtime = set.mtime.map_or(inode.mtime, time);
+        inode.ctime = now;
+        Ok(())
+    }
+
+    fn remove(&mut self, identity: &Identity, at: &At, directory: bool) -> FsResult {
+        let (parent, name) = self.place(identity, at, directory)?;
+        let ino = self.child(parent, &name).ok_or(Status::NOT_FOUND)?;
+        self.check_removal(identity, parent, ino)?;
+        match &self.tree.inode(ino)?.content {
+            Content::Directory(_) if !directory => return Err(Status::IS_DIRECTORY),
+            Content::Directory(content) if !content.names.is_empty() => return Err(Status::NOT_EMPTY),
+            Content::File(_) | Content::Symlink(_) if directory => return Err(Status::NOT_DIRECTORY),
+            _ => {}
+        }
+        self.unlink(parent, &name, ino)?;
+        Ok(FsReply::Done)
+    }
+
+    /// Takes a name away, and what it named when that was all.
+    fn unlink(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<(), Status> {
+        let now = self.clock.now();
+        self.tree.directory_mut(parent)?.remove(name);
+        let inode = self.tree.inode_mut(ino)?;
+        let directory = inode.kind() == FileKind::Directory;
+        inode.links = if directory { 0 } else { inode.links - 1 };
+        inode.ctime = now;
+        let above = self.tree.inode_mut(parent)?;
+        (above.mtime, above.ctime) = (now, now);
+        if directory {
+            above.links -= 1;
+        }
+        self.drop_unused(ino);
+        Ok(())
+    }
+
+    fn rename(&mut self, identity: &Identity, from: &At, to: &At, replace: bool) -> FsResult {
+        let (old_parent, old_name) = self.place(identity, from, false)?;
+        let (new_parent, new_name) = self.place(identity, to, false)?;
+        let ino = self.child(old_parent, &old_name).ok_or(Status::NOT_FOUND)?;
+        let target = self.child(new_parent, &new_name);
+        if target.is_some() && !replace {
+            return Err(Status::EXISTS);
+        }
+        let is_directory = self.tree.inode(ino)?.kind() == FileKind::Directory;
+        if is_directory && self.tree.is_above(ino, new_parent) {
+            return Err(Status::INVALID);
+        }
+        // What lies on the way to the source cannot be replaced by it.
+        if target.is_some_and(|target| self.tree.is_above(target, old_parent)) {
+            return Err(Status::NOT_EMPTY);
+        }
+        if target == Some(ino) {
+            return Ok(FsReply::Done);
+        }
+        self.check_removal(identity, old_parent, ino)?;
+        self.check_change(identity, new_parent)?;
+        if let Some(target) = target {
+            self.check_removal(identity, new_parent, target)?;
+            match (&self.tree.inode(target)?.content, is_directory) {
+                (Content::Directory(_), false) => return Err(Status::IS_DIRECTORY),
+                (Content::Directory(content), true) if !content.names.is_empty() => {
+                    return Err(Status::NOT_EMPTY);
+                }
+                (Content::File(_) | Content::Symlink(_), true) => return Err(Status::NOT_DIRECTORY),
+                _ => {}
+            }
+        }
+        if is_directory && old_parent != new_parent {
+            self.tree.inode(ino)?.check(identity, May::Write)?;
+        }
+        if let Some(target) = target {
+            self.unlink(new_parent, &new_name, target)?;
+        }
+        self.tree.directory_mut(old_parent)?.remove(&old_name);
+        self.tree.directory_mut(new_parent)?.insert(&new_name, ino);
+        let now = self.clock.now();
+        if is_directory {
+            self.tree.inode_mut(old_parent)?.links -= 1;
+            self.tree.inode_mut(new_parent)?.links += 1;
+            self.tree.directory_mut(ino)?.parent = new_parent;
+        }
+        for changed in [old_parent, new_parent] {
+            let inode = self.tree.inode_mut(changed)?;
+            (inode.mtime, inode.ctime) = (now, now);
+        }
+        self.tree.inode_mut(ino)?.ctime = now;
+        Ok(FsReply::Done)
+    }
+
+    fn link(&mut self, identity: &Identity, from: &At, to: &At) -> FsResult {
+        let ino = if from.path.is_empty() {
+            self.node(from.node)?.ino
+        } else {
+            let (parent, name) = self.place(identity, from, false)?;
+            self.child(parent, &name).ok_or(Status::NOT_FOUND)?
+        };
+        let (parent, name) = self.free_name(identity, to, false)?;
+        let inode = self.tree.inode(ino)?;
+        if inode.kind() == FileKind::Directory {
+            return Err(Status::PERMISSION);
+        }
+        // A file without a name stays without.
+        if inode.links == 0 {
+            return Err(Status::NOT_FOUND);
+        }
+        if inode.links == u32::MAX {
+            return Err(Status::TOO_MANY_LINKS);
+        }
+        let now = self.clock.now();
+        self.tree.directory_mut(parent)?.insert(&name, ino);
+        let inode = self.tree.inode_mut(ino)?;
+        inode.links += 1;
+        inode.ctime = now;
+        let directory = self.tree.inode_mut(parent)?;
+        (directory.mtime, directory.ctime) = (now, now);
+        self.attributes(ino)
+    }
+}

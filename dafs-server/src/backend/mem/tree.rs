@@ -1,0 +1,251 @@
+//! Inodes, names, permissions, and the walk along a path.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use dafs_proto::wire::{Attributes, FileKind, Status, Timestamp};
+
+use super::super::Identity;
+use super::super::paths::check_path;
+use super::file::FileData;
+
+/// Links followed on one path, as in Linux.
+const LINKS_FOLLOWED_MAX: u32 = 40;
+
+/// Bytes that an inode counts for besides its data.
+pub(super) const INODE_SIZE: u64 = 256;
+
+/// An inode's number; never used twice.
+pub(super) type Ino = u64;
+
+pub(super) const ROOT: Ino = 1;
+
+/// What an inode is.
+pub(super) enum Content {
+    File(FileData),
+    Directory(Directory),
+    Symlink(Vec<u8>),
+}
+
+/// Names, and the order in which they came: the cookie of a listing.
+#[derive(Default)]
+pub(super) struct Directory {
+    pub(super) parent: Ino,
+    pub(super) names: HashMap<Vec<u8>, (Ino, u64)>,
+    pub(super) order: BTreeMap<u64, Vec<u8>>,
+    next_cookie: u64,
+}
+
+impl Directory {
+    pub(super) fn of(parent: Ino) -> Self {
+        Self { parent, ..Self::default() }
+    }
+
+    pub(super) fn insert(&mut self, name: &[u8], ino: Ino) {
+        self.next_cookie += 1;
+        self.names.insert(name.to_vec(), (ino, self.next_cookie));
+        self.order.insert(self.next_cookie, name.to_vec());
+    }
+
+    pub(super) fn remove(&mut self, name: &[u8]) {
+        if let Some((_, cookie)) = self.names.remove(name) {
+            self.order.remove(&cookie);
+        }
+    }
+}
+
+/// A file, directory or link.
+pub(super) struct Inode {
+    pub(super) content: Content,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) links: u32,
+    pub(super) atime: Timestamp,
+    pub(super) mtime: Timestamp,
+    pub(super) ctime: Timestamp,
+    pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Nodes that refer to it: it lives on without a name.
+    pub(super) open_count: u32,
+}
+
+/// What a permission is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum May {
+    Read = 4,
+    Write = 2,
+    Search = 1,
+}
+
+impl Inode {
+    pub(super) fn kind(&self) -> FileKind {
+        match self.content {
+            Content::File(_) => FileKind::File,
+            Content::Directory(_) => FileKind::Directory,
+            Content::Symlink(_) => FileKind::Symlink,
+        }
+    }
+
+    pub(super) fn attributes(&self, ino: Ino, fs_id: u64) -> Attributes {
+        let (size, allocated) = match &self.content {
+            Content::File(data) => (data.size(), data.allocated()),
+            Content::Directory(directory) => (directory.names.len() as u64, 0),
+            Content::Symlink(target) => (target.len() as u64, 0),
+        };
+        Attributes {
+            kind: self.kind(),
+            mode: self.mode,
+            links: self.links,
+            uid: self.uid,
+            gid: self.gid,
+            size,
+            allocated,
+            file_id: ino,
+            fs_id,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            device: 0,
+        }
+    }
+
+    pub(super) fn check(&self, identity: &Identity, may: May) -> Result<(), Status> {
+        let bits = if identity.uid == 0 {
+            7
+        } else if identity.uid == self.uid {
+            self.mode >> 6
+        } else if in_group(identity, self.gid) {
+            self.mode >> 3
+        } else {
+            self.mode
+        };
+        if bits & may as u32 != 0 { Ok(()) } else { Err(Status::ACCESS) }
+    }
+
+    pub(super) fn directory(&self) -> Result<&Directory, Status> {
+        match &self.content {
+            Content::Directory(directory) => Ok(directory),
+            _ => Err(Status::NOT_DIRECTORY),
+        }
+    }
+}
+
+pub(super) fn in_group(identity: &Identity, gid: u32) -> bool {
+    identity.gid == gid || identity.groups.contains(&gid)
+}
+
+/// All inodes.
+pub(super) struct Tree {
+    pub(super) inodes: HashMap<Ino, Inode>,
+}
+
+/// Where a path leads.
+pub(super) struct Found {
+    /// The directory that holds the last name; `None` where the path ends with `.`, `..` or nothing.
+    pub(super) place: Option<(Ino, Vec<u8>)>,
+    /// What is there.
+    pub(super) ino: Option<Ino>,
+}
+
+impl Tree {
+    pub(super) fn inode(&self, ino: Ino) -> Result<&Inode, Status> {
+        self.inodes.get(&ino).ok_or(Status::STALE)
+    }
+
+    pub(super) fn inode_mut(&mut self, ino: Ino) -> Result<&mut Inode, Status> {
+        self.inodes.get_mut(&ino).ok_or(Status::STALE)
+    }
+
+    pub(super) fn directory_mut(&mut self, ino: Ino) -> Result<&mut Directory, Status> {
+        match &mut self.inode_mut(ino)?.content {
+            Content::Directory(directory) => Ok(directory),
+            _ => Err(Status::NOT_DIRECTORY),
+        }
+    }
+
+    /// Follows a path. Leaving the export, by `..` of the root or an absolute link, is refused.
+    pub(super) fn walk(
+        &self,
+        start: Ino,
+        path: &[u8],
+        follow: bool,
+        identity: &Identity,
+    ) -> Result<Found, Status> {
+        check_path(path)?;
+        let mut rest = parts(path);
+        let mut found = Found { place: None, ino: Some(start) };
+        let mut links_followed = 0;
+        while let Some(part) = rest.pop_front() {
+            // A part that is missing may only be the last.
+            let here = found.ino.ok_or(Status::NOT_FOUND)?;
+            let inode = self.inode(here)?;
+            let directory = inode.directory()?;
+            inode.check(identity, May::Search)?;
+            match part.as_slice() {
+                b"." => found = Found { place: None, ino: Some(here) },
+                b".." => {
+                    if here == ROOT || inode.links == 0 {
+                        return Err(Status::CROSS_DEVICE);
+                    }
+                    found = Found { place: None, ino: Some(directory.parent) };
+                }
+                name => {
+                    let next = directory.names.get(name).map(|(ino, _)| *ino);
+                    let target = match next.map(|ino| self.inode(ino)).transpose()?.map(|i| &i.content) {
+                        Some(Content::Symlink(target)) if follow || !rest.is_empty() => target,
+                        _ => {
+                            found = Found { place: Some((here, part)), ino: next };
+                            continue;
+                        }
+                    };
+                    links_followed += 1;
+                    if links_followed > LINKS_FOLLOWED_MAX {
+                        return Err(Status::LOOP);
+                    }
+                    if target.first() == Some(&b'/') {
+                        return Err(Status::CROSS_DEVICE);
+                    }
+                    for part in parts(target).into_iter().rev() {
+                        rest.push_front(part);
+                    }
+                    found = Found { place: None, ino: Some(here) };
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What must be there.
+    pub(super) fn find(
+        &self,
+        start: Ino,
+        path: &[u8],
+        follow: bool,
+        identity: &Identity,
+    ) -> Result<Ino, Status> {
+        self.walk(start, path, follow, identity)?.ino.ok_or(Status::NOT_FOUND)
+    }
+
+    /// `ino` is `below`, or one of the directories above it.
+    pub(super) fn is_above(&self, ino: Ino, below: Ino) -> bool {
+        let mut at = below;
+        loop {
+            if at == ino {
+                return true;
+            }
+            match self.inodes.get(&at).map(|inode| &inode.content) {
+                Some(Content::Directory(directory)) if at != ROOT => at = directory.parent,
+                _ => return false,
+            }
+        }
+    }
+}
+
+/// Parts of a path; a slash at the end asks for a directory, as `.` does.
+fn parts(path: &[u8]) -> VecDeque<Vec<u8>> {
+    let mut parts: VecDeque<Vec<u8>> =
+        path.split(|b| *b == b'/').filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
+    if path.last() == Some(&b'/') {
+        parts.push_back(b".".to_vec());
+    }
+    parts
+}
