@@ -1,1 +1,67 @@
-//! The dafs client library.
+//! The dafs client library: file I/O in user space, over shared memory on one host and TCP between hosts.
+//!
+//! ```no_run
+//! # fn main() -> dafs_client::Result<()> {
+//! use dafs_client::{Config, Session};
+//! let session = Session::connect("dafs://localhost", &Config::default())?;
+//! let export = session.mount("data")?;
+//! let file = export.create("hello.txt")?;
+//! file.write_all_at(b"hello", 0)?;
+//! file.commit()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Session`] is the connection to a server: it reconnects by itself, and ends when its last handle is dropped.
+//! - [`Export`] and [`Dir`] name files; [`File`] reads and writes them, blocking, or with `submit_` methods nonblocking.
+//! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`].
+//! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too.
+//!
+//! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
+#![deny(unsafe_code)]
+
+mod clock;
+mod config;
+mod connect;
+mod core;
+mod dir;
+mod driver;
+mod durable;
+mod error;
+mod file;
+mod file_submit;
+pub mod io_path;
+mod memory;
+mod node;
+mod op;
+mod options;
+mod pending;
+mod process;
+mod read_dir;
+mod reconnect;
+mod session;
+mod sleep;
+mod stream;
+mod transfer;
+mod transmit;
+mod unstable;
+
+pub use clock::{Clock, SystemClock};
+pub use config::{Background, Config, Identity, MethodOverride, ReconnectPolicy};
+pub use dafs_proto::address::{Address, Url};
+pub use dafs_proto::session::{Key, Moment};
+pub use dafs_proto::transport::{Provider, WaitPolicy};
+pub use dafs_proto::wire::{
+    Attributes, Crossovers, DirEntry, FileKind, FsStatistics, LimitsReply, Opcode, SetAttributes, SetTime,
+    Stability, Statistics, Status, Thresholds, Timestamp, XattrSetMode,
+};
+pub use dir::{Dir, Export};
+pub use durable::DurableWriter;
+pub use error::{Error, Result};
+pub use file::{AccessPattern, File};
+pub use io_path::{Direction, Registration};
+pub use memory::{IoBuffer, RegisteredBuf};
+pub use options::OpenOptions;
+pub use pending::{Pending, Transferred, wait_all, wait_any};
+pub use read_dir::ReadDir;
+pub use session::{Agreed, Session};

@@ -1,0 +1,740 @@
+//! The state of a session, without waiting: operations, requests in flight, and how one becomes the other. Everything here runs under one lock.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use dafs_proto::session::{ClientSession, KeepAlive, Moment, SessionFault};
+use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, TransportError};
+use dafs_proto::wire::{
+    Flags, Header, NoticeKind, Opcode, ReadReply, ReaddirReply, Resume, Slot, Status, Welcome, WireError,
+    WriteReply,
+};
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::error::Error;
+use crate::io_path::IoPath;
+use crate::memory::Staging;
+use crate::node::{Closing, Node};
+use crate::op::{Named, NamedReply, Op, Transfer, TransferKind, Work};
+use crate::transmit::transmit;
+
+/// Messages handled before the pump looks at its caller's operation again.
+const TURN_MESSAGES_MAX: usize = 256;
+/// Bytes of a server's explanation that are kept.
+const EXPLANATION_SIZE_MAX: usize = 512;
+/// Replies after which the remembered peak of wanted credits falls by one.
+const PEAK_DECAY_REPLIES: u32 = 64;
+
+/// A request in flight, in its slot.
+pub(crate) struct Request {
+    pub(crate) op: usize,
+    /// Place in the order of sending.
+    pub(crate) order: u64,
+    /// Of the operation's data.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) staging: Option<u16>,
+}
+
+/// The connection is unusable.
+pub(crate) enum Broken {
+    /// It broke: connect again.
+    Lost(TransportError),
+    /// The server broke the protocol: the session ends.
+    Fault(SessionFault),
+}
+
+impl From<TransportError> for Broken {
+    fn from(error: TransportError) -> Self {
+        Self::Lost(error)
+    }
+}
+
+impl From<SessionFault> for Broken {
+    fn from(fault: SessionFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<WireError> for Broken {
+    fn from(error: WireError) -> Self {
+        Self::Fault(error.into())
+    }
+}
+
+/// What holds for the session that is there now.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) welcome: Welcome,
+    /// Largest inline payloads: the server's limit and the posted buffers together.
+    pub(crate) read_inline_max: u32,
+    pub(crate) write_inline_max: u32,
+    pub(crate) recv_payload_max: u32,
+    pub(crate) send_payload_max: u32,
+    pub(crate) registers_ordinary_memory: bool,
+    pub(crate) segments_max: usize,
+}
+
+impl Terms {
+    /// Largest append that is atomic whatever memory it comes from, bytes.
+    pub(crate) fn append_size_max(&self) -> usize {
+        match self.registers_ordinary_memory {
+            true => self.welcome.transfer_size_max as usize,
+            false => self.write_inline_max as usize,
+        }
+    }
+}
+
+pub(crate) struct Core {
+    /// `None` while the connection is broken.
+    pub(crate) endpoint: Option<Box<dyn Endpoint>>,
+    pub(crate) session: ClientSession,
+    pub(crate) terms: Terms,
+    pub(crate) resume: Resume,
+    /// Counts sessions with the server: handles of an earlier one mean nothing.
+    pub(crate) epoch: u64,
+    pub(crate) ops: Slab<Op>,
+    // By slot.
+    pub(crate) requests: Vec<Option<Request>>,
+    /// Operations with something to send, in the order of submission.
+    pub(crate) queue: VecDeque<usize>,
+    /// Requests that are sent again on a new connection of the same session, in the order of first sending.
+    pub(crate) resend: VecDeque<Slot>,
+    pub(crate) nodes: Slab<Weak<Node>>,
+    pub(crate) domain: Arc<dyn Domain>,
+    pub(crate) staging: Option<Staging>,
+    /// Finished operations that nobody collected yet.
+    pub(crate) uncollected: usize,
+    /// Something was queued in the endpoint since the last flush.
+    pub(crate) unflushed: bool,
+    /// Some operation has a deadline.
+    pub(crate) deadlines: usize,
+    pub(crate) alive: KeepAlive,
+    // Noted on the fast path, dated by the next who reads a clock.
+    pub(crate) heard: bool,
+    pub(crate) spoke: bool,
+    /// A thread is responsible for receiving; others wait to be told.
+    pub(crate) leader: bool,
+    /// That thread sleeps without the lock: who receives must arm the endpoint again.
+    pub(crate) leader_sleeps: bool,
+    /// Threads that wait to be told.
+    pub(crate) followers: usize,
+    /// The session is over; every call answers this.
+    pub(crate) dead: Option<Error>,
+    /// The server announced that it shuts down.
+    pub(crate) draining: bool,
+    pub(crate) credits_max: u16,
+    pub(crate) peak: u16,
+    pub(crate) peak_replies: u32,
+    pub(crate) reconnects: u64,
+}
+
+impl Core {
+    /// Takes an operation in. It is sent when there is room, after those before it.
+    pub(crate) fn submit(&mut self, mut op: Op) -> usize {
+        if let Some(error) = &self.dead {
+            op.error = Some(Box::new(error.clone()));
+            op.stop();
+            op.done = true;
+            op.revoke_memory();
+            self.uncollected += 1;
+            return self.ops.insert(op);
+        }
+        op.queued = true;
+        self.deadlines += usize::from(op.deadline.is_some());
+        let index = self.ops.insert(op);
+        self.queue.push_back(index);
+        index
+    }
+
+    /// Sends what credits and room allow. Never blocks, and does not flush.
+    pub(crate) fn send_some(&mut self) -> Result<(), Broken> {
+        if self.endpoint.is_none() {
+            return Ok(());
+        }
+        while let Some(&slot) = self.resend.front() {
+            if !self.send_again(slot)? {
+                return Ok(());
+            }
+            self.resend.pop_front();
+        }
+        while let Some(&index) = self.queue.front() {
+            let Some(op) = self.ops.get_mut(index) else {
+                self.queue.pop_front();
+                continue;
+            };
+            if op.target.as_ref().is_some_and(|node| node.is_stale()) {
+                let path = op.path();
+                self.fail(index, Error::Stale { path });
+                continue;
+            }
+            if !op.has_more() {
+                op.queued = false;
+                self.queue.pop_front();
+                self.finish_if_ended(index);
+                continue;
+            }
+            if !self.session.can_send() || !self.send_next(index)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the next request of an operation; `false` when there is no room now.
+    fn send_next(&mut self, index: usize) -> Result<bool, Broken> {
+        let wanted = self.wanted(index);
+        let Some(endpoint) = self.endpoint.as_mut() else { return Ok(false) };
+        let Some(op) = self.ops.get_mut(index) else { return Ok(true) };
+        let (at, len, staging) = match &op.work {
+            Work::Named(_) => (0, 0, None),
+            Work::Data(transfer) => {
+                let (max, staging) = match piece_limit(transfer, &self.terms, &mut self.staging) {
+                    Some(limit) => limit,
+                    None => return Ok(false),
+                };
+                let (at, len) = transfer.next_piece(max);
+                (at, trim_to_segments(transfer, at, len, self.terms.segments_max), staging)
+            }
+        };
+        let mut header = Header::request(op.opcode, dafs_proto::wire::FileHandle(0));
+        header.deadline_ms = op.timeout_ms;
+        if self.session.outstanding() == 0 {
+            self.heard = true;
+        }
+        let request = Request { op: index, order: 0, at, len, staging };
+        let session = &mut self.session;
+        let mut order = 0;
+        let number = |header: &mut Header| {
+            let sent = session.begin(header, wanted)?;
+            order = sent.order;
+            Some(sent.slot)
+        };
+        match transmit(&mut **endpoint, header, op, &request, self.staging.as_ref(), number) {
+            Ok(slot) => {
+                op.outstanding += 1;
+                match &mut op.work {
+                    Work::Named(named) => named.sent = true,
+                    Work::Data(transfer) => transfer.on_piece_sent(at, len),
+                }
+                if !op.has_more() {
+                    op.queued = false;
+                    self.queue.pop_front();
+                }
+                self.unflushed = true;
+                self.spoke = true;
+                let place = slot.0 as usize;
+                if place >= self.requests.len() {
+                    self.requests.resize_with(place + 1, || None);
+                }
+                self.requests[place] = Some(Request { order, ..request });
+                Ok(true)
+            }
+            Err(error) => {
+                if let (Some(chunk), Some(pool)) = (staging, self.staging.as_mut()) {
+                    pool.give_back(chunk);
+                }
+                match error {
+                    PostError::Full => Ok(false),
+                    PostError::Closed => Err(Broken::Lost(TransportError::Closed)),
+                    PostError::Invalid(what) => {
+                        self.fail(index, Error::Invalid(what.to_owned()));
+                        Ok(true)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends an unanswered request again on a new connection; `false` when there is no room now.
+    fn send_again(&mut self, slot: Slot) -> Result<bool, Broken> {
+        let Some(Some(request)) = self.requests.get(slot.0 as usize) else { return Ok(true) };
+        let (Some(endpoint), Some(op)) = (self.endpoint.as_mut(), self.ops.get_mut(request.op)) else {
+            return Ok(true);
+        };
+        let mut header = Header::request(op.opcode, dafs_proto::wire::FileHandle(0));
+        header.credits = self.credits_max;
+        let session = &self.session;
+        let number = |header: &mut Header| {
+            session.again(header, slot);
+            Some(slot)
+        };
+        self.unflushed = true;
+        self.spoke = true;
+        match transmit(&mut **endpoint, header, op, request, self.staging.as_ref(), number) {
+            Ok(_) | Err(PostError::Invalid(_)) => Ok(true),
+            Err(PostError::Full) => Ok(false),
+            Err(PostError::Closed) => Err(Broken::Lost(TransportError::Closed)),
+        }
+    }
+
+    /// How many requests this client would like outstanding: what is there to send now, or was a little while ago.
+    fn wanted(&mut self, index: usize) -> u16 {
+        let more = match self.ops.get(index).map(|op| &op.work) {
+            Some(Work::Data(transfer)) if transfer.len > transfer.cut => {
+                (transfer.len - transfer.cut) / (self.terms.read_inline_max.max(1) as usize)
+            }
+            _ => 0,
+        };
+        let now = usize::from(self.session.outstanding()) + self.queue.len() + more;
+        let now = u16::try_from(now).unwrap_or(u16::MAX).min(self.credits_max);
+        self.peak_replies += 1;
+        if now >= self.peak {
+            self.peak = now;
+            self.peak_replies = 0;
+        } else if self.peak_replies >= PEAK_DECAY_REPLIES {
+            self.peak -= 1;
+            self.peak_replies = 0;
+        }
+        self.peak.max(1)
+    }
+
+    /// Handles what arrived; answers whether anything did.
+    pub(crate) fn receive(&mut self) -> Result<bool, Broken> {
+        let mut any = false;
+        for _ in 0..TURN_MESSAGES_MAX {
+            let Some(endpoint) = self.endpoint.as_mut() else { return Ok(any) };
+            match endpoint.recv()? {
+                None => break,
+                Some(Received::Immediate { .. }) => {}
+                Some(Received::Message { head, payload_len }) => {
+                    any = true;
+                    self.on_message(&head, payload_len)?;
+                }
+            }
+        }
+        self.heard |= any;
+        Ok(any)
+    }
+
+    fn on_message(&mut self, head: &Head, payload_len: u32) -> Result<(), Broken> {
+        let (header, body) = Header::decode(head.as_bytes(), payload_len)?;
+        if header.flags.contains(Flags::CALLBACK) {
+            return self.on_callback(&header, body);
+        }
+        if !header.flags.contains(Flags::REPLY) {
+            return Err(
+                SessionFault::Misplaced { opcode: header.opcode, place: "as a request to a client" }.into()
+            );
+        }
+        let slot = self.session.on_reply(&header)?;
+        let request = self.requests.get_mut(slot.0 as usize).and_then(Option::take);
+        let Some(request) = request else {
+            return Err(
+                SessionFault::UnexpectedReply { slot: slot.0, sequence: header.sequence }.into()
+            );
+        };
+        let outcome = self.on_reply(&header, head, body, &request);
+        if let (Some(chunk), Some(staging)) = (request.staging, self.staging.as_mut()) {
+            staging.give_back(chunk);
+        }
+        outcome?;
+        if let Some(op) = self.ops.get_mut(request.op) {
+            op.outstanding -= 1;
+        }
+        self.finish_if_ended(request.op);
+        Ok(())
+    }
+
+    fn on_reply(
+        &mut self,
+        header: &Header,
+        head: &Head,
+        body: &[u8],
+        request: &Request,
+    ) -> Result<(), Broken> {
+        let (Some(endpoint), Some(op)) = (self.endpoint.as_ref(), self.ops.get_mut(request.op)) else {
+            return Ok(());
+        };
+        let payload = endpoint.payload();
+        if header.status != Status::OK {
+            let len = payload.len().min(EXPLANATION_SIZE_MAX);
+            let words = payload.slice(0, len).map(|span| span.to_vec()).unwrap_or_default();
+            let error = Error::Status {
+                status: header.status,
+                operation: header.opcode,
+                path: op.path(),
+                explanation: String::from_utf8_lossy(&words).into_owned(),
+            };
+            op.error.get_or_insert_with(|| Box::new(error));
+            self.stop(request.op);
+            return Ok(());
+        }
+        match &mut op.work {
+            Work::Named(named) => {
+                // Bounded by `recv_payload_max`.
+                named.reply = Some(NamedReply { header: *header, head: *head, payload: payload.to_vec() });
+                Ok(())
+            }
+            Work::Data(transfer) => {
+                let target = op.target.as_deref();
+                let staged = request.staging.zip(self.staging.as_ref());
+                let staged = staged.and_then(|(chunk, pool)| pool.span(chunk, request.len).into());
+                on_data(transfer, body, payload, request, staged, target)
+            }
+        }
+    }
+
+    fn on_callback(&mut self, header: &Header, body: &[u8]) -> Result<(), Broken> {
+        self.session.on_callback(header)?;
+        match header.opcode {
+            Opcode::CreditTarget => self.session.on_credit_target(header.credits),
+            Opcode::Notice => {
+                let kind = dafs_proto::wire::Reader::new(body).u32("notice")?;
+                match NoticeKind::from_value(kind) {
+                    Some(NoticeKind::Draining) => {
+                        tracing::info!("the server is shutting down");
+                        self.draining = true;
+                    }
+                    Some(NoticeKind::ProtocolError) => {
+                        let words = self.endpoint.as_ref().map(|endpoint| {
+                            let payload = endpoint.payload();
+                            let len = payload.len().min(EXPLANATION_SIZE_MAX);
+                            payload.slice(0, len).map(|span| span.to_vec()).unwrap_or_default()
+                        });
+                        let words = String::from_utf8_lossy(&words.unwrap_or_default()).into_owned();
+                        tracing::error!("the server ended the session: {words}");
+                    }
+                    None => {}
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends an operation with an error; requests of it that are in flight are waited for before it is done.
+    pub(crate) fn fail(&mut self, index: usize, error: Error) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        op.error.get_or_insert_with(|| Box::new(error));
+        self.stop(index);
+        self.finish_if_ended(index);
+    }
+
+    /// Nothing more is sent for an operation.
+    pub(crate) fn stop(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        op.stop();
+        if std::mem::take(&mut op.queued) {
+            self.queue.retain(|queued| *queued != index);
+        }
+    }
+
+    pub(crate) fn finish_if_ended(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        if op.done || op.outstanding > 0 || op.queued || op.has_more() {
+            return;
+        }
+        op.done = true;
+        self.deadlines -= usize::from(op.deadline.take().is_some());
+        if !op.detached {
+            self.uncollected += 1;
+            return;
+        }
+        let op = self.ops.remove(index);
+        self.close_unclaimed(op);
+    }
+
+    /// A detached operation opened something: nobody will use it.
+    fn close_unclaimed(&mut self, op: Op) {
+        let opens = matches!(op.opcode, Opcode::Open | Opcode::Lookup | Opcode::Mount);
+        if let (true, Work::Named(named)) = (opens, op.work)
+            && let Some(reply) = named.reply
+        {
+            self.close(Closing { index: None, epoch: self.epoch, handle: reply.header.handle });
+        }
+    }
+
+    /// Takes a finished operation out, for its caller.
+    pub(crate) fn collect(&mut self, index: usize) -> Op {
+        self.uncollected -= 1;
+        self.ops.remove(index)
+    }
+
+    /// The caller lost interest: the operation runs on, and its result is dropped.
+    pub(crate) fn detach(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        if op.done {
+            let op = self.collect(index);
+            self.close_unclaimed(op);
+        } else {
+            op.detached = true;
+        }
+    }
+
+    /// Gives a handle back to the server, without waiting.
+    pub(crate) fn close(&mut self, closing: Closing) {
+        if let Some(index) = closing.index {
+            self.nodes.try_remove(index);
+        }
+        if closing.epoch != self.epoch || self.dead.is_some() {
+            return;
+        }
+        let named = Named { handle: Some(closing.handle), ..Named::default() };
+        let mut op = Op::named(Opcode::Close, None, named);
+        op.detached = true;
+        self.submit(op);
+    }
+
+    /// The session is over: every operation ends with `error`, and no peer reaches their memory any more.
+    pub(crate) fn die(&mut self, error: Error) {
+        if let Some(mut endpoint) = self.endpoint.take() {
+            endpoint.close();
+        }
+        self.dead.get_or_insert(error.clone());
+        self.requests.clear();
+        self.resend.clear();
+        self.queue.clear();
+        let indices: SmallVec<[usize; 8]> =
+            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
+        for index in indices {
+            if let Some(op) = self.ops.get_mut(index) {
+                op.revoke_memory();
+                op.outstanding = 0;
+                op.queued = false;
+            }
+            self.fail(index, error.clone());
+        }
+    }
+
+    /// Tells the server that the session ends, as far as that is possible without waiting.
+    pub(crate) fn say_goodbye(&mut self) {
+        if self.dead.is_some() || !self.session.can_send() {
+            return;
+        }
+        let mut op = Op::named(Opcode::Bye, None, Named::default());
+        op.detached = true;
+        let index = self.submit(op);
+        self.queue.retain(|queued| *queued != index);
+        self.queue.push_front(index);
+        let _ = self.send_some().and_then(|()| self.flush());
+    }
+
+    /// Ends operations whose time is over, where that is possible now.
+    pub(crate) fn expire(&mut self, now: Moment) {
+        if self.deadlines == 0 {
+            return;
+        }
+        let late: SmallVec<[usize; 8]> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| !op.done && op.deadline.is_some_and(|deadline| now >= deadline))
+            .map(|(index, _)| index)
+            .collect();
+        for index in late {
+            let Some(op) = self.ops.get_mut(index) else { continue };
+            let error = Error::TimedOut { operation: op.opcode, timeout_ms: u64::from(op.timeout_ms) };
+            self.withdraw(index, error);
+        }
+    }
+
+    /// Ends an operation early, if no peer holds its memory; what is in flight is then answered into the void. Answers whether it ended.
+    pub(crate) fn withdraw(&mut self, index: usize, error: Error) -> bool {
+        let Some(op) = self.ops.get_mut(index) else { return true };
+        if op.done {
+            return true;
+        }
+        if op.peer_holds_memory() {
+            self.stop(index);
+            return false;
+        }
+        if op.outstanding == 0 {
+            self.fail(index, error);
+            return true;
+        }
+        // A stand-in takes the replies; the operation itself is done.
+        let mut ghost = Op::new(op.opcode, None, Work::Data(void()));
+        if let Work::Named(_) = op.work {
+            ghost.work = Work::Named(Box::new(Named { sent: true, ..Named::default() }));
+        }
+        ghost.detached = true;
+        ghost.outstanding = std::mem::take(&mut op.outstanding);
+        op.error = Some(Box::new(error.clone()));
+        if let (Work::Data(ghost), Work::Data(transfer)) = (&mut ghost.work, &op.work) {
+            ghost.kind = transfer.kind;
+        }
+        if let (Work::Named(ghost), Work::Named(named)) = (&mut ghost.work, &mut op.work) {
+            // It may be needed again after a reconnect.
+            ghost.body = named.body;
+            ghost.body_len = named.body_len;
+            ghost.payload = std::mem::take(&mut named.payload);
+            ghost.second = named.second.clone();
+            ghost.handle = named.handle;
+            ghost.open_flags = named.open_flags;
+        }
+        ghost.target = op.target.clone();
+        let ghost = self.ops.insert(ghost);
+        for request in self.requests.iter_mut().flatten().filter(|request| request.op == index) {
+            request.op = ghost;
+            // Sent again after a reconnect, a request whose data is gone moves none.
+            (request.at, request.len) = (0, 0);
+        }
+        self.fail(index, error);
+        true
+    }
+
+    /// What was noted on the fast path gets its date; operations and the server are timed out. `Err` when the server is silent for too long.
+    pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
+        if std::mem::take(&mut self.heard) {
+            self.alive.on_heard(now);
+        }
+        if std::mem::take(&mut self.spoke) {
+            self.alive.on_sent(now);
+        }
+        self.expire(now);
+        if self.endpoint.is_none() {
+            return Ok(());
+        }
+        if self.session.outstanding() > 0 && self.alive.gives_up(now) {
+            let silent = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            return Err(Broken::Lost(TransportError::system("the server was silent for its lease", silent)));
+        }
+        if self.alive.must_speak(now) && self.session.can_send() && self.queue.is_empty() {
+            let mut op = Op::named(Opcode::Null, None, Named::default());
+            op.detached = true;
+            self.submit(op);
+            self.send_some()?;
+        }
+        Ok(())
+    }
+
+    /// Pushes out what was queued in the endpoint.
+    pub(crate) fn flush(&mut self) -> Result<(), Broken> {
+        if std::mem::take(&mut self.unflushed)
+            && let Some(endpoint) = self.endpoint.as_mut()
+        {
+            endpoint.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// A transfer without memory.
+fn void() -> Transfer {
+    Transfer {
+        kind: TransferKind::Read,
+        path: IoPath::Inline,
+        offset: 0,
+        len: 0,
+        cut: 0,
+        begun: true,
+        redo: Vec::new(),
+        short_at: usize::MAX,
+        memory: SmallVec::new(),
+        ranges: SmallVec::new(),
+        regions: SmallVec::new(),
+        keep: crate::memory::Keep::None,
+        position: 0,
+        end: false,
+        verifier: dafs_proto::wire::Verifier(0),
+        discard: true,
+    }
+}
+
+/// How much one request of a transfer may move, and where it is staged; `None` when there is no buffer to stage in now.
+fn piece_limit(
+    transfer: &Transfer,
+    terms: &Terms,
+    staging: &mut Option<Staging>,
+) -> Option<(usize, Option<u16>)> {
+    let transfer_max = terms.welcome.transfer_size_max as usize;
+    match (transfer.path, transfer.kind) {
+        (_, TransferKind::Readdir { .. }) => Some((transfer.len, None)),
+        (IoPath::Inline, TransferKind::Read) => Some((terms.read_inline_max as usize, None)),
+        (IoPath::Inline, _) => Some((terms.write_inline_max as usize, None)),
+        (IoPath::Direct | IoPath::DirectRegister, _) => Some((transfer_max, None)),
+        (IoPath::Staged, _) => {
+            let pool = staging.as_mut()?;
+            let chunk = pool.take()?;
+            Some((pool.chunk_size().min(transfer_max), Some(chunk)))
+        }
+    }
+}
+
+/// Cuts a piece where its list of ranges would become too long for one request.
+fn trim_to_segments(transfer: &Transfer, at: usize, len: usize, segments_max: usize) -> usize {
+    if transfer.memory.len() <= segments_max {
+        return len;
+    }
+    transfer.parts(at, len).take(segments_max).map(|(_, _, part)| part).sum()
+}
+
+/// The reply to a piece of a transfer.
+fn on_data(
+    transfer: &mut Transfer,
+    body: &[u8],
+    payload: dafs_proto::transport::Span<'_>,
+    request: &Request,
+    staged: Option<dafs_proto::transport::Span<'_>>,
+    target: Option<&Node>,
+) -> Result<(), Broken> {
+    let too_much = |what, value: usize, limit: usize| SessionFault::TooMuch {
+        what,
+        value: value as u64,
+        limit: limit as u64,
+    };
+    match transfer.kind {
+        TransferKind::Read | TransferKind::Readdir { .. } => {
+            let count = if let TransferKind::Read = transfer.kind {
+                let reply = ReadReply::decode(body)?;
+                transfer.end |= reply.end_of_file;
+                reply.count as usize
+            } else {
+                let reply = ReaddirReply::decode(body)?;
+                transfer.end = reply.end;
+                transfer.position = reply.cookie;
+                reply.count as usize
+            };
+            if transfer.discard {
+                return Ok(());
+            }
+            if count > request.len {
+                return Err(too_much("the count of a read", count, request.len).into());
+            }
+            let in_payload = if transfer.path == IoPath::Inline { count } else { 0 };
+            if payload.len() != in_payload {
+                return Err(too_much("the payload of a read's reply", payload.len(), in_payload).into());
+            }
+            if transfer.path == IoPath::Inline || transfer.path == IoPath::Staged {
+                scatter(transfer, request.at, count, staged.unwrap_or(payload));
+            }
+            transfer.on_count(request.at, request.len, count);
+        }
+        TransferKind::Write(_) | TransferKind::Append(_) => {
+            let reply = WriteReply::decode(body)?;
+            let count = reply.count as usize;
+            if transfer.discard {
+                return Ok(());
+            }
+            if count > request.len {
+                return Err(too_much("the count of a write", count, request.len).into());
+            }
+            if let TransferKind::Append(_) = transfer.kind {
+                transfer.position = reply.offset;
+            }
+            transfer.verifier = reply.verifier;
+            if let (dafs_proto::wire::Stability::Unstable, Some(node)) = (reply.stability, target) {
+                let start = match transfer.kind {
+                    TransferKind::Append(_) => reply.offset,
+                    _ => transfer.offset + request.at as u64,
+                };
+                node.unstable().add(reply.verifier, start..start.saturating_add(count as u64));
+            }
+            transfer.on_count(request.at, request.len, count);
+        }
+    }
+    Ok(())
+}
+
+/// Copies data that arrived into the memory of a transfer.
+fn scatter(transfer: &Transfer, at: usize, count: usize, source: dafs_proto::transport::Span<'_>) {
+    let mut done = 0;
+    for (index, from, len) in transfer.parts(at, count) {
+        let target = transfer.memory[index].span();
+        if let (Some(target), Some(source)) = (target.slice(from, len), source.slice(done, len)) {
+            target.copy_from(source);
+        }
+        done += len;
+    }
+}

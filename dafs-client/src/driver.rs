@@ -1,0 +1,423 @@
+//! Waiting. Threads of a session share one core under one lock; of those that wait, one leads: it receives for all, and the others sleep until it tells them.
+//!
+//! A lone thread keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it is for, and no other system call is made.
+//! The first time a second thread meets the lock taken the session turns to sharing: the leader then sleeps without the lock, on the endpoint's descriptors.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use dafs_proto::transport::{Domain, TransportError};
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::connect::Server;
+use crate::core::{Broken, Core};
+use crate::error::Error;
+use crate::node::{Closing, Node, NodeParts};
+use crate::op::Op;
+use crate::reconnect;
+use crate::sleep::Sleeper;
+
+/// A lone thread looks up from waiting at least this often: for deadlines, the lease, and other threads.
+const SLICE: Duration = Duration::from_millis(50);
+/// Longest sleep of a leader without the lock.
+const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// How often a leader polls the endpoint before it sleeps, where spinning pays.
+const SPINS_MAX: u32 = 2000;
+
+/// A session as its threads and handles share it.
+pub(crate) struct Shared {
+    pub(crate) core: Mutex<Core>,
+    wake: Condvar,
+    /// More than one thread uses the session.
+    pub(crate) contended: AtomicBool,
+    closes: Mutex<Vec<Closing>>,
+    has_closes: AtomicBool,
+    sleeper: Mutex<Option<Sleeper>>,
+    pub(crate) domain: Arc<dyn Domain>,
+    pub(crate) server: Server,
+    pub(crate) config: Config,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The background thread, if any, ends.
+    pub(crate) stopping: AtomicBool,
+}
+
+pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
+
+impl Shared {
+    pub(crate) fn new(
+        core: Core,
+        domain: Arc<dyn Domain>,
+        server: Server,
+        config: Config,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            core: Mutex::new(core),
+            wake: Condvar::new(),
+            contended: AtomicBool::new(false),
+            closes: Mutex::default(),
+            has_closes: AtomicBool::new(false),
+            sleeper: Mutex::new(None),
+            domain,
+            server,
+            config,
+            clock,
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes the lock; a thread that has to wait for it makes the session shared.
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        match self.core.try_lock() {
+            Ok(core) => core,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.contended.store(true, Ordering::Relaxed);
+                self.core.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        }
+    }
+
+    /// A handle is to be given back. Never blocks, and takes no lock that is held while nodes are dropped.
+    pub(crate) fn put_down(&self, closing: Closing) {
+        self.closes.lock().unwrap_or_else(PoisonError::into_inner).push(closing);
+        self.has_closes.store(true, Ordering::Release);
+    }
+
+    /// Makes a node for a handle that the server gave in the session of now.
+    pub(crate) fn node(self: &Arc<Self>, parts: NodeParts) -> Arc<Node> {
+        let mut core = self.lock();
+        let epoch = core.epoch;
+        let entry = core.nodes.vacant_entry();
+        let node = Arc::new(Node::new(parts, epoch, entry.key(), Arc::downgrade(self)));
+        entry.insert(Arc::downgrade(&node));
+        node
+    }
+
+    /// Starts an operation. It leaves at once, or with others: see [`Config::batch_submits`].
+    pub(crate) fn submit(&self, op: Op) -> usize {
+        let mut core = self.lock();
+        let index = self.submit_locked(&mut core, op);
+        self.push(&mut core, core.uncollected > 0 && self.config.batch_submits);
+        index
+    }
+
+    /// As [`Shared::submit`], without sending.
+    pub(crate) fn submit_locked(&self, core: &mut Core, mut op: Op) -> usize {
+        self.collect_closes(core);
+        if let Some(timeout) = self.config.operation_timeout {
+            op.deadline = Some(self.clock.now().after(timeout));
+            op.timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+        }
+        core.submit(op)
+    }
+
+    /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
+    pub(crate) fn push(&self, core: &mut Core, keep_back: bool) {
+        let mut outcome = core.send_some();
+        if outcome.is_ok() && !(keep_back && self.batching_pays(core)) {
+            outcome = core.flush();
+        }
+        if let Err(broken) = outcome {
+            self.on_broken(core, broken);
+        }
+    }
+
+    fn batching_pays(&self, _core: &Core) -> bool {
+        self.server.provider == dafs_proto::transport::Provider::Tcp
+    }
+
+    /// Sends closes that were put down, if the session is not in use now.
+    pub(crate) fn kick(&self) {
+        if let Ok(mut core) = self.core.try_lock() {
+            self.collect_closes(&mut core);
+            self.push(&mut core, true);
+        }
+    }
+
+    fn collect_closes(&self, core: &mut Core) {
+        if self.has_closes.swap(false, Ordering::AcqRel) {
+            let closes = std::mem::take(&mut *self.closes.lock().unwrap_or_else(PoisonError::into_inner));
+            for closing in closes {
+                core.close(closing);
+            }
+        }
+    }
+
+    /// Runs an operation to its end and returns it.
+    pub(crate) fn run(&self, op: Op) -> Op {
+        self.run_locked(self.lock(), op)
+    }
+
+    /// As [`Shared::run`], under a lock that is held already.
+    pub(crate) fn run_locked(&self, mut core: Guard<'_>, op: Op) -> Op {
+        let bomb = AbortOnUnwind;
+        let index = self.submit_locked(&mut core, op);
+        if let Err(broken) = core.send_some() {
+            self.on_broken(&mut core, broken);
+        }
+        let mut core = self.wait_until(core, |core| core.ops.get(index).is_none_or(|op| op.done));
+        let op = core.collect(index);
+        std::mem::forget(bomb);
+        op
+    }
+
+    /// The name of this client, the same in every session.
+    pub(crate) fn server_client_id(&self) -> [u8; 16] {
+        self.config.client_id.unwrap_or_default()
+    }
+
+    /// Waits until `ready`; the lock is given back meanwhile where others need it.
+    pub(crate) fn wait_until<'a>(
+        &'a self,
+        mut core: Guard<'a>,
+        ready: impl Fn(&Core) -> bool,
+    ) -> Guard<'a> {
+        let mut spins = 0;
+        loop {
+            if ready(&core) {
+                break;
+            }
+            if core.leader {
+                core = self.follow(core);
+                continue;
+            }
+            match core.receive() {
+                Err(broken) => self.on_broken(&mut core, broken),
+                Ok(received) => {
+                    if received {
+                        spins = 0;
+                        self.tell(&core);
+                    }
+                    if let Err(broken) = core.send_some() {
+                        self.on_broken(&mut core, broken);
+                    }
+                }
+            }
+            if ready(&core) {
+                break;
+            }
+            core = self.wait_once(core, &mut spins, None);
+        }
+        if core.followers > 0 && !core.leader {
+            self.wake.notify_all();
+        }
+        core
+    }
+
+    /// Waits, as the leader, until something may have arrived.
+    fn wait_once<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
+        if core.endpoint.is_none() {
+            return reconnect::reconnect(self, core);
+        }
+        if self.contended.load(Ordering::Relaxed) {
+            return self.wait_shared(core, spins, limit);
+        }
+        let slice = limit.unwrap_or(SLICE).min(SLICE);
+        let before = core.deadlines;
+        core.unflushed = false;
+        let waited = match core.endpoint.as_mut() {
+            Some(endpoint) => endpoint.wait(Some(slice)),
+            None => Ok(()),
+        };
+        *spins += 1;
+        // The clock is read when something is amiss or a deadline is set, not for every reply.
+        let amiss = *spins > 1 || before > 0;
+        let outcome = waited.map_err(Broken::from).and_then(|()| {
+            if amiss { core.tick(self.clock.now()) } else { Ok(()) }
+        });
+        if let Err(broken) = outcome {
+            self.on_broken(&mut core, broken);
+        }
+        core
+    }
+
+    fn wait_shared<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
+        core.leader = true;
+        let outcome = core.flush().and_then(|()| {
+            if spins.is_multiple_of(256) { core.tick(self.clock.now()) } else { Ok(()) }
+        });
+        if let Err(broken) = outcome {
+            self.on_broken(&mut core, broken);
+        }
+        *spins += 1;
+        let spin = *spins < SPINS_MAX && core.endpoint.as_ref().is_some_and(|endpoint| endpoint.spin_pays());
+        if spin {
+            drop(core);
+            for _ in 0..16 {
+                std::hint::spin_loop();
+            }
+            core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        } else {
+            core = self.sleep(core, limit);
+        }
+        core.leader = false;
+        core
+    }
+
+    /// Sleeps without the lock until the endpoint's descriptors tell of something.
+    fn sleep<'a>(&'a self, mut core: Guard<'a>, limit: Option<Duration>) -> Guard<'a> {
+        let timeout = limit.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let epoch = core.reconnects;
+        let Some(endpoint) = core.endpoint.as_mut() else { return core };
+        let fds = endpoint.event_fds();
+        if fds.is_empty() {
+            // Nothing to sleep on: wait in the endpoint, briefly.
+            if let Err(error) = endpoint.wait(Some(timeout.min(Duration::from_millis(1)))) {
+                self.on_broken(&mut core, Broken::Lost(error));
+            }
+            return core;
+        }
+        if !endpoint.arm() {
+            return core;
+        }
+        core.leader_sleeps = true;
+        let timeout = if core.deadlines > 0 { timeout.min(SLICE) } else { timeout };
+        drop(core);
+        {
+            let mut sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner);
+            match Sleeper::prepared(&mut sleeper, epoch, &fds) {
+                Ok(sleeper) => sleeper.sleep(timeout),
+                Err(error) => {
+                    tracing::warn!("cannot watch the connection's descriptors: {error}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.leader_sleeps = false;
+        if let Err(broken) = core.tick(self.clock.now()) {
+            self.on_broken(&mut core, broken);
+        }
+        core
+    }
+
+    /// Another thread leads: sleeps until it tells of something.
+    fn follow<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
+        if let Err(broken) = core.flush() {
+            self.on_broken(&mut core, broken);
+        }
+        core.followers += 1;
+        let (mut core, _) =
+            self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
+        core.followers -= 1;
+        core
+    }
+
+    /// Something arrived, or ended: others look whether it is theirs.
+    pub(crate) fn tell(&self, core: &Core) {
+        if core.followers > 0 {
+            self.wake.notify_all();
+        }
+    }
+
+    /// Moves the session along without waiting: receives, sends, connects again where that is due.
+    pub(crate) fn turn<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
+        self.collect_closes(&mut core);
+        if core.endpoint.is_none() && core.dead.is_none() && !core.leader {
+            core = reconnect::reconnect(self, core);
+        }
+        let outcome = core.receive().and_then(|received| {
+            if received {
+                self.tell(&core);
+            }
+            core.send_some()?;
+            core.flush()?;
+            core.tick(self.clock.now())
+        });
+        if let Err(broken) = outcome {
+            self.on_broken(&mut core, broken);
+        }
+        // A leader asleep must still be woken by what arrives after this.
+        while core.leader_sleeps && core.endpoint.as_mut().is_some_and(|endpoint| !endpoint.arm()) {
+            match core.receive() {
+                Ok(true) => self.tell(&core),
+                Ok(false) => {}
+                Err(broken) => self.on_broken(&mut core, broken),
+            }
+        }
+        core
+    }
+
+    /// As [`Shared::turn`], and waits for up to `limit` when there was nothing to do: for the background thread.
+    pub(crate) fn turn_and_wait(&self, limit: Duration) {
+        let mut core = self.lock();
+        if core.leader {
+            drop(self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner));
+            return;
+        }
+        core = self.turn(core);
+        if core.endpoint.is_some() && !core.leader {
+            let mut spins = SPINS_MAX;
+            core = self.wait_once(core, &mut spins, Some(limit));
+        }
+        self.tell(&core);
+    }
+
+    /// Sleeps until `limit` has passed or the session stops; for the background thread.
+    pub(crate) fn idle(&self, limit: Duration) {
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.stopping.load(Ordering::Acquire) {
+            drop(self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Ends the background thread.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        let _core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wake.notify_all();
+    }
+
+    /// The connection is unusable: the next who waits connects again, or everything ends.
+    pub(crate) fn on_broken(&self, core: &mut Core, broken: Broken) {
+        if core.dead.is_some() {
+            return;
+        }
+        match broken {
+            Broken::Lost(TransportError::Peer(fault)) => {
+                tracing::warn!(server = %self.server.name, "{fault}: connecting again");
+            }
+            Broken::Lost(error) => {
+                tracing::debug!(server = %self.server.name, "connection lost: {error}");
+                if self.config.reconnect.attempts_max == 0 {
+                    core.die(Error::lost(&self.server.name, &error));
+                }
+            }
+            Broken::Fault(fault) => {
+                tracing::error!(server = %self.server.name, "{fault}");
+                core.die(Error::Peer(fault));
+            }
+        }
+        if let Some(mut endpoint) = core.endpoint.take() {
+            endpoint.close();
+        }
+        core.unflushed = false;
+        self.tell(core);
+    }
+}
+
+/// Memory of a blocking call must not be left to an operation in flight: a panic while it runs, which only a fault of this library can cause, ends the process.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+/// What the handles of a session share. When the last is dropped, the session ends.
+pub(crate) struct Owner {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.stop();
+        let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.say_goodbye();
+        core.die(Error::Closed);
+    }
+}

@@ -1,0 +1,254 @@
+//! The one decision: how the data of a read or write travels. A pure function with its reasons, asked by every transfer.
+
+use dafs_proto::wire::Thresholds;
+
+use crate::config::MethodOverride;
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the server.
+    Read,
+    /// To the server.
+    Write,
+}
+
+/// What is known of the caller's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Registration {
+    /// Registered already: a [`crate::RegisteredBuf`].
+    Registered,
+    /// Ordinary memory.
+    Ordinary,
+}
+
+/// How data travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IoPath {
+    /// In the messages.
+    Inline,
+    /// By RDMA, to or from the caller's registered memory.
+    Direct,
+    /// By RDMA, to or from the caller's memory, registered for this operation.
+    DirectRegister,
+    /// By RDMA, to or from the library's registered buffers; copied there.
+    Staged,
+}
+
+impl IoPath {
+    /// The name in reports: the method on the wire, and how memory is registered.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "inline",
+            Self::Direct => "direct",
+            Self::DirectRegister => "direct, registered for the operation",
+            Self::Staged => "direct, staged",
+        }
+    }
+}
+
+/// What a decision is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes of the whole transfer.
+    pub size: u64,
+    /// The caller's memory.
+    pub registration: Registration,
+    /// What the server exports.
+    pub thresholds: Thresholds,
+    /// What the configuration demands.
+    pub method: MethodOverride,
+    /// Largest inline payload of this connection in this direction, bytes: the lesser of the server's limit and the posted buffers.
+    pub inline_max: u32,
+    /// The provider registers ordinary memory for one operation at a cost that does not depend on its size.
+    pub registers_ordinary_memory: bool,
+    /// The library has buffers to stage in.
+    pub can_stage: bool,
+}
+
+/// A decision and its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// How the data travels.
+    pub path: IoPath,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a path was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The configuration says so.
+    Override,
+    /// Below the size from which Direct pays.
+    BelowCrossover {
+        /// That size, bytes.
+        crossover: u32,
+    },
+    /// At or above the size from which Direct pays.
+    FromCrossover {
+        /// That size, bytes.
+        crossover: u32,
+    },
+    /// Too large for one message.
+    AboveInlineMax {
+        /// The largest payload, bytes.
+        inline_max: u32,
+    },
+    /// No memory can be registered.
+    NothingToRegister,
+}
+
+/// Decides how the data of a transfer travels.
+#[inline]
+pub fn decide(c: &Circumstances) -> Decision {
+    match c.method {
+        MethodOverride::Inline => return Decision { path: IoPath::Inline, reason: Reason::Override },
+        MethodOverride::Direct => return Decision { path: direct(c, false), reason: Reason::Override },
+        MethodOverride::Staged => return Decision { path: direct(c, true), reason: Reason::Override },
+        MethodOverride::Auto => {}
+    }
+    let crossover = crossover(c);
+    if c.size <= u64::from(c.inline_max) && c.size < u64::from(crossover) {
+        return Decision { path: IoPath::Inline, reason: Reason::BelowCrossover { crossover } };
+    }
+    let path = direct(c, false);
+    let reason = match path {
+        IoPath::Inline => Reason::NothingToRegister,
+        _ if c.size >= u64::from(crossover) => Reason::FromCrossover { crossover },
+        _ => Reason::AboveInlineMax { inline_max: c.inline_max },
+    };
+    Decision { path, reason }
+}
+
+impl Decision {
+    /// The decision in words.
+    pub fn explain(&self, c: &Circumstances) -> String {
+        let direction = match c.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        let memory = match c.registration {
+            Registration::Registered => "registered",
+            Registration::Ordinary => "ordinary",
+        };
+        let why = match self.reason {
+            Reason::Override => "the configuration demands it".to_owned(),
+            Reason::BelowCrossover { crossover } => format!("direct pays from {crossover} bytes"),
+            Reason::FromCrossover { crossover } => format!("direct pays from {crossover} bytes"),
+            Reason::AboveInlineMax { inline_max } => format!("a message carries at most {inline_max} bytes"),
+            Reason::NothingToRegister => {
+                "the provider registers no ordinary memory, and there are no buffers to stage in".to_owned()
+            }
+        };
+        format!("{direction} of {} bytes, {memory} memory: {}, because {why}", c.size, self.path.name())
+    }
+}
+
+fn crossover(c: &Circumstances) -> u32 {
+    let all = &c.thresholds.crossovers;
+    match (c.direction, c.registration) {
+        (Direction::Read, Registration::Registered) => all.read_registered,
+        (Direction::Read, Registration::Ordinary) => all.read_unregistered,
+        (Direction::Write, Registration::Registered) => all.write_registered,
+        (Direction::Write, Registration::Ordinary) => all.write_unregistered,
+    }
+}
+
+/// The direct form that fits the memory; inline where there is none.
+fn direct(c: &Circumstances, staged: bool) -> IoPath {
+    match c.registration {
+        Registration::Registered => IoPath::Direct,
+        Registration::Ordinary if c.registers_ordinary_memory && !(staged && c.can_stage) => {
+            IoPath::DirectRegister
+        }
+        Registration::Ordinary if c.can_stage => IoPath::Staged,
+        Registration::Ordinary => IoPath::Inline,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_proto::wire::Crossovers;
+
+    fn circumstances(direction: Direction, size: u64, registration: Registration) -> Circumstances {
+        Circumstances {
+            direction,
+            size,
+            registration,
+            thresholds: Thresholds {
+                read_inline_max: 8000,
+                write_inline_max: 8000,
+                crossovers: Crossovers {
+                    read_registered: 1000,
+                    read_unregistered: 2000,
+                    write_registered: 3000,
+                    write_unregistered: 10_000,
+                },
+            },
+            method: MethodOverride::Auto,
+            inline_max: 8000,
+            registers_ordinary_memory: true,
+            can_stage: true,
+        }
+    }
+
+    // [CLI-1] T-1, T, T+1 of every threshold
+    #[test]
+    fn decision_at_each_crossover_changes_exactly_there() {
+        use Direction::*;
+        use Registration::*;
+        for (direction, registration, threshold, above) in [
+            (Read, Registered, 1000, IoPath::Direct),
+            (Read, Ordinary, 2000, IoPath::DirectRegister),
+            (Write, Registered, 3000, IoPath::Direct),
+        ] {
+            for (size, expected) in
+                [(threshold - 1, IoPath::Inline), (threshold, above), (threshold + 1, above)]
+            {
+                assert_eq!(decide(&circumstances(direction, size, registration)).path, expected, "{size}");
+            }
+        }
+        // A crossover beyond the inline limit: the limit decides.
+        for (size, expected) in
+            [(7999, IoPath::Inline), (8000, IoPath::Inline), (8001, IoPath::DirectRegister)]
+        {
+            assert_eq!(decide(&circumstances(Write, size, Ordinary)).path, expected, "{size}");
+        }
+    }
+
+    #[test]
+    fn decision_without_registration_of_ordinary_memory_stages_or_stays_inline() {
+        let mut c = circumstances(Direction::Read, 1 << 20, Registration::Ordinary);
+        c.registers_ordinary_memory = false;
+        assert_eq!(decide(&c).path, IoPath::Staged);
+        c.can_stage = false;
+        assert_eq!(decide(&c).path, IoPath::Inline);
+        assert_eq!(decide(&c).reason, Reason::NothingToRegister);
+    }
+
+    #[test]
+    fn decision_overridden_follows_the_override_at_any_size() {
+        for size in [0, 1, 1 << 30] {
+            let mut c = circumstances(Direction::Write, size, Registration::Ordinary);
+            for (method, expected) in [
+                (MethodOverride::Inline, IoPath::Inline),
+                (MethodOverride::Direct, IoPath::DirectRegister),
+                (MethodOverride::Staged, IoPath::Staged),
+            ] {
+                c.method = method;
+                assert_eq!(decide(&c), Decision { path: expected, reason: Reason::Override });
+            }
+        }
+    }
+
+    #[test]
+    fn decision_explained_names_size_path_and_threshold() {
+        let c = circumstances(Direction::Read, 4096, Registration::Ordinary);
+        let text = decide(&c).explain(&c);
+        assert!(text.contains("4096") && text.contains("direct") && text.contains("2000"), "{text}");
+    }
+}

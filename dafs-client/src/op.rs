@@ -1,0 +1,273 @@
+//! One operation of the caller: what is asked, what memory takes part, what has come of it.
+
+use std::sync::Arc;
+
+use dafs_proto::session::Moment;
+use dafs_proto::transport::{Head, Region, RemoteRange};
+use dafs_proto::wire::{Header, Opcode, OpenFlags, Stability, Verifier};
+use smallvec::SmallVec;
+
+use crate::error::Error;
+use crate::io_path::{Direction, IoPath};
+use crate::memory::{Keep, RawMemory};
+use crate::node::{Node, join};
+
+/// Bytes of a body that is kept with its operation.
+pub(crate) const BODY_MAX: usize = 32;
+
+/// An operation, from submission until its result is collected.
+pub(crate) struct Op {
+    pub(crate) opcode: Opcode,
+    /// Whose handle the requests carry.
+    pub(crate) target: Option<Arc<Node>>,
+    pub(crate) work: Work,
+    /// When it ends with [`Error::TimedOut`].
+    pub(crate) deadline: Option<Moment>,
+    pub(crate) timeout_ms: u32,
+    /// In the queue of operations with something to send.
+    pub(crate) queued: bool,
+    /// Requests sent and not answered.
+    pub(crate) outstanding: u16,
+    pub(crate) done: bool,
+    /// Nobody collects the result.
+    pub(crate) detached: bool,
+    pub(crate) error: Option<Box<Error>>,
+}
+
+/// What an operation does.
+pub(crate) enum Work {
+    /// One request, one reply.
+    Named(Box<Named>),
+    /// File data, or directory entries, in one or more requests.
+    Data(Transfer),
+}
+
+/// A request about names or ranges.
+#[derive(Default)]
+pub(crate) struct Named {
+    pub(crate) body: [u8; BODY_MAX],
+    pub(crate) body_len: usize,
+    pub(crate) payload: Vec<u8>,
+    /// Whose handle is written over the first 8 bytes of the body.
+    pub(crate) second: Option<Arc<Node>>,
+    /// For errors: the path below the target.
+    pub(crate) path: Vec<u8>,
+    /// Flags of an open: decide whether it can be sent again after a restart of the server.
+    pub(crate) open_flags: Option<OpenFlags>,
+    /// A handle of its own instead of the target's: closing.
+    pub(crate) handle: Option<dafs_proto::wire::FileHandle>,
+    pub(crate) sent: bool,
+    pub(crate) reply: Option<NamedReply>,
+}
+
+/// The reply to a [`Named`] request.
+pub(crate) struct NamedReply {
+    pub(crate) header: Header,
+    pub(crate) head: Head,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl NamedReply {
+    pub(crate) fn body(&self) -> &[u8] {
+        self.head.as_bytes().get(dafs_proto::wire::HEADER_SIZE..).unwrap_or(&[])
+    }
+}
+
+/// What a transfer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransferKind {
+    Read,
+    Write(Stability),
+    Append(Stability),
+    Readdir { cookie: u64, attributes: bool },
+}
+
+/// Moves data, cut into requests that are in flight together.
+pub(crate) struct Transfer {
+    pub(crate) kind: TransferKind,
+    pub(crate) path: IoPath,
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+    /// Bytes cut into requests so far.
+    pub(crate) cut: usize,
+    /// Something was cut: an empty transfer is one request.
+    pub(crate) begun: bool,
+    /// Pieces that are sent again in a new session.
+    pub(crate) redo: Vec<(usize, usize)>,
+    /// Where the data ends: the end of the first piece that was short.
+    pub(crate) short_at: usize,
+    pub(crate) memory: SmallVec<[RawMemory; 1]>,
+    pub(crate) ranges: SmallVec<[RemoteRange; 1]>,
+    pub(crate) regions: SmallVec<[Region; 1]>,
+    pub(crate) keep: Keep,
+    /// Where an append went; the cookie after a readdir.
+    pub(crate) position: u64,
+    /// A read reached the end of the file; a readdir the end of the directory.
+    pub(crate) end: bool,
+    pub(crate) verifier: Verifier,
+    /// Data that still arrives is thrown away: its memory went back to the caller.
+    pub(crate) discard: bool,
+}
+
+impl Op {
+    pub(crate) fn new(opcode: Opcode, target: Option<Arc<Node>>, work: Work) -> Self {
+        Self {
+            opcode,
+            target,
+            work,
+            deadline: None,
+            timeout_ms: 0,
+            queued: false,
+            outstanding: 0,
+            done: false,
+            detached: false,
+            error: None,
+        }
+    }
+
+    pub(crate) fn named(opcode: Opcode, target: Option<Arc<Node>>, named: Named) -> Self {
+        Self::new(opcode, target, Work::Named(Box::new(named)))
+    }
+
+    /// It has more to send.
+    pub(crate) fn has_more(&self) -> bool {
+        match &self.work {
+            Work::Named(named) => !named.sent,
+            Work::Data(transfer) => transfer.has_more(),
+        }
+    }
+
+    /// Nothing more is sent for it.
+    pub(crate) fn stop(&mut self) {
+        match &mut self.work {
+            Work::Named(named) => named.sent = true,
+            Work::Data(transfer) => transfer.stop(),
+        }
+    }
+
+    /// Nothing was sent, so it has no effect.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.outstanding == 0
+            && match &self.work {
+                Work::Named(named) => !named.sent,
+                Work::Data(transfer) => !transfer.begun,
+            }
+    }
+
+    /// A peer may be reading or writing its memory now.
+    pub(crate) fn peer_holds_memory(&self) -> bool {
+        match &self.work {
+            Work::Named(_) => false,
+            Work::Data(transfer) => {
+                self.outstanding > 0 && matches!(transfer.path, IoPath::Direct | IoPath::DirectRegister)
+            }
+        }
+    }
+
+    /// Its memory goes back to the caller before it has ended; no peer reaches it.
+    pub(crate) fn release_memory(&mut self) {
+        if let Work::Data(transfer) = &mut self.work {
+            debug_assert!(self.outstanding == 0 || transfer.regions.is_empty());
+            transfer.discard = true;
+            transfer.memory.clear();
+            transfer.ranges.clear();
+            transfer.regions.clear();
+        }
+    }
+
+    /// Ends remote access to its memory: the session is over.
+    pub(crate) fn revoke_memory(&mut self) {
+        if let Work::Data(transfer) = &mut self.work {
+            transfer.regions.clear();
+            if transfer.path == IoPath::Direct {
+                transfer.keep.revoke();
+            }
+        }
+    }
+
+    /// The path it is about, below its export.
+    pub(crate) fn path(&self) -> Vec<u8> {
+        let base = self.target.as_ref().map_or(&[][..], |node| &node.path);
+        match &self.work {
+            Work::Named(named) => join(base, &named.path),
+            Work::Data(_) => base.to_vec(),
+        }
+    }
+
+    /// It may be sent again in a new session although it had been sent in the old one: executing it twice does no harm, or its only effect was on the session that is gone.
+    pub(crate) fn can_repeat(&self) -> bool {
+        let making = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
+        match (self.opcode, &self.work) {
+            (Opcode::Mount | Opcode::Lookup | Opcode::Close, _) => true,
+            (Opcode::Open, Work::Named(named)) => {
+                named.open_flags.is_some_and(|flags| !flags.intersects(making))
+            }
+            _ => self.opcode.is_idempotent(),
+        }
+    }
+}
+
+impl Transfer {
+    pub(crate) fn has_more(&self) -> bool {
+        !self.redo.is_empty() || self.cut < self.len || !self.begun
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.redo.clear();
+        self.cut = self.len;
+        self.begun = true;
+    }
+
+    pub(crate) fn direction(&self) -> Direction {
+        match self.kind {
+            TransferKind::Read | TransferKind::Readdir { .. } => Direction::Read,
+            TransferKind::Write(_) | TransferKind::Append(_) => Direction::Write,
+        }
+    }
+
+    /// The next piece of at most `max` bytes: where it begins and its length. Only after [`Transfer::has_more`].
+    pub(crate) fn next_piece(&self, max: usize) -> (usize, usize) {
+        match self.redo.last() {
+            Some(&(at, len)) => (at, len.min(max)),
+            None => (self.cut, (self.len - self.cut).min(max)),
+        }
+    }
+
+    /// The piece that [`Transfer::next_piece`] named is on its way.
+    pub(crate) fn on_piece_sent(&mut self, at: usize, len: usize) {
+        self.begun = true;
+        match self.redo.pop() {
+            Some((_, whole)) if whole > len => self.redo.push((at + len, whole - len)),
+            Some(_) => {}
+            None => self.cut += len,
+        }
+    }
+
+    /// A piece was answered with this many bytes.
+    pub(crate) fn on_count(&mut self, at: usize, len: usize, count: usize) {
+        if count < len {
+            self.short_at = self.short_at.min(at + count);
+            // What lies beyond the end need not be asked for.
+            if self.direction() == Direction::Read {
+                self.stop();
+            }
+        }
+    }
+
+    /// Bytes moved, counted from the beginning without a gap.
+    pub(crate) fn count(&self) -> usize {
+        self.short_at.min(self.len)
+    }
+
+    /// Parts of the memory that a piece covers: index, and bytes in it.
+    pub(crate) fn parts(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+        let mut start = 0;
+        let end = at + len;
+        self.memory.iter().enumerate().filter_map(move |(index, memory)| {
+            let (from, to) = (start.max(at), (start + memory.len()).min(end));
+            let part = (from < to).then(|| (index, from - start, to - from));
+            start += memory.len();
+            part
+        })
+    }
+}

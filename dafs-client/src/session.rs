@@ -1,0 +1,413 @@
+use std::ffi::OsStr;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use dafs_proto::address::{Address, Url};
+use dafs_proto::session::{ClientSession, KeepAlive};
+use dafs_proto::transport::{Domain, Provider};
+use dafs_proto::wire::{
+    LimitsReply, MountReply, Opcode, Resume, SessionId, Statistics, Thresholds, decode_message_pack,
+};
+
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Background, Config};
+use crate::connect::{self, Established, Server};
+use crate::core::Core;
+use crate::dir::{Dir, Export, check_name};
+use crate::driver::{Owner, Shared};
+use crate::error::{Error, Result};
+use crate::io_path::{Circumstances, Decision, Direction, Registration, decide};
+use crate::memory::RegisteredBuf;
+use crate::node::{NodeParts, Reopen};
+use crate::op::{Named, NamedReply, Op, Work};
+use crate::pending::{Call, Finish, Pending};
+
+/// A session with a server. Cheap to clone: clones are the same session, which ends when the last clone, export and file of it is dropped.
+///
+/// All methods may be called from any thread. A session survives its connection: when that breaks, the next call connects again and nothing is lost or done twice; see
+/// [`Error::InDoubt`], [`Error::Stale`] and [`Error::WritesLost`] for what a restart of the server leaves open.
+#[derive(Clone)]
+pub struct Session {
+    pub(crate) owner: Arc<Owner>,
+}
+
+/// What was agreed with the server.
+#[derive(Clone, Debug)]
+pub struct Agreed {
+    /// The session.
+    pub session: SessionId,
+    /// Requests outstanding at most, ever.
+    pub slots: u16,
+    /// Inline limits and crossovers, as the server exports them.
+    pub thresholds: Thresholds,
+    /// Largest inline read over this connection, bytes.
+    pub read_inline_max: u32,
+    /// Largest inline write over this connection, bytes.
+    pub write_inline_max: u32,
+    /// Largest single read or write, bytes; larger ones are cut.
+    pub transfer_size_max: u32,
+    /// Open handles at most.
+    pub handles_max: u32,
+    /// Silence after which this side speaks, milliseconds.
+    pub keep_alive_ms: u32,
+    /// The server keeps a silent session for this long, milliseconds.
+    pub lease_ms: u32,
+    /// Ordinary memory is registered for single operations.
+    pub registers_ordinary_memory: bool,
+}
+
+impl Session {
+    /// Connects to the server that a URL names, such as `dafs://host/export/path`, `dafs+tcp://host:port` or `dafs+shm:///socket`; export and path are not looked at.
+    ///
+    /// `dafs://` takes shared memory when the server is on this host and its socket answers (`$DAFS_SHM_SOCKET`, or for the default port `/run/dafs/dafs.sock` or
+    /// `$XDG_RUNTIME_DIR/dafs.sock`), else TCP; [`Session::provider`] tells. Blocks for `config.connect_timeout` per address at most.
+    pub fn connect(url: impl AsRef<OsStr>, config: &Config) -> Result<Self> {
+        Self::connect_url(&Url::parse(url.as_ref())?, config)
+    }
+
+    /// As [`Session::connect`], for a URL that was parsed already.
+    pub fn connect_url(url: &Url, config: &Config) -> Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let mut failed = None;
+        for candidate in connect::candidates(url)? {
+            let name = candidate.server.name.clone();
+            match Self::begin(candidate.domain, candidate.server, config, Arc::clone(&clock)) {
+                Ok(session) => return Ok(session),
+                Err(error @ (Error::Handshake(_) | Error::Peer(_))) => return Err(error),
+                Err(error) => {
+                    tracing::debug!("{name}: {error}");
+                    failed = Some(error);
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::Invalid(format!("{url} names no address"))))
+    }
+
+    /// Connects over a given provider, with a given clock: for simulation, and for sessions that share registered memory. No thread of the library is started
+    /// unless `config.background` is [`Background::Progress`].
+    pub fn connect_with(
+        domain: Arc<dyn Domain>,
+        address: Address,
+        config: &Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let server = Server {
+            provider: domain.provider(),
+            name: address.to_string(),
+            address,
+            reason: "the program chose it".to_owned(),
+        };
+        let mut config = config.clone();
+        if config.background == Background::KeepAlive {
+            config.background = Background::None;
+        }
+        Self::begin(domain, server, &config, clock)
+    }
+
+    fn begin(
+        domain: Arc<dyn Domain>,
+        server: Server,
+        config: &Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let mut client_id = config.client_id.unwrap_or_default();
+        if config.client_id.is_none() {
+            connect::random(&mut client_id)?;
+        }
+        let mut config = config.clone();
+        config.client_id = Some(client_id);
+        config.credits = config.credits.clamp(1, crate::config::CREDITS_MAX);
+        let established = connect::establish(&*domain, &server, &config, client_id, None, &*clock)?;
+        let core = core(established, Arc::clone(&domain), &config, &*clock);
+        let shared = Arc::new(Shared::new(core, domain, server, config, clock));
+        start_background(&shared);
+        Ok(Self { owner: Arc::new(Owner { shared }) })
+    }
+
+    /// The provider that carries the session.
+    pub fn provider(&self) -> Provider {
+        self.owner.shared.server.provider
+    }
+
+    /// Why that provider was taken, in words.
+    pub fn provider_reason(&self) -> &str {
+        &self.owner.shared.server.reason
+    }
+
+    /// The address that was connected to.
+    pub fn address(&self) -> &Address {
+        &self.owner.shared.server.address
+    }
+
+    /// What was agreed with the server. Does not ask it.
+    pub fn agreed(&self) -> Agreed {
+        let core = self.owner.shared.lock();
+        let (terms, welcome) = (&core.terms, &core.terms.welcome);
+        Agreed {
+            session: welcome.session,
+            slots: welcome.slots,
+            thresholds: welcome.thresholds,
+            read_inline_max: terms.read_inline_max,
+            write_inline_max: terms.write_inline_max,
+            transfer_size_max: welcome.transfer_size_max,
+            handles_max: welcome.handles_max,
+            keep_alive_ms: welcome.keep_alive_ms,
+            lease_ms: welcome.lease_ms,
+            registers_ordinary_memory: terms.registers_ordinary_memory,
+        }
+    }
+
+    /// Requests that may be outstanding now, by the credits the server granted.
+    pub fn credits(&self) -> u16 {
+        self.owner.shared.lock().session.credits().limit()
+    }
+
+    /// How often the connection was made again.
+    pub fn reconnects(&self) -> u64 {
+        self.owner.shared.lock().reconnects
+    }
+
+    /// The server announced that it shuts down.
+    pub fn is_draining(&self) -> bool {
+        self.owner.shared.lock().draining
+    }
+
+    /// How a transfer of `size` bytes would travel; [`Decision::explain`] says why. Does not ask the server.
+    pub fn decide(&self, direction: Direction, size: u64, registration: Registration) -> (Decision, Circumstances) {
+        let shared = &self.owner.shared;
+        let circumstances = shared.lock().circumstances(&shared.config, direction, size, registration);
+        (decide(&circumstances), circumstances)
+    }
+
+    /// How a transfer of `size` bytes would travel, and why, in words. Does not ask the server.
+    pub fn explain(&self, direction: Direction, size: u64, registration: Registration) -> String {
+        let (decision, circumstances) = self.decide(direction, size, registration);
+        decision.explain(&circumstances)
+    }
+
+    /// Allocates and registers memory that the server reaches without copies. Zeroed. Does not block.
+    pub fn buffer(&self, len: usize) -> Result<RegisteredBuf> {
+        Ok(RegisteredBuf::allocate(&self.owner.shared.domain, len)?)
+    }
+
+    /// Sends requests that were kept back to leave together ([`Config::batch_submits`]). Does not block.
+    pub fn flush(&self) {
+        let mut core = self.owner.shared.lock();
+        self.owner.shared.push(&mut core, false);
+    }
+
+    /// A round trip to the server: its duration. Blocks.
+    pub fn ping(&self) -> Result<Duration> {
+        let begin = Instant::now();
+        self.null_call().run(&self.owner)?;
+        Ok(begin.elapsed())
+    }
+
+    /// Nonblocking form of a round trip.
+    pub fn submit_ping(&self) -> Pending<Result<()>> {
+        self.null_call().submit(&self.owner)
+    }
+
+    fn null_call(&self) -> Call<Result<()>> {
+        Call { op: Op::named(Opcode::Null, None, Named::default()), finish: Finish::Plain(done) }
+    }
+
+    /// Limits and thresholds in force now, asked of the server. Blocks.
+    pub fn limits(&self) -> Result<LimitsReply> {
+        self.limits_call().run(&self.owner)
+    }
+
+    /// Nonblocking form of [`Session::limits`].
+    pub fn submit_limits(&self) -> Pending<Result<LimitsReply>> {
+        self.limits_call().submit(&self.owner)
+    }
+
+    fn limits_call(&self) -> Call<Result<LimitsReply>> {
+        Call {
+            op: Op::named(Opcode::Limits, None, Named::default()),
+            finish: Finish::Plain(|op| Ok(decode_message_pack("limits", &reply(op)?.payload)?)),
+        }
+    }
+
+    /// Counters of the server. Blocks.
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.statistics_call().run(&self.owner)
+    }
+
+    /// Nonblocking form of [`Session::statistics`].
+    pub fn submit_statistics(&self) -> Pending<Result<Statistics>> {
+        self.statistics_call().submit(&self.owner)
+    }
+
+    fn statistics_call(&self) -> Call<Result<Statistics>> {
+        Call {
+            op: Op::named(Opcode::Statistics, None, Named::default()),
+            finish: Finish::Plain(|op| Ok(decode_message_pack("statistics", &reply(op)?.payload)?)),
+        }
+    }
+
+    /// Names of the exports that this client may mount. Blocks.
+    pub fn exports(&self) -> Result<Vec<String>> {
+        self.exports_call().run(&self.owner)
+    }
+
+    /// Nonblocking form of [`Session::exports`].
+    pub fn submit_exports(&self) -> Pending<Result<Vec<String>>> {
+        self.exports_call().submit(&self.owner)
+    }
+
+    fn exports_call(&self) -> Call<Result<Vec<String>>> {
+        Call {
+            op: Op::named(Opcode::Exports, None, Named::default()),
+            finish: Finish::Plain(|op| Ok(decode_message_pack("exports", &reply(op)?.payload)?)),
+        }
+    }
+
+    /// Opens an export. Blocks.
+    pub fn mount(&self, export: &str) -> Result<Export> {
+        self.mount_call(export)?.run(&self.owner)
+    }
+
+    /// Nonblocking form of [`Session::mount`].
+    pub fn submit_mount(&self, export: &str) -> Pending<Result<Export>> {
+        match self.mount_call(export) {
+            Ok(call) => call.submit(&self.owner),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    fn mount_call(&self, export: &str) -> Result<Call<Result<Export>>> {
+        check_name(export.as_bytes(), "export name")?;
+        let named =
+            Named { payload: export.as_bytes().to_vec(), path: export.as_bytes().to_vec(), ..Named::default() };
+        let (owner, export) = (Arc::clone(&self.owner), export.to_owned());
+        let finish = Finish::boxed(move |op| {
+            let reply = reply(op)?;
+            let mounted: MountReply = decode_message_pack("mount reply", &reply.payload)?;
+            let node = owner.shared.node(NodeParts {
+                export: export.clone(),
+                path: Vec::new(),
+                reopen: Reopen::Mount,
+                file_id: mounted.attributes.file_id,
+                handle: reply.header.handle,
+            });
+            Ok(Export::new(Dir::new(owner, node), export, mounted))
+        });
+        Ok(Call { op: Op::named(Opcode::Mount, None, named), finish })
+    }
+
+    /// Ends the session at once: operations in flight end with [`Error::Closed`], and so does every later call. Dropping the last handle does the same. Does not block.
+    pub fn close(&self) {
+        let shared = &self.owner.shared;
+        shared.stop();
+        let mut core = shared.lock();
+        core.say_goodbye();
+        core.die(Error::Closed);
+        shared.tell(&core);
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({})", self.owner.shared.server.name)
+    }
+}
+
+/// The reply of a finished operation without data.
+pub(crate) fn reply(op: Op) -> Result<NamedReply> {
+    match (op.error, op.work) {
+        (Some(error), _) => Err(*error),
+        (None, Work::Named(named)) => {
+            named.reply.ok_or_else(|| Error::Invalid("the operation ended without a reply".into()))
+        }
+        (None, Work::Data(_)) => unreachable!("only transfers move data"),
+    }
+}
+
+/// The outcome of an operation that answers nothing.
+pub(crate) fn done(op: Op) -> Result<()> {
+    reply(op).map(|_| ())
+}
+
+fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, clock: &dyn Clock) -> Core {
+    let Established { endpoint, terms } = established;
+    let welcome = &terms.welcome;
+    Core {
+        endpoint: Some(endpoint),
+        session: ClientSession::new(welcome),
+        resume: Resume { session: welcome.session, secret: welcome.secret },
+        epoch: 0,
+        ops: slab::Slab::with_capacity(64),
+        requests: Vec::with_capacity(usize::from(welcome.slots)),
+        queue: Default::default(),
+        resend: Default::default(),
+        nodes: slab::Slab::new(),
+        domain,
+        staging: None,
+        uncollected: 0,
+        unflushed: false,
+        deadlines: 0,
+        alive: KeepAlive::new(
+            Duration::from_millis(u64::from(welcome.keep_alive_ms.max(1))),
+            Duration::from_millis(u64::from(welcome.lease_ms.max(1))),
+            clock.now(),
+        ),
+        heard: false,
+        spoke: false,
+        leader: false,
+        leader_sleeps: false,
+        followers: 0,
+        dead: None,
+        draining: false,
+        credits_max: config.credits,
+        peak: 1,
+        peak_replies: 0,
+        reconnects: 0,
+        terms,
+    }
+}
+
+/// Starts the thread that the configuration asks for.
+fn start_background(shared: &Arc<Shared>) {
+    let weak = Arc::downgrade(shared);
+    let builder = std::thread::Builder::new().name("dafs-client".into());
+    let started = match shared.config.background {
+        Background::None => return,
+        Background::KeepAlive => builder.spawn(move || keep_alive(&weak)),
+        Background::Progress => {
+            shared.contended.store(true, std::sync::atomic::Ordering::Relaxed);
+            builder.spawn(move || progress(&weak))
+        }
+    };
+    if let Err(error) = started {
+        tracing::warn!("no background thread: {error}; an idle session may end");
+    }
+}
+
+fn keep_alive(weak: &Weak<Shared>) {
+    while let Some(shared) = weak.upgrade() {
+        if shared.stopping.load(std::sync::atomic::Ordering::Acquire) {
+            return;
+        }
+        let pause = {
+            let core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+            let keep_alive_ms = u64::from(core.terms.welcome.keep_alive_ms);
+            if core.leader || core.dead.is_some() {
+                drop(core);
+            } else {
+                drop(shared.turn(core));
+            }
+            Duration::from_millis((keep_alive_ms / 4).clamp(10, 10_000))
+        };
+        shared.idle(pause);
+    }
+}
+
+fn progress(weak: &Weak<Shared>) {
+    while let Some(shared) = weak.upgrade() {
+        if shared.stopping.load(std::sync::atomic::Ordering::Acquire) {
+            return;
+        }
+        shared.turn_and_wait(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,224 @@
+//! From what a caller wants moved to an operation: the path is decided here, and memory is registered.
+
+use std::sync::Arc;
+
+use dafs_proto::transport::Access;
+use dafs_proto::wire::{Opcode, Verifier};
+use smallvec::SmallVec;
+
+use crate::config::{Config, MethodOverride};
+use crate::core::Core;
+use crate::driver::{Owner, Shared};
+use crate::error::{Error, Result};
+use crate::io_path::{Circumstances, Direction, IoPath, Registration, decide};
+use crate::memory::{Keep, RawMemory, Staging};
+use crate::node::Node;
+use crate::op::{Op, Transfer, TransferKind, Work};
+use crate::pending::{Finish, Pending};
+
+/// Whose memory a transfer uses.
+pub(crate) enum Memory {
+    /// What the operation keeps.
+    Kept,
+    /// The caller's, ordinary.
+    Raw(SmallVec<[RawMemory; 1]>),
+    /// The caller's registered buffer, for a blocking call.
+    Registered(RawMemory, Option<dafs_proto::transport::RemoteRange>),
+}
+
+/// What is to be moved.
+pub(crate) struct TransferParts {
+    pub(crate) opcode: Opcode,
+    pub(crate) kind: TransferKind,
+    pub(crate) offset: u64,
+    pub(crate) memory: Memory,
+    pub(crate) keep: Keep,
+}
+
+impl Shared {
+    /// Runs a transfer to its end. Blocks.
+    pub(crate) fn run_transfer(&self, node: Arc<Node>, parts: TransferParts) -> Result<Op> {
+        let mut core = self.lock();
+        let op = self.transfer(&mut core, node, parts).map_err(|(error, _)| error)?;
+        Ok(self.run_locked(core, op))
+    }
+
+    /// Builds the operation. With an error what the operation would have kept comes back.
+    fn transfer(
+        &self,
+        core: &mut Core,
+        node: Arc<Node>,
+        mut parts: TransferParts,
+    ) -> std::result::Result<Op, (Error, Keep)> {
+        let (memory, range, registration) = match parts.memory {
+            Memory::Kept => {
+                let range = match &parts.keep {
+                    Keep::Registered(buffer) => Some(buffer.range_in(&self.domain)),
+                    _ => None,
+                };
+                (SmallVec::from_buf([parts.keep.raw()]), range, registration(range.is_some()))
+            }
+            Memory::Raw(memory) => (memory, None, Registration::Ordinary),
+            Memory::Registered(memory, range) => {
+                (SmallVec::from_buf([memory]), Some(range), Registration::Registered)
+            }
+        };
+        if let Some(None) = range {
+            let what = "the buffer is not registered with this session: it is another session's, or its session ended";
+            return Err((Error::Invalid(what.into()), parts.keep));
+        }
+        let len: usize = memory.iter().map(RawMemory::len).sum();
+        if let Err(error) = check_extent(parts.offset, len) {
+            return Err((error, parts.keep));
+        }
+        let direction = match parts.kind {
+            TransferKind::Read | TransferKind::Readdir { .. } => Direction::Read,
+            TransferKind::Write(_) | TransferKind::Append(_) => Direction::Write,
+        };
+        let circumstances = core.circumstances(&self.config, direction, len as u64, registration);
+        let mut transfer = Transfer {
+            kind: parts.kind,
+            path: decide(&circumstances).path,
+            offset: parts.offset,
+            len,
+            cut: 0,
+            begun: false,
+            redo: Vec::new(),
+            short_at: usize::MAX,
+            memory,
+            ranges: range.flatten().into_iter().collect(),
+            regions: SmallVec::new(),
+            keep: parts.keep,
+            position: 0,
+            end: false,
+            verifier: Verifier(0),
+            discard: false,
+        };
+        self.prepare(core, &mut transfer);
+        if let Err(error) = check_undivided(core, &transfer) {
+            return Err((error, transfer.keep));
+        }
+        Ok(Op::new(parts.opcode, Some(node), Work::Data(transfer)))
+    }
+
+    /// Registers or stages, and falls back where that fails: inline always works.
+    fn prepare(&self, core: &mut Core, transfer: &mut Transfer) {
+        if transfer.path == IoPath::DirectRegister {
+            let access = match transfer.direction() {
+                Direction::Read => Access::REMOTE_WRITE,
+                Direction::Write => Access::REMOTE_READ,
+            };
+            for memory in &transfer.memory {
+                match memory.register(&*core.domain, access) {
+                    Ok(region) => {
+                        transfer.ranges.push(region.range());
+                        transfer.regions.push(region);
+                    }
+                    Err(error) => {
+                        tracing::debug!("memory is staged, not registered: {error}");
+                        transfer.ranges.clear();
+                        transfer.regions.clear();
+                        transfer.path = IoPath::Staged;
+                        break;
+                    }
+                }
+            }
+        }
+        if transfer.path == IoPath::Staged && !self.ensure_staging(core) {
+            transfer.path = IoPath::Inline;
+        }
+    }
+
+    fn ensure_staging(&self, core: &mut Core) -> bool {
+        if core.staging.is_none() && self.config.staging_size > 0 {
+            match Staging::allocate(&core.domain, self.config.staging_size) {
+                Ok(staging) => core.staging = Some(staging),
+                Err(error) => tracing::warn!("no memory to stage transfers in, they go inline: {error}"),
+            }
+        }
+        core.staging.is_some()
+    }
+}
+
+/// Starts a transfer. Does not block. When it cannot be started, `refused` makes the caller's result of the error and what the operation would have kept.
+pub(crate) fn submit_transfer<T>(
+    owner: &Arc<Owner>,
+    node: Arc<Node>,
+    parts: TransferParts,
+    finish: Finish<T>,
+    refused: impl FnOnce(Error, Keep) -> T,
+) -> Pending<T> {
+    let shared = &owner.shared;
+    let mut core = shared.lock();
+    match shared.transfer(&mut core, node, parts) {
+        Ok(op) => {
+            let keep_back = core.uncollected > 0 && shared.config.batch_submits;
+            let index = shared.submit_locked(&mut core, op);
+            shared.push(&mut core, keep_back);
+            Pending::new(owner, index, finish)
+        }
+        Err((error, keep)) => Pending::ready(refused(error, keep)),
+    }
+}
+
+impl Core {
+    /// What the decision about a transfer is made from.
+    #[inline]
+    pub(crate) fn circumstances(
+        &self,
+        config: &Config,
+        direction: Direction,
+        size: u64,
+        registration: Registration,
+    ) -> Circumstances {
+        let inline_max = match direction {
+            Direction::Read => self.terms.read_inline_max,
+            Direction::Write => self.terms.write_inline_max,
+        };
+        Circumstances {
+            direction,
+            size,
+            registration,
+            thresholds: self.terms.welcome.thresholds,
+            method: config.method,
+            inline_max,
+            registers_ordinary_memory: self.terms.registers_ordinary_memory,
+            can_stage: self.staging.is_some() || config.staging_size > 0 || config.method == MethodOverride::Staged,
+        }
+    }
+}
+
+fn registration(registered: bool) -> Registration {
+    if registered { Registration::Registered } else { Registration::Ordinary }
+}
+
+/// File offsets are below 2⁶³, as in every file system.
+fn check_extent(offset: u64, len: usize) -> Result<()> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        _ => Err(Error::Invalid(format!("bytes {offset}+{len} lie beyond the end of any file"))),
+    }
+}
+
+/// An append and a readdir are one request: what does not fit cannot be cut.
+fn check_undivided(core: &Core, transfer: &Transfer) -> Result<()> {
+    let inline_max = match transfer.direction() {
+        Direction::Read => core.terms.read_inline_max,
+        Direction::Write => core.terms.write_inline_max,
+    };
+    let limit = match transfer.path {
+        IoPath::Inline => inline_max as usize,
+        IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
+        IoPath::Staged => core.staging.as_ref().map_or(0, Staging::chunk_size),
+    };
+    match transfer.kind {
+        TransferKind::Append(_) if transfer.len > limit => Err(Error::Invalid(format!(
+            "an append of {} bytes: at most {limit} are written atomically here",
+            transfer.len
+        ))),
+        TransferKind::Append(_) if transfer.memory.len() > core.terms.segments_max => {
+            Err(Error::Invalid(format!("an append from more than {} buffers", core.terms.segments_max)))
+        }
+        _ => Ok(()),
+    }
+}

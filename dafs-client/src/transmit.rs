@@ -1,0 +1,191 @@
+//! From an operation to the bytes of one request.
+
+use dafs_proto::transport::{Endpoint, HEAD_SIZE_MAX, PostError, RemoteRange, Span};
+use dafs_proto::wire::{
+    FileHandle, HEADER_SIZE, Header, Method, REMOTE_RANGE_SIZE, ReadRequest, ReaddirRequest, Slot,
+    WireRange, WriteRequest, Writer,
+};
+use smallvec::SmallVec;
+
+use crate::core::Request;
+use crate::io_path::IoPath;
+use crate::memory::Staging;
+use crate::op::{Named, Op, Transfer, TransferKind, Work};
+
+/// Encodes a request and hands it to the endpoint. `number` gives it slot and sequence once there is room for it.
+pub(crate) fn transmit(
+    endpoint: &mut dyn Endpoint,
+    header: Header,
+    op: &Op,
+    request: &Request,
+    staging: Option<&Staging>,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let handle = op.target.as_ref().map_or(FileHandle(0), |node| node.handle());
+    let header = Header { handle, ..header };
+    match &op.work {
+        Work::Named(named) => transmit_named(endpoint, header, named, number),
+        Work::Data(transfer) => transmit_data(endpoint, header, transfer, request, staging, number),
+    }
+}
+
+fn transmit_named(
+    endpoint: &mut dyn Endpoint,
+    mut header: Header,
+    named: &Named,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let slot = endpoint.reserve(named.payload.len())?;
+    let mut head = [0; HEAD_SIZE_MAX];
+    let head_len = HEADER_SIZE + named.body_len;
+    head[HEADER_SIZE..head_len].copy_from_slice(&named.body[..named.body_len]);
+    if let Some(second) = &named.second {
+        Writer::new(&mut head[HEADER_SIZE..]).u64(second.handle().0);
+    }
+    if let Some(handle) = named.handle {
+        header.handle = handle;
+    }
+    endpoint.slot_payload(&slot).write_from(0, &named.payload);
+    finish(endpoint, slot, header, &mut head, head_len, named.payload.len(), number)
+}
+
+fn transmit_data(
+    endpoint: &mut dyn Endpoint,
+    header: Header,
+    transfer: &Transfer,
+    request: &Request,
+    staging: Option<&Staging>,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let (at, len) = (request.at, request.len);
+    let segments = segments(transfer, request, staging)?;
+    let writes = matches!(transfer.kind, TransferKind::Write(_) | TransferKind::Append(_));
+    let payload_len = match transfer.path {
+        IoPath::Inline if writes => len,
+        IoPath::Inline => 0,
+        _ if segments.len() > 1 => segments.len() * REMOTE_RANGE_SIZE,
+        _ => 0,
+    };
+    let slot = endpoint.reserve(payload_len)?;
+    let mut head = [0; HEAD_SIZE_MAX];
+    let head_len = encode_body(transfer, at, len, &segments, &mut head);
+    if let (Some(chunk), Some(pool), true) = (request.staging, staging, writes) {
+        gather(transfer, at, len, pool.span(chunk, len));
+    }
+    if payload_len > 0 {
+        let room = endpoint.slot_payload(&slot);
+        if transfer.path == IoPath::Inline {
+            gather(transfer, at, len, room);
+        } else {
+            for (index, segment) in segments.iter().enumerate() {
+                let mut bytes = [0; REMOTE_RANGE_SIZE];
+                dafs_proto::wire::encode_segments(std::slice::from_ref(segment), &mut bytes);
+                room.write_from(index * REMOTE_RANGE_SIZE, &bytes);
+            }
+        }
+    }
+    finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
+}
+
+fn finish(
+    endpoint: &mut dyn Endpoint,
+    room: dafs_proto::transport::SendSlot,
+    mut header: Header,
+    head: &mut [u8; HEAD_SIZE_MAX],
+    head_len: usize,
+    payload_len: usize,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let Some(slot) = number(&mut header) else {
+        endpoint.cancel_send(room);
+        return Err(PostError::Full);
+    };
+    // Heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max.
+    header.head_len = head_len as u16;
+    header.payload_len = payload_len as u32;
+    header.encode(head);
+    match endpoint.send(room, &head[..head_len], payload_len) {
+        // The request has its number and counts as sent: it is sent again on the next connection.
+        Ok(()) | Err(PostError::Closed) => Ok(slot),
+        Err(error) => Err(error),
+    }
+}
+
+fn encode_body(
+    transfer: &Transfer,
+    at: usize,
+    len: usize,
+    segments: &[WireRange],
+    head: &mut [u8; HEAD_SIZE_MAX],
+) -> usize {
+    let body = &mut head[HEADER_SIZE..];
+    let method = if transfer.path == IoPath::Inline { Method::Inline } else { Method::Direct };
+    let segment = match segments {
+        [one] => *one,
+        _ => [0; 3],
+    };
+    // Pieces are at most `transfer_size_max`, ranges at most SEGMENTS_MAX.
+    let (len, segment_count) = (len as u32, segments.len() as u16);
+    let offset = transfer.offset + at as u64;
+    match transfer.kind {
+        TransferKind::Read => {
+            ReadRequest { offset, len, method, segment_count, segment }.encode(body);
+            ReadRequest::HEAD_SIZE
+        }
+        TransferKind::Write(stability) => {
+            WriteRequest { offset, len, method, stability, segment_count, segment }.encode(body);
+            WriteRequest::HEAD_SIZE
+        }
+        TransferKind::Append(stability) => {
+            WriteRequest { offset: 0, len, method, stability, segment_count, segment }.encode(body);
+            WriteRequest::HEAD_SIZE
+        }
+        TransferKind::Readdir { cookie, attributes } => {
+            ReaddirRequest { cookie, len, segment, attributes }.encode(body);
+            ReaddirRequest::HEAD_SIZE
+        }
+    }
+}
+
+/// The ranges of registered memory that a piece of a transfer uses.
+fn segments(
+    transfer: &Transfer,
+    request: &Request,
+    staging: Option<&Staging>,
+) -> Result<SmallVec<[WireRange; 4]>, PostError> {
+    let wire = |range: RemoteRange| [range.key.0, range.offset, range.len];
+    let outside = PostError::Invalid("a piece outside of its registered memory");
+    let mut segments = SmallVec::new();
+    if transfer.path == IoPath::Inline {
+        return Ok(segments);
+    }
+    if let (Some(chunk), Some(pool)) = (request.staging, staging) {
+        segments.push(wire(pool.range(chunk, request.len).ok_or(outside)?));
+        return Ok(segments);
+    }
+    for (index, from, len) in transfer.parts(request.at, request.len) {
+        let range = transfer.ranges.get(index).and_then(|range| range.slice(from as u64, len as u64));
+        match range {
+            Some(range) => segments.push(wire(range)),
+            None => return Err(outside),
+        }
+    }
+    if segments.is_empty() {
+        // An empty transfer still names a range, because the method says so.
+        let range = transfer.ranges.first().and_then(|range| range.slice(0, 0));
+        segments.push(range.map_or([0; 3], wire));
+    }
+    Ok(segments)
+}
+
+/// Copies the memory of a piece out.
+fn gather(transfer: &Transfer, at: usize, len: usize, into: Span<'_>) {
+    let mut done = 0;
+    for (index, from, part) in transfer.parts(at, len) {
+        let source = transfer.memory[index].span();
+        if let (Some(source), Some(into)) = (source.slice(from, part), into.slice(done, part)) {
+            into.copy_from(source);
+        }
+        done += part;
+    }
+}
