@@ -41,11 +41,7 @@ pub struct ReconnectPolicy {
 
 impl Default for ReconnectPolicy {
     fn default() -> Self {
-        Self {
-            attempts_max: 40,
-            backoff_min: Duration::from_millis(10),
-            backoff_max: Duration::from_secs(1),
-        }
+        Self { attempts_max: 40, backoff_min: Duration::from_millis(10), backoff_max: Duration::from_secs(1) }
     }
 }
 

@@ -8,12 +8,8 @@ use std::time::Duration;
 
 use dafs_proto::address::{Address, DEFAULT_PORT, Location, ResolveError, Scheme, Url};
 use dafs_proto::session::{ClientHandshake, ClientIntroduction, Moment, SessionFault};
-use dafs_proto::transport::{
-    ConnectParams, Domain, Endpoint, Head, Provider, Received, TransportError,
-};
-use dafs_proto::wire::{
-    FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Welcome,
-};
+use dafs_proto::transport::{ConnectParams, Domain, Endpoint, Head, Provider, Received, TransportError};
+use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Welcome};
 
 use crate::clock::Clock;
 use crate::config::{CALLBACK_RECEIVES, CREDITS_MAX, Config};
@@ -68,10 +64,7 @@ pub(crate) fn candidates(url: &Url) -> Result<Vec<Candidate>> {
 }
 
 /// The socket through which a server on this host is reached by shared memory, or why none is.
-fn local_socket(
-    url: &Url,
-    addresses: &[Address],
-) -> std::result::Result<(PathBuf, String), &'static str> {
+fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBuf, String), &'static str> {
     let local = addresses.iter().any(|address| match address {
         Address::Tcp(address) => is_own(address.ip()),
         _ => false,
@@ -80,7 +73,10 @@ fn local_socket(
         return Err("the server is on another host");
     }
     if let Some(path) = std::env::var_os("DAFS_SHM_SOCKET") {
-        return Ok((path.into(), "the server is on this host, and DAFS_SHM_SOCKET names its socket".to_owned()));
+        return Ok((
+            path.into(),
+            "the server is on this host, and DAFS_SHM_SOCKET names its socket".to_owned(),
+        ));
     }
     // Behind another port there is another server than the one that owns the well-known socket.
     if !matches!(url.location, Location::Host { port: DEFAULT_PORT, .. }) {
@@ -185,7 +181,6 @@ fn terms(welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
         // An inline limit of 0 would leave no way to move a byte; every peer takes PAYLOAD_SIZE_MIN.
         read_inline_max: thresholds.read_inline_max.min(capabilities.recv_payload_max).max(1),
         write_inline_max: thresholds.write_inline_max.min(capabilities.send_payload_max).max(1),
-        recv_payload_max: capabilities.recv_payload_max,
         send_payload_max: capabilities.send_payload_max,
         registers_ordinary_memory: capabilities.registers_ordinary_memory,
         segments_max: dafs_proto::wire::SEGMENTS_MAX
@@ -218,9 +213,10 @@ impl CallError {
         match self {
             Self::Transport(error) => Error::lost(server, &error),
             Self::Fault(fault) => Error::Peer(fault),
-            Self::TimedOut => {
-                Error::Connection { server: server.to_owned(), cause: "the server did not answer in time".into() }
-            }
+            Self::TimedOut => Error::Connection {
+                server: server.to_owned(),
+                cause: "the server did not answer in time".into(),
+            },
         }
     }
 }

@@ -70,7 +70,7 @@ pub(crate) struct Terms {
     /// Largest inline payloads: the server's limit and the posted buffers together.
     pub(crate) read_inline_max: u32,
     pub(crate) write_inline_max: u32,
-    pub(crate) recv_payload_max: u32,
+    /// Largest payload of a request, bytes.
     pub(crate) send_payload_max: u32,
     pub(crate) registers_ordinary_memory: bool,
     pub(crate) segments_max: usize,
@@ -138,6 +138,20 @@ impl Core {
             op.stop();
             op.done = true;
             op.revoke_memory();
+            self.uncollected += 1;
+            return self.ops.insert(op);
+        }
+        if let Work::Named(named) = &op.work
+            && named.payload.len() > self.terms.send_payload_max as usize
+        {
+            let (size, limit) = (named.payload.len(), self.terms.send_payload_max);
+            let what = format!(
+                "{} with {size} bytes of names and values: a message carries {limit}",
+                op.opcode.name()
+            );
+            op.error = Some(Box::new(Error::Invalid(what)));
+            op.stop();
+            op.done = true;
             self.uncollected += 1;
             return self.ops.insert(op);
         }
@@ -321,9 +335,7 @@ impl Core {
         let slot = self.session.on_reply(&header)?;
         let request = self.requests.get_mut(slot.0 as usize).and_then(Option::take);
         let Some(request) = request else {
-            return Err(
-                SessionFault::UnexpectedReply { slot: slot.0, sequence: header.sequence }.into()
-            );
+            return Err(SessionFault::UnexpectedReply { slot: slot.0, sequence: header.sequence }.into());
         };
         let outcome = self.on_reply(&header, head, body, &request);
         if let (Some(chunk), Some(staging)) = (request.staging, self.staging.as_mut()) {

@@ -132,11 +132,7 @@ impl Dir {
         lookup, submit_lookup, lookup_call, (path: impl AsRef<Path>, follow: bool) -> (Dir, Attributes)
     }
 
-    fn lookup_call(
-        &self,
-        path: impl AsRef<Path>,
-        follow: bool,
-    ) -> Result<Call<Result<(Dir, Attributes)>>> {
+    fn lookup_call(&self, path: impl AsRef<Path>, follow: bool) -> Result<Call<Result<(Dir, Attributes)>>> {
         let (named, path) = name_request(path.as_ref(), follow, 0)?;
         let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
         let finish = Finish::boxed(move |op| {
@@ -580,7 +576,10 @@ fn check_path(path: &[u8]) -> Result<()> {
         )));
     }
     if path.contains(&0) {
-        return Err(Error::Invalid(format!("the path {:?} contains a zero byte", String::from_utf8_lossy(path))));
+        return Err(Error::Invalid(format!(
+            "the path {:?} contains a zero byte",
+            String::from_utf8_lossy(path)
+        )));
     }
     Ok(())
 }

@@ -100,7 +100,8 @@ impl Shared {
     pub(crate) fn submit(&self, op: Op) -> usize {
         let mut core = self.lock();
         let index = self.submit_locked(&mut core, op);
-        self.push(&mut core, core.uncollected > 0 && self.config.batch_submits);
+        let keep_back = core.uncollected > 0 && self.config.batch_submits;
+        self.push(&mut core, keep_back);
         index
     }
 
@@ -170,11 +171,7 @@ impl Shared {
     }
 
     /// Waits until `ready`; the lock is given back meanwhile where others need it.
-    pub(crate) fn wait_until<'a>(
-        &'a self,
-        mut core: Guard<'a>,
-        ready: impl Fn(&Core) -> bool,
-    ) -> Guard<'a> {
+    pub(crate) fn wait_until<'a>(&'a self, mut core: Guard<'a>, ready: impl Fn(&Core) -> bool) -> Guard<'a> {
         let mut spins = 0;
         loop {
             if ready(&core) {
@@ -225,9 +222,9 @@ impl Shared {
         *spins += 1;
         // The clock is read when something is amiss or a deadline is set, not for every reply.
         let amiss = *spins > 1 || before > 0;
-        let outcome = waited.map_err(Broken::from).and_then(|()| {
-            if amiss { core.tick(self.clock.now()) } else { Ok(()) }
-        });
+        let outcome = waited
+            .map_err(Broken::from)
+            .and_then(|()| if amiss { core.tick(self.clock.now()) } else { Ok(()) });
         if let Err(broken) = outcome {
             self.on_broken(&mut core, broken);
         }
@@ -236,9 +233,9 @@ impl Shared {
 
     fn wait_shared<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
         core.leader = true;
-        let outcome = core.flush().and_then(|()| {
-            if spins.is_multiple_of(256) { core.tick(self.clock.now()) } else { Ok(()) }
-        });
+        let outcome = core
+            .flush()
+            .and_then(|()| if spins.is_multiple_of(256) { core.tick(self.clock.now()) } else { Ok(()) });
         if let Err(broken) = outcome {
             self.on_broken(&mut core, broken);
         }
@@ -300,8 +297,7 @@ impl Shared {
             self.on_broken(&mut core, broken);
         }
         core.followers += 1;
-        let (mut core, _) =
-            self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
+        let (mut core, _) = self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
         core.followers -= 1;
         core
     }

@@ -54,7 +54,12 @@ impl File {
     /// # Safety
     /// `pointer..pointer + len` must be valid for writes, and not be used otherwise, until the operation has ended: until [`Pending::wait`] or [`Pending::cancel`] has returned, or the session has ended.
     /// Dropping the `Pending` does not end the operation.
-    pub unsafe fn submit_read_raw_at(&self, pointer: *mut u8, len: usize, offset: u64) -> Pending<Result<usize>> {
+    pub unsafe fn submit_read_raw_at(
+        &self,
+        pointer: *mut u8,
+        len: usize,
+        offset: u64,
+    ) -> Pending<Result<usize>> {
         // SAFETY: promised by the caller.
         let memory = unsafe { RawMemory::new(pointer, len) };
         self.submit_raw(Opcode::Read, TransferKind::Read, memory, offset)
@@ -82,8 +87,7 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> Pending<Transferred<B>> {
-        let parts =
-            TransferParts { opcode, kind, offset, memory: Memory::Kept, keep: buffer.into_keep().0 };
+        let parts = TransferParts { opcode, kind, offset, memory: Memory::Kept, keep: buffer.into_keep().0 };
         let finish = Finish::Plain(transferred::<B>);
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| Transferred {
             buffer: B::from_keep(KeepBox(keep)),
@@ -100,6 +104,8 @@ impl File {
     ) -> Pending<Result<usize>> {
         let memory = Memory::Raw(SmallVec::from_buf([memory]));
         let parts = TransferParts { opcode, kind, offset, memory, keep: Keep::None };
-        submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| Err(error))
+        submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| {
+            Err(error)
+        })
     }
 }

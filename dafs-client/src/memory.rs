@@ -1,12 +1,15 @@
 //! Memory of transfers: the caller's, seen through raw spans, and registered buffers.
-#![allow(unsafe_code, reason = "spans over the caller's memory for the time of an operation, and slices of registered buffers")]
+#![allow(
+    unsafe_code,
+    reason = "spans over the caller's memory for the time of an operation, and slices of registered buffers"
+)]
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_proto::transport::{
-    Access, BorrowedMemory, Domain, Memory, MemoryRef, Region, RegionError, RemoteRange, Span,
+    Access, BorrowedMemory, Domain, MemoryRef, Region, RegionError, RemoteRange, Span,
 };
 
 /// Memory of the caller that stays valid, and is touched by nobody else, until the operation that holds this has ended.

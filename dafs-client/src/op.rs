@@ -145,15 +145,6 @@ impl Op {
         }
     }
 
-    /// Nothing was sent, so it has no effect.
-    pub(crate) fn is_unsent(&self) -> bool {
-        self.outstanding == 0
-            && match &self.work {
-                Work::Named(named) => !named.sent,
-                Work::Data(transfer) => !transfer.begun,
-            }
-    }
-
     /// A peer may be reading or writing its memory now.
     pub(crate) fn peer_holds_memory(&self) -> bool {
         match &self.work {
@@ -161,17 +152,6 @@ impl Op {
             Work::Data(transfer) => {
                 self.outstanding > 0 && matches!(transfer.path, IoPath::Direct | IoPath::DirectRegister)
             }
-        }
-    }
-
-    /// Its memory goes back to the caller before it has ended; no peer reaches it.
-    pub(crate) fn release_memory(&mut self) {
-        if let Work::Data(transfer) = &mut self.work {
-            debug_assert!(self.outstanding == 0 || transfer.regions.is_empty());
-            transfer.discard = true;
-            transfer.memory.clear();
-            transfer.ranges.clear();
-            transfer.regions.clear();
         }
     }
 

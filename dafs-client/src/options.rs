@@ -120,10 +120,7 @@ impl OpenOptions {
             return Err(Error::Invalid("a file is opened for appending or cut, not both".into()));
         }
         if self.mode > 0o7777 {
-            return Err(Error::Invalid(format!(
-                "mode {:#o}: permission bits are at most 0o7777",
-                self.mode
-            )));
+            return Err(Error::Invalid(format!("mode {:#o}: permission bits are at most 0o7777", self.mode)));
         }
         let mut flags = OpenFlags::empty();
         flags.set(OpenFlags::READ, self.read);

@@ -154,7 +154,6 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
             owner.shared.clock.sleep(Duration::from_micros(200));
         }
     }
-    let mut found = None;
     let found_in = |core: &crate::core::Core| {
         if core.uncollected == 0 {
             return None;
@@ -170,8 +169,7 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
         cell.set(found_in(core));
         cell.get().is_some()
     }));
-    found = cell.get().or(found);
-    found
+    cell.get()
 }
 
 /// Waits for all operations and answers their results in order. Blocks.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use dafs_proto::wire::{Attributes, DirEntry, Opcode, decode_dir_entries};
 
 use crate::dir::Dir;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{Keep, RegisteredBuf};
 use crate::op::{Op, TransferKind, Work};
 use crate::transfer::{Memory, TransferParts};
@@ -127,4 +127,3 @@ impl Dir {
         }
     }
 }
-

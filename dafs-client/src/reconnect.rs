@@ -87,14 +87,8 @@ fn is_final(error: &Error) -> bool {
 
 fn attempt_once(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
     let client_id = shared.server_client_id();
-    let mut established = establish(
-        &*shared.domain,
-        &shared.server,
-        &shared.config,
-        client_id,
-        Some(resume),
-        &*shared.clock,
-    )?;
+    let mut established =
+        establish(&*shared.domain, &shared.server, &shared.config, client_id, Some(resume), &*shared.clock)?;
     let welcome = &established.terms.welcome;
     let mut session = ClientSession::new(welcome);
     let mut nodes = Vec::new();

@@ -173,7 +173,12 @@ impl Session {
     }
 
     /// How a transfer of `size` bytes would travel; [`Decision::explain`] says why. Does not ask the server.
-    pub fn decide(&self, direction: Direction, size: u64, registration: Registration) -> (Decision, Circumstances) {
+    pub fn decide(
+        &self,
+        direction: Direction,
+        size: u64,
+        registration: Registration,
+    ) -> (Decision, Circumstances) {
         let shared = &self.owner.shared;
         let circumstances = shared.lock().circumstances(&shared.config, direction, size, registration);
         (decide(&circumstances), circumstances)
@@ -278,8 +283,11 @@ impl Session {
 
     fn mount_call(&self, export: &str) -> Result<Call<Result<Export>>> {
         check_name(export.as_bytes(), "export name")?;
-        let named =
-            Named { payload: export.as_bytes().to_vec(), path: export.as_bytes().to_vec(), ..Named::default() };
+        let named = Named {
+            payload: export.as_bytes().to_vec(),
+            path: export.as_bytes().to_vec(),
+            ..Named::default()
+        };
         let (owner, export) = (Arc::clone(&self.owner), export.to_owned());
         let finish = Finish::boxed(move |op| {
             let reply = reply(op)?;

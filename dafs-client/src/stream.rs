@@ -64,7 +64,10 @@ impl Seek for &File {
             SeekFrom::End(by) => self.metadata()?.size.checked_add_signed(by),
         };
         *position = target.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "seek to before the beginning or beyond the end of any file")
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "seek to before the beginning or beyond the end of any file",
+            )
         })?;
         Ok(*position)
     }

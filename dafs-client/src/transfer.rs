@@ -183,7 +183,9 @@ impl Core {
             method: config.method,
             inline_max,
             registers_ordinary_memory: self.terms.registers_ordinary_memory,
-            can_stage: self.staging.is_some() || config.staging_size > 0 || config.method == MethodOverride::Staged,
+            can_stage: self.staging.is_some()
+                || config.staging_size > 0
+                || config.method == MethodOverride::Staged,
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use dafs_proto::transport::{Endpoint, HEAD_SIZE_MAX, PostError, RemoteRange, Span};
 use dafs_proto::wire::{
-    FileHandle, HEADER_SIZE, Header, Method, REMOTE_RANGE_SIZE, ReadRequest, ReaddirRequest, Slot,
-    WireRange, WriteRequest, Writer,
+    FileHandle, HEADER_SIZE, Header, Method, REMOTE_RANGE_SIZE, ReadRequest, ReaddirRequest, Slot, WireRange,
+    WriteRequest, Writer,
 };
 use smallvec::SmallVec;
 
