@@ -1,0 +1,149 @@
+//! The serving side of a calibration: each request as a server would serve it, without the session around it.
+
+use std::time::Instant;
+
+use super::file::File;
+use super::{CalibrateError, Kind, Request, SIZE_MAX, wait};
+use crate::transport::{
+    Access, Domain, Endpoint, Listener, MemoryRef, OpToken, Posted, Received, RegionError, RemoteRange,
+    TransportError,
+};
+
+/// Accepts one connection and serves it until the client closes it, or is `gone`.
+pub(super) fn run(
+    domain: &dyn Domain,
+    mut listener: Box<dyn Listener>,
+    deadline: Instant,
+    gone: impl Fn() -> bool,
+) -> Result<(), CalibrateError> {
+    let buffer = MemoryRef::new(domain.allocate(SIZE_MAX as usize)?);
+    let file = File::new(SIZE_MAX as usize)?;
+    let endpoint = loop {
+        if let Some(endpoint) = listener.accept()? {
+            break endpoint;
+        }
+        if gone() {
+            return Err(CalibrateError::Unexpected("end of the client"));
+        }
+        if Instant::now() >= deadline {
+            return Err(CalibrateError::Timeout);
+        }
+        std::thread::yield_now();
+    };
+    // Nobody else is to connect.
+    drop(listener);
+    let mut server = Server { endpoint, file, buffer, deadline };
+    loop {
+        match server.endpoint.recv() {
+            Ok(Some(Received::Message { head, payload_len })) => {
+                let request = Request::decode(head.as_bytes())
+                    .ok_or(CalibrateError::Unexpected("request of somebody else"))?;
+                server.serve(&request, payload_len)?;
+                // What is left to do for this operation costs the next one, as in a server.
+                while server.endpoint.poll_completion().is_some() {}
+            }
+            Ok(Some(Received::Immediate { .. })) => return Err(CalibrateError::Unexpected("immediate")),
+            Ok(None) => match wait(&mut *server.endpoint, deadline) {
+                Err(CalibrateError::Transport(TransportError::Closed)) => return Ok(()),
+                waited => waited?,
+            },
+            Err(TransportError::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+struct Server {
+    endpoint: Box<dyn Endpoint>,
+    file: File,
+    /// Of the server's domain, as its buffers are.
+    buffer: MemoryRef,
+    deadline: Instant,
+}
+
+impl Server {
+    fn serve(&mut self, request: &Request, payload_len: u32) -> Result<(), CalibrateError> {
+        let size = request.size as usize;
+        match (request.kind, request.range) {
+            (Kind::ReadInline, _) => {
+                let slot = self.endpoint.reserve(size)?;
+                let payload = self.endpoint.slot_payload(&slot).slice(0, size);
+                self.file.read(payload.ok_or(CalibrateError::Unexpected("slot size"))?)?;
+                self.endpoint.send(slot, &[1], size)?;
+            }
+            (Kind::WriteInline, _) => {
+                if payload_len != request.size {
+                    return Err(CalibrateError::Unexpected("payload size"));
+                }
+                self.file.write(self.endpoint.payload())?;
+                self.answer()?;
+            }
+            (Kind::ReadDirect, Some(range)) => {
+                match self.mapped(&range, Access::REMOTE_WRITE)? {
+                    Some(memory) => self.file.read(memory.span())?,
+                    None => self.write_from_mapping(range)?,
+                }
+                self.answer()?;
+            }
+            (Kind::WriteDirect, Some(range)) => {
+                match self.mapped(&range, Access::REMOTE_READ)? {
+                    Some(memory) => self.file.write(memory.span())?,
+                    None => self.read_then_write(range)?,
+                }
+                self.answer()?;
+            }
+            (Kind::ReadDirect | Kind::WriteDirect, None) => {
+                return Err(CalibrateError::Unexpected("missing range"));
+            }
+        }
+        Ok(self.endpoint.flush()?)
+    }
+
+    fn answer(&mut self) -> Result<(), CalibrateError> {
+        Ok(self.endpoint.send_copy(&[1], &[])?)
+    }
+
+    fn mapped(&mut self, range: &RemoteRange, access: Access) -> Result<Option<MemoryRef>, RegionError> {
+        match self.endpoint.capabilities().remote_mapped {
+            true => self.endpoint.remote_memory(range, access),
+            false => Ok(None),
+        }
+    }
+
+    /// The reply follows the write in order, so nobody waits for its completion.
+    fn write_from_mapping(&mut self, range: RemoteRange) -> Result<(), CalibrateError> {
+        let local = part(self.file.mapping(), range)?;
+        self.endpoint.rdma_write(OpToken(0), [local].into_iter().collect(), range, None)?;
+        Ok(())
+    }
+
+    fn read_then_write(&mut self, range: RemoteRange) -> Result<(), CalibrateError> {
+        let local = part(&self.buffer, range)?;
+        if self.endpoint.rdma_read(OpToken(0), [local.clone()].into_iter().collect(), range)?
+            == Posted::Pending
+        {
+            self.endpoint.flush()?;
+            loop {
+                if let Some(completion) = self.endpoint.poll_completion() {
+                    completion.result?;
+                    break;
+                }
+                // Moves the incoming data along; the client sends nothing meanwhile.
+                if self.endpoint.recv()?.is_some() {
+                    return Err(CalibrateError::Unexpected("message"));
+                }
+                if let Some(completion) = self.endpoint.poll_completion() {
+                    completion.result?;
+                    break;
+                }
+                wait(&mut *self.endpoint, self.deadline)?;
+            }
+        }
+        self.file.write(local.span())
+    }
+}
+
+fn part(memory: &MemoryRef, range: RemoteRange) -> Result<MemoryRef, CalibrateError> {
+    let len = usize::try_from(range.len).ok();
+    len.and_then(|len| memory.slice(0, len)).ok_or(CalibrateError::Unexpected("size"))
+}
