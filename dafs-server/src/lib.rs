@@ -6,3 +6,4 @@ pub mod backend;
 pub mod cli;
 pub mod config;
 pub mod logging;
+pub mod metrics;
