@@ -131,6 +131,12 @@ impl TcpEndpoint {
         self.link.socket.as_fd()
     }
 
+    /// Memory in buffers of this connection, bytes.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.input.held_bytes() + self.output.held_bytes()
+    }
+
     /// Ends the connection because of `error`; a peer at fault is told why.
     #[cold]
     fn fail(&mut self, error: TransportError) -> TransportError {
