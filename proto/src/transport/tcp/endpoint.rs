@@ -313,7 +313,8 @@ impl Endpoint for TcpEndpoint {
                 Err(error) => return Err(self.fail(error)),
             }
         }
-        if !self.output.is_empty() {
+        // A loop that hears of events flushes on the writable one.
+        if self.output.can_go_on() || !(self.output.is_empty() || self.told_of_events) {
             self.flush_output()?;
         }
         Ok(None)
