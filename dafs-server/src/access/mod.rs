@@ -7,8 +7,6 @@ mod identity;
 mod keys;
 mod owner;
 mod range;
-#[cfg(test)]
-mod tests;
 mod users;
 
 use std::net::SocketAddr;
@@ -167,6 +165,11 @@ impl Access {
             }
         };
         Ok(MountRights { read_only: export.read_only, identity })
+    }
+
+    /// May change what concerns all clients of an export: the superuser, and the server's own user.
+    pub fn administers(&self, identity: &Identity) -> bool {
+        identity.uid == 0 || identity.uid == self.config.server.identity.uid
     }
 
     /// Who owns the other end of a loopback connection.

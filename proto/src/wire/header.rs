@@ -83,6 +83,11 @@ impl Header {
         }
     }
 
+    /// The header of a message that the server sends on its own account, with its place in the order of those.
+    pub fn callback(opcode: Opcode, sequence: u32) -> Self {
+        Self { flags: Flags::CALLBACK, sequence, ..Self::request(opcode, FileHandle(0)) }
+    }
+
     /// The header of the answer to `self`; the session fills in credits.
     pub fn reply(&self, status: Status) -> Self {
         Self {

@@ -131,12 +131,6 @@ impl TcpEndpoint {
         self.link.socket.as_fd()
     }
 
-    /// Memory in buffers of this connection, bytes.
-    #[cfg(test)]
-    pub(super) fn held_bytes(&self) -> usize {
-        self.input.held_bytes() + self.output.held_bytes()
-    }
-
     /// Ends the connection because of `error`; a peer at fault is told why.
     #[cold]
     fn fail(&mut self, error: TransportError) -> TransportError {
@@ -313,8 +307,7 @@ impl Endpoint for TcpEndpoint {
                 Err(error) => return Err(self.fail(error)),
             }
         }
-        // A loop that hears of events flushes on the writable one.
-        if self.output.can_go_on() || !(self.output.is_empty() || self.told_of_events) {
+        if !self.output.is_empty() {
             self.flush_output()?;
         }
         Ok(None)

@@ -1,0 +1,138 @@
+//! One connection: an endpoint, where its handshake stands, and replies that found no room.
+
+use std::collections::VecDeque;
+
+use dafs_proto::session::{Moment, ServerHandshake};
+use dafs_proto::transport::{Address, Endpoint, Head, PostError, TransportError};
+
+use crate::sessions::SessionKey;
+
+/// A connection's place in the server. The generation tells apart connections that had the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionKey {
+    /// Place.
+    pub index: usize,
+    /// Counts connections.
+    pub generation: u64,
+}
+
+/// Where a connection stands.
+#[derive(Debug)]
+pub enum Phase {
+    /// Nothing has arrived yet; `Hello` is next.
+    Connected,
+    /// `Hello` was answered; `Authenticate` is next.
+    Greeted(Box<ServerHandshake>),
+    /// It carries this session.
+    Live(SessionKey),
+    /// It is closed and only waits to be taken out.
+    Closed,
+}
+
+/// A connection.
+pub struct Connection {
+    /// Its own name.
+    pub key: ConnectionKey,
+    /// The provider's side.
+    pub endpoint: Box<dyn Endpoint>,
+    /// The listener it came from.
+    pub listener: usize,
+    /// Where that listens.
+    pub listener_address: Address,
+    /// Where it stands.
+    pub phase: Phase,
+    /// When it was made.
+    pub since: Moment,
+    /// Messages that found the provider's queue full, oldest first. Bounded by the session's slots and callbacks.
+    outbox: VecDeque<(Head, Vec<u8>)>,
+    /// Operations whose RDMA found the queue full.
+    pub post_waiters: VecDeque<usize>,
+    /// Something was queued since the last flush.
+    pub dirty: bool,
+}
+
+impl Connection {
+    /// A connection that was just accepted.
+    pub fn new(
+        key: ConnectionKey,
+        endpoint: Box<dyn Endpoint>,
+        listener: usize,
+        listener_address: Address,
+        now: Moment,
+    ) -> Self {
+        Self {
+            key,
+            endpoint,
+            listener,
+            listener_address,
+            phase: Phase::Connected,
+            since: now,
+            outbox: VecDeque::new(),
+            post_waiters: VecDeque::new(),
+            dirty: false,
+        }
+    }
+
+    /// Queues a message, in order behind what found no room before.
+    pub fn send(&mut self, head: &[u8], payload: &[u8]) {
+        self.dirty = true;
+        if self.outbox.is_empty() {
+            match self.endpoint.send_copy(head, payload) {
+                Ok(()) => return,
+                Err(PostError::Full) => {}
+                // The next receive tells why, and closes it.
+                Err(PostError::Closed) => return,
+                Err(error @ PostError::Invalid(_)) => {
+                    tracing::error!(%error, "a reply of our own making was refused");
+                    return;
+                }
+            }
+        }
+        if let Some(head) = Head::copy_of(head) {
+            self.outbox.push_back((head, payload.to_vec()));
+        }
+    }
+
+    /// A reply can be filled in place now: nothing waits before it.
+    pub fn sends_at_once(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Sends what waited and flushes the provider's queue.
+    pub fn flush(&mut self) -> Result<(), TransportError> {
+        loop {
+            while let Some((head, payload)) = self.outbox.front() {
+                match self.endpoint.send_copy(head.as_bytes(), payload) {
+                    Err(PostError::Full) => break,
+                    Ok(()) | Err(PostError::Closed | PostError::Invalid(_)) => {
+                        self.outbox.pop_front();
+                    }
+                }
+            }
+            let waiting = self.outbox.len();
+            self.endpoint.flush()?;
+            // A flush can make room; go on only while it does.
+            if waiting == 0 || self.endpoint.wants_flush() || !self.makes_room() {
+                break;
+            }
+        }
+        self.dirty = false;
+        Ok(())
+    }
+
+    fn makes_room(&mut self) -> bool {
+        let Some((_, payload)) = self.outbox.front() else { return false };
+        match self.endpoint.reserve(payload.len()) {
+            Ok(slot) => {
+                self.endpoint.cancel_send(slot);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Output waits for the provider.
+    pub fn wants_flush(&self) -> bool {
+        !self.outbox.is_empty() || self.endpoint.wants_flush()
+    }
+}

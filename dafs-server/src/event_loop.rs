@@ -1,0 +1,321 @@
+//! The loop: the one place of the server that waits.
+//!
+//! One thread watches listeners, connections, storage, signals and the time with mio, and moves what happened into [`Server`]. Connections are *hot* while
+//! messages come in: then they are asked directly, without a system call where the provider needs none. A connection goes *cold* when it is armed: from then on its descriptors
+//! wake the loop. How long a silent connection stays hot is the polling policy.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dafs_proto::session::Moment;
+use dafs_proto::transport::{Address, Listener, WaitPolicy};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::connection::ConnectionKey;
+use crate::server::{ListenerInfo, Served, Server};
+
+/// How long a silent connection is asked before it goes cold, where that is likely to pay.
+const SPIN: Duration = Duration::from_micros(50);
+/// Between two looks at the kernel's events while connections are hot, in turns.
+const TURNS_PER_POLL: u32 = 32;
+/// Between two looks at leases and shares.
+const TICK: Duration = Duration::from_millis(100);
+/// Between two looks at handshakes and sessions while nobody is connected.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+/// Connections accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+const WAKE: Token = Token(0);
+const STORAGE: Token = Token(1);
+const SIGNALS: Token = Token(2);
+const LISTENERS: usize = 16;
+const CONNECTIONS: usize = 1 << 20;
+
+/// Tells a loop in another thread to drain and end.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    requested: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+}
+
+impl Stop {
+    /// Asks the loop to drain and end. Not blocking.
+    pub fn stop(&self) {
+        self.requested.store(true, Ordering::Release);
+        // A loop that cannot be woken is gone already.
+        let _ = self.waker.wake();
+    }
+}
+
+/// The loop and everything it drives.
+pub struct EventLoop {
+    poll: Poll,
+    server: Server,
+    listeners: Vec<(usize, Box<dyn Listener>)>,
+    hot: Vec<Hot>,
+    // By place of the connection: it is in `hot`.
+    is_hot: Vec<bool>,
+    // By place: whom its descriptors' events are for.
+    watched: Vec<Option<ConnectionKey>>,
+    policy: WaitPolicy,
+    began: Instant,
+    stop: Stop,
+    drain_for: Duration,
+    next_tick: Moment,
+    accepts: bool,
+}
+
+struct Hot {
+    key: ConnectionKey,
+    last_message: Moment,
+}
+
+impl EventLoop {
+    /// A loop around a server; `drain_for` bounds how long operations in flight may take after a stop.
+    pub fn new(mut server: Server, policy: WaitPolicy, drain_for: Duration) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        for fd in server.storage().event_fds() {
+            poll.registry().register(&mut SourceFd(&fd), STORAGE, Interest::READABLE)?;
+        }
+        Ok(Self {
+            poll,
+            server,
+            listeners: Vec::new(),
+            hot: Vec::new(),
+            is_hot: Vec::new(),
+            watched: Vec::new(),
+            policy,
+            began: Instant::now(),
+            stop: Stop { requested: Arc::new(AtomicBool::new(false)), waker },
+            drain_for,
+            next_tick: Moment::default(),
+            accepts: true,
+        })
+    }
+
+    /// Serves a listener's connections from now on.
+    pub fn add_listener(&mut self, listener: Box<dyn Listener>, info: ListenerInfo) -> io::Result<()> {
+        let index = self.server.add_listener(info);
+        for fd in listener.event_fds() {
+            let token = Token(LISTENERS + index);
+            self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)?;
+        }
+        self.listeners.push((index, listener));
+        Ok(())
+    }
+
+    /// Ends the loop when this descriptor becomes readable: the read end of a signal pipe.
+    pub fn watch_signals(&mut self, fd: RawFd) -> io::Result<()> {
+        self.poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.listeners.iter().map(|(_, listener)| listener.address().clone()).collect()
+    }
+
+    /// Ends the loop from another thread.
+    pub fn stop_handle(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Serves until stopped; then drains. `observe` is called with the server about ten times a second.
+    pub fn run(&mut self, mut observe: impl FnMut(&Server)) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        let mut turns = 0u32;
+        let mut draining: Option<Moment> = None;
+        self.accept_all();
+        loop {
+            turns = turns.wrapping_add(1);
+            if self.hot.is_empty() || turns.is_multiple_of(TURNS_PER_POLL) {
+                let timeout = if self.hot.is_empty() { self.until_tick() } else { Duration::ZERO };
+                match self.poll.poll(&mut events, Some(timeout)) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error),
+                    Ok(()) => {}
+                }
+                self.server.set_now(self.now());
+                self.on_events(&events);
+            } else if turns.is_multiple_of(4) {
+                self.server.set_now(self.now());
+            }
+            self.serve_hot();
+            if self.server.storage().pending() > 0 {
+                self.server.poll_storage();
+            }
+            self.forget_closed();
+            if self.now() >= self.next_tick {
+                self.tick();
+                observe(&self.server);
+            }
+            if draining.is_none() && self.stop.requested.load(Ordering::Acquire) {
+                draining = Some(self.now().after(self.drain_for));
+                self.begin_drain();
+            }
+            if let Some(until) = draining
+                && ((self.hot.is_empty() && self.server.in_flight() == 0) || self.now() >= until)
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    fn now(&self) -> Moment {
+        Moment::default().after(self.began.elapsed())
+    }
+
+    fn until_tick(&self) -> Duration {
+        self.next_tick.since(self.now()).max(Duration::from_millis(1))
+    }
+
+    fn tick(&mut self) {
+        self.server.set_now(self.now());
+        self.server.on_tick();
+        for (_, listener) in &mut self.listeners {
+            listener.expire_handshakes();
+        }
+        self.forget_closed();
+        let idle = self.server.sessions() == 0 && self.hot.is_empty();
+        self.next_tick = self.now().after(if idle { IDLE_TICK } else { TICK });
+        if self.accepts {
+            // Descriptors may be free again after an accept that failed for want of them.
+            self.accept_all();
+        }
+    }
+
+    fn on_events(&mut self, events: &Events) {
+        for event in events {
+            match event.token() {
+                WAKE => {}
+                STORAGE => {
+                    self.server.poll_storage();
+                }
+                SIGNALS => self.stop.requested.store(true, Ordering::Release),
+                Token(token) if token >= CONNECTIONS => self.warm(token - CONNECTIONS),
+                Token(_) => self.accept_all(),
+            }
+        }
+    }
+
+    /// A connection's descriptor had an event.
+    fn warm(&mut self, place: usize) {
+        if let Some(key) = self.watched.get(place).copied().flatten() {
+            self.heat(key);
+        }
+    }
+
+    fn heat(&mut self, key: ConnectionKey) {
+        if key.index >= self.is_hot.len() {
+            self.is_hot.resize(key.index + 1, false);
+            self.watched.resize(key.index + 1, None);
+        }
+        if !self.is_hot[key.index] {
+            self.is_hot[key.index] = true;
+            let last_message = self.now();
+            self.hot.push(Hot { key, last_message });
+        }
+    }
+
+    fn accept_all(&mut self) {
+        // A new connection may take the place of one that was just closed.
+        self.forget_closed();
+        let mut accepted = Vec::new();
+        for (index, listener) in &mut self.listeners {
+            for _ in 0..ACCEPTS_PER_TURN {
+                match listener.accept() {
+                    Ok(Some(endpoint)) => accepted.push((*index, endpoint)),
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(listener = %listener.address(), %error, "cannot accept a connection");
+                        break;
+                    }
+                }
+            }
+        }
+        for (index, endpoint) in accepted {
+            let fds: Vec<RawFd> = endpoint.event_fds().to_vec();
+            let key = self.server.add_connection(index, endpoint);
+            let token = Token(CONNECTIONS + key.index);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            let registered = fds
+                .iter()
+                .try_for_each(|fd| self.poll.registry().register(&mut SourceFd(fd), token, interest));
+            match registered {
+                Ok(()) => {
+                    self.heat(key);
+                    self.watched[key.index] = Some(key);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot watch a connection");
+                    self.server.close(key, &error);
+                }
+            }
+        }
+    }
+
+    fn serve_hot(&mut self) {
+        let mut place = 0;
+        while place < self.hot.len() {
+            let key = self.hot[place].key;
+            let keep = match self.server.serve(key) {
+                Served::Closed => false,
+                Served::Budget => {
+                    self.hot[place].last_message = self.now();
+                    true
+                }
+                Served::Messages(count) => self.stays_hot(place, count),
+            };
+            if keep {
+                place += 1;
+            } else {
+                self.hot.swap_remove(place);
+                self.is_hot[key.index] = false;
+            }
+        }
+    }
+
+    /// Whether a connection that has nothing more now is asked again without waiting for an event.
+    fn stays_hot(&mut self, place: usize, messages: usize) -> bool {
+        let Hot { key, last_message } = self.hot[place];
+        let now = self.now();
+        if messages > 0 {
+            self.hot[place].last_message = now;
+        }
+        let Some(connection) = self.server.connection(key) else { return false };
+        let asks_on = match self.policy {
+            WaitPolicy::Busy => true,
+            WaitPolicy::Event => false,
+            WaitPolicy::Adaptive => {
+                connection.endpoint.spin_pays() && (messages > 0 || now < last_message.after(SPIN))
+            }
+        };
+        asks_on || !connection.endpoint.arm()
+    }
+
+    /// Lets go of what belonged to closed connections. Their descriptors are closed, which took them out of the poll.
+    fn forget_closed(&mut self) {
+        for closed in self.server.take_closed() {
+            if let Some(watched) =
+                self.watched.get_mut(closed.index).filter(|watched| **watched == Some(closed))
+            {
+                *watched = None;
+            }
+            if let Some(place) = self.hot.iter().position(|hot| hot.key == closed) {
+                self.hot.swap_remove(place);
+                self.is_hot[closed.index] = false;
+            }
+        }
+    }
+
+    fn begin_drain(&mut self) {
+        tracing::info!(operations = self.server.in_flight(), sessions = self.server.sessions(), "draining");
+        self.accepts = false;
+        self.listeners.clear();
+        self.server.drain();
+    }
+}

@@ -1,0 +1,321 @@
+//! Operations in flight: those that could not be answered at once and wait for storage, RDMA, a buffer or their turn in a chain.
+
+use dafs_proto::session::{ChainLink, Moment};
+use dafs_proto::transport::{MemoryRef, OpToken, TransportError};
+use dafs_proto::wire::{Header, Status};
+
+use crate::backend::FsResult;
+use crate::connection::ConnectionKey;
+use crate::ops::{After, Transfer};
+use crate::server::Server;
+use crate::sessions::SessionKey;
+
+/// A request that was admitted, and where its reply goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) session: SessionKey,
+    /// The connection it last arrived on: its reply goes there or nowhere, since on another the client is going to ask again.
+    pub(crate) connection: ConnectionKey,
+    pub(crate) header: Header,
+    pub(crate) link: Option<ChainLink>,
+    /// It must have begun by then.
+    pub(crate) expires: Option<Moment>,
+}
+
+/// An operation that waits.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) call: Call,
+    pub(crate) state: State,
+    /// Tells apart operations that had the same place.
+    pub(crate) generation: u32,
+    /// RDMA operations posted and not completed.
+    pub(crate) rdma_pending: u32,
+    /// Nobody waits for it any more; it stays until storage and RDMA have let go of its memory.
+    pub(crate) forgotten: bool,
+}
+
+/// What it waits for.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Its turn in a chain; the body and the payload are kept.
+    Chain { body: Vec<u8>, payload: Vec<u8> },
+    /// Storage; then the reply is made.
+    Storage(After),
+    /// Storage reads into memory that is sent in the reply.
+    InlineRead { memory: MemoryRef, export: usize },
+    /// Moves data by RDMA.
+    Transfer(Box<Transfer>),
+    /// Waits until no operation of a fenced client is in flight.
+    FenceDrain { export: usize },
+    /// Answered; RDMA still holds its memory.
+    Draining(Option<Box<Transfer>>),
+}
+
+/// Something to be looked at before the turn ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wakeup {
+    /// A link of this chain was answered.
+    Chain(SessionKey, u64),
+    /// A buffer came back.
+    Buffer,
+    /// An operation ended while somebody drains.
+    Drain,
+}
+
+impl Server {
+    /// Adds an operation; its token names it to storage and providers.
+    pub(crate) fn park(&mut self, call: Call, state: State) -> OpToken {
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            session.waiting += 1;
+        }
+        self.park_count = self.park_count.wrapping_add(1);
+        let generation = self.park_count;
+        let operation = Operation { call, state, generation, rdma_pending: 0, forgotten: false };
+        let index = self.operations.insert(operation);
+        token(index, generation)
+    }
+
+    /// The place of a live operation.
+    pub(crate) fn operation_index(&self, token: OpToken) -> Option<usize> {
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of the token")]
+        let (index, generation) = ((token.0 & 0xffff_ffff) as usize, (token.0 >> 32) as u32);
+        self.operations.get(index).filter(|operation| operation.generation == generation).map(|_| index)
+    }
+
+    /// Takes an operation out.
+    pub(crate) fn unpark(&mut self, index: usize) -> Operation {
+        let operation = self.operations.remove(index);
+        if let Some(session) = self.sessions.find_mut(operation.call.session) {
+            session.waiting = session.waiting.saturating_sub(1);
+        }
+        if self.fence_drains > 0 {
+            self.wakeups.push_back(Wakeup::Drain);
+        }
+        operation
+    }
+
+    /// Storage has finished an operation's step.
+    pub(crate) fn on_storage(&mut self, token: OpToken, result: FsResult) {
+        let Some(index) = self.operation_index(token) else { return };
+        let operation = &mut self.operations[index];
+        let call = operation.call;
+        self.mark_dirty(call.connection);
+        if self.operations[index].forgotten {
+            let operation = self.unpark(index);
+            return self.discard(operation, result);
+        }
+        match self.operations[index].state {
+            State::Transfer(_) => self.transfer_on_storage(index, result),
+            State::Storage(_) | State::InlineRead { .. } => {
+                let operation = self.unpark(index);
+                match operation.state {
+                    State::Storage(after) => self.finish(&call, after, result),
+                    State::InlineRead { memory, export } => {
+                        self.finish_inline_read(&call, &memory, export, result)
+                    }
+                    _ => {}
+                }
+            }
+            State::Chain { .. } | State::FenceDrain { .. } | State::Draining(_) => {}
+        }
+    }
+
+    /// The provider has finished an RDMA operation.
+    pub(crate) fn on_rdma(&mut self, token: OpToken, result: Result<(), TransportError>) {
+        let Some(index) = self.operation_index(token) else { return };
+        let operation = &mut self.operations[index];
+        operation.rdma_pending = operation.rdma_pending.saturating_sub(1);
+        match operation.state {
+            State::Transfer(_) if !operation.forgotten => self.transfer_on_rdma(index, result),
+            _ if operation.rdma_pending == 0 => {
+                let operation = self.unpark(index);
+                if let State::Draining(Some(transfer)) = reduce(operation.state) {
+                    self.release_buffers(*transfer);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A connection is gone. What needed it cannot go on; the client asks again on its next connection.
+    pub(crate) fn on_disconnected(&mut self, session: SessionKey, key: ConnectionKey) {
+        if let Some(session) = self.sessions.find_mut(session)
+            && session.connection == Some(key)
+        {
+            session.connection = None;
+            session.last_heard = self.now;
+        }
+        let touched: Vec<usize> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| operation.call.connection == key)
+            .map(|(index, _)| index)
+            .collect();
+        for index in touched {
+            // The endpoint is gone and with it all that was posted on it.
+            self.operations[index].rdma_pending = 0;
+            match &self.operations[index].state {
+                State::Transfer(transfer) if !transfer.in_storage() => {
+                    let operation = self.unpark(index);
+                    self.abandon(operation);
+                }
+                State::Draining(_) => {
+                    let operation = self.unpark(index);
+                    if let State::Draining(Some(transfer)) = operation.state {
+                        self.release_buffers(*transfer);
+                    }
+                }
+                State::Chain { .. } => {
+                    let operation = self.unpark(index);
+                    self.abandon(operation);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The client sent a request again that is being executed: its reply goes to the new connection.
+    pub(crate) fn readdress(&mut self, session: SessionKey, header: &Header, connection: ConnectionKey) {
+        let found = self.operations.iter_mut().find(|(_, operation)| {
+            operation.call.session == session
+                && operation.call.header.slot == header.slot
+                && !operation.forgotten
+        });
+        if let Some((_, operation)) = found {
+            operation.call.connection = connection;
+        }
+    }
+
+    /// An operation had no effect and never will: its slot may be used again for the same request.
+    pub(crate) fn abandon(&mut self, operation: Operation) {
+        if let Some(session) = self.sessions.find_mut(operation.call.session)
+            && !operation.forgotten
+        {
+            session.core.on_abandoned(operation.call.header.slot);
+        }
+        if let State::Transfer(transfer) = operation.state {
+            self.release_buffers(*transfer);
+        }
+    }
+
+    /// A session ended: its operations are nobody's. Those whose memory is in use stay until it is not.
+    pub(crate) fn forget_operations(&mut self, session: SessionKey) {
+        let own: Vec<usize> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| operation.call.session == session)
+            .map(|(index, _)| index)
+            .collect();
+        for index in own {
+            let operation = &mut self.operations[index];
+            operation.forgotten = true;
+            let in_use = match &operation.state {
+                State::Storage(_) | State::InlineRead { .. } => true,
+                State::Transfer(transfer) => transfer.in_storage(),
+                State::Chain { .. } | State::FenceDrain { .. } | State::Draining(_) => false,
+            };
+            if !in_use {
+                let operation = self.unpark(index);
+                if let State::FenceDrain { .. } = operation.state {
+                    self.fence_drains -= 1;
+                }
+                if let State::Draining(Some(transfer)) = reduce(operation.state) {
+                    self.release_buffers(*transfer);
+                }
+            }
+        }
+    }
+
+    /// What a forgotten operation brought back.
+    fn discard(&mut self, operation: Operation, result: FsResult) {
+        if let Ok(crate::backend::FsReply::Node(node, _)) = result {
+            self.storage.close(node);
+        }
+        if let State::Transfer(transfer) = operation.state {
+            self.release_buffers(*transfer);
+        }
+    }
+
+    /// Looks at what became possible during this turn.
+    pub(crate) fn run_wakeups(&mut self) {
+        while let Some(wakeup) = self.wakeups.pop_front() {
+            match wakeup {
+                Wakeup::Chain(session, chain) => self.resume_chain(session, chain),
+                Wakeup::Buffer => self.resume_buffer_waiter(),
+                Wakeup::Drain => self.resume_fence_drains(),
+            }
+        }
+    }
+
+    /// The deadline passed before the operation began.
+    pub(crate) fn expired(&self, call: &Call) -> bool {
+        call.expires.is_some_and(|expires| self.now >= expires)
+    }
+
+    fn resume_chain(&mut self, session: SessionKey, chain: u64) {
+        let next = self.operations.iter().find(|(_, operation)| {
+            matches!(operation.state, State::Chain { .. })
+                && operation.call.session == session
+                && operation.call.link.is_some_and(|link| {
+                    link.chain == chain
+                        && self
+                            .sessions
+                            .find(session)
+                            .is_some_and(|s| s.core.chain_step(link) != dafs_proto::session::ChainStep::Wait)
+                })
+        });
+        let Some((index, _)) = next else { return };
+        let operation = self.unpark(index);
+        let State::Chain { body, payload } = operation.state else { return };
+        self.mark_dirty(operation.call.connection);
+        if self.expired(&operation.call) {
+            return self.reply_status(&operation.call, Status::TIMED_OUT);
+        }
+        self.begin(operation.call, &body, crate::dispatch::Payload::Kept(&payload));
+    }
+
+    fn resume_fence_drains(&mut self) {
+        if self.fence_drains == 0 {
+            return;
+        }
+        let drained: Vec<usize> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| match operation.state {
+                State::FenceDrain { export } => !self.fenced_in_flight(export),
+                _ => false,
+            })
+            .map(|(index, _)| index)
+            .collect();
+        for index in drained {
+            self.fence_drains -= 1;
+            let operation = self.unpark(index);
+            self.mark_dirty(operation.call.connection);
+            self.reply_status(&operation.call, Status::OK);
+        }
+    }
+
+    /// An operation of a client that is fenced off the export is still in flight.
+    pub(crate) fn fenced_in_flight(&self, export: usize) -> bool {
+        self.operations.iter().any(|(_, operation)| {
+            !matches!(operation.state, State::FenceDrain { .. } | State::Draining(_))
+                && self
+                    .sessions
+                    .find(operation.call.session)
+                    .is_none_or(|session| self.fences[export].contains(&session.client_id))
+        })
+    }
+}
+
+/// Either of the two states that hold a transfer, as the one that may.
+fn reduce(state: State) -> State {
+    match state {
+        State::Transfer(transfer) => State::Draining(Some(transfer)),
+        other => other,
+    }
+}
+
+pub(crate) fn token(index: usize, generation: u32) -> OpToken {
+    OpToken(u64::from(generation) << 32 | (index as u64 & 0xffff_ffff))
+}

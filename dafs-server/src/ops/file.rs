@@ -1,0 +1,69 @@
+//! Operations on an open file beside reading and writing.
+
+use dafs_proto::wire::{
+    AllocateRequest, CommitRequest, HintRequest, NameRequest, Opcode, SeekRequest, Status,
+};
+
+use super::{After, Server};
+use crate::backend::FsOp;
+use crate::dispatch::{Payload, Problem};
+use crate::inflight::Call;
+
+impl Server {
+    pub(crate) fn execute_file(
+        &mut self,
+        call: &Call,
+        body: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        let open = self.handle(call)?;
+        let (node, identity) = (open.node, open.rights.identity.clone());
+        let (readable, writable) = (open.readable, open.writable);
+        let needs = |right: bool| if right { Ok(()) } else { Err(Status::BAD_HANDLE) };
+        let (op, after) = match call.header.opcode {
+            Opcode::Commit => {
+                let CommitRequest { offset, len, stability } = CommitRequest::decode(body)?;
+                needs(readable || writable)?;
+                (FsOp::Commit { node, offset, len, stability }, After::Commit { export: node.export })
+            }
+            Opcode::Truncate => {
+                let request = AllocateRequest::decode(body)?;
+                needs(writable)?;
+                (FsOp::Truncate { node, size: request.offset }, After::Plain)
+            }
+            Opcode::Allocate => {
+                let AllocateRequest { offset, len } = AllocateRequest::decode(body)?;
+                needs(writable)?;
+                (FsOp::Allocate { node, offset, len }, After::Plain)
+            }
+            Opcode::Punch => {
+                let AllocateRequest { offset, len } = AllocateRequest::decode(body)?;
+                needs(writable)?;
+                (FsOp::Punch { node, offset, len }, After::Plain)
+            }
+            Opcode::Seek => {
+                let SeekRequest { offset, what } = SeekRequest::decode(body)?;
+                needs(readable || writable)?;
+                (FsOp::Seek { node, offset, what }, After::Seek)
+            }
+            Opcode::Hint => {
+                let HintRequest { offset, len, pattern } = HintRequest::decode(body)?;
+                (FsOp::Hint { node, offset, len, pattern }, After::Plain)
+            }
+            _ => {
+                NameRequest::decode(body)?;
+                (FsOp::Statfs { node }, After::Statfs)
+            }
+        };
+        if call.header.payload_len != 0 && call.header.opcode != Opcode::Statfs {
+            let extra = self.payload(call, payload).len();
+            return Err(dafs_proto::wire::WireError::TrailingBytes {
+                what: "request without a payload",
+                extra,
+            }
+            .into());
+        }
+        self.start(call, &identity, op, after);
+        Ok(())
+    }
+}

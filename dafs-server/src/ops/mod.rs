@@ -1,0 +1,166 @@
+//! What requests mean: semantics only. Encoding is `wire`'s, storage is `backend`'s.
+
+mod file;
+mod name;
+mod read;
+mod readdir;
+mod session;
+mod transfer;
+mod write;
+
+use dafs_proto::wire::{
+    CommitReply, FileHandle, HEADER_SIZE, MountReply, SeekReply, Stability, Status, Verifier, WriteReply,
+    encode_message_pack,
+};
+
+pub(crate) use transfer::Transfer;
+
+use crate::backend::{ExportId, FsReply, FsResult};
+use crate::dispatch::Answer;
+use crate::handles::OpenHandle;
+use crate::inflight::{Call, State};
+use crate::server::Server;
+
+/// How the reply is made from what storage answers.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// No body.
+    Plain,
+    /// Attributes in the payload.
+    Attributes,
+    /// A new handle; attributes in the payload. The node is not known yet.
+    Node { like: OpenHandle },
+    /// The root of an export.
+    Mount { root: OpenHandle },
+    /// Bytes in the payload; at most this many.
+    Bytes { max: usize },
+    /// An offset.
+    Seek,
+    /// Statistics in the payload.
+    Statfs,
+    /// Directory entries.
+    Entries(readdir::Wanted),
+    /// A commit's verifier.
+    Commit { export: ExportId },
+    /// A write that is already in the file and becomes durable.
+    Written { export: ExportId, offset: u64, count: u32, stability: Stability },
+    /// A write by storage itself. The memory is kept until it is done by the operation.
+    Write { export: ExportId, offset: u64, stability: Stability, method: dafs_proto::wire::Method },
+}
+
+impl Server {
+    /// Hands an operation to storage; answers at once if it is done at once.
+    pub(crate) fn start(
+        &mut self,
+        call: &Call,
+        identity: &crate::backend::Identity,
+        op: crate::backend::FsOp,
+        after: After,
+    ) {
+        let token = self.park(*call, State::Storage(after));
+        if let crate::backend::Submitted::Done(result) = self.storage.submit(token, identity, op) {
+            self.on_storage(token, result);
+        }
+    }
+
+    /// Storage has answered: so does the server.
+    pub(crate) fn finish(&mut self, call: &Call, after: After, result: FsResult) {
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(status) => return self.reply_status(call, status),
+        };
+        match (after, reply) {
+            (After::Plain, _) => self.reply(call, Status::OK, Answer::default()),
+            (After::Attributes, FsReply::Attributes(attributes)) => {
+                self.reply_payload(call, &encode_message_pack(&attributes));
+            }
+            (After::Node { like }, FsReply::Node(node, attributes)) => {
+                self.reply_handle(call, OpenHandle { node, ..like }, &encode_message_pack(&attributes));
+            }
+            (After::Mount { root }, FsReply::Attributes(attributes)) => {
+                let reply = MountReply { read_only: root.rights.read_only, attributes };
+                self.reply_handle(call, root, &encode_message_pack(&reply));
+            }
+            (After::Bytes { max }, FsReply::Bytes(bytes)) if bytes.len() <= max => {
+                self.reply_payload(call, &bytes)
+            }
+            (After::Bytes { .. }, FsReply::Bytes(_)) => self.reply_status(call, Status::RANGE),
+            (After::Seek, FsReply::Offset(offset)) => {
+                let mut body = [0; SeekReply::HEAD_SIZE - HEADER_SIZE];
+                SeekReply { offset }.encode(&mut body);
+                self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+            }
+            (After::Statfs, FsReply::Statistics(statistics)) => {
+                self.reply_payload(call, &encode_message_pack(&statistics));
+            }
+            (After::Entries(wanted), FsReply::Entries(entries, end)) => {
+                self.finish_readdir(call, wanted, &entries, end);
+            }
+            (After::Commit { export }, _) => {
+                let mut body = [0; CommitReply::HEAD_SIZE - HEADER_SIZE];
+                CommitReply { verifier: Verifier(self.storage.verifier(export)) }.encode(&mut body);
+                self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+            }
+            (After::Written { export, offset, count, stability }, _) => {
+                self.reply_written(call, export, offset, count, stability);
+            }
+            (After::Write { export, offset, stability, method }, reply) => {
+                let (offset, count) = match reply {
+                    FsReply::Count(count) => (offset, count),
+                    FsReply::Appended(offset, count) => (offset, count),
+                    other => return self.mismatch(call, &other),
+                };
+                self.stats.on_write(usize::from(export.0), method, count);
+                let count = u32::try_from(count).unwrap_or(u32::MAX);
+                self.reply_written(call, export, offset, count, stability);
+            }
+            (_, other) => self.mismatch(call, &other),
+        }
+    }
+
+    /// Answers a write.
+    pub(crate) fn reply_written(
+        &mut self,
+        call: &Call,
+        export: ExportId,
+        offset: u64,
+        count: u32,
+        stability: Stability,
+    ) {
+        let verifier = Verifier(self.storage.verifier(export));
+        let mut body = [0; WriteReply::HEAD_SIZE - HEADER_SIZE];
+        WriteReply { offset, count, stability, verifier }.encode(&mut body);
+        self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+    }
+
+    fn reply_payload(&mut self, call: &Call, payload: &[u8]) {
+        self.reply(call, Status::OK, Answer { payload, ..Answer::default() });
+    }
+
+    /// Answers with a new handle, or, when the session has too many, closes the node again.
+    fn reply_handle(&mut self, call: &Call, open: OpenHandle, payload: &[u8]) {
+        let handles_max = self.settings.handles_max;
+        let (node, is_root) = (open.node, open.is_root);
+        let session = self.sessions.find_mut(call.session);
+        match session.and_then(|session| session.handles.insert(open, handles_max)) {
+            Some(handle) => self.reply(call, Status::OK, Answer { handle, payload, ..Answer::default() }),
+            None => {
+                if !is_root {
+                    self.storage.close(node);
+                }
+                self.reply_status(call, Status::TOO_MANY_OPEN);
+            }
+        }
+    }
+
+    #[cold]
+    fn mismatch(&mut self, call: &Call, reply: &FsReply) {
+        tracing::error!(opcode = ?call.header.opcode, ?reply, "storage answered something else than it was asked");
+        self.reply_status(call, Status::IO);
+    }
+
+    /// A handle that the reply is about to name; it never outlives its session.
+    pub(crate) fn no_handle() -> FileHandle {
+        FileHandle::default()
+    }
+}

@@ -1,0 +1,174 @@
+//! Operations on names: paths below a handle.
+
+use dafs_proto::wire::{
+    NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, Reader, RemoveRequest,
+    RenameRequest, SetAttributes, Status, TwoNames, WireError, XATTR_VALUE_SIZE_MAX, XattrNames,
+    XattrSetMode, decode_message_pack,
+};
+
+use super::{After, Server};
+use crate::backend::{At, FsOp, NodeId};
+use crate::dispatch::{Payload, Problem};
+use crate::handles::OpenHandle;
+use crate::inflight::Call;
+
+impl Server {
+    pub(crate) fn execute_name(
+        &mut self,
+        call: &Call,
+        body: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        let open = self.handle(call)?.clone();
+        let payload = self.payload(call, payload);
+        let reply_max = self.reply_payload_max(call);
+        let identity = open.rights.identity.clone();
+        let (op, after) = match call.header.opcode {
+            Opcode::Open => open_op(&open, body, payload)?,
+            Opcode::Remove => {
+                let request = RemoveRequest::decode(body)?;
+                (FsOp::Remove { at: at(open.node, &payload)?, directory: request.directory }, After::Plain)
+            }
+            Opcode::Rename | Opcode::Link => self.two_names_op(call, &open, body, &payload)?,
+            Opcode::XattrRead | Opcode::XattrWrite | Opcode::XattrList | Opcode::XattrRemove => {
+                xattr_op(call.header.opcode, open.node, body, &payload, reply_max)?
+            }
+            _ => name_op(call.header.opcode, &open, body, &payload, reply_max)?,
+        };
+        self.start(call, &identity, op, after);
+        Ok(())
+    }
+
+    fn two_names_op(
+        &self,
+        call: &Call,
+        open: &OpenHandle,
+        body: &[u8],
+        payload: &[u8],
+    ) -> Result<(FsOp, After), Problem> {
+        let request = RenameRequest::decode(body)?;
+        let names = TwoNames::decode(payload)?;
+        let mut second = *call;
+        second.header.handle = dafs_proto::wire::FileHandle(request.second_handle);
+        let second = self.handle(&second)?.node;
+        if second.export != open.node.export {
+            return Err(Status::CROSS_DEVICE.into());
+        }
+        let (from, to) = (at(open.node, names.first)?, at(second, names.second)?);
+        Ok(if call.header.opcode == Opcode::Rename {
+            (FsOp::Rename { from, to, replace: request.replace }, After::Plain)
+        } else {
+            (FsOp::Link { from, to }, After::Attributes)
+        })
+    }
+
+    /// The largest payload of a reply on the call's connection, bytes.
+    pub(crate) fn reply_payload_max(&self, call: &Call) -> usize {
+        self.connections
+            .get(call.connection.index)
+            .map_or(0, |connection| connection.endpoint.capabilities().send_payload_max as usize)
+    }
+}
+
+fn open_op(open: &OpenHandle, body: &[u8], path: Vec<u8>) -> Result<(FsOp, After), Problem> {
+    let request = OpenRequest::decode(body)?;
+    let flags = request.flags;
+    if flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE) && open.rights.read_only {
+        return Err(Status::READ_ONLY.into());
+    }
+    if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
+        || (flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE))
+        || (flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE))
+    {
+        return Err(Status::INVALID.into());
+    }
+    let like = OpenHandle {
+        readable: flags.contains(OpenFlags::READ),
+        writable: flags.contains(OpenFlags::WRITE),
+        is_root: false,
+        ..open.clone()
+    };
+    Ok((FsOp::Open { at: at(open.node, &path)?, flags, mode: request.mode }, After::Node { like }))
+}
+
+fn name_op(
+    opcode: Opcode,
+    open: &OpenHandle,
+    body: &[u8],
+    payload: &[u8],
+    reply_max: usize,
+) -> Result<(FsOp, After), Problem> {
+    let NameRequest { follow, mode } = NameRequest::decode(body)?;
+    let node = open.node;
+    Ok(match opcode {
+        Opcode::Lookup => {
+            let like = OpenHandle { readable: false, writable: false, is_root: false, ..open.clone() };
+            (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like })
+        }
+        Opcode::Getattr => (FsOp::Getattr { at: at(node, payload)?, follow }, After::Attributes),
+        Opcode::Setattr => {
+            let mut reader = Reader::new(payload);
+            let at = at(node, reader.prefixed("path", PATH_SIZE_MAX)?)?;
+            let set: SetAttributes = decode_message_pack("attributes to set", reader.rest())?;
+            if set.mode.is_some_and(|mode| mode > 0o7777) {
+                return Err(Status::INVALID.into());
+            }
+            (FsOp::Setattr { at, follow, set }, After::Attributes)
+        }
+        Opcode::Mkdir => (FsOp::Mkdir { at: at(node, payload)?, mode }, After::Attributes),
+        Opcode::Symlink => {
+            let names = TwoNames::decode(payload)?;
+            let target = names.first.to_vec();
+            (FsOp::Symlink { target, at: at(node, names.second)? }, After::Attributes)
+        }
+        _ => (FsOp::Readlink { at: at(node, payload)? }, After::Bytes { max: reply_max }),
+    })
+}
+
+fn xattr_op(
+    opcode: Opcode,
+    node: NodeId,
+    body: &[u8],
+    payload: &[u8],
+    reply_max: usize,
+) -> Result<(FsOp, After), Problem> {
+    let request = NameRequest::decode(body)?;
+    let names = XattrNames::decode(payload)?;
+    let (at, name) = (at(node, names.path)?, names.name.to_vec());
+    if names.value.len() > XATTR_VALUE_SIZE_MAX {
+        return Err(Status::TOO_LARGE.into());
+    }
+    if opcode != Opcode::XattrWrite && !names.value.is_empty() {
+        return Err(WireError::TrailingBytes { what: "attribute name", extra: names.value.len() }.into());
+    }
+    if (opcode == Opcode::XattrList) != name.is_empty() {
+        return Err(Status::INVALID.into());
+    }
+    Ok(match opcode {
+        Opcode::XattrRead => (FsOp::XattrRead { at, name }, After::Bytes { max: reply_max }),
+        Opcode::XattrList => (FsOp::XattrList { at }, After::Bytes { max: reply_max }),
+        Opcode::XattrRemove => (FsOp::XattrRemove { at, name }, After::Plain),
+        _ => {
+            let mode = match request.mode {
+                0 => XattrSetMode::Any,
+                1 => XattrSetMode::Create,
+                2 => XattrSetMode::Replace,
+                value => {
+                    return Err(WireError::Invalid { what: "attribute mode", value: u64::from(value) }.into());
+                }
+            };
+            (FsOp::XattrWrite { at, name, value: names.value.to_vec(), mode }, After::Plain)
+        }
+    })
+}
+
+/// A path that can be one: bounded, and without zero bytes.
+fn at(node: NodeId, path: &[u8]) -> Result<At, Status> {
+    if path.len() > PATH_SIZE_MAX || path.split(|byte| *byte == b'/').any(|name| name.len() > NAME_SIZE_MAX) {
+        return Err(Status::NAME_TOO_LONG);
+    }
+    if path.contains(&0) {
+        return Err(Status::INVALID);
+    }
+    Ok(At { node, path: path.to_vec() })
+}

@@ -1,0 +1,204 @@
+//! Read: inline from the page cache straight into the outgoing message, direct through [`Transfer`].
+
+use std::sync::Arc;
+
+use dafs_proto::transport::{Access, HeapMemory, MemoryRef, RegionKey, RemoteRange};
+use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Status, decode_segments};
+
+use super::transfer::{Direction, Segments};
+use super::{Server, Transfer};
+use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::dispatch::{Answer, Payload, Problem};
+use crate::inflight::{Call, State};
+
+impl Server {
+    #[inline]
+    pub(crate) fn read(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+        let request = ReadRequest::decode(body)?;
+        let open = self.handle(call)?;
+        if !open.readable {
+            return Err(Status::BAD_HANDLE.into());
+        }
+        let node = open.node;
+        match request.method {
+            Method::Inline => self.read_inline(call, node, &request),
+            Method::Direct => {
+                let segments =
+                    self.segments(call, payload, request.segment_count, request.segment, request.len)?;
+                self.read_direct(call, node, request.offset, request.len, segments)
+            }
+        }
+    }
+
+    fn read_inline(&mut self, call: &Call, node: NodeId, request: &ReadRequest) -> Result<(), Problem> {
+        let len = request.len as usize;
+        let Some(connection) =
+            self.connections.get_mut(call.connection.index).filter(|c| c.key == call.connection)
+        else {
+            return Ok(());
+        };
+        if request.len > connection.endpoint.capabilities().send_payload_max {
+            return Err(Status::INVALID.into());
+        }
+        if connection.sends_at_once()
+            && let Ok(slot) = connection.endpoint.reserve(len)
+        {
+            let room = connection.endpoint.slot_payload(&slot).slice(0, len).ok_or(Status::INVALID)?;
+            match self.storage.read_now(node, request.offset, &[room]) {
+                Ok(count) => {
+                    self.stats.on_read(usize::from(node.export.0), Method::Inline, count);
+                    let mut head = [0; HEAD_SIZE_MAX];
+                    let body = read_reply(count, len);
+                    let head_len = self.seal(call, Status::OK, Self::no_handle(), &body, count, &mut head);
+                    let connection = &mut self.connections[call.connection.index];
+                    connection.dirty = true;
+                    // A closed connection shows at the next receive.
+                    let _ = connection.endpoint.send(slot, &head[..head_len], count);
+                    return Ok(());
+                }
+                Err(error) => {
+                    connection.endpoint.cancel_send(slot);
+                    if let NowError::Failed(status) = error {
+                        return Err(status.into());
+                    }
+                }
+            }
+        }
+        self.read_inline_later(call, node, request.offset, len)
+    }
+
+    /// Through memory of the server's own, because storage has to be waited for or the provider's queue is full.
+    #[cold]
+    fn read_inline_later(
+        &mut self,
+        call: &Call,
+        node: NodeId,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), Problem> {
+        let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(len).ok_or(Status::NO_MEMORY)?));
+        let memory = memory.slice(0, len).ok_or(Status::NO_MEMORY)?;
+        let export = usize::from(node.export.0);
+        match self.storage.read_now(node, offset, &[memory.span()]) {
+            Ok(count) => {
+                self.finish_inline_read(call, &memory, export, Ok(FsReply::Count(count)));
+                Ok(())
+            }
+            Err(NowError::Failed(status)) => Err(status.into()),
+            Err(NowError::WouldBlock) => {
+                self.stats.storage_waits += 1;
+                let identity = self.handle(call)?.rights.identity.clone();
+                let into = vec![memory.clone()];
+                let token = self.park(*call, State::InlineRead { memory, export });
+                if let Submitted::Done(result) =
+                    self.storage.submit(token, &identity, FsOp::Read { node, offset, into })
+                {
+                    self.on_storage(token, result);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn finish_inline_read(
+        &mut self,
+        call: &Call,
+        memory: &MemoryRef,
+        export: usize,
+        result: FsResult,
+    ) {
+        match result {
+            Ok(FsReply::Count(count)) if count <= memory.len() => {
+                self.stats.on_read(export, Method::Inline, count);
+                let body = read_reply(count, memory.len());
+                let data = memory.span().slice(0, count).map(|span| span.to_vec()).unwrap_or_default();
+                self.reply(call, Status::OK, Answer { body: &body, payload: &data, ..Answer::default() });
+            }
+            Ok(other) => self.mismatch(call, &other),
+            Err(status) => self.reply_status(call, status),
+        }
+    }
+
+    /// Straight into the client's memory where the provider maps it and storage has the data at hand; else as a transfer.
+    fn read_direct(
+        &mut self,
+        call: &Call,
+        node: NodeId,
+        offset: u64,
+        len: u32,
+        segments: Segments,
+    ) -> Result<(), Problem> {
+        if let [segment] = segments[..]
+            && let Some(memory) = self.remote_memory(call, &segment, Access::REMOTE_WRITE)?
+        {
+            match self.storage.read_now(node, offset, &[memory.span()]) {
+                Ok(count) => {
+                    self.reply_read(call, usize::from(node.export.0), count, len);
+                    return Ok(());
+                }
+                Err(NowError::Failed(status)) => return Err(status.into()),
+                Err(NowError::WouldBlock) => {}
+            }
+        }
+        let transfer = Transfer::new(Direction::Read, node, offset, u64::from(len), segments);
+        self.begin_transfer(call, transfer)
+    }
+
+    pub(crate) fn reply_read(&mut self, call: &Call, export: usize, count: usize, len: u32) {
+        self.stats.on_read(export, Method::Direct, count);
+        let body = read_reply(count, len as usize);
+        self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+    }
+
+    /// The client's memory as memory of this process, where the provider can.
+    #[inline]
+    pub(crate) fn remote_memory(
+        &mut self,
+        call: &Call,
+        range: &RemoteRange,
+        access: Access,
+    ) -> Result<Option<MemoryRef>, Problem> {
+        let Some(connection) = self.connection(call.connection) else { return Ok(None) };
+        if !connection.endpoint.capabilities().remote_mapped {
+            return Ok(None);
+        }
+        connection.endpoint.remote_memory(range, access).map_err(|error| {
+            tracing::warn!(%error, "remote memory refused");
+            Problem::Status(Status::REMOTE_ACCESS)
+        })
+    }
+
+    /// The ranges of a direct request: their total is the request's length, which the limits allow.
+    pub(crate) fn segments(
+        &mut self,
+        call: &Call,
+        payload: Payload<'_>,
+        count: u16,
+        single: [u64; 3],
+        len: u32,
+    ) -> Result<Segments, Problem> {
+        if len > self.settings.transfer_size_max {
+            return Err(Status::INVALID.into());
+        }
+        let ranges = match count {
+            1 => Segments::from_elem(range(single), 1),
+            _ => decode_segments(&self.payload(call, payload), count)?.into_iter().map(range).collect(),
+        };
+        let total = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.len));
+        if total != Some(u64::from(len)) {
+            return Err(Status::INVALID.into());
+        }
+        Ok(ranges)
+    }
+}
+
+pub(crate) fn range([key, offset, len]: [u64; 3]) -> RemoteRange {
+    RemoteRange { key: RegionKey(key), offset, len }
+}
+
+fn read_reply(count: usize, len: usize) -> [u8; ReadReply::HEAD_SIZE - HEADER_SIZE] {
+    let mut body = [0; ReadReply::HEAD_SIZE - HEADER_SIZE];
+    let bytes = u32::try_from(count).expect("reads are bounded by transfer_size_max");
+    ReadReply { count: bytes, end_of_file: count < len }.encode(&mut body);
+    body
+}

@@ -1,0 +1,123 @@
+//! Readdir, inline and direct.
+
+use std::sync::Arc;
+
+use dafs_proto::transport::{Access, HeapMemory, LocalSegments, MemoryRef, PostError, Posted, RemoteRange};
+use dafs_proto::wire::{
+    DirEntry, HEADER_SIZE, ReaddirReply, ReaddirRequest, Status, WireError, encode_dir_entry,
+};
+
+use super::read::range;
+use super::{After, Server};
+use crate::backend::FsOp;
+use crate::dispatch::{Answer, Payload, Problem};
+use crate::inflight::{Call, State};
+
+/// Where the entries go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    cookie: u64,
+    size_max: usize,
+    /// The client's memory; in the payload where there is none.
+    remote: Option<RemoteRange>,
+}
+
+/// Encoded entries of one request at most, bytes.
+const ENTRIES_SIZE_MAX: usize = 1 << 20;
+
+impl Server {
+    pub(crate) fn readdir(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+        let request = ReaddirRequest::decode(body)?;
+        if !self.payload(call, payload).is_empty() {
+            return Err(WireError::TrailingBytes {
+                what: "readdir",
+                extra: call.header.payload_len as usize,
+            }
+            .into());
+        }
+        let open = self.handle(call)?;
+        let (node, identity) = (open.node, open.rights.identity.clone());
+        let remote = (request.segment[2] != 0).then(|| range(request.segment));
+        let room = match remote {
+            Some(remote) => usize::try_from(remote.len).unwrap_or(usize::MAX).min(ENTRIES_SIZE_MAX),
+            None => self.reply_payload_max(call),
+        };
+        let size_max = (request.len as usize).min(room);
+        let op = FsOp::Readdir { node, cookie: request.cookie, size_max, attributes: request.attributes };
+        let wanted = Wanted { cookie: request.cookie, size_max, remote };
+        self.start(call, &identity, op, After::Entries(wanted));
+        Ok(())
+    }
+
+    pub(crate) fn finish_readdir(&mut self, call: &Call, wanted: Wanted, entries: &[DirEntry], end: bool) {
+        let mut encoded = Vec::new();
+        let mut cookie = wanted.cookie;
+        let mut taken = 0;
+        for entry in entries {
+            let before = encoded.len();
+            encode_dir_entry(entry, &mut encoded);
+            if encoded.len() > wanted.size_max {
+                encoded.truncate(before);
+                break;
+            }
+            cookie = entry.cookie;
+            taken += 1;
+        }
+        if taken == 0 && !entries.is_empty() {
+            return self.reply_status(call, Status::RANGE);
+        }
+        let end = end && taken == entries.len();
+        let count = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
+        let mut body = [0; ReaddirReply::HEAD_SIZE - HEADER_SIZE];
+        ReaddirReply { count, end, cookie }.encode(&mut body);
+        let payload = match wanted.remote {
+            None => &encoded[..],
+            Some(remote) => match self.place(call, remote, &encoded) {
+                Ok(()) => &[],
+                Err(status) => return self.reply_status(call, status),
+            },
+        };
+        self.reply(call, Status::OK, Answer { body: &body, payload, ..Answer::default() });
+    }
+
+    /// Puts bytes into the client's memory; the reply that follows is ordered behind them.
+    fn place(&mut self, call: &Call, remote: RemoteRange, bytes: &[u8]) -> Result<(), Status> {
+        let Some(remote) = remote.slice(0, bytes.len() as u64).filter(|_| !bytes.is_empty()) else {
+            return if bytes.is_empty() { Ok(()) } else { Err(Status::RANGE) };
+        };
+        let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(bytes.len()).ok_or(Status::NO_MEMORY)?));
+        let memory = memory.slice(0, bytes.len()).ok_or(Status::NO_MEMORY)?;
+        memory.span().write_from(0, bytes);
+        match self.remote_memory(call, &remote, Access::REMOTE_WRITE) {
+            Ok(Some(target)) => {
+                target.span().copy_from(memory.span());
+                return Ok(());
+            }
+            Ok(None) => {}
+            Err(_) => return Err(Status::REMOTE_ACCESS),
+        }
+        let token = self.park(*call, State::Draining(None));
+        let Some(index) = self.operation_index(token) else { return Err(Status::IO) };
+        let posted = match self.connection(call.connection) {
+            Some(connection) => {
+                connection.endpoint.rdma_write(token, LocalSegments::from_iter([memory]), remote, None)
+            }
+            None => Err(PostError::Closed),
+        };
+        match posted {
+            Ok(Posted::Pending) => {
+                self.operations[index].rdma_pending = 1;
+                Ok(())
+            }
+            Ok(Posted::Done) => {
+                self.unpark(index);
+                Ok(())
+            }
+            Err(error) => {
+                self.unpark(index);
+                // Readdir is idempotent: the client can ask again when there is room.
+                Err(if matches!(error, PostError::Full) { Status::AGAIN } else { Status::REMOTE_ACCESS })
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Operations on the session and the server: mount, close, limits, statistics, fences.
+
+use std::sync::Arc;
+
+use dafs_proto::wire::{
+    ExportStatistics, LimitsReply, Opcode, Statistics, Status, WireError, decode_message_pack,
+    encode_message_pack,
+};
+
+use super::{After, Server};
+use crate::backend::{At, FsOp};
+use crate::dispatch::{Payload, Problem, no_body};
+use crate::handles::OpenHandle;
+use crate::inflight::{Call, State};
+
+/// Clients fenced off one export at most.
+const FENCES_MAX: usize = 1024;
+
+impl Server {
+    pub(crate) fn execute_session(
+        &mut self,
+        call: &Call,
+        body: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        no_body(body)?;
+        let payload = self.payload(call, payload);
+        if !payload.is_empty() && !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
+            return Err(
+                WireError::TrailingBytes { what: "request without a payload", extra: payload.len() }.into()
+            );
+        }
+        match call.header.opcode {
+            Opcode::Bye => {
+                self.reply_status(call, Status::OK);
+                if let Some(connection) = self.connection(call.connection) {
+                    // The client may be gone already; the session ends either way.
+                    let _ = connection.flush();
+                }
+                self.end_session(call.session);
+            }
+            Opcode::Limits => {
+                let limits = self.limits(call).ok_or(Status::NO_SESSION)?;
+                self.reply_payload(call, &encode_message_pack(&limits));
+            }
+            Opcode::Statistics => {
+                let statistics = self.statistics();
+                self.reply_payload(call, &encode_message_pack(&statistics));
+            }
+            Opcode::Exports => {
+                let names = self.mountable(call);
+                self.reply_payload(call, &encode_message_pack(&names));
+            }
+            Opcode::Mount => self.mount(call, &payload)?,
+            Opcode::Close => self.close_handle(call)?,
+            _ => self.fence(call, &payload)?,
+        }
+        Ok(())
+    }
+
+    fn limits(&self, call: &Call) -> Option<LimitsReply> {
+        let session = self.sessions.find(call.session)?;
+        Some(LimitsReply {
+            thresholds: self.connection_thresholds(call.connection),
+            transfer_size_max: self.settings.transfer_size_max,
+            handles_max: self.settings.handles_max,
+            slots: session.core.slots_max(),
+            credits: session.core.credits().limit(),
+            uid: session.client.identity.uid,
+            gid: session.client.identity.gid,
+        })
+    }
+
+    /// The server's counters now.
+    pub fn statistics(&self) -> Statistics {
+        let millis = self.now.since(self.started).as_millis();
+        Statistics {
+            uptime_ms: u64::try_from(millis).unwrap_or(u64::MAX),
+            sessions: self.sessions.len() as u64,
+            connections: self.connections.len() as u64,
+            in_flight: self.operations.len() as u64,
+            handles: self.sessions.iter().map(|(_, session)| session.handles.len() as u64).sum(),
+            operations: self.stats.operations(),
+            bytes_read: self.stats.bytes_read,
+            bytes_written: self.stats.bytes_written,
+            replies_replayed: self.stats.replies_replayed,
+            protocol_errors: self.stats.protocol_errors,
+            storage_waits: self.stats.storage_waits,
+            exports: self
+                .exports
+                .iter()
+                .zip(&self.stats.exports)
+                .map(|(export, [bytes_read, bytes_written])| ExportStatistics {
+                    name: export.name.clone(),
+                    bytes_read: *bytes_read,
+                    bytes_written: *bytes_written,
+                })
+                .collect(),
+        }
+    }
+
+    fn mountable(&self, call: &Call) -> Vec<String> {
+        let Some(session) = self.sessions.find(call.session) else { return Vec::new() };
+        let Some(connection) = self.connections.get(call.connection.index) else { return Vec::new() };
+        let peer = &connection.endpoint.capabilities().peer;
+        let may =
+            |export: &&crate::config::ExportConfig| self.access.mount(export, &session.client, peer).is_ok();
+        self.exports.iter().filter(may).map(|export| export.name.clone()).collect()
+    }
+
+    fn mount(&mut self, call: &Call, name: &[u8]) -> Result<(), Problem> {
+        let name = std::str::from_utf8(name).map_err(|_| Status::NO_EXPORT)?;
+        let id = self.storage.export(name).ok_or(Status::NO_EXPORT)?;
+        let export = self.exports.get(usize::from(id.0)).ok_or(Status::NO_EXPORT)?;
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
+        let connection = self.connections.get(call.connection.index).ok_or(Status::NO_SESSION)?;
+        let peer = &connection.endpoint.capabilities().peer;
+        let rights = Arc::new(self.access.mount(export, &session.client, peer)?);
+        if self.fences[usize::from(id.0)].contains(&session.client_id) {
+            return Err(Status::FENCED.into());
+        }
+        let node = self.storage.root(id);
+        let identity = rights.identity.clone();
+        let root = OpenHandle { node, rights, readable: true, writable: false, is_root: true };
+        let at = At { node, path: Vec::new() };
+        self.start(call, &identity, FsOp::Getattr { at, follow: true }, After::Mount { root });
+        Ok(())
+    }
+
+    fn close_handle(&mut self, call: &Call) -> Result<(), Problem> {
+        let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
+        let open = session.handles.remove(call.header.handle)?;
+        if !open.is_root {
+            self.storage.close(open.node);
+        }
+        self.reply_status(call, Status::OK);
+        Ok(())
+    }
+
+    /// Fences belong to whoever owns the export: the superuser, with the right to write.
+    fn fence(&mut self, call: &Call, payload: &[u8]) -> Result<(), Problem> {
+        let open = self.handle(call)?;
+        let export = usize::from(open.node.export.0);
+        if call.header.opcode == Opcode::FenceRead {
+            let list = encode_message_pack(&self.fences[export]);
+            if list.len() > self.reply_payload_max(call) {
+                return Err(Status::RANGE.into());
+            }
+            self.reply_payload(call, &list);
+            return Ok(());
+        }
+        if open.rights.read_only {
+            return Err(Status::READ_ONLY.into());
+        }
+        if !self.access.administers(&open.rights.identity) {
+            return Err(Status::PERMISSION.into());
+        }
+        let list: Vec<[u8; 16]> = decode_message_pack("fence list", payload)?;
+        if list.len() > FENCES_MAX {
+            return Err(Status::TOO_LARGE.into());
+        }
+        tracing::info!(export = %self.exports[export].name, clients = list.len(), "fence list replaced");
+        self.fences[export] = list;
+        if self.fenced_in_flight(export) {
+            self.fence_drains += 1;
+            self.park(*call, State::FenceDrain { export });
+        } else {
+            self.reply_status(call, Status::OK);
+        }
+        Ok(())
+    }
+}

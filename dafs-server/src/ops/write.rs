@@ -1,0 +1,185 @@
+//! Write and append: inline from the arrived message straight into the page cache, direct through [`Transfer`].
+
+use std::sync::Arc;
+
+use dafs_proto::transport::{Access, HeapMemory, MemoryRef, Span};
+use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteRequest};
+
+use super::transfer::Direction;
+use super::{After, Server, Transfer};
+use crate::backend::{FsOp, NodeId, NowError};
+use crate::dispatch::{Payload, Problem};
+use crate::inflight::Call;
+
+impl Server {
+    #[inline]
+    pub(crate) fn write(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+        let request = WriteRequest::decode(body)?;
+        let append = call.header.opcode == Opcode::Append;
+        if append && request.offset != 0 {
+            return Err(WireError::Invalid { what: "offset of an append", value: request.offset }.into());
+        }
+        let open = self.handle(call)?;
+        if !open.writable {
+            return Err(Status::BAD_HANDLE.into());
+        }
+        let node = open.node;
+        match request.method {
+            Method::Inline if request.len != call.header.payload_len => {
+                Err(WireError::Invalid { what: "length of an inline write", value: u64::from(request.len) }
+                    .into())
+            }
+            Method::Inline => self.write_inline(call, node, &request, append, payload),
+            Method::Direct => {
+                let segments =
+                    self.segments(call, payload, request.segment_count, request.segment, request.len)?;
+                let direction = if append { Direction::Append } else { Direction::Write };
+                let mut transfer =
+                    Transfer::new(direction, node, request.offset, u64::from(request.len), segments);
+                transfer.stability = request.stability;
+                self.write_direct(call, transfer)
+            }
+        }
+    }
+
+    fn write_inline(
+        &mut self,
+        call: &Call,
+        node: NodeId,
+        request: &WriteRequest,
+        append: bool,
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        if !append {
+            let outcome = match payload {
+                Payload::Current => {
+                    let Some(connection) = self.connections.get(call.connection.index) else { return Ok(()) };
+                    write_all(&mut *self.storage, node, request.offset, connection.endpoint.payload())
+                }
+                Payload::Kept(_) => Err(NowError::WouldBlock),
+            };
+            match outcome {
+                Ok(count) => {
+                    return self.written(
+                        call,
+                        node,
+                        request.offset,
+                        count,
+                        request.stability,
+                        Method::Inline,
+                    );
+                }
+                Err(NowError::Failed(status)) => return Err(status.into()),
+                Err(NowError::WouldBlock) => self.stats.storage_waits += 1,
+            }
+        }
+        let memory = self.kept_payload(call, payload)?;
+        self.write_later(call, node, request.offset, request.stability, append, vec![memory], Method::Inline)
+    }
+
+    /// Data is in the file: answers, after making it durable where that was asked for.
+    pub(crate) fn written(
+        &mut self,
+        call: &Call,
+        node: NodeId,
+        offset: u64,
+        count: usize,
+        stability: Stability,
+        method: Method,
+    ) -> Result<(), Problem> {
+        self.stats.on_write(usize::from(node.export.0), method, count);
+        let count = u32::try_from(count).expect("writes are bounded by transfer_size_max");
+        if stability == Stability::Unstable {
+            self.reply_written(call, node.export, offset, count, stability);
+            return Ok(());
+        }
+        let identity = self.handle(call)?.rights.identity.clone();
+        let op = FsOp::Commit { node, offset, len: u64::from(count), stability };
+        self.start(call, &identity, op, After::Written { export: node.export, offset, count, stability });
+        Ok(())
+    }
+
+    /// Leaves the write to storage.
+    #[expect(clippy::too_many_arguments, reason = "a write is all of these")]
+    pub(crate) fn write_later(
+        &mut self,
+        call: &Call,
+        node: NodeId,
+        offset: u64,
+        stability: Stability,
+        append: bool,
+        from: Vec<MemoryRef>,
+        method: Method,
+    ) -> Result<(), Problem> {
+        let identity = self.handle(call)?.rights.identity.clone();
+        let after = After::Write { export: node.export, offset, stability, method };
+        let op = if append {
+            FsOp::Append { node, from, stability }
+        } else {
+            FsOp::Write { node, offset, from, stability }
+        };
+        self.start(call, &identity, op, after);
+        Ok(())
+    }
+
+    /// Straight out of the client's memory where the provider maps it; else as a transfer.
+    fn write_direct(&mut self, call: &Call, transfer: Transfer) -> Result<(), Problem> {
+        if let [segment] = transfer.segments[..]
+            && let Some(memory) = self.remote_memory(call, &segment, Access::REMOTE_READ)?
+        {
+            let (node, offset, stability) = (transfer.node, transfer.offset, transfer.stability);
+            if transfer.direction == Direction::Write {
+                match write_all(&mut *self.storage, node, offset, memory.span()) {
+                    Ok(count) => return self.written(call, node, offset, count, stability, Method::Direct),
+                    Err(NowError::Failed(status)) => return Err(status.into()),
+                    Err(NowError::WouldBlock) => self.stats.storage_waits += 1,
+                }
+            }
+            let append = transfer.direction == Direction::Append;
+            return self.write_later(call, node, offset, stability, append, vec![memory], Method::Direct);
+        }
+        self.begin_transfer(call, transfer)
+    }
+
+    /// The request's payload in memory that storage can keep.
+    fn kept_payload(&self, call: &Call, payload: Payload<'_>) -> Result<MemoryRef, Status> {
+        let keep = |bytes: Span<'_>| {
+            let memory =
+                MemoryRef::new(Arc::new(HeapMemory::allocate(bytes.len()).ok_or(Status::NO_MEMORY)?));
+            let memory = memory.slice(0, bytes.len()).ok_or(Status::NO_MEMORY)?;
+            memory.span().copy_from(bytes);
+            Ok(memory)
+        };
+        match payload {
+            Payload::Current => match self.connections.get(call.connection.index) {
+                Some(connection) => keep(connection.endpoint.payload()),
+                None => Err(Status::CANCELLED),
+            },
+            Payload::Kept(bytes) => {
+                let mut bytes = bytes.to_vec();
+                keep(Span::from_mut(&mut bytes))
+            }
+        }
+    }
+}
+
+/// Writes all of `data` at once; a count below its length means that an error came after it.
+pub(crate) fn write_all(
+    storage: &mut dyn crate::backend::Storage,
+    node: NodeId,
+    offset: u64,
+    data: Span<'_>,
+) -> Result<usize, NowError> {
+    let mut count = storage.write_now(node, offset, &[data])?;
+    while count < data.len() && count > 0 {
+        let rest = data.slice(count, data.len() - count).unwrap_or(Span::EMPTY);
+        match storage.write_now(node, offset + count as u64, &[rest]) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            // All of it again, by storage itself: the beginning is written twice with the same data.
+            Err(NowError::WouldBlock) => return Err(NowError::WouldBlock),
+            Err(NowError::Failed(_)) => break,
+        }
+    }
+    Ok(count)
+}

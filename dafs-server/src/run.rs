@@ -1,0 +1,201 @@
+//! From a checked [`Config`] to a server that serves.
+
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use dafs_proto::session::Moment;
+use dafs_proto::transport::shm::ShmDomain;
+use dafs_proto::transport::tcp::TcpDomain;
+use dafs_proto::transport::{Address, ConnectParams, Domain};
+use dafs_proto::wire::{Crossovers, Thresholds};
+
+use crate::access::Access;
+use crate::backend::{self, Engine, Exports, StorageConfig};
+use crate::config::{Config, ExportConfig, ExportKind, StorageEngine};
+use crate::event_loop::{EventLoop, Stop};
+use crate::server::{ListenerInfo, Parts, Server, Settings};
+
+/// Handles that one session may have open.
+const HANDLES_MAX: u32 = 1 << 16;
+/// Messages that a connection may hold beside one for every slot: callbacks and what is on its way.
+const SPARE_RECEIVES: u16 = 16;
+
+/// Serves until SIGTERM or SIGINT; prints `listening <address>` on standard output for each listener once it serves.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let mut event_loop = prepare(&config)?;
+    let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
+    event_loop.watch_signals(signals.as_raw_fd())?;
+    announce(&config, &event_loop.addresses())?;
+    event_loop.run(|_| {})?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// A server in a thread of this process: for tests and benchmarks. Dropping it stops the server and waits for its end.
+pub struct Running {
+    addresses: Vec<Address>,
+    stop: Stop,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Starts a server in a new thread.
+    pub fn start(config: Config) -> anyhow::Result<Self> {
+        let (send, receive) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("dafs-server".into()).spawn(move || {
+            let mut event_loop = match prepare(&config) {
+                Ok(event_loop) => event_loop,
+                Err(error) => return drop(send.send(Err(error))),
+            };
+            drop(send.send(Ok((event_loop.addresses(), event_loop.stop_handle()))));
+            if let Err(error) = event_loop.run(|_| {}) {
+                tracing::error!(%error, "the server's loop failed");
+            }
+        })?;
+        let (addresses, stop) = receive.recv().context("the server's thread ended at once")??;
+        Ok(Self { addresses, stop, thread: Some(thread) })
+    }
+
+    /// Where it listens, in the order of the configuration.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Asks it to drain and waits for its end.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the server has been reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Everything but the serving: storage opened, thresholds measured, listeners bound.
+fn prepare(config: &Config) -> anyhow::Result<EventLoop> {
+    let storage = storage(config)?;
+    let mut epoch = [0; 8];
+    system_randomness(&mut epoch);
+    let parts = Parts {
+        settings: Settings {
+            slots_max: config.slots_max,
+            operations_max: config.operations_max,
+            sessions_max: config.sessions_max as usize,
+            handles_max: HANDLES_MAX,
+            inline_max: config.inline_max,
+            transfer_size_max: config.transfer_size_max,
+            buffers_size_max: usize::try_from(config.buffers_size_max).unwrap_or(usize::MAX),
+            lease: Duration::from_millis(u64::from(config.lease_ms)),
+            keep_alive: Duration::from_millis(u64::from(config.keep_alive_ms)),
+            handshake: Duration::from_millis(u64::from(config.handshake_ms)),
+            epoch: u64::from_le_bytes(epoch),
+        },
+        exports: config.exports.clone(),
+        access: Access::new(config.access.clone()),
+        storage,
+        randomness: Box::new(system_randomness),
+    };
+    let server = Server::new(parts, Moment::default());
+    let drain = Duration::from_millis(u64::from(config.drain_ms));
+    let mut event_loop =
+        EventLoop::new(server, config.poll, drain).context("cannot set the event loop up")?;
+    let params = ConnectParams {
+        recv_payload_max: config.inline_max,
+        recv_depth: config.slots_max.saturating_add(SPARE_RECEIVES),
+        rdma_depth: 256,
+        wait: config.poll,
+    };
+    for address in &config.listeners {
+        let domain = domain(address)?;
+        let listener = domain.listen(address, &params)?;
+        let info =
+            ListenerInfo { address: listener.address().clone(), thresholds: thresholds(config, address) };
+        event_loop.add_listener(listener, info).with_context(|| format!("cannot watch {address}"))?;
+    }
+    Ok(event_loop)
+}
+
+fn domain(address: &Address) -> anyhow::Result<Arc<dyn Domain>> {
+    match address {
+        Address::Tcp(_) => Ok(Arc::new(TcpDomain::new())),
+        Address::Shm(_) => Ok(Arc::new(ShmDomain::new())),
+        Address::Sim(_) => anyhow::bail!("{address}: the simulated network exists only in tests"),
+    }
+}
+
+fn storage(config: &Config) -> anyhow::Result<Box<dyn backend::Storage>> {
+    let stored = config.exports.iter().map(|export| stored_export(config, export)).collect();
+    let engine = match config.storage_engine {
+        StorageEngine::Auto => Engine::Auto,
+        StorageEngine::Uring => Engine::Uring,
+        StorageEngine::Pool => Engine::Pool,
+    };
+    Ok(Box::new(Exports::new(stored, &StorageConfig { engine, ..StorageConfig::default() })?))
+}
+
+fn stored_export(config: &Config, export: &ExportConfig) -> backend::ExportConfig {
+    backend::ExportConfig {
+        name: export.name.clone(),
+        kind: match &export.kind {
+            ExportKind::Directory(path) => backend::ExportKind::Posix(path.clone()),
+            ExportKind::Memory { size_max } => backend::ExportKind::Mem { size_max: *size_max },
+        },
+        read_only: export.read_only,
+        direct_io: export.direct_io || config.direct_io,
+    }
+}
+
+/// What the provider of a listener measures about itself.
+fn thresholds(config: &Config, _address: &Address) -> Thresholds {
+    let inline = config.inline_max;
+    Thresholds {
+        read_inline_max: inline,
+        write_inline_max: inline,
+        crossovers: Crossovers {
+            read_registered: inline,
+            read_unregistered: inline,
+            write_registered: inline,
+            write_unregistered: inline,
+        },
+    }
+}
+
+fn announce(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for address in addresses {
+        writeln!(out, "listening {address}")?;
+    }
+    out.flush()?;
+    if let (Some(address), Some(export)) = (addresses.last(), config.exports.first()) {
+        let separator = if matches!(address, Address::Shm(_)) { ":" } else { "" };
+        eprintln!("try:  dafs ls -l '{address}{separator}/{}'", export.name);
+    }
+    Ok(())
+}
+
+fn signal_pipe() -> std::io::Result<(UnixStream, UnixStream)> {
+    let (read, write) = UnixStream::pair()?;
+    read.set_nonblocking(true)?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok((read, write))
+}
+
+fn system_randomness(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the system's random source works");
+}

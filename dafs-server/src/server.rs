@@ -1,0 +1,412 @@
+//! The server without its loop: connections, sessions, operations in flight, and the rules that join them.
+//!
+//! [`Server`] does no waiting and reads no clock: a driver (the event loop, or a simulation) tells it the time, hands it accepted endpoints, and calls
+//! [`Server::serve`] for connections where something may have happened and [`Server::poll_storage`] when storage has finished something.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use dafs_proto::session::{KeySource, Moment};
+use dafs_proto::transport::{Address, Endpoint, OpToken, Received, TransportError};
+use dafs_proto::wire::{Header, NoticeKind, Opcode, Status, Thresholds};
+use slab::Slab;
+
+use crate::access::Access;
+use crate::backend::{FsResult, Storage};
+use crate::buffers::BufferPool;
+use crate::config::ExportConfig;
+use crate::connection::{Connection, ConnectionKey, Phase};
+use crate::inflight::{Operation, Wakeup};
+use crate::sessions::{SessionKey, SessionTable};
+use crate::stats::Stats;
+
+/// Numbers that bound and time a server.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Slots of a session at most.
+    pub slots_max: u16,
+    /// Operations in flight, shared by all sessions.
+    pub operations_max: u32,
+    /// Sessions at once.
+    pub sessions_max: usize,
+    /// Open handles of a session.
+    pub handles_max: u32,
+    /// Largest payload of a message, bytes.
+    pub inline_max: u32,
+    /// Largest read or write, bytes.
+    pub transfer_size_max: u32,
+    /// Transfer buffers lent at once, bytes.
+    pub buffers_size_max: usize,
+    /// A session is kept this long without a sign of life.
+    pub lease: Duration,
+    /// Clients speak at least this often.
+    pub keep_alive: Duration,
+    /// A handshake takes this long at most.
+    pub handshake: Duration,
+    /// Identity of this run: random.
+    pub epoch: u64,
+}
+
+/// A place to listen and what its provider measured.
+#[derive(Clone, Debug)]
+pub struct ListenerInfo {
+    /// Where it listens.
+    pub address: Address,
+    /// Exported to every session that comes in here.
+    pub thresholds: Thresholds,
+}
+
+/// Where random numbers come from: the system, or a seed in simulations.
+pub type Randomness = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// Everything a server consists of.
+pub struct Parts {
+    /// Bounds and times.
+    pub settings: Settings,
+    /// Exports, in the order of their ids in storage.
+    pub exports: Vec<ExportConfig>,
+    /// Who may what.
+    pub access: Access,
+    /// The files.
+    pub storage: Box<dyn Storage>,
+    /// Random numbers.
+    pub randomness: Randomness,
+}
+
+/// The server.
+pub struct Server {
+    pub(crate) settings: Settings,
+    pub(crate) exports: Vec<ExportConfig>,
+    /// Client ids that are fenced off, by export.
+    pub(crate) fences: Vec<Vec<[u8; 16]>>,
+    pub(crate) access: Access,
+    pub(crate) storage: Box<dyn Storage>,
+    pub(crate) randomness: Randomness,
+    pub(crate) listeners: Vec<ListenerInfo>,
+    pub(crate) connections: Slab<Connection>,
+    pub(crate) sessions: SessionTable,
+    pub(crate) operations: Slab<Operation>,
+    pub(crate) buffers: BufferPool,
+    /// Operations that wait for a buffer, first come first served.
+    pub(crate) buffer_waiters: VecDeque<OpToken>,
+    pub(crate) wakeups: VecDeque<Wakeup>,
+    pub(crate) stats: Stats,
+    pub(crate) now: Moment,
+    pub(crate) started: Moment,
+    pub(crate) active_sessions: u32,
+    pub(crate) draining: bool,
+    /// Operations in the state `FenceDrain`.
+    pub(crate) fence_drains: usize,
+    pub(crate) park_count: u32,
+    generation: u64,
+    finished: Vec<(OpToken, FsResult)>,
+    dirty: Vec<ConnectionKey>,
+    closed: Vec<ConnectionKey>,
+}
+
+/// What serving a connection came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// This many messages were handled; fewer than the budget, so nothing more is there now.
+    Messages(usize),
+    /// The budget was used up; there may be more.
+    Budget,
+    /// The connection is closed.
+    Closed,
+}
+
+/// Messages of one connection handled in a turn, so that a busy one cannot starve the others.
+pub const MESSAGES_PER_TURN: usize = 32;
+
+impl Server {
+    /// A server that serves nobody yet.
+    pub fn new(parts: Parts, now: Moment) -> Self {
+        let exports = parts.exports.len();
+        Self {
+            buffers: BufferPool::new(parts.settings.buffers_size_max),
+            settings: parts.settings,
+            exports: parts.exports,
+            fences: vec![Vec::new(); exports],
+            access: parts.access,
+            storage: parts.storage,
+            randomness: parts.randomness,
+            listeners: Vec::new(),
+            connections: Slab::new(),
+            sessions: SessionTable::default(),
+            operations: Slab::new(),
+            buffer_waiters: VecDeque::new(),
+            wakeups: VecDeque::new(),
+            stats: Stats::new(exports),
+            now,
+            started: now,
+            active_sessions: 1,
+            draining: false,
+            fence_drains: 0,
+            park_count: 0,
+            generation: 0,
+            finished: Vec::new(),
+            dirty: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+
+    /// Names a listener; its connections are added with the index returned.
+    pub fn add_listener(&mut self, info: ListenerInfo) -> usize {
+        self.listeners.push(info);
+        self.listeners.len() - 1
+    }
+
+    /// Takes an accepted connection over.
+    pub fn add_connection(&mut self, listener: usize, endpoint: Box<dyn Endpoint>) -> ConnectionKey {
+        self.generation += 1;
+        let entry = self.connections.vacant_entry();
+        let key = ConnectionKey { index: entry.key(), generation: self.generation };
+        let address = self.listeners[listener].address.clone();
+        entry.insert(Connection::new(key, endpoint, listener, address, self.now));
+        key
+    }
+
+    /// A connection that is open.
+    pub fn connection(&mut self, key: ConnectionKey) -> Option<&mut Connection> {
+        self.connections.get_mut(key.index).filter(|connection| connection.key == key)
+    }
+
+    /// The time, for all that follows.
+    pub fn set_now(&mut self, now: Moment) {
+        self.now = now;
+    }
+
+    /// Handles what has arrived on a connection, and flushes what that led to.
+    pub fn serve(&mut self, key: ConnectionKey) -> Served {
+        let mut messages = 0;
+        while messages < MESSAGES_PER_TURN {
+            let Some(connection) = self.connections.get_mut(key.index).filter(|c| c.key == key) else {
+                return Served::Closed;
+            };
+            match connection.endpoint.recv() {
+                Ok(None) => break,
+                Ok(Some(Received::Message { head, payload_len })) => {
+                    messages += 1;
+                    self.on_message(key, head.as_bytes(), payload_len);
+                }
+                Ok(Some(Received::Immediate { .. })) => {
+                    self.end_for_fault(key, "an immediate where none is expected");
+                }
+                Err(error) => self.close(key, &error),
+            }
+        }
+        self.poll_rdma(key);
+        self.run_wakeups();
+        self.flush(key);
+        match self.connections.get(key.index).filter(|c| c.key == key) {
+            None => Served::Closed,
+            Some(_) if messages == MESSAGES_PER_TURN => Served::Budget,
+            Some(_) => Served::Messages(messages),
+        }
+    }
+
+    /// Collects what storage has finished and goes on with it. Returns how many operations that were.
+    pub fn poll_storage(&mut self) -> usize {
+        self.storage.flush();
+        let mut finished = std::mem::take(&mut self.finished);
+        self.storage.poll(&mut finished);
+        let count = finished.len();
+        for (token, result) in finished.drain(..) {
+            self.on_storage(token, result);
+        }
+        self.finished = finished;
+        if count > 0 {
+            self.run_wakeups();
+            self.storage.flush();
+        }
+        self.flush_dirty();
+        count
+    }
+
+    /// Connections that were closed since the last call, for the loop to forget.
+    pub fn take_closed(&mut self) -> Vec<ConnectionKey> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Time passes: handshakes and sessions that are overdue end, fair shares follow. Called about ten times a second.
+    pub fn on_tick(&mut self) {
+        let (now, handshake) = (self.now, self.settings.handshake);
+        let overdue: Vec<ConnectionKey> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| {
+                matches!(c.phase, Phase::Connected | Phase::Greeted(_)) && now >= c.since.after(handshake)
+            })
+            .map(|(_, connection)| connection.key)
+            .collect();
+        for key in overdue {
+            self.close(key, &"the handshake was not finished in time");
+        }
+        for session in self.sessions.expired(now, self.settings.lease) {
+            tracing::info!(session = session.0, "session ended: no sign of life within the lease");
+            self.end_session(session);
+        }
+        let active = self.sessions.iter().filter(|(_, session)| session.active_until > now).count();
+        self.active_sessions = u32::try_from(active).unwrap_or(u32::MAX).max(1);
+        self.flush_dirty();
+    }
+
+    /// Stops taking sessions and tells the clients; operations in flight finish.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        let live: Vec<_> =
+            self.sessions.iter().filter_map(|(key, session)| Some((key, session.connection?))).collect();
+        for (session, connection) in live {
+            self.notice(session, connection, NoticeKind::Draining, "the server is shutting down");
+        }
+        self.flush_dirty();
+    }
+
+    /// Operations in flight.
+    pub fn in_flight(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Sessions.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Storage, for its event descriptors, and for simulations that crash it.
+    pub fn storage(&mut self) -> &mut dyn Storage {
+        &mut *self.storage
+    }
+
+    /// Takes the server apart, as a crash would; what storage keeps survives.
+    pub fn into_storage(self) -> Box<dyn Storage> {
+        self.storage
+    }
+
+    pub(crate) fn keys(&self) -> &dyn KeySource {
+        &self.access
+    }
+
+    pub(crate) fn random<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        (self.randomness)(&mut bytes);
+        bytes
+    }
+
+    /// Marks a connection that has something to flush at the end of this turn.
+    pub(crate) fn mark_dirty(&mut self, key: ConnectionKey) {
+        if !self.dirty.contains(&key) {
+            self.dirty.push(key);
+        }
+    }
+
+    fn flush_dirty(&mut self) {
+        while let Some(key) = self.dirty.pop() {
+            self.poll_rdma(key);
+            self.run_wakeups();
+            self.flush(key);
+        }
+    }
+
+    fn flush(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.connection(key)
+            && (connection.dirty || connection.wants_flush())
+            && let Err(error) = connection.flush()
+        {
+            self.close(key, &error);
+        }
+        self.poll_rdma(key);
+    }
+
+    /// Completions of RDMA, and posts that found no room before.
+    fn poll_rdma(&mut self, key: ConnectionKey) {
+        let mut freed = false;
+        while let Some(connection) = self.connection(key) {
+            let Some(completion) = connection.endpoint.poll_completion() else { break };
+            freed = true;
+            self.on_rdma(completion.token, completion.result);
+        }
+        let Some(connection) = self.connection(key) else { return };
+        if connection.post_waiters.is_empty() || !(freed || !connection.endpoint.wants_flush()) {
+            return;
+        }
+        for index in std::mem::take(&mut connection.post_waiters) {
+            self.resume_post(index, key);
+        }
+    }
+
+    /// Ends a connection. Its session waits for the client to come back.
+    pub(crate) fn close(&mut self, key: ConnectionKey, why: &dyn std::fmt::Display) {
+        let Some(connection) = self.connection(key) else { return };
+        let phase = std::mem::replace(&mut connection.phase, Phase::Closed);
+        connection.endpoint.close();
+        let listener = connection.listener_address.clone();
+        tracing::debug!(%listener, %why, "connection closed");
+        drop(self.connections.remove(key.index));
+        self.closed.push(key);
+        if let Phase::Live(session) = phase {
+            self.on_disconnected(session, key);
+        }
+    }
+
+    /// Ends a connection and its session, because the client broke the protocol; says why while it still can.
+    pub(crate) fn end_for_fault(&mut self, key: ConnectionKey, fault: impl std::fmt::Display) {
+        self.stats.protocol_errors += 1;
+        let Some(connection) = self.connection(key) else { return };
+        let peer = connection.endpoint.capabilities().peer.address;
+        tracing::warn!(listener = %connection.listener_address, ?peer, %fault, "protocol fault: session ended");
+        if let Phase::Live(session) = connection.phase {
+            self.notice(session, key, NoticeKind::ProtocolError, &fault.to_string());
+            if let Some(connection) = self.connection(key) {
+                // The session is over whether the notice arrives or not.
+                let _: Result<(), TransportError> = connection.flush();
+            }
+            self.end_session(session);
+        }
+        self.close(key, &fault);
+    }
+
+    fn notice(&mut self, session: SessionKey, key: ConnectionKey, kind: NoticeKind, text: &str) {
+        let Some(session) = self.sessions.find_mut(session) else { return };
+        let mut header = Header::callback(Opcode::Notice, session.core.next_callback());
+        let text = &text.as_bytes()[..text.len().min(512)];
+        header.head_len += 4;
+        header.payload_len = u32::try_from(text.len()).unwrap_or(0);
+        let mut head = [0; 44];
+        header.encode(&mut head);
+        head[40..].copy_from_slice(&kind.value().to_le_bytes());
+        if let Some(connection) = self.connection(key) {
+            connection.send(&head, text);
+            self.mark_dirty(key);
+        }
+    }
+
+    /// Ends a session: handles are closed, operations in flight are forgotten once nothing holds their memory.
+    pub(crate) fn end_session(&mut self, key: SessionKey) {
+        let Some(mut session) = self.sessions.remove(key) else { return };
+        for handle in session.handles.drain() {
+            if !handle.is_root {
+                self.storage.close(handle.node);
+            }
+        }
+        self.forget_operations(key);
+        if let Some(connection) = session.connection
+            && let Some(connection) = self.connection(connection)
+            && matches!(connection.phase, Phase::Live(live) if live == key)
+        {
+            let key = connection.key;
+            connection.phase = Phase::Closed;
+            self.close(key, &"its session ended");
+        }
+    }
+
+    /// The status for new sessions while the server cannot take any.
+    pub(crate) fn refusal(&self) -> Option<Status> {
+        if self.draining {
+            Some(Status::DRAINING)
+        } else if self.sessions.len() >= self.settings.sessions_max {
+            Some(Status::SERVER_FULL)
+        } else {
+            None
+        }
+    }
+}

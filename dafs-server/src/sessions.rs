@@ -1,0 +1,106 @@
+//! Sessions outlive connections: this is where they wait for their client to come back.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use dafs_proto::session::{Moment, ServerSession};
+use dafs_proto::wire::SessionId;
+use slab::Slab;
+
+use crate::access::ClientIdentity;
+use crate::connection::ConnectionKey;
+use crate::handles::HandleTable;
+
+/// A session's place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionKey(pub usize);
+
+/// A session and what belongs to it.
+#[derive(Debug)]
+pub struct Session {
+    /// Its name on the wire.
+    pub id: SessionId,
+    /// Proves that a resuming client is the one.
+    pub secret: [u8; 16],
+    /// Slots, credits, replies.
+    pub core: ServerSession,
+    /// What it has open.
+    pub handles: HandleTable,
+    /// Who the client is.
+    pub client: ClientIdentity,
+    /// The client's own id, for fencing.
+    pub client_id: [u8; 16],
+    /// For people.
+    pub client_name: String,
+    /// The connection it is on now.
+    pub connection: Option<ConnectionKey>,
+    /// Last sign of life.
+    pub last_heard: Moment,
+    /// Operations in flight that wait for something.
+    pub waiting: usize,
+    /// Counts toward the fair shares until this time.
+    pub active_until: Moment,
+}
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub struct SessionTable {
+    sessions: Slab<Session>,
+    by_id: HashMap<SessionId, SessionKey>,
+}
+
+impl SessionTable {
+    /// Adds a session; its id must be new.
+    pub fn insert(&mut self, session: Session) -> SessionKey {
+        let id = session.id;
+        let key = SessionKey(self.sessions.insert(session));
+        self.by_id.insert(id, key);
+        key
+    }
+
+    /// The session of this name, if the secret is its own.
+    pub fn resume(&self, id: SessionId, secret: &[u8; 16]) -> Option<SessionKey> {
+        let key = *self.by_id.get(&id)?;
+        let session = self.sessions.get(key.0)?;
+        let difference = session.secret.iter().zip(secret).fold(0, |sum, (a, b)| sum | (a ^ b));
+        (difference == 0).then_some(key)
+    }
+
+    /// A session that is there.
+    pub fn find(&self, key: SessionKey) -> Option<&Session> {
+        self.sessions.get(key.0)
+    }
+
+    /// A session that is there.
+    pub fn find_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.sessions.get_mut(key.0)
+    }
+
+    /// Takes a session out.
+    pub fn remove(&mut self, key: SessionKey) -> Option<Session> {
+        let session = self.sessions.try_remove(key.0)?;
+        self.by_id.remove(&session.id);
+        Some(session)
+    }
+
+    /// Sessions silent for longer than `lease`.
+    pub fn expired(&self, now: Moment, lease: Duration) -> Vec<SessionKey> {
+        let silent = self.sessions.iter().filter(|(_, session)| now >= session.last_heard.after(lease));
+        silent.map(|(key, _)| SessionKey(key)).collect()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.sessions.iter().map(|(key, session)| (SessionKey(key), session))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// None.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+}

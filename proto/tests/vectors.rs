@@ -1,0 +1,166 @@
+//! The golden messages of `spec/vectors/messages.txt`: what is encoded today is what was written down, and decodes to the same.
+// [WIRE-1] [WIRE-3] [WIRE-5] [WIRE-6] [WIRE-9]
+
+use dafs_proto::wire::{
+    CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, Method, Opcode, OpenFlags, OpenRequest, ReadReply,
+    ReadRequest, ReaddirRequest, Slot, Stability, Status, TwoNames, Verifier, WriteReply, WriteRequest,
+};
+
+const VECTORS: &str = include_str!("../../spec/vectors/messages.txt");
+
+/// `name: hex` lines; everything else is prose.
+fn vector(name: &str) -> Vec<u8> {
+    let line = VECTORS
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        .unwrap_or_else(|| panic!("spec/vectors/messages.txt has no vector {name:?}"));
+    let digits: Vec<u8> = line.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+fn head(header: Header, body: impl FnOnce(&mut [u8]), body_len: usize) -> Vec<u8> {
+    let mut head = vec![0; HEADER_SIZE + body_len];
+    let head_len = u16::try_from(head.len()).unwrap();
+    Header { head_len, ..header }.encode(&mut head);
+    body(&mut head[HEADER_SIZE..]);
+    head
+}
+
+fn check(name: &str, encoded: &[u8], payload_len: u32) {
+    let expected = vector(name);
+    assert_eq!(hex(encoded), hex(&expected), "{name}");
+    let (header, _) = Header::decode(&expected, payload_len).unwrap();
+    assert_eq!(usize::from(header.head_len), expected.len(), "{name}");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn request(opcode: Opcode) -> Header {
+    Header {
+        slot: Slot(3),
+        sequence: 0x0102_0304,
+        credits: 16,
+        ..Header::request(opcode, FileHandle(0x1_0000_0002))
+    }
+}
+
+#[test]
+fn vector_null_request() {
+    check("null request", &head(request(Opcode::Null), |_| {}, 0), 0);
+}
+
+#[test]
+fn vector_read_direct_request() {
+    let body = ReadRequest {
+        offset: 0x1000,
+        len: 65536,
+        method: Method::Direct,
+        segment_count: 1,
+        segment: [0xaabb_ccdd_0011_2233, 0x40, 65536],
+    };
+    let encoded = head(request(Opcode::Read), |bytes| body.encode(bytes), 40);
+    check("read direct request", &encoded, 0);
+    assert_eq!(ReadRequest::decode(&vector("read direct request")[HEADER_SIZE..]), Ok(body));
+}
+
+#[test]
+fn vector_read_reply() {
+    let body = ReadReply { count: 5, end_of_file: true };
+    let header = Header { payload_len: 5, credits: 64, ..request(Opcode::Read).reply(Status::OK) };
+    check("read reply", &head(header, |bytes| body.encode(bytes), 8), 5);
+    assert_eq!(ReadReply::decode(&vector("read reply")[HEADER_SIZE..]), Ok(body));
+}
+
+#[test]
+fn vector_write_inline_request() {
+    let body = WriteRequest {
+        offset: 7,
+        len: 3,
+        method: Method::Inline,
+        stability: Stability::FileSync,
+        segment_count: 0,
+        segment: [0; 3],
+    };
+    let header = Header { payload_len: 3, deadline_ms: 250, ..request(Opcode::Write) };
+    check("write inline request", &head(header, |bytes| body.encode(bytes), 40), 3);
+    assert_eq!(WriteRequest::decode(&vector("write inline request")[HEADER_SIZE..]), Ok(body));
+}
+
+#[test]
+fn vector_write_reply() {
+    let body = WriteReply {
+        offset: 7,
+        count: 3,
+        stability: Stability::Unstable,
+        verifier: Verifier(0x1122_3344_5566_7788),
+    };
+    let encoded = head(request(Opcode::Append).reply(Status::OK), |bytes| body.encode(bytes), 24);
+    check("append reply", &encoded, 0);
+}
+
+#[test]
+fn vector_commit_request() {
+    let body = CommitRequest { offset: 0, len: 0, stability: Stability::DataSync };
+    check("commit request", &head(request(Opcode::Commit), |bytes| body.encode(bytes), 24), 0);
+}
+
+#[test]
+fn vector_open_in_a_chain() {
+    let body = OpenRequest { flags: OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE, mode: 0o644 };
+    let flags = Flags::CHAIN_FORWARD | Flags::SAVE_HANDLE;
+    let header = Header { flags, payload_len: 5, ..request(Opcode::Open) };
+    check("open request that begins a chain", &head(header, |bytes| body.encode(bytes), 8), 5);
+}
+
+#[test]
+fn vector_readdir_request() {
+    let body = ReaddirRequest { cookie: 9, len: 4096, segment: [0; 3], attributes: true };
+    check("readdir request", &head(request(Opcode::Readdir), |bytes| body.encode(bytes), 40), 0);
+}
+
+#[test]
+fn vector_two_names() {
+    let names = TwoNames { first: b"old/\xff", second: b"new" };
+    let mut payload = vec![0; names.size()];
+    names.encode(&mut payload);
+    assert_eq!(hex(&payload), hex(&vector("rename payload")));
+    assert_eq!(TwoNames::decode(&vector("rename payload")), Ok(names));
+}
+
+#[test]
+fn vector_error_reply() {
+    let header = request(Opcode::Open).reply(Status::NOT_FOUND);
+    check("error reply", &head(header, |_| {}, 0), 0);
+}
+
+// [WIRE-2] every vector cut short anywhere, or with a byte too many, is refused
+#[test]
+fn vector_cut_short_or_too_long_is_refused() {
+    let read = vector("read direct request");
+    for len in 0..40 {
+        assert!(ReadRequest::decode(&read[HEADER_SIZE..HEADER_SIZE + len]).is_err(), "{len} bytes");
+    }
+    let mut long = read[HEADER_SIZE..].to_vec();
+    long.push(0);
+    assert!(ReadRequest::decode(&long).is_err());
+    let payload = vector("rename payload");
+    for len in 0..payload.len() {
+        assert!(TwoNames::decode(&payload[..len]).is_err(), "{len} bytes");
+    }
+}
+
+// [WIRE-4] unknown opcodes and flags are refused, unknown statuses kept
+#[test]
+fn vector_with_unknown_values_is_refused_or_kept() {
+    let mut head = vector("null request");
+    head[1] = 0x70;
+    assert!(Header::decode(&head, 0).is_err());
+    let mut head = vector("null request");
+    head[3] = 0x80;
+    assert!(Header::decode(&head, 0).is_err());
+    let mut head = vector("error reply");
+    head[21] = 0x77;
+    assert_eq!(Header::decode(&head, 0).unwrap().0.status.value(), 0x7702);
+}
