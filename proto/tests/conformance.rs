@@ -66,3 +66,38 @@ mod tcp {
 
     dafs_proto::conformance_suite!(Tcp);
 }
+
+#[cfg(feature = "shm")]
+mod shm {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use dafs_proto::transport::conformance::Fixture;
+    use dafs_proto::transport::shm::ShmDomain;
+    use dafs_proto::transport::{Address, Domain};
+
+    struct Shm {
+        directory: tempfile::TempDir,
+        sockets: AtomicU32,
+    }
+
+    impl Shm {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().expect("a directory for sockets");
+            Self { directory, sockets: AtomicU32::new(0) }
+        }
+    }
+
+    impl Fixture for Shm {
+        fn domain(&self) -> Arc<dyn Domain> {
+            Arc::new(ShmDomain::new())
+        }
+
+        fn address(&self) -> Address {
+            let number = self.sockets.fetch_add(1, Ordering::Relaxed);
+            Address::Shm(self.directory.path().join(number.to_string()))
+        }
+    }
+
+    dafs_proto::conformance_suite!(Shm::new());
+}

@@ -92,6 +92,8 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/src/transport/shm/remote.rs",
     "proto/src/transport/shm/sock.rs",
     "proto/src/transport/shm/tests/messages.rs",
+    "proto/src/transport/shm/sock.rs",
+    "proto/src/transport/shm/tests/hostile.rs",
     "proto/src/transport/sim/gather.rs",
     "proto/src/transport/tcp/sys.rs",
     "proto/src/transport/tcp/tests/transfer.rs",
