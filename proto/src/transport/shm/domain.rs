@@ -30,11 +30,14 @@ pub struct ShmConfig {
     pub socket_mode: u32,
     /// Use cross-memory attach where the system permits it.
     pub cross_memory_attach: bool,
+    /// How long the end of a region waits for a peer that lives and still uses it, as after a cancelled operation. After that memory that was allocated
+    /// here is kept for good instead of being given back.
+    pub revoke_wait_max: Duration,
 }
 
 impl Default for ShmConfig {
     fn default() -> Self {
-        Self { socket_mode: 0o666, cross_memory_attach: true }
+        Self { socket_mode: 0o666, cross_memory_attach: true, revoke_wait_max: Duration::from_secs(5) }
     }
 }
 
@@ -52,7 +55,7 @@ impl ShmDomain {
 
     /// A domain with these settings.
     pub fn with_config(config: ShmConfig) -> Self {
-        Self { registry: Registry::new(), config }
+        Self { registry: Registry::new(config.revoke_wait_max), config }
     }
 
     /// [`Domain::connect`], answering the endpoint itself, with its [`super::Counters`].
@@ -116,6 +119,12 @@ impl ShmDomain {
     /// [`Domain::listen`], answering the listener itself.
     pub fn listen_at(&self, address: &Address, params: &ConnectParams) -> Result<ShmListener, ConnectError> {
         ShmListener::bind(self.clone(), address, params)
+    }
+
+    /// Live connections, and closed ones whose peers still use regions.
+    #[cfg(test)]
+    pub(super) fn connection_counts(&self) -> (usize, usize) {
+        self.registry.connection_counts()
     }
 
     /// The mode of a listener's socket file.

@@ -206,6 +206,7 @@ mod tests {
         }
     }
 
+    // [SHM-1]
     #[test]
     fn negotiate_past_the_limits_is_lowered_and_refused_when_stated() {
         let huge = direction(u16::MAX, u32::MAX);

@@ -42,6 +42,8 @@ pub struct ShmListener {
     epoll: Epoll,
     handshakes: Slab<Handshake>,
     accepted: VecDeque<ShmEndpoint>,
+    /// A handshake lasts no longer than this.
+    pub(super) handshake_time_max: Duration,
     /// The listening socket is not watched: no descriptors left, or too many handshakes.
     paused: bool,
 }
@@ -80,6 +82,7 @@ impl ShmListener {
             epoll,
             handshakes: Slab::new(),
             accepted: VecDeque::new(),
+            handshake_time_max: HANDSHAKE_TIME_MAX,
             paused: false,
         })
     }
@@ -259,11 +262,11 @@ impl Listener for ShmListener {
         let late: Vec<usize> = self
             .handshakes
             .iter()
-            .filter(|(_, handshake)| handshake.started.elapsed() >= HANDSHAKE_TIME_MAX)
+            .filter(|(_, handshake)| handshake.started.elapsed() >= self.handshake_time_max)
             .map(|(index, _)| index)
             .collect();
         for index in late {
-            self.abandon(index, HANDSHAKE_TIME_MAX);
+            self.abandon(index, self.handshake_time_max);
         }
         self.resume();
     }

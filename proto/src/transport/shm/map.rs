@@ -3,9 +3,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::super::{Memory, SharedFd, Span};
+use super::super::{Memory, MemoryRef, SharedFd, Span};
 
 const PAGE: u64 = 4096;
 
@@ -159,5 +160,35 @@ unsafe impl Memory for SharedMemory {
 
     fn shared_fd(&self) -> Option<SharedFd> {
         Some(SharedFd { fd: self.file.as_raw_fd(), offset: 0 })
+    }
+}
+
+/// Where in its memory file some memory lies, checked as a peer will; `None` for memory without a file.
+pub(super) fn shared_offset(memory: &MemoryRef) -> Result<Option<u64>, BadFile> {
+    let Some(shared) = memory.memory().shared_fd() else { return Ok(None) };
+    let offset = shared.offset + memory.offset() as u64;
+    // SAFETY: the memory owns the descriptor and outlives this borrow.
+    let file = unsafe { BorrowedFd::borrow_raw(shared.fd) };
+    check_memory_file(file, offset.saturating_add(memory.len() as u64))?;
+    Ok(Some(offset))
+}
+
+/// A mapping of the peer's memory, with whatever must be given back when the last user lets go of it.
+pub(super) struct MappedMemory<Guard> {
+    // Dropped in this order: the guard ends last.
+    mapping: Arc<Mapping>,
+    _guard: Guard,
+}
+
+impl<Guard> MappedMemory<Guard> {
+    pub(super) fn new(mapping: Arc<Mapping>, guard: Guard) -> Self {
+        Self { mapping, _guard: guard }
+    }
+}
+
+// SAFETY: the mapping neither moves nor shrinks while it is held; its file cannot shrink (checked when it was registered).
+unsafe impl<Guard: Send + Sync> Memory for MappedMemory<Guard> {
+    fn span(&self) -> Span<'_> {
+        self.mapping.span()
     }
 }

@@ -10,6 +10,7 @@ mod cma;
 mod connection;
 mod domain;
 mod endpoint;
+mod entry;
 mod handshake;
 mod layout;
 mod listener;
@@ -21,6 +22,7 @@ mod ring;
 mod sock;
 #[cfg(test)]
 mod tests;
+mod wake;
 
 pub use domain::{ShmConfig, ShmDomain};
 pub use endpoint::{Counters, ShmEndpoint};

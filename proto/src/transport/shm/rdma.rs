@@ -10,8 +10,8 @@ use super::super::{
 use super::cma::{self, LocalParts, Way};
 use super::endpoint::ShmEndpoint;
 use super::handshake::malformed;
-use super::map::Mapping;
-use super::remote::{Lease, LeasedMemory, Resolved, Unreachable};
+use super::map::{MappedMemory, Mapping};
+use super::remote::{Lease, Resolved, Unreachable};
 
 /// Segments in one gather or scatter list.
 pub(super) const SEGMENTS_MAX: u16 = 64;
@@ -29,7 +29,7 @@ impl ShmEndpoint {
     ) -> Result<Posted, PostError> {
         self.check_post(local, remote)?;
         if immediate.is_some() {
-            self.room_for_immediate()?;
+            self.make_room()?;
         }
         let result = self.copy(Way::Write, local, remote);
         if let (Ok(()), Some(data)) = (&result, immediate) {
@@ -58,7 +58,7 @@ impl ShmEndpoint {
     ) -> Result<Option<MemoryRef>, RegionError> {
         match self.reach(remote, access) {
             Ok((Resolved::Mapped(mapping, offset), lease)) => {
-                let memory: Arc<dyn Memory> = Arc::new(LeasedMemory { mapping, _lease: lease });
+                let memory: Arc<dyn Memory> = Arc::new(MappedMemory::new(mapping, lease));
                 let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
                 Ok(MemoryRef::new(memory).slice(offset, len))
             }

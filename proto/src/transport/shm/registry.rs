@@ -1,6 +1,5 @@
 //! The regions of a domain: announced to every connection, and taken back from all of them before the memory is the owner's again.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,11 +8,9 @@ use super::super::{Access, MemoryRef, Provider, Region, RegionError, RegionKey, 
 use super::connection::{Announcement, Connection};
 use super::handshake::Message;
 use super::layout::REGIONS_MAX;
-use super::map::check_memory_file;
+use super::map::shared_offset;
 use super::remote::{KEY_ORDINARY, RECORD_ACCESS, RECORD_ADDRESS, RECORD_KEY, RECORD_LEN, key_slot};
 
-/// How long the end of a region waits for a peer that lives and still uses it. After that the memory is kept for ever instead.
-const REVOKE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Waits of this length stay out of the kernel.
 const REVOKE_SPIN: Duration = Duration::from_micros(20);
 const KEYS_DRAWN_AT_ONCE: usize = 32;
@@ -21,6 +18,8 @@ const KEYS_DRAWN_AT_ONCE: usize = 32;
 /// Registered memory and live connections of one domain.
 pub(super) struct Registry {
     state: Mutex<State>,
+    /// As [`super::ShmConfig::revoke_wait_max`].
+    revoke_wait_max: Duration,
 }
 
 #[derive(Default)]
@@ -29,8 +28,10 @@ struct State {
     regions: Vec<Option<Registered>>,
     /// Records that were used and are free; the last is taken first, so that few pages are touched.
     free: Vec<u16>,
-    /// Connections whose peers may reach the regions, the closed ones with accesses still in progress among them.
+    /// Live connections.
     connections: Vec<Arc<Connection>>,
+    /// Closed ones whose peers have accesses in progress.
+    draining: Vec<Arc<Connection>>,
     random: Vec<u64>,
 }
 
@@ -42,8 +43,8 @@ struct Registered {
 }
 
 impl Registry {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State::default()) })
+    pub(super) fn new(revoke_wait_max: Duration) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State::default()), revoke_wait_max })
     }
 
     /// As `Domain::register`.
@@ -58,7 +59,11 @@ impl Registry {
             // No peer may reach it: no record. Never found by a peer, as records are compared with the whole key.
             state.draw()? | KEY_ORDINARY
         } else {
-            let shared = is_shared(&memory)?;
+            let offset = shared_offset(&memory).map_err(|_| RegionError::Unsupported {
+                provider: Provider::Shm,
+                what: "memory in a file that is no memory file sealed against shrinking",
+            })?;
+            let shared = offset.is_some();
             let connections = &state.connections;
             let reachable = |connection: &Arc<Connection>| connection.peer_reaches_us.load(Ordering::Relaxed);
             if !shared && !connections.is_empty() && !connections.iter().any(reachable) {
@@ -81,6 +86,7 @@ impl Registry {
             publish(&connection, region);
         }
         state.connections.push(connection);
+        state.sweep();
     }
 
     /// The connection was closed: takes all regions away from it. It is remembered as long as accesses of its peer are in progress.
@@ -88,16 +94,16 @@ impl Registry {
         let mut state = self.lock();
         let slots = u16::try_from(state.regions.len()).unwrap_or(REGIONS_MAX);
         (0..slots).for_each(|slot| connection.revoke(slot));
-        state.connections.retain(|other| {
-            let closed = Arc::ptr_eq(other, connection);
-            !closed || ((0..slots).any(|slot| other.in_use(slot) != 0) && !other.peer_is_gone())
-        });
+        state.connections.retain(|other| !Arc::ptr_eq(other, connection));
+        state.draining.push(Arc::clone(connection));
+        state.sweep();
     }
 
-    /// Connections that the regions are announced on.
+    /// Live connections, and closed ones with accesses in progress.
     #[cfg(test)]
-    pub(super) fn connection_count(&self) -> usize {
-        self.lock().connections.len()
+    pub(super) fn connection_counts(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.connections.len(), state.draining.len())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -121,6 +127,7 @@ impl RegionOwner for Registry {
         let users: Vec<_> = state
             .connections
             .iter()
+            .chain(&state.draining)
             .filter(|connection| connection.in_use(slot) != 0)
             .map(Arc::clone)
             .collect();
@@ -136,27 +143,20 @@ impl RegionOwner for Registry {
             return;
         }
         drop(state);
-        let ended = users.iter().all(|connection| wait_for_end(connection, slot, key));
+        let ended = users.iter().all(|connection| wait_for_end(connection, slot, key, self.revoke_wait_max));
         if ended {
             self.lock().free.push(slot);
         } else {
             tracing::error!(%key, "shm: the peer still uses a region that ended; its memory is never used again");
             std::mem::forget(region);
         }
-        // A closed connection was only kept for accesses like these.
         drop(users);
-        self.sweep();
-    }
-}
-
-impl Registry {
-    fn sweep(&self) {
-        self.lock().connections.retain(|connection| !connection.peer_is_gone());
+        self.lock().sweep();
     }
 }
 
 /// Waits until the peer's accesses have ended. They are short: a copy, or one file operation whose client gave up on it.
-fn wait_for_end(connection: &Connection, slot: u16, key: RegionKey) -> bool {
+fn wait_for_end(connection: &Connection, slot: u16, key: RegionKey, wait_max: Duration) -> bool {
     let started = Instant::now();
     let ordinary = key.0 & KEY_ORDINARY != 0;
     loop {
@@ -165,7 +165,7 @@ fn wait_for_end(connection: &Connection, slot: u16, key: RegionKey) -> bool {
         }
         let waited = started.elapsed();
         // Ordinary memory may be the lender's again at once, so there is nothing to do but wait: the peer is inside one system call.
-        if waited > REVOKE_WAIT_MAX && !ordinary {
+        if waited >= wait_max && !ordinary {
             return false;
         }
         if waited < REVOKE_SPIN {
@@ -176,20 +176,6 @@ fn wait_for_end(connection: &Connection, slot: u16, key: RegionKey) -> bool {
             std::thread::sleep(Duration::from_micros(200));
         }
     }
-}
-
-/// Peers can map this memory; otherwise it is ordinary memory.
-fn is_shared(memory: &MemoryRef) -> Result<bool, RegionError> {
-    let Some(shared) = memory.memory().shared_fd() else { return Ok(false) };
-    let end = shared.offset + (memory.offset() + memory.len()) as u64;
-    #[allow(unsafe_code, reason = "borrows the descriptor that the memory owns")]
-    // SAFETY: the memory owns the descriptor and outlives this borrow.
-    let file = unsafe { BorrowedFd::borrow_raw(shared.fd) };
-    check_memory_file(file, end).map_err(|_| RegionError::Unsupported {
-        provider: Provider::Shm,
-        what: "memory in a file that is no memory file sealed against shrinking",
-    })?;
-    Ok(true)
 }
 
 /// Writes a region's record, and sends its memory file. A peer that leaves thousands of registrations unread does not get this one.
@@ -213,6 +199,13 @@ fn publish(connection: &Connection, region: &Registered) {
 }
 
 impl State {
+    /// Forgets closed connections whose peers are done with our memory.
+    fn sweep(&mut self) {
+        let slots = u16::try_from(self.regions.len()).unwrap_or(REGIONS_MAX);
+        let in_use = |connection: &Connection| (0..slots).any(|slot| connection.in_use(slot) != 0);
+        self.draining.retain(|connection| in_use(connection) && !connection.peer_is_gone());
+    }
+
     fn insert(&mut self, memory: MemoryRef, access: Access, shared: bool) -> Result<u64, RegionError> {
         let random = self.draw()?;
         let slot = match self.free.pop() {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::super::{Access, Memory, PeerFault, RegionFault, RegionKey, RemoteRange, Span};
+use super::super::{Access, PeerFault, RegionFault, RegionKey, RemoteRange};
 use super::connection::Connection;
 use super::handshake::malformed;
 use super::layout::REGIONS_MAX;
@@ -214,20 +214,5 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let record = self.connection.layout.record(self.connection.side.peer(), self.slot);
         self.connection.segment.word(record + RECORD_IN_USE).fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Mapped memory of the peer, for as long as somebody here uses it.
-pub(super) struct LeasedMemory {
-    // Dropped in this order: the lease ends last.
-    pub(super) mapping: Arc<Mapping>,
-    pub(super) _lease: Lease,
-}
-
-#[allow(unsafe_code, reason = "implements Memory")]
-// SAFETY: the mapping neither moves nor shrinks while it is held; its file cannot shrink (checked when it was registered).
-unsafe impl Memory for LeasedMemory {
-    fn span(&self) -> Span<'_> {
-        self.mapping.span()
     }
 }

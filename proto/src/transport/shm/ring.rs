@@ -301,7 +301,7 @@ mod tests {
     }
 
     /// The sleep protocol as a state machine of sequentially consistent steps, all interleavings tried. Sleeper: set flag, look at the ring, sleep if empty.
-    /// Waker: publish, look at the flag, ring if set. Nobody may sleep for good with a message in the ring. [SHM-18]
+    /// Waker: publish, look at the flag, ring if set. Nobody may sleep for good with a message in the ring. [SHM-16]
     #[test]
     fn sleep_protocol_in_every_interleaving_never_loses_a_wake() {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

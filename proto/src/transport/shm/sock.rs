@@ -218,29 +218,20 @@ pub(super) fn silence(bell: BorrowedFd<'_>) {
     }
 }
 
-/// What [`sleep`] saw.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Woken {
-    /// The doorbell rang, or its ringer is gone.
-    pub(super) bell: bool,
-    /// The socket has something, or ended.
-    pub(super) socket: bool,
-}
-
-/// Waits for the doorbell or the socket. A signal ends it too.
+/// Waits for the doorbell or the socket; `true` when the doorbell rang. A signal ends it too.
 pub(super) fn sleep(
     bell: BorrowedFd<'_>,
     socket: BorrowedFd<'_>,
     timeout: Option<Duration>,
     writable: bool,
-) -> io::Result<Woken> {
+) -> io::Result<bool> {
     let socket_events = if writable { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
     let mut fds = [
         libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: socket.as_raw_fd(), events: socket_events, revents: 0 },
     ];
     poll(&mut fds, timeout)?;
-    Ok(Woken { bell: fds[0].revents != 0, socket: fds[1].revents != 0 })
+    Ok(fds[0].revents != 0)
 }
 
 /// Waits until `socket` is readable; `false` when the timeout passed first.
@@ -362,9 +353,9 @@ mod tests {
         drop((sleeper, ringer, eventfd));
         for (sleeper, ringer) in [(&fds[0], &fds[1]), (&fds[2], &fds[2])] {
             ring(ringer.as_fd());
-            assert!(sleep(sleeper.as_fd(), other.as_fd(), None, false).unwrap().bell);
+            assert!(sleep(sleeper.as_fd(), other.as_fd(), None, false).unwrap());
             silence(sleeper.as_fd());
-            assert!(!sleep(sleeper.as_fd(), other.as_fd(), Some(Duration::ZERO), false).unwrap().bell);
+            assert!(!sleep(sleeper.as_fd(), other.as_fd(), Some(Duration::ZERO), false).unwrap());
         }
     }
 

@@ -1,5 +1,4 @@
 //! The provider end to end: two endpoints in one process, on a real socket and real shared memory.
-#![allow(unsafe_code, reason = "lends memory and scribbles on segments, as hostile peers do")]
 
 mod hostile;
 mod memory;

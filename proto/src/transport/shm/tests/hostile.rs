@@ -1,1 +1,466 @@
+//! Peers that break the rules, stall, or die.
+#![allow(unsafe_code, reason = "lends memory and descriptors, as hostile peers do")]
 
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::smallvec;
+
+use super::super::handshake::{Message, Nonce};
+use super::super::layout::{ENTRY_SIZE, Side};
+use super::super::map::create_memory_file;
+use super::super::{endpoint::ShmEndpoint, sock};
+use super::*;
+
+/// Bytes of control words and rings.
+fn rings_end(endpoint: &ShmEndpoint) -> usize {
+    endpoint.connection.layout.record(Side::Client, 0)
+}
+
+fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Sends one good message from the client and overwrites `bytes` at `at` in its entry before the server looks.
+fn recv_scribbled(at: usize, bytes: &[u8]) -> Result<Option<Received>, TransportError> {
+    let (mut client, mut server) = pair(small());
+    client.send_copy(&pattern(100, 1), &pattern(5000, 2)).unwrap();
+    let entry = client.connection.layout.entry(Side::Client, 0);
+    client.connection.segment.span().slice(entry, ENTRY_SIZE).unwrap().write_from(at, bytes);
+    server.recv()
+}
+
+// [SHM-11] every field of an entry is checked.
+#[test]
+fn entry_with_a_field_that_cannot_be_ends_the_connection() {
+    let le = u32::to_ne_bytes;
+    let cases: [(usize, &[u8], &str); 12] = [
+        (0, &le(2), "sequence of a ring entry"),
+        (0, &le(u32::MAX), "sequence of a ring entry"),
+        (4, &le(1), "messages taken"),
+        (4, &le(5000), "messages taken"),
+        (8, &le(8193), "size of a payload"),
+        (8, &le(u32::MAX), "size of a payload"),
+        (12, &4u16.to_ne_bytes(), "payload buffer"),
+        (12, &u16::MAX.to_ne_bytes(), "payload buffer"),
+        (14, &[0], "size of a head"),
+        (14, &[113], "size of a head"),
+        (15, &[0x81], "size of an embedded payload"),
+        (15, &[2], "kind of a ring entry"),
+    ];
+    for (at, bytes, expected) in cases {
+        match recv_scribbled(at, bytes) {
+            Err(TransportError::Peer(PeerFault::Malformed { what, .. })) => assert_eq!(what, expected),
+            other => panic!("{at}: {other:?}"),
+        }
+    }
+    for kind in [0, 3, 0x80, 0x82, 0xff] {
+        assert!(matches!(recv_scribbled(15, &[kind]), Err(TransportError::Peer(_))), "{kind:#x}");
+    }
+    // The largest values that can be.
+    assert!(recv_scribbled(8, &le(8192)).is_ok());
+    assert!(recv_scribbled(12, &3u16.to_ne_bytes()).is_ok());
+    assert!(recv_scribbled(14, &[112]).is_ok());
+    assert!(recv_scribbled(0, &le(0)).unwrap().is_none());
+}
+
+#[test]
+fn taken_word_ahead_of_what_was_sent_ends_the_connection() {
+    let (mut client, server) = pair(small());
+    while client.send_copy(&[1], &[]).is_ok() {}
+    let word = server.connection.layout.consumed(Side::Client);
+    server.connection.segment.word(word).store(77, Ordering::SeqCst);
+    assert!(client.reserve(1).is_err());
+    assert!(matches!(client.recv(), Err(TransportError::Peer(PeerFault::Malformed { value: 77, .. }))));
+}
+
+#[test]
+fn segment_scribbled_at_random_never_panics_or_leaves_the_segment() {
+    for seed in 1..150u64 {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (mut client, mut server) = pair(small());
+        let end = rings_end(&client) as u64;
+        for _ in 0..60 {
+            for _ in 0..next_random(&mut random) % 6 {
+                let at = usize::try_from(next_random(&mut random) % end).unwrap();
+                // Small values get further.
+                let byte = u8::try_from(next_random(&mut random) % 256 >> (seed % 8)).unwrap();
+                client.connection.segment.span().write_from(at, &[byte]);
+            }
+            let size = usize::try_from(next_random(&mut random) % 8193).unwrap();
+            let _ = client.send_copy(&[1; 20], &pattern(size, 1));
+            let _ = client.flush();
+            if let Ok(Some(Received::Message { payload_len, .. })) = server.recv() {
+                let payload = server.payload();
+                assert_eq!(payload.len(), payload_len as usize);
+                assert!(payload.to_vec().len() <= 8192);
+                let _ = server.send_copy(&[2; 30], &[3; 40]);
+            }
+            let _ = server.flush();
+            let _ = server.wait(Some(Duration::ZERO));
+            let key = RegionKey(next_random(&mut random));
+            let range = RemoteRange { key, offset: 0, len: 0 };
+            let _ = server.remote_memory(&range, Access::REMOTE_READ);
+            let _ = client.recv();
+        }
+    }
+}
+
+/// What the server says after the client sent this over the socket.
+fn after_control(message: &Message, files: &[&OwnedFd]) -> TransportError {
+    let (client, mut server) = pair(small());
+    let fds: Vec<_> = files.iter().map(|file| file.as_raw_fd()).collect();
+    sock::send(client.connection.socket.as_fd(), &message.encode(), &fds).unwrap();
+    let count = client.connection.layout.control_sent(Side::Client);
+    client.connection.segment.word(count).fetch_add(1, Ordering::SeqCst);
+    server.recv().unwrap_err()
+}
+
+// [SHM-21] a memory file that could shrink or that is too small is refused.
+#[test]
+fn region_in_a_file_that_could_fault_is_refused() {
+    let register = |offset, len| Message::Register { key: 4096, offset, len, access: ALL };
+    let malformed = |error: TransportError, expected: &str| match error {
+        TransportError::Peer(PeerFault::Malformed { what, .. }) => assert_eq!(what, expected),
+        other => panic!("{other:?}"),
+    };
+    let seals = "seals of a region's memory file";
+    let end = "end of a region in its memory file";
+    let directory = tempfile::tempdir().unwrap();
+    let plain: OwnedFd = std::fs::File::create(directory.path().join("file")).unwrap().into();
+    // SAFETY: makes a descriptor, which is ours.
+    let unsealed = unsafe {
+        let fd = libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_ALLOW_SEALING);
+        libc::ftruncate(fd, 8192);
+        <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
+    };
+    let good = create_memory_file(c"good", 8192).unwrap();
+    malformed(after_control(&register(0, 100), &[&plain]), seals);
+    malformed(after_control(&register(0, 100), &[&unsealed]), seals);
+    malformed(after_control(&register(0, 8193), &[&good]), end);
+    malformed(after_control(&register(8192, 1), &[&good]), end);
+    malformed(after_control(&register(u64::MAX, 2), &[&good]), end);
+    malformed(after_control(&register(0, u64::MAX), &[&good]), "bytes of registered regions");
+    malformed(after_control(&register(0, 1), &[]), "kind of a socket message");
+    malformed(after_control(&register(0, 1), &[&good, &good]), "kind of a socket message");
+    malformed(after_control(&Message::Unregister { key: 4096 }, &[]), "key of a region that ends");
+    malformed(after_control(&Message::Ready { cma: true }, &[]), "kind of a socket message");
+    let ordinary = Message::Register { key: 1 << 63, offset: 0, len: 1, access: ALL };
+    malformed(after_control(&ordinary, &[&good]), "key of a region in a memory file");
+}
+
+// [SHM-2] the client cannot cut the segment or a region under the server.
+#[test]
+fn memory_files_cannot_be_truncated() {
+    let memory = ShmDomain::new().allocate(5000).unwrap();
+    let fd = memory.shared_fd().unwrap().fd;
+    for len in [0, 4096, 1 << 20] {
+        // SAFETY: a plain system call.
+        assert_eq!(unsafe { libc::ftruncate(fd, len) }, -1);
+    }
+    memory.span().write_from(4999, &[1]);
+}
+
+#[test]
+fn region_in_memory_that_is_not_sealed_cannot_be_registered() {
+    struct Unsealed(HeapMemory, OwnedFd);
+    // SAFETY: the heap memory stays in place.
+    unsafe impl Memory for Unsealed {
+        fn span(&self) -> Span<'_> {
+            self.0.span()
+        }
+        fn shared_fd(&self) -> Option<SharedFd> {
+            Some(SharedFd { fd: self.1.as_raw_fd(), offset: 0 })
+        }
+    }
+    let file: OwnedFd = tempfile::tempfile().unwrap().into();
+    let memory = MemoryRef::new(Arc::new(Unsealed(HeapMemory::allocate(100).unwrap(), file)));
+    assert!(matches!(ShmDomain::new().register(memory, ALL), Err(RegionError::Unsupported { .. })));
+}
+
+// [SHM-27] [SHM-28] the end of a region waits for the accesses in progress, on open and on closed connections.
+#[test]
+fn region_dropped_while_the_peer_uses_it_waits_for_the_end_of_the_access() {
+    for close_first in [false, true] {
+        let domain = ShmDomain::new();
+        let mut bed = Bed::new(small());
+        let (mut client, mut server) = bed.connect(&domain);
+        let memory = MemoryRef::new(domain.allocate(4096).unwrap());
+        let region = domain.register(memory.clone(), ALL).unwrap();
+        let range = region.range();
+        let lease = server.remote_memory(&range, ALL).unwrap().unwrap();
+        if close_first {
+            drop(server);
+            client.close();
+            drop(client);
+            assert_eq!(domain.connection_counts(), (0, 1));
+        }
+        let (started, has_started) = std::sync::mpsc::channel();
+        let dropper = std::thread::spawn(move || {
+            started.send(()).unwrap();
+            drop(region);
+        });
+        has_started.recv().unwrap();
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        assert!(!dropper.is_finished());
+        lease.span().write_from(0, &[9]);
+        drop(lease);
+        dropper.join().unwrap();
+        assert_eq!(memory.span().to_vec()[0], 9);
+        if close_first {
+            assert_eq!(domain.connection_counts(), (0, 0));
+        }
+    }
+}
+
+// [SHM-29]
+#[test]
+fn region_still_used_after_the_wait_keeps_its_memory_for_good() {
+    let config = ShmConfig { revoke_wait_max: Duration::ZERO, ..ShmConfig::default() };
+    let domain = ShmDomain::with_config(config);
+    let mut bed = Bed::new(small());
+    let (_client, mut server) = bed.connect(&domain);
+    for held in [true, false] {
+        let memory = domain.allocate(4096).unwrap();
+        let watch = Arc::downgrade(&memory);
+        let region = domain.register(MemoryRef::new(memory), ALL).unwrap();
+        let lease = server.remote_memory(&region.range(), ALL).unwrap().filter(|_| held);
+        drop(region);
+        drop(lease);
+        assert_eq!(watch.upgrade().is_some(), held);
+    }
+}
+
+// [SHM-22] registrations that the peer does not take hold the messages after them back.
+#[test]
+fn message_never_overtakes_a_registration() {
+    let domain = ShmDomain::new();
+    let mut bed = Bed::new(small());
+    let (mut client, mut server) = bed.connect(&domain);
+    let memory = MemoryRef::new(domain.allocate(4096).unwrap());
+    let mut regions = Vec::new();
+    while !client.connection.has_waiting() {
+        regions.push(domain.register(memory.clone(), ALL).unwrap());
+    }
+    assert!(client.wants_flush());
+    assert!(matches!(client.reserve(1), Err(PostError::Full)));
+    assert!(server.recv().unwrap().is_none());
+    client.send_copy(b"after", b"").unwrap();
+    assert_eq!(take(&mut server).unwrap().0, b"after");
+    for region in &regions {
+        assert!(server.remote_memory(&region.range(), ALL).unwrap().is_some());
+    }
+}
+
+// [SHM-26]
+#[test]
+fn ordinary_memory_that_is_not_there_ends_the_connection() {
+    let domain = ShmDomain::new();
+    let mut bed = Bed::new(small());
+    let (_client, mut server) = bed.connect(&domain);
+    // SAFETY: never touched by this process; the mapping is inaccessible, which is the point.
+    let memory = unsafe {
+        let none = libc::mmap(
+            std::ptr::null_mut(),
+            8192,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        BorrowedMemory::new(none.cast(), 8192)
+    };
+    let region = domain.register(MemoryRef::new(Arc::new(memory)), ALL).unwrap();
+    let into = MemoryRef::new(Arc::new(HeapMemory::allocate(8192).unwrap()));
+    let posted = server.rdma_read(OpToken(1), smallvec![into], region.range()).unwrap();
+    assert_eq!(posted, Posted::Pending);
+    let completion = server.poll_completion().unwrap();
+    assert!(matches!(completion.result, Err(TransportError::Peer(PeerFault::Malformed { value: 0, .. }))));
+    assert!(matches!(server.recv(), Err(TransportError::Peer(_))));
+}
+
+#[test]
+fn handshake_that_breaks_the_rules_costs_only_itself() {
+    let mut bed = Bed::new(small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let nonce = Nonce::new().unwrap();
+    let hello = Message::hello(&small(), &nonce).encode();
+    let mut wrong_version = hello;
+    wrong_version[4] = 99;
+    let bad: [&[u8]; 6] = [
+        &hello[..63],
+        &[0; 64],
+        &[0xff; 64],
+        &[1; 4000],
+        &wrong_version,
+        &Message::Ready { cma: true }.encode(),
+    ];
+    for bytes in bad {
+        let socket = sock::connect(&path, LONG).unwrap();
+        sock::send(socket.as_fd(), bytes, &[]).unwrap();
+        assert!(bed.listener.accept_endpoint().unwrap().is_none());
+        assert_eq!(bed.listener.handshake_count(), 0);
+        let mut answer = [0; 64];
+        assert!(matches!(sock::receive(socket.as_fd(), &mut answer), Ok(sock::Incoming::End)));
+    }
+    // Descriptors that nobody asked for are closed, and so is the connection.
+    let socket = sock::connect(&path, LONG).unwrap();
+    sock::send(socket.as_fd(), &hello, &[socket.as_raw_fd()]).unwrap();
+    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    assert_eq!(bed.listener.handshake_count(), 0);
+    let (mut client, mut server) = bed.connect(&ShmDomain::new());
+    client.send_copy(b"fine", b"").unwrap();
+    assert_eq!(take(&mut server).unwrap().0, b"fine");
+}
+
+#[test]
+fn silent_handshakes_are_expired() {
+    let mut bed = Bed::new(small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let silent: Vec<_> = (0..10).map(|_| sock::connect(&path, LONG).unwrap()).collect();
+    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    bed.listener.expire_handshakes();
+    assert_eq!(bed.listener.handshake_count(), 10);
+    bed.listener.handshake_time_max = Duration::ZERO;
+    bed.listener.expire_handshakes();
+    assert_eq!(bed.listener.handshake_count(), 0);
+    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64]), Ok(sock::Incoming::End)));
+}
+
+// [SHM-7] silent peers cannot keep others out.
+#[test]
+fn silent_peers_beyond_the_bound_do_not_keep_others_out() {
+    let mut bed = Bed::new(small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let silent: Vec<_> = (0..400).map(|_| sock::connect(&path, LONG).unwrap()).collect();
+    let (address, params) = (bed.address.clone(), bed.params);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| ShmDomain::new().connect_endpoint(&address, &params, LONG).unwrap());
+        loop {
+            if bed.listener.accept_endpoint().unwrap().is_some() {
+                break;
+            }
+            assert!(bed.listener.handshake_count() <= 256);
+            bed.listener.expire_handshakes();
+            std::thread::yield_now();
+        }
+        connecting.join().unwrap();
+    });
+    drop(silent);
+}
+
+// [SHM-6]
+#[test]
+fn socket_file_of_a_dead_server_is_replaced_and_of_a_live_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let address = Address::Shm(path.clone());
+    // A dead server: bound, never removed.
+    drop(sock::listen(&path, 1).unwrap());
+    assert!(path.exists());
+    let domain = ShmDomain::with_config(ShmConfig { socket_mode: 0o600, ..ShmConfig::default() });
+    let live = domain.listen_at(&address, &small()).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    match domain.listen_at(&address, &small()) {
+        Err(ConnectError::System { source, .. }) => {
+            assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
+        }
+        _ => panic!("two servers on one socket"),
+    }
+    drop(live);
+    assert!(!path.exists());
+
+    std::fs::write(&path, "not a socket").unwrap();
+    assert!(domain.listen_at(&address, &small()).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"not a socket");
+}
+
+#[test]
+fn a_thousand_connections_each_progress_and_leave_nothing() {
+    let (client_domain, mut bed) = (ShmDomain::new(), Bed::new(small()));
+    let memory = MemoryRef::new(client_domain.allocate(4096).unwrap());
+    memory.span().write_from(0, b"shared");
+    let region = client_domain.register(memory, Access::REMOTE_READ).unwrap();
+    let mut pairs: Vec<_> = (0..1000).map(|_| bed.connect(&client_domain)).collect();
+    for (client, _) in &mut pairs {
+        client.send_copy(b"hello", &[]).unwrap();
+        client.flush().unwrap();
+    }
+    for (_, server) in &mut pairs {
+        assert_eq!(take(server).unwrap().0, b"hello");
+        let into = MemoryRef::new(Arc::new(HeapMemory::allocate(6).unwrap()));
+        let range = region.range().slice(0, 6).unwrap();
+        server.rdma_read(OpToken(1), smallvec![into.clone()], range).unwrap();
+        assert_eq!(into.span().to_vec(), b"shared");
+    }
+    drop(pairs);
+    assert_eq!(client_domain.connection_counts(), (0, 0));
+}
+
+/// Not a test: the process that [`peer_killed_is_seen_and_its_memory_was_reached`] kills.
+#[test]
+#[ignore = "run by another test"]
+fn helper_client() {
+    let Some(path) = std::env::var_os("DAFS_SHM_TEST_SOCKET") else { return };
+    let domain = ShmDomain::new();
+    let mut client = domain.connect_endpoint(&Address::Shm(path.into()), &small(), LONG).unwrap();
+    let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(100_000).unwrap()));
+    memory.span().write_from(0, &pattern(100_000, 5));
+    let region = domain.register(memory, ALL).unwrap();
+    let range = region.range();
+    client.send_copy(&range.key.0.to_ne_bytes(), &[]).unwrap();
+    loop {
+        client.wait(None).unwrap();
+        client.recv().unwrap();
+    }
+}
+
+// [SHM-4] [SHM-20] [SHM-25] across processes; after its death nothing is reached, and a spinning peer notices.
+#[test]
+fn peer_killed_is_seen_and_its_memory_was_reached() {
+    let mut bed = Bed::new(ConnectParams { wait: WaitPolicy::Busy, ..small() });
+    let Address::Shm(path) = &bed.address else { panic!() };
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "transport::shm::tests::hostile::helper_client"])
+        .env("DAFS_SHM_TEST_SOCKET", path)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut server = bed.accept();
+    let head = loop {
+        if let Some((head, _)) = take(&mut server) {
+            break head;
+        }
+        server.wait(None).unwrap();
+    };
+    let key = RegionKey(u64::from_ne_bytes(head.try_into().unwrap()));
+    let range = RemoteRange { key, offset: 0, len: 100_000 };
+    let into = MemoryRef::new(Arc::new(HeapMemory::allocate(100_000).unwrap()));
+    let permitted = server.connection.peer_process.is_some();
+    if permitted {
+        assert_eq!(server.rdma_read(OpToken(1), smallvec![into.clone()], range).unwrap(), Posted::Done);
+        assert_eq!(into.span().to_vec(), pattern(100_000, 5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    if permitted {
+        // Its memory is gone before its socket says so.
+        assert_eq!(server.rdma_read(OpToken(1), smallvec![into], range).unwrap(), Posted::Pending);
+        assert!(server.poll_completion().unwrap().result.is_err());
+    }
+    // Spinning, and still the end is noticed.
+    let end = loop {
+        match server.recv() {
+            Ok(_) => server.wait(None).unwrap(),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(end, TransportError::Closed));
+}

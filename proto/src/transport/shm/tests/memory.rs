@@ -32,6 +32,7 @@ fn fault_of(endpoint: &mut ShmEndpoint, posted: Result<Posted, PostError>) -> Pe
     fault
 }
 
+// [SHM-23] [SHM-25] a region is reached at once after it was registered.
 #[test]
 fn rdma_both_ways_moves_the_bytes_of_either_kind_of_memory() {
     let client_domain = ShmDomain::new();

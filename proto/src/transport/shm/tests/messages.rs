@@ -1,3 +1,7 @@
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
+
+use super::super::layout::Side;
 use super::*;
 
 // [SHM-12] a payload that fits behind the head is embedded, larger ones use a buffer.
@@ -15,6 +19,7 @@ fn message_of_any_size_arrives_as_sent() {
     }
 }
 
+// [SHM-15]
 #[test]
 fn send_past_the_depth_is_full_until_taken() {
     let (mut client, mut server) = pair(small());
@@ -170,6 +175,7 @@ fn wait_past_the_timeout_returns() {
     }
 }
 
+// [SHM-8]
 #[test]
 fn close_is_seen_after_what_was_sent_before() {
     for wait in [WaitPolicy::Event, WaitPolicy::Adaptive, WaitPolicy::Busy] {
@@ -201,6 +207,20 @@ fn peer_dropped_is_seen_by_polling_alone() {
     assert!(matches!(server.flush(), Err(TransportError::Closed)));
 }
 
+// [SHM-18]
+#[test]
+fn spinning_beside_the_peer_on_one_cpu_never_pays() {
+    let (client, _server) = pair(ConnectParams { wait: WaitPolicy::Adaptive, ..small() });
+    let word = |side| client.connection.segment.word(client.connection.layout.cpu(side));
+    let mine = word(Side::Client).load(Ordering::Relaxed);
+    assert_ne!(mine, 0);
+    word(Side::Server).store(mine, Ordering::Relaxed);
+    assert!(!client.spin_pays());
+    word(Side::Server).store(mine + 1, Ordering::Relaxed);
+    assert!(client.spin_pays());
+}
+
+// [SHM-5]
 #[test]
 fn capabilities_state_what_was_negotiated_and_who_is_there() {
     let mut bed = Bed::new(small());
@@ -213,9 +233,8 @@ fn capabilities_state_what_was_negotiated_and_who_is_there() {
         assert_eq!((capabilities.send_payload_max, capabilities.send_depth), (100, 3));
         assert_eq!(capabilities.recv_payload_max, 8192);
         let credentials = capabilities.peer.credentials.clone().unwrap();
-        // SAFETY: no arguments.
-        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        assert_eq!((credentials.uid, credentials.gid), (uid, gid));
+        let me = std::fs::metadata("/proc/self").unwrap();
+        assert_eq!((credentials.uid, credentials.gid), (me.uid(), me.gid()));
         assert_eq!(credentials.pid, i32::try_from(std::process::id()).unwrap());
         connecting.join().unwrap()
     });

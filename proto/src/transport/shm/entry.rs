@@ -1,0 +1,140 @@
+//! Ring entries: how a message is written and taken. The layout is drawn in `spec/transport-shm.md`.
+
+use std::sync::atomic::Ordering;
+
+use super::super::{HEAD_SIZE_MAX, Head, PeerFault, Received, Span};
+use super::connection::Connection;
+use super::endpoint::ShmEndpoint;
+use super::handshake::malformed;
+use super::layout::{Direction, ENTRY_CONTROL_SIZE, ENTRY_ROOM, ENTRY_SIZE, Side};
+use super::ring::Arrival;
+
+/// A message of the layer above.
+pub(super) const KIND_MESSAGE: u8 = 1;
+/// The end of an RDMA write with immediate data.
+const KIND_IMMEDIATE: u8 = 2;
+/// Set in the kind of an entry whose payload lies behind the head.
+const KIND_EMBEDDED: u8 = 0x80;
+/// The payload of a message to be written: its buffer, and how much of it.
+#[derive(Clone, Copy)]
+pub(super) struct Payload {
+    pub(super) buffer: Option<u16>,
+    pub(super) len: usize,
+}
+
+/// What was negotiated for the messages of `sender`.
+pub(super) fn direction(connection: &Connection, sender: Side) -> Direction {
+    connection.layout.directions[sender as usize]
+}
+
+impl ShmEndpoint {
+    /// Writes the next entry and makes it visible.
+    pub(super) fn write_entry(&mut self, kind: u8, head: &[u8], payload: Payload) {
+        let connection = &self.connection;
+        let side = connection.side;
+        let (entry, sequence) = self.send_ring.next_entry();
+        let at = connection.layout.entry(side, entry);
+        let segment = connection.segment.span();
+        let Some(room) = segment.slice(at, ENTRY_SIZE) else { return };
+        let mut kind = kind;
+        let (mut position, mut kept) = (0, None);
+        let len = payload.len;
+        if let Some(buffer) = payload.buffer {
+            if head.len() + len <= ENTRY_ROOM {
+                kind |= KIND_EMBEDDED;
+                let from = segment.slice(connection.layout.buffer(side, buffer), len);
+                let to = room.slice(ENTRY_CONTROL_SIZE + head.len(), len);
+                if let (Some(from), Some(to)) = (from, to) {
+                    to.copy_from(from);
+                }
+                self.counters.bytes_embedded += len as u64;
+                self.send_ring.free_buffer(buffer);
+            } else {
+                position = buffer;
+                kept = Some(buffer);
+            }
+        }
+        let mut control = [0u8; ENTRY_CONTROL_SIZE - 4];
+        let taken = self.recv_ring.expected().wrapping_sub(1);
+        control[..4].copy_from_slice(&taken.to_ne_bytes());
+        control[4..8].copy_from_slice(&u32::try_from(len).unwrap_or(0).to_ne_bytes());
+        control[8..10].copy_from_slice(&position.to_ne_bytes());
+        control[10] = u8::try_from(head.len()).unwrap_or(0);
+        control[11] = kind;
+        room.write_from(4, &control);
+        room.write_from(ENTRY_CONTROL_SIZE, head);
+        connection.segment.word(at).store(sequence, Ordering::Release);
+        self.send_ring.sent(kept);
+        self.sent_unflushed = true;
+        self.counters.messages_sent += 1;
+    }
+
+    /// Posts the immediate that ends an RDMA write; the caller has made room.
+    pub(super) fn post_immediate(&mut self, data: u32, size: u32) {
+        let mut head = [0; 8];
+        head[..4].copy_from_slice(&data.to_ne_bytes());
+        head[4..].copy_from_slice(&size.to_ne_bytes());
+        self.send_ring.reserve();
+        self.write_entry(KIND_IMMEDIATE, &head, Payload { buffer: None, len: 0 });
+    }
+
+    /// The sequence word of the next entry.
+    #[inline]
+    pub(super) fn arrival(&self) -> (Arrival, usize) {
+        let at = self.connection.layout.entry(self.connection.side.peer(), self.recv_ring.next_entry());
+        let sequence = self.connection.segment.word(at).load(Ordering::Acquire);
+        (self.recv_ring.classify(sequence), at)
+    }
+
+    /// Takes the message in the entry at `at`. Everything is checked on private copies.
+    pub(super) fn take_entry(&mut self, at: usize) -> Result<Received, PeerFault> {
+        let way = direction(&self.connection, self.connection.side.peer());
+        let entry = self.connection.segment.span().slice(at, ENTRY_SIZE).unwrap_or(Span::EMPTY);
+        let mut control = [0u8; ENTRY_CONTROL_SIZE - 4];
+        entry.read_into(4, &mut control);
+        let [t0, t1, t2, t3, l0, l1, l2, l3, p0, p1, head_len, kind] = control;
+        let payload_len = u32::from_ne_bytes([l0, l1, l2, l3]);
+        let buffer = u16::from_ne_bytes([p0, p1]);
+        let head_size = usize::from(head_len);
+        if head_size == 0 || head_size > HEAD_SIZE_MAX {
+            return Err(malformed("size of a head", head_len.into(), HEAD_SIZE_MAX as u64));
+        }
+        let mut bytes = [0u8; HEAD_SIZE_MAX];
+        entry.read_into(ENTRY_CONTROL_SIZE, &mut bytes[..head_size]);
+        let head = Head::copy_of(&bytes[..head_size]).unwrap_or(Head::EMPTY);
+        let len = payload_len as usize;
+        let offset = match kind {
+            KIND_IMMEDIATE if head_size == 8 && len == 0 => 0,
+            KIND_MESSAGE if len == 0 => 0,
+            KIND_MESSAGE => {
+                if payload_len > way.payload_max {
+                    return Err(malformed("size of a payload", payload_len.into(), way.payload_max.into()));
+                }
+                if buffer >= way.depth {
+                    return Err(malformed("payload buffer", buffer.into(), way.depth.into()));
+                }
+                self.connection.layout.buffer(self.connection.side.peer(), buffer)
+            }
+            _ if kind == KIND_MESSAGE | KIND_EMBEDDED => {
+                let room = (ENTRY_ROOM - head_size).min(way.payload_max as usize);
+                if len > room {
+                    return Err(malformed("size of an embedded payload", payload_len.into(), room as u64));
+                }
+                at + ENTRY_CONTROL_SIZE + head_size
+            }
+            _ => return Err(malformed("kind of a ring entry", kind.into(), KIND_IMMEDIATE.into())),
+        };
+        let taken = u32::from_ne_bytes([t0, t1, t2, t3]);
+        if let Err(bad) = self.send_ring.taken_until_at_least(taken) {
+            return Err(malformed("messages taken", bad.value.into(), bad.limit.into()));
+        }
+        self.current = Some((offset, len));
+        self.counters.messages_received += 1;
+        if kind == KIND_IMMEDIATE {
+            let [d0, d1, d2, d3, s0, s1, s2, s3, ..] = bytes;
+            let (data, size) = (u32::from_ne_bytes([d0, d1, d2, d3]), u32::from_ne_bytes([s0, s1, s2, s3]));
+            return Ok(Received::Immediate { data, size });
+        }
+        Ok(Received::Message { head, payload_len })
+    }
+}

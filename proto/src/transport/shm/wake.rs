@@ -1,0 +1,171 @@
+//! Sleeping, waking and spinning.
+//!
+//! The sleeper sets its flag, then looks at the ring; the waker writes the ring, then looks at the flag; a full fence lies between the two steps on each side. So
+//! one of the two always sees the other (Dekker's rule), and a doorbell costs a system call only when somebody sleeps.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use super::super::{Endpoint, TransportError, WaitPolicy};
+use super::endpoint::{POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
+use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM};
+use super::ring::Arrival;
+use super::sock;
+
+/// How long an adaptive wait pauses before it gives the CPU away, and how long it does that before it sleeps.
+const PAUSE_MAX: Duration = Duration::from_micros(2);
+const YIELD_MAX: Duration = Duration::from_micros(20);
+
+impl ShmEndpoint {
+    /// Tells the peer that this side is about to sleep. The caller looks once more before it does.
+    pub(super) fn set_sleeping(&mut self) {
+        let wants = if self.starved { SLEEPS_FOR_ROOM } else { SLEEPS_FOR_MESSAGE };
+        let word = self.connection.layout.sleeping(self.connection.side);
+        self.connection.segment.word(word).store(wants, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.armed = true;
+    }
+
+    /// As `Endpoint::wait`.
+    pub(super) fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+        self.flush()?;
+        if self.armed {
+            self.disarm();
+        }
+        self.publish_cpu();
+        if self.is_ready() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
+        match self.policy {
+            WaitPolicy::Event => {}
+            WaitPolicy::Adaptive => {
+                if self.spin_pays() && self.spin_briefly(now, deadline) {
+                    return Ok(());
+                }
+            }
+            WaitPolicy::Busy => {
+                self.spin_until(deadline);
+                return Ok(());
+            }
+        }
+        if !self.arm() {
+            return Ok(());
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        self.counters.sleeps += 1;
+        let connection = &self.connection;
+        let slept = sock::sleep(
+            connection.bell_in.as_fd(),
+            connection.socket.as_fd(),
+            left,
+            connection.has_waiting(),
+        );
+        // Still armed: the next `recv` disarms, silences the doorbell and looks at the socket.
+        slept.map(drop).map_err(|error| TransportError::system("wait for the peer", error))
+    }
+
+    /// Rings the peer's doorbell if it sleeps and would want to know.
+    pub(super) fn wake_peer(&mut self) {
+        let sent = std::mem::take(&mut self.sent_unflushed);
+        let taken = std::mem::take(&mut self.taken_unflushed);
+        if !sent && !taken {
+            return;
+        }
+        let connection = &self.connection;
+        let sleeping = connection.segment.word(connection.layout.sleeping(connection.side.peer()));
+        // Published first, then looked at the flag; the sleeper sets the flag first, then looks at the ring. One of the two sees the other.
+        fence(Ordering::SeqCst);
+        let wants = sleeping.load(Ordering::Relaxed);
+        if wants != 0 && (sent || wants == SLEEPS_FOR_ROOM) && sleeping.swap(0, Ordering::AcqRel) != 0 {
+            sock::ring(connection.bell_out.as_fd());
+            self.counters.doorbells += 1;
+        }
+    }
+
+    /// Something may be here to receive, or room to send.
+    pub(super) fn is_ready(&self) -> bool {
+        if !matches!(self.arrival().0, Arrival::Nothing) || !self.is_open() || !self.completions.is_empty() {
+            return true;
+        }
+        if self.connection.peer_control_sent() != self.control_seen {
+            return true;
+        }
+        self.starved && {
+            let word = self.connection.layout.consumed(self.connection.side);
+            let taken = self.connection.segment.word(word).load(Ordering::Acquire);
+            taken != self.send_ring.taken()
+        }
+    }
+
+    /// Pauses, then gives the CPU away, while that can pay; `true` when something came or the deadline passed.
+    fn spin_briefly(&mut self, started: Instant, deadline: Option<Instant>) -> bool {
+        let past = |now| deadline.is_some_and(|deadline| now >= deadline);
+        loop {
+            for _ in 0..16 {
+                if self.is_ready() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if past(now) {
+                return true;
+            }
+            if now - started >= YIELD_MAX {
+                return false;
+            }
+            if now - started >= PAUSE_MAX {
+                std::thread::yield_now();
+                self.publish_cpu();
+                if !self.spin_pays() {
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Busy waiting: until something came, the peer died, or the deadline passed.
+    fn spin_until(&mut self, deadline: Option<Instant>) {
+        for round in 1u32.. {
+            if self.is_ready() {
+                return;
+            }
+            if round.is_multiple_of(64) && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return;
+            }
+            if round.is_multiple_of(POLLS_BETWEEN_SOCKET_LOOKS) {
+                self.drain_control();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    #[cold]
+    pub(super) fn disarm(&mut self) {
+        self.armed = false;
+        self.socket_due = true;
+        let word = self.connection.layout.sleeping(self.connection.side);
+        if self.connection.segment.word(word).swap(0, Ordering::Relaxed) == 0 {
+            // The peer cleared it, so it rang, or is about to.
+            sock::silence(self.connection.bell_in.as_fd());
+        }
+        self.publish_cpu();
+    }
+
+    pub(super) fn publish_cpu(&mut self) {
+        let cpu = sock::current_cpu().wrapping_add(1);
+        if cpu != self.cpu {
+            self.cpu = cpu;
+            let word = self.connection.layout.cpu(self.connection.side);
+            self.connection.segment.word(word).store(cpu, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn peer_cpu(&self) -> u32 {
+        let word = self.connection.layout.cpu(self.connection.side.peer());
+        self.connection.segment.word(word).load(Ordering::Relaxed)
+    }
+}
