@@ -1,6 +1,7 @@
 //! Empty request and reply over the shm provider, beside a bare ring of two words in the same run.
 //!
-//! Two threads on two CPUs, both polling; then both on one CPU, where the provider must sleep at once. Last, the memory of idle connections.
+//! Two threads on two CPUs, both polling; then both on one CPU, where the provider must sleep at once. Last, the
+//! memory of idle connections.
 #![allow(unsafe_code, reason = "pins threads to CPUs")]
 #![allow(
     clippy::unwrap_used,

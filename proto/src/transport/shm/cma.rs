@@ -45,7 +45,8 @@ impl Process {
         }
     }
 
-    /// Copies between local memory and `len` bytes at `address` of that process; answers how many bytes moved, which is less than `len` when memory on
+    /// Copies between local memory and `len` bytes at `address` of that process; answers how many bytes
+    /// moved, which is less than `len` when memory on
     /// either side is not there.
     pub(super) fn copy(&self, way: Way, local: &LocalParts, address: u64, len: usize) -> io::Result<usize> {
         if !self.is_alive() {
@@ -64,7 +65,8 @@ impl Process {
     }
 }
 
-/// Copies within this process by the kernel, so that memory which may fault answers short instead of raising SIGBUS. Answers how many bytes moved.
+/// Copies within this process by the kernel, so that memory which may fault answers short instead of raising
+/// SIGBUS. Answers how many bytes moved.
 pub(super) fn copy_within(way: Way, local: Span<'_>, other: Span<'_>) -> io::Result<usize> {
     // SAFETY: a plain system call.
     let pid = unsafe { libc::getpid() };

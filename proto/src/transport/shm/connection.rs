@@ -1,4 +1,5 @@
-//! What lives as long as anything of a connection does: its segment, its socket and doorbells, and the messages that wait to be sent over the socket.
+//! What lives as long as anything of a connection does: its segment, its socket and doorbells, and the messages
+//! that wait to be sent over the socket.
 
 use std::collections::VecDeque;
 use std::io;
@@ -152,7 +153,8 @@ impl Connection {
         self.segment.long(self.layout.record(self.side, slot)).store(0, Ordering::SeqCst);
     }
 
-    /// The peer's accesses in progress to the region in `slot`. Sequentially consistent with [`Connection::revoke`] and with `Lease`: an access either is
+    /// The peer's accesses in progress to the region in `slot`. Sequentially consistent with
+    /// [`Connection::revoke`] and with `Lease`: an access either is
     /// counted here or finds the key gone.
     pub(super) fn in_use(&self, slot: u16) -> u32 {
         self.segment

@@ -30,7 +30,8 @@ pub struct ShmConfig {
     pub socket_mode: u32,
     /// Use cross-memory attach where the system permits it.
     pub cross_memory_attach: bool,
-    /// How long the end of a region waits for a peer that lives and still uses it, as after a cancelled operation. After that memory that was allocated
+    /// How long the end of a region waits for a peer that lives and still uses it, as after a cancelled
+    /// operation. After that memory that was allocated
     /// here is kept for good instead of being given back.
     pub revoke_wait_max: Duration,
 }
@@ -183,7 +184,8 @@ pub(super) struct Parts {
     pub(super) bells: (std::os::fd::OwnedFd, std::os::fd::OwnedFd),
 }
 
-/// Holds the process first, then reads the word that only the peer can have: so it is the peer that is held, not a later process with its id.
+/// Holds the process first, then reads the word that only the peer can have: so it is the peer that is held, not
+/// a later process with its id.
 fn probe(pid: i32, claim: NonceClaim) -> Option<Process> {
     let process = Process::open(pid).ok()?;
     (process.read_word(claim.address).ok()? == claim.bytes).then_some(process)

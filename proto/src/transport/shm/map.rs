@@ -42,7 +42,8 @@ pub(super) enum BadFile {
     Short(u64),
 }
 
-/// Checks that `file` is a memory file that can not shrink below `end` bytes, so that touching its mapping cannot raise SIGBUS. Files of huge pages are
+/// Checks that `file` is a memory file that can not shrink below `end` bytes, so that touching its mapping cannot
+/// raise SIGBUS. Files of huge pages are
 /// refused: their pages can be taken away again.
 pub(super) fn check_memory_file(file: BorrowedFd<'_>, end: u64) -> Result<(), BadFile> {
     let fd = file.as_raw_fd();

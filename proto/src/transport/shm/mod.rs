@@ -1,10 +1,13 @@
 //! The shm provider: client and server on one host.
 //!
-//! A connection is a segment of shared memory with two rings, a unix socket that passes memory files and tells when the peer dies, and a doorbell each way
-//! that is rung only when the peer sleeps. The peer's registered memory is mapped here; its ordinary memory is reached by cross-memory attach. The layout
+//! A connection is a segment of shared memory with two rings, a unix socket that passes memory files and tells
+//! when the peer dies, and a doorbell each way
+//! that is rung only when the peer sleeps. The peer's registered memory is mapped here; its ordinary memory is
+//! reached by cross-memory attach. The layout
 //! and the rules are in `spec/transport-shm.md`.
 //!
-//! `ring` and `layout` are pure arithmetic; `map`, `sock` and `cma` are the layers over system calls, and the only ones with pointers in them.
+//! `ring` and `layout` are pure arithmetic; `map`, `sock` and `cma` are the layers over system calls, and the
+//! only ones with pointers in them.
 
 mod cma;
 mod connection;

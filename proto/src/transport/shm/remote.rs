@@ -191,7 +191,8 @@ fn check(range: &RemoteRange, access: Access, region_len: u64, rights: Access) -
     range.check_bounds(region_len).map_err(Unreachable::Fault)
 }
 
-/// Counts one access to a region of the peer, from before it looks the region up until it is done. The peer that takes a region away waits for it.
+/// Counts one access to a region of the peer, from before it looks the region up until it is done. The peer that
+/// takes a region away waits for it.
 pub(super) struct Lease {
     connection: Arc<Connection>,
     slot: u16,

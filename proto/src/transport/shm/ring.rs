@@ -1,6 +1,7 @@
 //! Index arithmetic of the message rings. Pure: no memory is touched here.
 //!
-//! Messages of one direction are numbered from 0, modulo 2³². Message *n* lies in entry `n & (capacity − 1)` and carries the sequence *n* + 1, so the
+//! Messages of one direction are numbered from 0, modulo 2³². Message *n* lies in entry `n & (capacity − 1)` and
+//! carries the sequence *n* + 1, so the
 //! receiver polls one word. What the receiver has taken comes back in the messages of the other direction, and in a word of its own.
 
 /// The entry has no payload buffer.
@@ -84,7 +85,8 @@ impl SendRing {
         self.reserved += 1;
     }
 
-    /// Takes the hottest free buffer, or one never used before. `None` cannot happen for a reserved entry: there are as many buffers as entries.
+    /// Takes the hottest free buffer, or one never used before. `None` cannot happen for a reserved entry:
+    /// there are as many buffers as entries.
     pub(super) fn take_buffer(&mut self) -> Option<u16> {
         self.free.pop().or_else(|| {
             (u32::from(self.grown) < self.depth).then(|| {
@@ -300,7 +302,8 @@ mod tests {
         assert!(send.grown <= 5);
     }
 
-    /// The sleep protocol as a state machine of sequentially consistent steps, all interleavings tried. Sleeper: set flag, look at the ring, sleep if empty.
+    /// The sleep protocol as a state machine of sequentially consistent steps, all interleavings tried.
+    /// Sleeper: set flag, look at the ring, sleep if empty.
     /// Waker: publish, look at the flag, ring if set. Nobody may sleep for good with a message in the ring. [SHM-16]
     #[test]
     fn sleep_protocol_in_every_interleaving_never_loses_a_wake() {

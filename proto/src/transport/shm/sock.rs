@@ -50,7 +50,8 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::R
     assert!(fds.len() <= FDS_MAX);
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_SIZE]);
-    // SAFETY: `message` refers to `part` and `control`, which outlive the call; CMSG_SPACE of FDS_MAX descriptors fits CONTROL_SIZE (tested below).
+    // SAFETY: `message` refers to `part` and `control`, which outlive the call; CMSG_SPACE of FDS_MAX
+    // descriptors fits CONTROL_SIZE (tested below).
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &mut part;
@@ -79,7 +80,8 @@ pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<In
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_SIZE]);
     let mut fds = SmallVec::new();
-    // SAFETY: `message` refers to `part` and `control`, which outlive the call; the kernel fills whole control messages within the given length, and each
+    // SAFETY: `message` refers to `part` and `control`, which outlive the call; the kernel fills whole control
+    // messages within the given length, and each
     // descriptor in them is new and ours.
     let (received, flags) = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
@@ -171,7 +173,8 @@ pub(super) fn shutdown(socket: BorrowedFd<'_>) {
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
 }
 
-/// The doorbell that the server rings, a pipe: (the client's end, the server's end). Each end is a file of its own, so a client cannot make the server's
+/// The doorbell that the server rings, a pipe: (the client's end, the server's end). Each end is a file of its
+/// own, so a client cannot make the server's
 /// end blocking, as it could with an eventfd. A client that is gone raises SIGPIPE in the server: servers ignore it, as Rust programs do.
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
@@ -186,7 +189,8 @@ pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// The doorbell that the client rings, an eventfd: faster, and never a SIGPIPE in an application. The server never writes it, and reads it in a way that
+/// The doorbell that the client rings, an eventfd: faster, and never a SIGPIPE in an application. The server
+/// never writes it, and reads it in a way that
 /// cannot block.
 pub(super) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: makes a descriptor or fails.

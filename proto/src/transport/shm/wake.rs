@@ -1,6 +1,7 @@
 //! Sleeping, waking and spinning.
 //!
-//! The sleeper sets its flag, then looks at the ring; the waker writes the ring, then looks at the flag; a full fence lies between the two steps on each side. So
+//! The sleeper sets its flag, then looks at the ring; the waker writes the ring, then looks at the flag; a full
+//! fence lies between the two steps on each side. So
 //! one of the two always sees the other (Dekker's rule), and a doorbell costs a system call only when somebody sleeps.
 
 use std::os::fd::AsFd;
