@@ -1,4 +1,5 @@
 //! Entry point.
+#![deny(unsafe_code)]
 
 use std::process::ExitCode;
 

@@ -108,10 +108,7 @@ impl Plan {
         let options = options.clone();
         Self {
             benchmark,
-            transports: match options.peer_only {
-                true => Vec::new(),
-                false => options.transport.unwrap_or(defaults.transports),
-            },
+            transports: transports(&options, defaults.transports),
             peers: options.peer,
             ops: options.op.unwrap_or(defaults.ops),
             sizes: options.sizes.unwrap_or(defaults.sizes),
@@ -134,6 +131,16 @@ impl Plan {
     /// The polling policies for `transport`: what was asked for, else adaptive.
     pub fn poll(&self) -> Poll {
         self.poll.unwrap_or(Poll::Adaptive)
+    }
+}
+
+/// A server that runs already is reached in one way only.
+fn transports(options: &Options, default: Vec<Transport>) -> Vec<Transport> {
+    match &options.server {
+        _ if options.peer_only => Vec::new(),
+        Some(address) if address.starts_with("dafs+shm:") => vec![Transport::Shm],
+        Some(_) => vec![Transport::Tcp],
+        None => options.transport.clone().unwrap_or(default),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::record::Outcome;
 use crate::report;
+use crate::subject::dafs::{Dafs, Target};
 use crate::subject::server::{self, Server, ServerOptions};
 use crate::subject::{Subject, Subjects};
 use crate::{interrupt, workload};
@@ -67,6 +68,14 @@ struct Fleet<'a> {
 
 impl Subjects for Fleet<'_> {
     fn dafs(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Box<dyn Subject>> {
+        if let Some(address) = &self.options.server {
+            let dafs = Dafs::connect(
+                Target { address: address.clone(), transport, file: DATA_FILE.to_owned(), poll },
+                None,
+            )?;
+            dafs.write_data().with_context(|| format!("cannot write the file {DATA_FILE} on {address}"))?;
+            return Ok(Box::new(dafs));
+        }
         let binary = server::find_binary(|line| self.progress.say(line))?;
         self.sockets += 1;
         let options = ServerOptions {
@@ -77,8 +86,11 @@ impl Subjects for Fleet<'_> {
             cpus: self.pins.server.clone(),
         };
         let server = Server::start(&binary, &options)?;
-        let address = server.address(transport.name());
-        bail!("no client yet for {address:?}");
+        let address = server
+            .address(transport.name())
+            .with_context(|| format!("dafs-server does not listen on {}", transport.name()))?;
+        let target = Target { address, transport, file: DATA_FILE.to_owned(), poll };
+        Ok(Box::new(Dafs::connect(target, Some(server))?))
     }
 
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>> {

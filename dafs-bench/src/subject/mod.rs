@@ -5,6 +5,7 @@ use crate::load::{Budget, Load, Work};
 use crate::record::Op;
 use crate::stats::Samples;
 
+pub mod dafs;
 pub mod server;
 
 /// A client with a file open, ready to be given work. Blocking; used by one thread.

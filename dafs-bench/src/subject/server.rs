@@ -51,7 +51,7 @@ impl Server {
         command.args(["--listen", "tcp://127.0.0.1:0", "--listen"]).arg(listen_shm);
         command.args(["--poll", options.poll.name()]);
         if options.direct_io {
-            command.arg("--direct-io");
+            command.arg("--direct");
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         sys::tether(&mut command, &options.cpus);

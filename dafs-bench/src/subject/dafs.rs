@@ -1,0 +1,322 @@
+//! dafs: a session with a server, and one file open over it.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use dafs_client::{
+    Background, Config, File, IoBuffer, MethodOverride, OpenOptions, Pending, Provider, RegisteredBuf,
+    Session, Transferred, Url, WaitPolicy,
+};
+
+use crate::cli::{Poll, Transport};
+use crate::clock::{Laps, nanoseconds};
+use crate::load::{Budget, FILE_BYTES, Load, Offsets, Work, compute};
+use crate::record::{Method, Op};
+use crate::stats::Samples;
+use crate::subject::Subject;
+use crate::subject::server::Server;
+
+/// Credits asked for where the queue depth needs no more.
+const CREDITS_MIN: u16 = 64;
+/// Inline payload that this side is ready for: as much as any server may offer, so that the server's limit counts.
+const INLINE_MAX: u32 = 64 << 10;
+
+/// Where a file is, and how it is reached.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Address of the export, such as `dafs+tcp://127.0.0.1:41731/data`.
+    pub address: String,
+    /// The transport that it means.
+    pub transport: Transport,
+    /// Name of the file in the export's root.
+    pub file: String,
+    /// How the client waits.
+    pub poll: Poll,
+}
+
+/// Sessions with one server: the method is a setting of a session, so each method has its own.
+pub struct Dafs {
+    target: Target,
+    links: Vec<Link>,
+    // Last, so that sessions end before their server does.
+    server: Option<Server>,
+}
+
+/// One session.
+struct Link {
+    setup: Setup,
+    session: Session,
+    file: File,
+    inline_max: [u32; 2],
+}
+
+/// What makes a session different from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Setup {
+    method: Method,
+    progress_thread: bool,
+    credits: u16,
+}
+
+impl Dafs {
+    /// A subject on `target`, whose `server`, if it is ours, lives as long. The file must be there.
+    pub fn connect(target: Target, server: Option<Server>) -> anyhow::Result<Self> {
+        let mut dafs = Self { target, links: Vec::new(), server };
+        dafs.link(Setup { method: Method::Auto, progress_thread: false, credits: CREDITS_MIN })?;
+        Ok(dafs)
+    }
+
+    /// Creates the file on a server that is not ours, and fills it.
+    pub fn write_data(&self) -> anyhow::Result<()> {
+        let link = self.links.first().context("no session")?;
+        let block: Vec<u8> = (0..1usize << 20).map(|index| (index % 251).to_le_bytes()[0]).collect();
+        for offset in (0..FILE_BYTES).step_by(block.len()) {
+            link.file.write_all_at(&block, offset)?;
+        }
+        Ok(link.file.commit()?)
+    }
+
+    /// The session for `setup`, made when first needed.
+    fn link(&mut self, setup: Setup) -> anyhow::Result<&Link> {
+        let place = match self.links.iter().position(|link| link.setup == setup) {
+            Some(place) => place,
+            None => {
+                let link = Link::open(&self.target, setup)
+                    .with_context(|| format!("cannot reach {}", self.target.address))?;
+                self.links.push(link);
+                self.links.len() - 1
+            }
+        };
+        Ok(&self.links[place])
+    }
+
+    fn setup(&self, load: &Load) -> Setup {
+        // Over shared memory the server finishes operations by itself; a byte stream needs somebody to read it.
+        let progress_thread = load.compute_ns > 0 && self.target.transport == Transport::Tcp;
+        let credits = u16::try_from(load.queue_depth).unwrap_or(u16::MAX).max(CREDITS_MIN);
+        Setup { method: load.method, progress_thread, credits }
+    }
+}
+
+impl Link {
+    fn open(target: &Target, setup: Setup) -> anyhow::Result<Self> {
+        let config = Config {
+            wait: match target.poll {
+                Poll::Event => WaitPolicy::Event,
+                Poll::Busy => WaitPolicy::Busy,
+                Poll::Adaptive => WaitPolicy::Adaptive,
+            },
+            credits: setup.credits,
+            client_name: Some("dafs-bench".to_owned()),
+            method: match setup.method {
+                Method::Auto => MethodOverride::Auto,
+                Method::Inline => MethodOverride::Inline,
+                Method::Direct => MethodOverride::Direct,
+            },
+            inline_max: INLINE_MAX,
+            background: if setup.progress_thread { Background::Progress } else { Background::KeepAlive },
+            ..Config::default()
+        };
+        let url = Url::parse(target.address.as_ref())?;
+        let session = Session::connect_url(&url, &config)?;
+        let provider = match target.transport {
+            Transport::Tcp => Provider::Tcp,
+            Transport::Shm => Provider::Shm,
+        };
+        ensure!(
+            session.provider() == provider,
+            "the session took {:?}, not {provider:?}",
+            session.provider()
+        );
+        let Some(export) = &url.export else { bail!("{} names no export", target.address) };
+        let export = std::str::from_utf8(export).context("the export's name is not UTF-8")?;
+        let export = session.mount(export)?;
+        let file = export.open_with(&target.file, OpenOptions::new().read(true).write(true).create(true))?;
+        let agreed = session.agreed();
+        Ok(Self { setup, session, file, inline_max: [agreed.read_inline_max, agreed.write_inline_max] })
+    }
+
+    fn ping_each(&self, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        repeat(budget, samples, || Ok(self.session.ping().map(drop)?))
+    }
+
+    /// One operation after the other through the blocking calls.
+    fn run_each(&self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        let mut offsets = load.offsets();
+        let wanted = load.bytes;
+        if load.registered {
+            let mut buffer = self.buffer(wanted)?;
+            repeat(budget, samples, || {
+                let offset = offsets.advance();
+                let moved = match load.op {
+                    Op::Write => self.file.write_buf_at(&buffer, offset)?,
+                    Op::Read | Op::Ping | Op::Copy => self.file.read_buf_at(&mut buffer, offset)?,
+                };
+                whole(moved, wanted)
+            })
+        } else {
+            let mut buffer = vec![0x5a; wanted];
+            repeat(budget, samples, || {
+                let offset = offsets.advance();
+                let moved = match load.op {
+                    Op::Write => self.file.write_at(&buffer, offset)?,
+                    Op::Read | Op::Ping | Op::Copy => self.file.read_at(&mut buffer, offset)?,
+                };
+                whole(moved, wanted)
+            })
+        }
+    }
+
+    /// Many in flight, collected in the order of their submission.
+    fn run_many(&self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        if load.registered {
+            let buffers =
+                (0..load.queue_depth).map(|_| self.buffer(load.bytes)).collect::<Result<Vec<_>, _>>()?;
+            self.pipeline(load, buffers, budget, samples)
+        } else {
+            let buffers = (0..load.queue_depth).map(|_| vec![0x5a; load.bytes]).collect();
+            self.pipeline(load, buffers, budget, samples)
+        }
+    }
+
+    fn pipeline<B: IoBuffer>(
+        &self,
+        load: &Load,
+        buffers: Vec<B>,
+        budget: Budget,
+        samples: &mut Samples,
+    ) -> anyhow::Result<Work> {
+        let mut offsets = load.offsets();
+        let mut in_flight = VecDeque::with_capacity(buffers.len());
+        let deadline = budget.start();
+        for buffer in buffers {
+            in_flight.push_back((Instant::now(), self.submit(load, buffer, &mut offsets)));
+        }
+        let mut ops = 0;
+        let mut now = deadline.start;
+        while let Some((start, pending)) = in_flight.pop_front() {
+            if load.compute_ns > 0 {
+                // Computing means not calling in: what was queued must be on its way before.
+                self.session.flush();
+                compute(load.compute_ns);
+            }
+            let (moved, buffer) = pending.wait().into_result()?;
+            whole(moved, load.bytes)?;
+            now = Instant::now();
+            samples.record(nanoseconds(start, now));
+            ops += 1;
+            if !deadline.over(now, ops) {
+                in_flight.push_back((now, self.submit(load, buffer, &mut offsets)));
+            }
+        }
+        Ok(Work { ops, elapsed: now - deadline.start })
+    }
+
+    #[inline]
+    fn submit<B: IoBuffer>(&self, load: &Load, buffer: B, offsets: &mut Offsets) -> Pending<Transferred<B>> {
+        let offset = offsets.advance();
+        match load.op {
+            Op::Write => self.file.submit_write_at(buffer, offset),
+            Op::Read | Op::Ping | Op::Copy => self.file.submit_read_at(buffer, offset),
+        }
+    }
+
+    /// Registered memory, touched, so that no page of it is new to either side.
+    fn buffer(&self, bytes: usize) -> dafs_client::Result<RegisteredBuf> {
+        let mut buffer = self.session.buffer(bytes)?;
+        buffer.fill(0x5a);
+        Ok(buffer)
+    }
+}
+
+impl Subject for Dafs {
+    fn transport(&self) -> &str {
+        self.target.transport.name()
+    }
+
+    fn spins(&self) -> bool {
+        self.target.poll == Poll::Busy
+    }
+
+    fn supports(&self, load: &Load) -> bool {
+        let inline_max = self.links.first().map_or([0, 0], |link| link.inline_max);
+        match (load.method, load.op) {
+            (_, Op::Ping) => true,
+            // More than one message carries would be another method: several requests.
+            (Method::Inline, Op::Read) => load.bytes <= inline_max[0] as usize,
+            (Method::Inline, Op::Write) => load.bytes <= inline_max[1] as usize,
+            (_, Op::Copy) => false,
+            _ => true,
+        }
+    }
+
+    fn has_methods(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        let link = self.link(self.setup(load))?;
+        if load.op == Op::Ping {
+            link.ping_each(budget, samples)
+        } else if load.queue_depth == 1 && load.compute_ns == 0 {
+            link.run_each(load, budget, samples)
+        } else {
+            link.run_many(load, budget, samples)
+        }
+    }
+
+    fn exported_threshold(&self, op: Op, registered: bool) -> Option<u64> {
+        let link = self.links.first()?;
+        let crossovers = link.session.agreed().thresholds.crossovers;
+        let (crossover, inline_max) = match (op, registered) {
+            (Op::Write, true) => (crossovers.write_registered, link.inline_max[1]),
+            (Op::Write, false) => (crossovers.write_unregistered, link.inline_max[1]),
+            (_, true) => (crossovers.read_registered, link.inline_max[0]),
+            (_, false) => (crossovers.read_unregistered, link.inline_max[0]),
+        };
+        // Beyond the hard limit the session takes Direct, whatever the crossover says.
+        Some(u64::from(crossover).min(u64::from(inline_max) + 1))
+    }
+
+    fn rest(&mut self) -> anyhow::Result<()> {
+        match &self.server {
+            Some(server) if self.spins() => server.pause(),
+            _ => Ok(()),
+        }
+    }
+
+    fn wake(&mut self) -> anyhow::Result<()> {
+        match &self.server {
+            Some(server) if self.spins() => server.resume(),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn repeat(
+    budget: Budget,
+    samples: &mut Samples,
+    mut step: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Work> {
+    let mut ops = 0;
+    let deadline = budget.start();
+    let mut laps = Laps::start();
+    loop {
+        step()?;
+        let (ns, now) = laps.lap();
+        samples.record(ns);
+        ops += 1;
+        if deadline.over(now, ops) {
+            return Ok(Work { ops, elapsed: now - deadline.start });
+        }
+    }
+}
+
+#[inline]
+fn whole(moved: usize, wanted: usize) -> anyhow::Result<()> {
+    if moved != wanted {
+        bail!("dafs moved {moved} of {wanted} bytes");
+    }
+    Ok(())
+}
