@@ -190,7 +190,7 @@ impl ShmListener {
                 let stage = self.welcome(socket, &message)?;
                 // The place that was just vacated, so that the token stays right.
                 let started = handshake.started;
-                let place = self.handshakes.insert(Handshake { stage: stage, started });
+                let place = self.handshakes.insert(Handshake { stage, started });
                 debug_assert_eq!(place, index);
                 Ok(())
             }
