@@ -10,7 +10,8 @@ use dafs_proto::wire::{OpenFlags, Status};
 use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Wake};
 use super::posix::{Attempt, Outcome, PosixExport, Task};
-use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
+use super::uring::{Ended, Ring};
+use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
 
 /// An export to be served.
 #[derive(Clone, Debug)]
@@ -125,6 +126,9 @@ type Finished = (OpToken, ExportId, Result<Outcome, Status>);
 struct Waiting {
     pool: Pool<Finished>,
     wake: Arc<Wake>,
+    /// For reads and writes; the pool does them where there is none.
+    ring: Option<Ring>,
+    ended: Vec<Ended>,
 }
 
 impl Exports {
@@ -200,7 +204,29 @@ fn verifier(config: &StorageConfig, id: ExportId) -> Result<u64, StorageError> {
 impl Waiting {
     fn new(config: &StorageConfig) -> Result<Self, StorageError> {
         let wake = Arc::new(Wake::new().map_err(StorageError::System)?);
-        Ok(Self { pool: Pool::new(config.pool_threads, Arc::clone(&wake)), wake })
+        let ring = match config.engine {
+            Engine::Pool => None,
+            Engine::Uring => {
+                Some(Ring::new(config.ring_entries).map_err(|error| StorageError::Uring { error })?)
+            }
+            Engine::Auto => Ring::new(config.ring_entries)
+                .inspect_err(|error| tracing::info!(%error, "no io_uring: threads read and write"))
+                .ok(),
+        };
+        let pool = Pool::new(config.pool_threads, Arc::clone(&wake));
+        Ok(Self { pool, wake, ring, ended: Vec::new() })
+    }
+
+    /// A read or write: in the ring where there is one.
+    fn transfer(&mut self, token: OpToken, export: ExportId, task: Task) -> Submitted {
+        let Some(ring) = &mut self.ring else { return self.submit(token, export, task) };
+        match task.into_transfer() {
+            Ok(transfer) => {
+                ring.submit(token, transfer);
+                Submitted::Pending
+            }
+            Err(task) => self.submit(token, export, task),
+        }
     }
 
     fn submit(&mut self, token: OpToken, export: ExportId, task: Task) -> Submitted {
@@ -268,8 +294,8 @@ impl Storage for Exports {
     }
 
     fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
-        match &self.backend(node.export)?.backend {
-            Backend::Posix(_) => None,
+        match &mut self.backend(node.export)?.backend {
+            Backend::Posix(posix) => posix.map(node, offset, len),
             Backend::Mem(mem) => mem.map(node, offset, len),
         }
     }
@@ -289,9 +315,8 @@ impl Storage for Exports {
             Backend::Mem(mem) => Submitted::Done(mem.run(identity, op)),
             Backend::Posix(posix) => match (posix.attempt(identity, op), &mut self.waiting) {
                 (Attempt::Done(result), _) => Submitted::Done(result),
-                (Attempt::Job(task) | Attempt::Data(task), Some(waiting)) => {
-                    waiting.submit(token, first.export, task)
-                }
+                (Attempt::Job(task), Some(waiting)) => waiting.submit(token, first.export, task),
+                (Attempt::Data(task), Some(waiting)) => waiting.transfer(token, first.export, task),
                 (_, None) => Submitted::Done(Err(Status::NOT_SUPPORTED)),
             },
         }
@@ -300,11 +325,20 @@ impl Storage for Exports {
     fn flush(&mut self) {
         if let Some(waiting) = &mut self.waiting {
             waiting.pool.flush();
+            if let Some(ring) = &mut waiting.ring {
+                ring.flush();
+            }
         }
     }
 
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         let Some(waiting) = &mut self.waiting else { return };
+        if let Some(ring) = &mut waiting.ring {
+            ring.poll(&mut waiting.ended);
+            done.extend(
+                waiting.ended.drain(..).map(|Ended { token, result }| (token, result.map(FsReply::Count))),
+            );
+        }
         waiting.wake.lower();
         waiting.pool.poll(&mut self.finished);
         for (token, export, result) in self.finished.drain(..) {
@@ -317,19 +351,26 @@ impl Storage for Exports {
     }
 
     fn pending(&self) -> usize {
-        self.waiting.as_ref().map_or(0, |waiting| waiting.pool.pending())
+        self.waiting
+            .as_ref()
+            .map_or(0, |waiting| waiting.pool.pending() + waiting.ring.as_ref().map_or(0, Ring::pending))
     }
 
     fn close(&mut self, node: NodeId) {
         let Some(export) = self.exports.get_mut(usize::from(node.export.0)) else { return };
         match &mut export.backend {
-            Backend::Posix(posix) => drop(posix.close(node)),
+            Backend::Posix(posix) => {
+                if let (Some(slow), Some(waiting)) = (posix.close(node), &mut self.waiting) {
+                    waiting.pool.dispose(slow);
+                }
+            }
             Backend::Mem(mem) => mem.close(node),
         }
     }
 
     fn event_fds(&self) -> Vec<RawFd> {
-        self.waiting.iter().map(|waiting| waiting.wake.raw_fd()).collect()
+        let Some(waiting) = &self.waiting else { return Vec::new() };
+        std::iter::once(waiting.wake.raw_fd()).chain(waiting.ring.as_ref().map(Ring::raw_fd)).collect()
     }
 
     fn verifier(&self, export: ExportId) -> u64 {

@@ -12,6 +12,7 @@ mod pool;
 mod posix;
 #[cfg(test)]
 mod tests;
+mod uring;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

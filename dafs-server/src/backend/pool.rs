@@ -70,7 +70,12 @@ impl AsFd for Wake {
     }
 }
 
-type Job<T> = Box<dyn FnOnce() -> T + Send>;
+type Work<T> = Box<dyn FnOnce() -> T + Send>;
+
+enum Job<T> {
+    Work(Work<T>),
+    Dispose(Box<dyn Send>),
+}
 
 /// A fixed number of threads, a bounded queue, results for one collector.
 pub(super) struct Pool<T: Send + 'static> {
@@ -112,7 +117,7 @@ impl<T: Send + 'static> Pool<T> {
     }
 
     /// Takes a job, to be started with the next [`Pool::flush`]; `Err` when full, or no thread can be started.
-    pub(super) fn submit(&mut self, job: Job<T>) -> Result<(), ()> {
+    pub(super) fn submit(&mut self, work: Work<T>) -> Result<(), ()> {
         if self.pending_count >= JOBS_MAX {
             return Err(());
         }
@@ -122,9 +127,21 @@ impl<T: Send + 'static> Pool<T> {
         if self.threads.is_empty() {
             return Err(());
         }
-        self.staged.push(job);
+        self.staged.push(Job::Work(work));
         self.pending_count += 1;
         Ok(())
+    }
+
+    /// Drops a value on a thread, without a result. Here and now when there is no thread.
+    pub(super) fn dispose(&mut self, value: impl Send + 'static) {
+        if self.threads.is_empty() {
+            self.start_thread();
+        }
+        if self.threads.is_empty() || self.staged.len() >= JOBS_MAX {
+            drop(value);
+        } else {
+            self.staged.push(Job::Dispose(Box::new(value)));
+        }
     }
 
     /// Starts what was submitted.
@@ -186,9 +203,14 @@ fn run<T>(shared: &Shared<T>) {
     loop {
         if let Some(job) = queue.jobs.pop_front() {
             drop(queue);
-            let result = job();
-            lock(&shared.done).push(result);
-            shared.wake.raise();
+            match job {
+                Job::Work(work) => {
+                    let result = work();
+                    lock(&shared.done).push(result);
+                    shared.wake.raise();
+                }
+                Job::Dispose(value) => drop(value),
+            }
             queue = lock(&shared.queue);
         } else if queue.closing {
             return;

@@ -154,11 +154,11 @@ impl MemExport {
         check_open_flags(flags)?;
         let create = flags.contains(OpenFlags::CREATE);
         let exclusive = flags.contains(OpenFlags::EXCLUSIVE);
+        let follow = !flags.contains(OpenFlags::NO_FOLLOW) && !exclusive;
+        let found = self.tree.walk(self.node(at.node)?.ino, &at.path, follow, identity)?;
         if create && at.path.last() == Some(&b'/') {
             return Err(Status::IS_DIRECTORY);
         }
-        let follow = !flags.contains(OpenFlags::NO_FOLLOW) && !exclusive;
-        let found = self.tree.walk(self.node(at.node)?.ino, &at.path, follow, identity)?;
         let ino = match (found.ino, found.place) {
             (Some(_), _) if exclusive => return Err(Status::EXISTS),
             (Some(ino), _) => ino,

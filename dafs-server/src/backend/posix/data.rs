@@ -14,10 +14,10 @@ use smallvec::SmallVec;
 use super::super::paths::{OFFSET_MAX, check_len, check_read_range, check_write_range};
 use super::super::pool::lock;
 use super::super::{FsOp, FsReply, NowError};
-use super::Node;
 use super::namespace::sync_name;
 use super::resolve::Scope;
 use super::sys::{self, CPath, Errno};
+use super::{Node, Shared};
 
 /// Unit of the page cache, bytes.
 const PAGE_SIZE: u64 = 4096;
@@ -44,7 +44,7 @@ pub(in crate::backend) fn advance(segments: &mut [libc::iovec], mut first: usize
     first
 }
 
-fn total(segments: &[libc::iovec]) -> usize {
+pub(super) fn total(segments: &[libc::iovec]) -> usize {
     segments.iter().map(|segment| segment.iov_len).sum()
 }
 
@@ -397,12 +397,16 @@ pub(super) fn sync_fd(scope: &Scope<'_>, fd: BorrowedFd<'_>, data_only: bool) ->
     result
 }
 
-/// After a failed write-back, unstable data of any file may be gone: the verifier changes, so that clients send it again.
 fn note_write_back<T>(scope: &Scope<'_>, stability: Stability, result: &Result<T, Status>) {
+    note_lost(scope.shared, stability, result);
+}
+
+/// After a failed write-back, unstable data of any file may be gone: the verifier changes, so that clients send it again.
+pub(super) fn note_lost<T>(shared: &Shared, stability: Stability, result: &Result<T, Status>) {
     if stability != Stability::Unstable
         && matches!(result, Err(Status::IO | Status::NO_SPACE | Status::QUOTA))
     {
-        scope.shared.verifier.fetch_add(1, Ordering::AcqRel);
+        shared.verifier.fetch_add(1, Ordering::AcqRel);
         tracing::error!("the storage failed to write data back; clients are told by a changed verifier");
     }
 }

@@ -6,10 +6,12 @@
 mod class;
 mod data;
 mod identity;
+mod map;
 mod namespace;
 mod readdir;
 mod resolve;
 pub(super) mod sys;
+mod transfer;
 mod xattr;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +19,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dafs_proto::transport::Span;
+use dafs_proto::transport::{MemoryRef, Span};
 use dafs_proto::wire::{Attributes, FileKind, Status};
 
 use super::nodes::NodeTable;
@@ -25,7 +27,9 @@ use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, S
 use class::{Classes, FsClass};
 use data::{Inodes, Throttle};
 use identity::Identities;
+use map::Windows;
 pub(super) use resolve::Where;
+pub(super) use transfer::{Transfer, TransferNext};
 
 /// What all threads know of an export.
 pub(super) struct Shared {
@@ -49,6 +53,8 @@ pub(super) struct Node {
     class: Arc<FsClass>,
     /// Data access was asked for: `fd` is more than a name.
     opened: bool,
+    /// Data may be read.
+    readable: bool,
     /// Opened with the wish to create: its name is made durable with the first full commit.
     name_unsynced: AtomicBool,
     /// Held while the descriptor's own position is in use (directories, appends).
@@ -165,6 +171,7 @@ pub(super) struct PosixExport {
     shared: Arc<Shared>,
     nodes: NodeTable<Arc<Node>>,
     throttle: Throttle,
+    windows: Windows,
 }
 
 impl PosixExport {
@@ -198,6 +205,7 @@ impl PosixExport {
             class,
             // As whom it was opened decides nothing for clients.
             opened: false,
+            readable: false,
             name_unsynced: AtomicBool::new(false),
             position: Mutex::new(()),
         });
@@ -210,7 +218,12 @@ impl PosixExport {
             direct_io: config.direct_io,
             direct_io_noted: AtomicBool::new(false),
         };
-        Ok(Self { shared: Arc::new(shared), nodes: NodeTable::new(id, root), throttle: Throttle::default() })
+        Ok(Self {
+            shared: Arc::new(shared),
+            nodes: NodeTable::new(id, root),
+            throttle: Throttle::default(),
+            windows: Windows::default(),
+        })
     }
 
     /// The export's root.
@@ -247,6 +260,11 @@ impl PosixExport {
             Some(node) => data::write_now(node, &mut self.throttle, offset, from),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
+    }
+
+    /// See [`super::Storage::map`].
+    pub(super) fn map(&mut self, id: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
+        self.windows.map(id, self.nodes.get(id)?, offset, len)
     }
 
     /// Does the operation if that needs no waiting.
@@ -302,8 +320,11 @@ impl PosixExport {
     }
 
     /// Takes a node out of the table. What it gives back may take long to drop (the last name of a large file is gone): not on the loop.
-    pub(super) fn close(&mut self, node: NodeId) -> Option<Arc<Node>> {
-        let node = self.nodes.remove(node)?;
+    pub(super) fn close(&mut self, id: NodeId) -> Option<Arc<Node>> {
+        let node = self.nodes.remove(id)?;
+        if node.readable {
+            self.windows.close(id);
+        }
         let slow = node.kind == FileKind::File
             && node.opened
             && !node.class.memory

@@ -126,6 +126,7 @@ impl Scope<'_> {
             ino: attributes.file_id,
             class,
             opened,
+            readable: false,
             name_unsynced: AtomicBool::new(false),
             position: Mutex::new(()),
         }
@@ -160,6 +161,7 @@ fn open(
         None
     };
     let mut node = scope.node(fd, &attributes, true);
+    node.readable = flags.contains(OpenFlags::READ);
     node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
     if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {
         let buffered = std::mem::replace(&mut node.fd, direct_fd);

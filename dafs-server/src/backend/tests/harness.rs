@@ -27,6 +27,11 @@ pub(super) enum Kind {
 
 pub(super) fn kinds() -> Vec<Kind> {
     let mut kinds = vec![Kind::Disk(Engine::Pool), Kind::Direct(Engine::Pool), Kind::Mem];
+    if uring_available() {
+        kinds.extend([Kind::Disk(Engine::Uring), Kind::Direct(Engine::Uring)]);
+    } else {
+        eprintln!("not run: io_uring (the kernel has none, or forbids it)");
+    }
     if PathBuf::from("/dev/shm").is_dir() {
         kinds.push(Kind::Tmpfs);
     }
@@ -49,6 +54,14 @@ impl Fixture {
     }
 
     pub(super) fn with(kind: Kind, change: impl FnOnce(&mut ExportConfig), config: &StorageConfig) -> Self {
+        Self::try_with(kind, change, config).unwrap()
+    }
+
+    fn try_with(
+        kind: Kind,
+        change: impl FnOnce(&mut ExportConfig),
+        config: &StorageConfig,
+    ) -> Result<Self, StorageError> {
         let mut config = config.clone();
         let directory = match kind {
             Kind::Disk(engine) | Kind::Direct(engine) => {
@@ -73,9 +86,9 @@ impl Fixture {
             direct_io: matches!(kind, Kind::Direct(_)),
         };
         change(&mut export);
-        let storage = Exports::new(vec![export], &config).unwrap();
+        let storage = Exports::new(vec![export], &config)?;
         let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
-        Self { storage, identity, directory, next: 0, finished: HashMap::new() }
+        Ok(Self { storage, identity, directory, next: 0, finished: HashMap::new() })
     }
 
     pub(super) fn root(&self) -> NodeId {
@@ -279,10 +292,14 @@ pub(super) fn memory_of(bytes: &[u8]) -> MemoryRef {
 }
 
 #[allow(unsafe_code, reason = "poll")]
-fn wait_readable(fds: &[std::os::fd::RawFd]) {
+fn wait_readable(fds: &[RawFd]) {
     let mut polled: Vec<libc::pollfd> =
         fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
     assert!(!polled.is_empty(), "an operation is pending with nothing to wait for");
     // SAFETY: the list is as long as said.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+}
+
+fn uring_available() -> bool {
+    Fixture::try_with(Kind::Disk(Engine::Uring), |_| {}, &StorageConfig::default()).is_ok()
 }

@@ -1,4 +1,5 @@
 //! One suite of semantics for every backend and engine.
 
+mod confinement;
 mod harness;
 mod semantics;

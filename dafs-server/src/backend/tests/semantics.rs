@@ -69,3 +69,110 @@ fn directory_made_lists_what_is_in_it() {
         assert_eq!(f.remove("d", true), Err(Status::NOT_EMPTY));
     });
 }
+
+#[test]
+fn open_with_contradicting_flags_is_invalid() {
+    each(|f| {
+        for flags in [
+            OpenFlags::empty(),
+            OpenFlags::READ | OpenFlags::TRUNCATE,
+            RW | OpenFlags::EXCLUSIVE,
+            RWC | OpenFlags::DIRECTORY,
+        ] {
+            assert_eq!(f.open("a", flags), Err(Status::INVALID), "{flags:?}");
+        }
+        assert_eq!(f.open("a", RW), Err(Status::NOT_FOUND));
+        f.open("a", RWC | OpenFlags::EXCLUSIVE).unwrap();
+        assert_eq!(f.open("a", RWC | OpenFlags::EXCLUSIVE), Err(Status::EXISTS));
+        assert_eq!(f.open("a", OpenFlags::READ | OpenFlags::DIRECTORY), Err(Status::NOT_DIRECTORY));
+        f.mkdir("d").unwrap();
+        assert_eq!(f.open("d", RW), Err(Status::IS_DIRECTORY));
+        assert_eq!(f.open("d", RWC), Err(Status::IS_DIRECTORY));
+        f.symlink("a", "l").unwrap();
+        assert_eq!(f.open("l", RW | OpenFlags::NO_FOLLOW), Err(Status::LOOP));
+        f.symlink("loop", "loop").unwrap();
+        assert_eq!(f.open("loop", RW), Err(Status::LOOP));
+        let reader = f.open("a", OpenFlags::READ).unwrap();
+        assert_eq!(f.write(reader, 0, b"x"), Err(Status::BAD_HANDLE));
+        let writer = f.open("a", OpenFlags::WRITE).unwrap();
+        assert_eq!(f.read(writer, 0, 1), Err(Status::BAD_HANDLE));
+        let path = f.lookup("a").unwrap();
+        assert_eq!(f.read(path, 0, 1), Err(Status::BAD_HANDLE));
+        assert_eq!(f.write(path, 0, b"x"), Err(Status::BAD_HANDLE));
+        assert!(matches!(f.run(FsOp::Truncate { node: path, size: 0 }), Err(Status::BAD_HANDLE)));
+    });
+}
+
+#[test]
+fn append_of_several_nodes_keeps_every_piece_whole() {
+    each(|f| {
+        let nodes: Vec<NodeId> = (0..4).map(|_| f.open("log", RWC).unwrap()).collect();
+        let piece = |n: usize| vec![b'a' + (n % 26) as u8; 100 + n * 37];
+        let tokens: Vec<(usize, u64)> = (0..100)
+            .map(|n| {
+                let from = piece(n).chunks(64).map(memory_of).collect();
+                let op = FsOp::Append { node: nodes[n % 4], from, stability: Stability::Unstable };
+                (n, f.start(op))
+            })
+            .collect();
+        let mut end = 0;
+        for (n, token) in tokens {
+            let Ok(FsReply::Appended(offset, count)) = f.finish(token) else { panic!("append {n}") };
+            assert_eq!(count, piece(n).len());
+            assert_eq!(f.read(nodes[0], offset, count).unwrap(), piece(n), "append {n} at {offset}");
+            end += count as u64;
+        }
+        assert_eq!(f.stat("log").unwrap().size, end);
+        assert_eq!(f.append(nodes[0], b""), Ok((end, 0)));
+    });
+}
+
+#[test]
+fn hole_punched_and_sought_stays_a_hole() {
+    const CHUNK: u64 = 64 * 1024;
+    each(|f| {
+        let node = f.open("sparse", RWC).unwrap();
+        let data = vec![7u8; CHUNK as usize];
+        f.write(node, 4 * CHUNK, &data).unwrap();
+        f.write_submitted(node, 8 * CHUNK, &[&data], Stability::DataSync).unwrap();
+        let seek = |f: &mut Fixture, offset, what| match f.run(FsOp::Seek { node, offset, what }) {
+            Ok(FsReply::Offset(at)) => Ok(at),
+            Err(status) => Err(status),
+            other => panic!("{other:?}"),
+        };
+        use dafs_proto::wire::SeekWhat::{Data, Hole};
+        assert_eq!(seek(f, 0, Data), Ok(4 * CHUNK));
+        assert_eq!(seek(f, 4 * CHUNK, Hole), Ok(5 * CHUNK));
+        assert_eq!(seek(f, 5 * CHUNK, Data), Ok(8 * CHUNK));
+        assert_eq!(seek(f, 8 * CHUNK, Hole), Ok(9 * CHUNK), "the end of the file is a hole");
+        assert_eq!(seek(f, 9 * CHUNK, Data), Err(Status::NO_DEVICE));
+        assert_eq!(f.read(node, 5 * CHUNK, 10).unwrap(), [0; 10]);
+        assert!(f.stat("sparse").unwrap().allocated <= 3 * CHUNK);
+        f.run(FsOp::Punch { node, offset: 4 * CHUNK, len: CHUNK }).unwrap();
+        assert_eq!(seek(f, 0, Data), Ok(8 * CHUNK));
+        assert_eq!(f.stat("sparse").unwrap().size, 9 * CHUNK, "the size stays");
+        f.run(FsOp::Allocate { node, offset: 9 * CHUNK, len: CHUNK }).unwrap();
+        assert_eq!(f.stat("sparse").unwrap().size, 10 * CHUNK);
+        f.run(FsOp::Truncate { node, size: 8 * CHUNK + 5 }).unwrap();
+        f.run(FsOp::Truncate { node, size: 10 * CHUNK }).unwrap();
+        assert_eq!(f.read(node, 8 * CHUNK, 10).unwrap(), [7, 7, 7, 7, 7, 0, 0, 0, 0, 0]);
+        assert!(matches!(f.run(FsOp::Punch { node, offset: 0, len: 0 }), Err(Status::INVALID)));
+    });
+}
+
+#[test]
+fn window_mapped_shows_the_file() {
+    each(|f| {
+        let node = f.open("a", RWC).unwrap();
+        let data: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
+        f.write(node, 0, &data).unwrap();
+        assert_eq!(f.read(node, 0, data.len()).unwrap(), data);
+        for (offset, len) in [(0, 40_000), (65_536, 65_536), (150_000, 100_000)] {
+            let Some(window) = f.storage.map(node, offset, len) else { continue };
+            let end = (offset as usize + len).min(data.len());
+            // Nobody truncates the file here, so it does not fault.
+            assert_eq!(window.span().to_vec(), data[offset as usize..end]);
+        }
+        assert!(f.storage.map(node, 300_000, 65_536).is_none(), "nothing after the end");
+    });
+}

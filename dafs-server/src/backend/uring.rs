@@ -1,0 +1,159 @@
+//! Reads and writes that wait, in io_uring.
+#![allow(unsafe_code, reason = "entries of the ring point at memory that the operations own")]
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+use dafs_proto::transport::OpToken;
+use dafs_proto::wire::Status;
+use io_uring::{IoUring, opcode, types};
+use slab::Slab;
+
+use super::pool::Wake;
+use super::posix::{Transfer, TransferNext};
+
+/// Reads and writes of all posix exports.
+pub(super) struct Ring {
+    // Before `transfers`: dropping it waits for nothing, so `Drop` empties it first.
+    ring: IoUring,
+    wake: Wake,
+    /// In the kernel or queued; the key is the entry's user data.
+    transfers: Slab<InRing>,
+    /// To be pushed: the submission queue was full, or they were just submitted.
+    queued: VecDeque<usize>,
+    /// Entries in the kernel. Invariant: <= `in_kernel_max`, so that completions never overflow.
+    in_kernel: usize,
+    in_kernel_max: usize,
+}
+
+struct InRing {
+    token: OpToken,
+    transfer: Transfer,
+}
+
+/// A transfer that has ended.
+pub(super) struct Ended {
+    pub(super) token: OpToken,
+    pub(super) result: Result<usize, Status>,
+}
+
+impl Ring {
+    /// Sets the ring up; fails where the kernel has none, or forbids it.
+    pub(super) fn new(entries: u32) -> std::io::Result<Self> {
+        let entries = entries.clamp(8, 4096).next_power_of_two();
+        let ring = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(entries)?;
+        let wake = Wake::new()?;
+        ring.submitter().register_eventfd(wake.raw_fd())?;
+        Ok(Self {
+            ring,
+            wake,
+            transfers: Slab::new(),
+            queued: VecDeque::new(),
+            in_kernel: 0,
+            in_kernel_max: entries as usize,
+        })
+    }
+
+    /// Takes a transfer, to be started with the next flush.
+    pub(super) fn submit(&mut self, token: OpToken, transfer: Transfer) {
+        let key = self.transfers.insert(InRing { token, transfer });
+        self.queued.push_back(key);
+    }
+
+    /// Hands what is queued to the kernel, as far as it has room.
+    pub(super) fn flush(&mut self) {
+        let mut pushed = false;
+        while self.in_kernel < self.in_kernel_max {
+            let Some(key) = self.queued.pop_front() else { break };
+            let Some(slot) = self.transfers.get_mut(key) else { continue };
+            let entry = slot.transfer.entry().user_data(key as u64);
+            // SAFETY: descriptor and segments belong to the transfer, which stays in the slab until its completion; the segments are on the heap and do not move.
+            if unsafe { self.ring.submission().push(&entry) }.is_err() {
+                self.queued.push_front(key);
+                break;
+            }
+            self.in_kernel += 1;
+            pushed = true;
+        }
+        if pushed && let Err(error) = self.ring.submit() {
+            // EAGAIN, EBUSY: the entries stay in the ring for the next call.
+            tracing::debug!(%error, "io_uring took no entries for now");
+        }
+    }
+
+    /// Collects ended transfers; those with more to do are continued.
+    pub(super) fn poll(&mut self, ended: &mut Vec<Ended>) {
+        if self.in_kernel == 0 {
+            return;
+        }
+        if self.ring.submission().taskrun() || !self.ring.submission().is_empty() {
+            let _ = self.ring.submit();
+        }
+        let mut completed = 0;
+        let Self { ring, transfers, queued, .. } = self;
+        for completion in ring.completion() {
+            completed += 1;
+            let key = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
+            let Some(slot) = transfers.get_mut(key) else { continue };
+            match slot.transfer.complete(completion.result()) {
+                TransferNext::Continue => queued.push_back(key),
+                TransferNext::End(result) => {
+                    let token = transfers.remove(key).token;
+                    ended.push(Ended { token, result });
+                }
+            }
+        }
+        if completed > 0 {
+            self.in_kernel -= completed;
+            self.wake.drain();
+            self.flush();
+        }
+    }
+
+    /// Transfers not yet collected.
+    pub(super) fn pending(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// What becomes readable with completions.
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.wake.raw_fd()
+    }
+}
+
+impl Drop for Ring {
+    /// The kernel may still write into the transfers' memory: wait for it.
+    fn drop(&mut self) {
+        self.queued.clear();
+        while self.in_kernel > 0 {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+                Err(error) => {
+                    tracing::error!(%error, "cannot wait for io_uring; its memory is left to it");
+                    std::mem::forget(std::mem::take(&mut self.transfers));
+                    return;
+                }
+            }
+            let completed = self.ring.completion().count();
+            self.in_kernel -= completed;
+        }
+    }
+}
+
+/// An entry that reads or writes `segments` at `offset`.
+pub(super) fn entry(
+    fd: RawFd,
+    write: bool,
+    segments: &[libc::iovec],
+    offset: u64,
+    flags: i32,
+) -> io_uring::squeue::Entry {
+    let fd = types::Fd(fd);
+    let count = u32::try_from(segments.len().min(super::posix::sys::IOV_MAX)).unwrap_or(0);
+    if write {
+        opcode::Writev::new(fd, segments.as_ptr(), count).offset(offset).rw_flags(flags).build()
+    } else {
+        opcode::Readv::new(fd, segments.as_ptr(), count).offset(offset).rw_flags(flags).build()
+    }
+}
