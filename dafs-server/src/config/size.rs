@@ -36,7 +36,7 @@ impl FromStr for Size {
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')];
-        match units.iter().find(|(shift, _)| self.0 >= 1 << shift && self.0 % (1 << shift) == 0) {
+        match units.iter().find(|(shift, _)| self.0 >= 1 << shift && self.0.is_multiple_of(1 << shift)) {
             Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
             None => write!(f, "{}", self.0),
         }
