@@ -9,7 +9,8 @@
 //! tcp://host[:port]   shm:///socket/path   verbs://host[:port]   sim://port      where a server listens
 //! ```
 //!
-//! Names are bytes. There is no percent-decoding and no other escape: what stands after the export is the path, byte for byte, so any name a file system can
+//! Names are bytes. There is no percent-decoding and no other escape: what stands after the export is the path, byte for byte, so
+//! any name a file system can
 //! hold can be written. An IPv6 address stands in brackets. A socket path ends at the first colon, so it cannot contain one.
 
 use std::ffi::{OsStr, OsString};
@@ -116,7 +117,8 @@ pub struct Url {
     pub location: Location,
     /// Name of the export; not empty, no slash.
     pub export: Option<Vec<u8>>,
-    /// Path inside the export, without leading slashes; empty for the export's root. Otherwise as written: neither `.` nor `..` is resolved here.
+    /// Path inside the export, without leading slashes; empty for the export's root. Otherwise as written: neither `.` nor `..` is
+    /// resolved here.
     pub path: Vec<u8>,
 }
 
@@ -199,7 +201,8 @@ pub struct ListenUrl {
 }
 
 impl ListenUrl {
-    /// Reads `tcp://127.0.0.1:0`, `tcp://[::1]:7` or `shm:///run/dafs.sock`; `dafs+tcp://…` and the like mean the same. Does not resolve names.
+    /// Reads `tcp://127.0.0.1:0`, `tcp://[::1]:7` or `shm:///run/dafs.sock`; `dafs+tcp://…` and the like mean the same. Does not
+    /// resolve names.
     pub fn parse(text: &OsStr) -> Result<Self, AddressError> {
         let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.listen_example());
         let (name, rest) =

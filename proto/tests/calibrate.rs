@@ -1,4 +1,5 @@
-//! The calibration on every provider: it ends, and its results can be used. `--nocapture` shows them. No test depends on how fast anything is.
+//! The calibration on every provider: it ends, and its results can be used. `--nocapture` shows them. No test depends on how fast
+//! anything is.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -85,6 +85,7 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-server/src/backend/posix/sys.rs",
     "dafs-server/src/backend/tests/harness.rs",
     "proto/benches/shm_ring.rs",
+    "proto/src/transport/calibrate/file.rs",
     "proto/src/transport/conformance/rdma.rs",
     "proto/src/transport/memory.rs",
     "proto/src/transport/shm/cma.rs",

@@ -1,14 +1,17 @@
 //! Where Direct begins to beat Inline, measured on the machine and transport at hand.
 //!
-//! The idea is the DAFS implementers' (a provider should export its threshold instead of a constant being compiled in). [`measure`] makes one connection from
-//! a thread of its own to the calling thread, through the provider contract only, and times both methods for reads and writes the way a server serves a page-cached file:
+//! The idea is the DAFS implementers' (a provider should export its threshold instead of a constant being compiled in).
+//! [`measure`] makes one connection from
+//! a thread of its own to the calling thread, through the provider contract only, and times both methods for reads and writes the
+//! way a server serves a page-cached file:
 //!
 //! | | inline | direct |
 //! |---|---|---|
-//! | read | `pread` into the reply's slot; the client copies it out | `pread` into the client's mapped memory, else an RDMA write from a mapping of the file |
-//! | write | the client copies into the request; `pwrite` from the payload | `pwrite` from the client's mapped memory, else an RDMA read, then `pwrite` |
+//! | read | `pread` into the reply; the client copies it out | `pread` into mapped client memory, else RDMA write from a file mapping |
+//! | write | the client copies it in; `pwrite` from the payload | `pwrite` from mapped client memory, else RDMA read, then `pwrite` |
 //!
-//! Direct is timed twice: with memory registered before, and with registration paid in every operation (where a provider cannot register ordinary memory, that is a copy by
+//! Direct is timed twice: with memory registered before, and with registration paid in every operation (where a provider cannot
+//! register ordinary memory, that is a copy by
 //! way of registered memory). [`crossover`], a pure function, turns the times into sizes.
 
 mod client;
@@ -36,7 +39,8 @@ const SIZE_MAX: u32 = 1 << 20;
 const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 301;
 
-/// Sizes in bytes from which Direct is faster than Inline. One more than the inline limit says that Inline is always faster where it is possible.
+/// Sizes in bytes from which Direct is faster than Inline. One more than the inline limit says that Inline is always faster where
+/// it is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossovers {
     /// Reads into memory registered already.
@@ -61,7 +65,8 @@ impl Crossovers {
         }
     }
 
-    /// The simulated network has no speed to measure. These make a program use both methods: Direct from a quarter of the inline limit, or half of it without registration.
+    /// The simulated network has no speed to measure. These make a program use both methods: Direct from a quarter of the inline
+    /// limit, or half of it without registration.
     fn simulated(read_inline_max: u32, write_inline_max: u32) -> Self {
         let part = |max: u32, divisor: u32| (max / divisor).max(1);
         Self {
@@ -134,9 +139,11 @@ pub enum CalibrateError {
     Timeout,
 }
 
-/// Measures a provider: `server` listens on `address` (a fresh one: an ephemeral port, a socket path of its own) and `client` connects to it from a thread.
+/// Measures a provider: `server` listens on `address` (a fresh one: an ephemeral port, a socket path of its own) and `client`
+/// connects to it from a thread.
 ///
-/// Both sides use `params`; the inline limits are its `recv_payload_max`. Blocks for about `budget`, in any case for less than a few seconds.
+/// Both sides use `params`; the inline limits are its `recv_payload_max`. Blocks for about `budget`, in any case for less than a
+/// few seconds.
 pub fn measure(
     server: &dyn Domain,
     client: &Arc<dyn Domain>,
@@ -165,10 +172,12 @@ pub fn measure(
     Ok(timed.evaluate(params.recv_payload_max, begin))
 }
 
-/// The size from which Direct pays, out of samples in ascending order of size: a step at one of the sizes, or at `inline_max + 1`, that makes the total
+/// The size from which Direct pays, out of samples in ascending order of size: a step at one of the sizes, or at `inline_max + 1`,
+/// that makes the total
 /// of what is lost by taking the slower method, relative to the faster, least; of equal steps the first.
 ///
-/// Where the methods cross once this is the smallest size from which Direct wins at that and all larger ones. Where noise makes them cross more than once, a clear
+/// Where the methods cross once this is the smallest size from which Direct wins at that and all larger ones. Where noise makes
+/// them cross more than once, a clear
 /// win outweighs a slight loss.
 pub fn crossover(samples: &[Sample], inline_max: u32) -> u32 {
     let loss = |slower: Duration, faster: Duration| {

@@ -1,6 +1,7 @@
 //! The suite that every provider must pass: one function for each rule of `spec/transport.md`, whose ids the tests cite.
 //!
-//! A provider's tests implement [`Fixture`] and instantiate [`conformance_suite!`](crate::conformance_suite). The tests drive both sides from one thread where the rule allows, and know nothing of
+//! A provider's tests implement [`Fixture`] and instantiate [`conformance_suite!`](crate::conformance_suite). The tests drive both
+//! sides from one thread where the rule allows, and know nothing of
 //! a provider but its contract.
 #![allow(
     clippy::unwrap_used,
@@ -236,7 +237,8 @@ impl Pair {
         });
     }
 
-    /// The server's RDMA on the client's memory, until its data is where it belongs. A write's completion says only that the local memory is free again, so a message
+    /// The server's RDMA on the client's memory, until its data is where it belongs. A write's completion says only that the local
+    /// memory is free again, so a message
     /// follows it. An error may be the operation's or the connection's.
     fn rdma(&mut self, write: bool, local: &[MemoryRef], range: RemoteRange) -> Result<(), TransportError> {
         let segments: LocalSegments = local.iter().cloned().collect();

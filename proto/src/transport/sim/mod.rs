@@ -1,14 +1,19 @@
 //! A provider on virtual time: a whole network in one process, with faults drawn from a seed.
 //!
-//! [`SimNet`] is the network and its clock. [`SimNet::domain`] gives a node's [`Domain`](crate::transport::Domain). Nothing happens unless time moves, and time moves
+//! [`SimNet`] is the network and its clock. [`SimNet::domain`] gives a node's [`Domain`](crate::transport::Domain). Nothing
+//! happens unless time moves, and time moves
 //! only in [`SimNet::advance`], [`SimNet::step`], and inside the calls that wait: [`Domain::connect`](crate::transport::Domain::connect),
-//! [`Endpoint::wait`](crate::transport::Endpoint::wait), and by a little in each [`Endpoint::recv`](crate::transport::Endpoint::recv) that finds nothing.
-//! While they wait these run the callback of [`SimNet::on_idle`], in which a test steps its server, so that blocking client calls work on one thread.
+//! [`Endpoint::wait`](crate::transport::Endpoint::wait), and by a little in each
+//! [`Endpoint::recv`](crate::transport::Endpoint::recv) that finds nothing.
+//! While they wait these run the callback of [`SimNet::on_idle`], in which a test steps its server, so that blocking client calls
+//! work on one thread.
 //!
 //! The same seed and the same calls give the same run: there is no real clock, thread or other source of chance in here.
 //!
-//! What a real network does to a program, this one does too: packets take different times (messages and RDMA writes of one direction stay in order, RDMA
-//! reads do not), RDMA copies at the virtual moment of arrival and not before, both sides of a cut connection notice at different times, and what was on its
+//! What a real network does to a program, this one does too: packets take different times (messages and RDMA writes of one
+//! direction stay in order, RDMA
+//! reads do not), RDMA copies at the virtual moment of arrival and not before, both sides of a cut connection notice at different
+//! times, and what was on its
 //! way when it was cut may have arrived or not.
 
 mod connection;
@@ -93,7 +98,8 @@ impl SimNet {
         self.lock().schedule_wake(nanos(time));
     }
 
-    /// Called, on the waiting thread, whenever a waiting call found nothing and before it moves the clock. It may use every part of the network; calls that
+    /// Called, on the waiting thread, whenever a waiting call found nothing and before it moves the clock. It may use every part
+    /// of the network; calls that
     /// wait inside it do not run it again. Replaces the callback before it.
     pub fn on_idle(&self, callback: impl FnMut() + Send + 'static) {
         *self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(callback));

@@ -101,7 +101,8 @@ impl Random {
         usize::try_from(self.below(limit as u64)).unwrap_or(0)
     }
 
-    /// True with a chance of `ppm` in a million. Draws nothing when the chance is 0, so that a plan without a fault runs as if the fault did not exist.
+    /// True with a chance of `ppm` in a million. Draws nothing when the chance is 0, so that a plan without a fault runs as if the
+    /// fault did not exist.
     pub fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }

@@ -120,7 +120,10 @@ fn connect_without_listener_is_refused_and_over_a_partition_times_out() {
     let net = SimNet::new(6, FaultPlan::calm());
     let (client, server) = (net.domain(CLIENT), net.domain(SERVER));
     let params = ConnectParams::default();
-    let refused = |result: Result<_, ConnectError>| matches!(result, Err(ConnectError::System { source, .. }) if source.kind() == std::io::ErrorKind::ConnectionRefused);
+    let refused = |result: Result<_, ConnectError>| {
+        let Err(ConnectError::System { source, .. }) = result else { return false };
+        source.kind() == std::io::ErrorKind::ConnectionRefused
+    };
     assert!(refused(client.connect(&PORT, &params, SECOND)));
     let listener = server.listen(&PORT, &params).unwrap();
     net.partition(CLIENT, SERVER);
