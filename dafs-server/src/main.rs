@@ -1,2 +1,47 @@
-//! Entry point.
-fn main() {}
+//! `dafs-server`: flags → checked configuration → a server that runs.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use dafs_server::access::generate_key_line;
+use dafs_server::cli::{Cli, Command, Settings};
+use dafs_server::config::{Config, Environment};
+
+fn main() -> ExitCode {
+    match start(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dafs-server: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(cli: Cli) -> anyhow::Result<()> {
+    if let Some(Command::Keygen { name }) = &cli.command {
+        println!("{}", generate_key_line(name).map_err(anyhow::Error::msg)?);
+        return Ok(());
+    }
+    let settings = match &cli.config {
+        Some(path) => cli.settings.over(Settings::load(path)?),
+        None => cli.settings,
+    };
+    let environment =
+        Environment::of_process(settings.listen.is_empty()).context("cannot look at this system")?;
+    let config = Config::from_settings(settings, &environment)?;
+    config.log.install().map_err(anyhow::Error::msg)?;
+    raise_descriptor_limit();
+    dafs_server::run(config)
+}
+
+/// Connections and open files each take a descriptor, and the usual limit of 1,024 is soon reached.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
+    match raised {
+        Ok(limit) => tracing::debug!(limit, "file descriptors"),
+        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
+    }
+}
