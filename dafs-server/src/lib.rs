@@ -19,6 +19,7 @@ pub mod handles;
 mod handshake;
 mod inflight;
 pub mod logging;
+pub mod metrics;
 mod ops;
 pub mod run;
 pub mod server;

@@ -17,6 +17,7 @@ use crate::access::Access;
 use crate::backend::{self, Engine, Exports, StorageConfig};
 use crate::config::{Config, ExportConfig, ExportKind, StorageEngine};
 use crate::event_loop::{EventLoop, Stop};
+use crate::metrics::{self, MetricsServer};
 use crate::server::{ListenerInfo, Parts, Server, Settings};
 
 /// Handles that one session may have open.
@@ -29,8 +30,19 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let mut event_loop = prepare(&config)?;
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
     event_loop.watch_signals(signals.as_raw_fd())?;
+    let mut metrics = config.metrics_address.map(MetricsServer::bind).transpose().with_context(|| {
+        format!("--metrics: cannot listen on {:?}; choose a free port", config.metrics_address)
+    })?;
     announce(&config, &event_loop.addresses())?;
-    event_loop.run(|_| {})?;
+    event_loop.run(|server| {
+        let Some(metrics_server) = &mut metrics else { return };
+        if let Err(error) =
+            metrics_server.serve(std::time::Instant::now(), || metrics::render(&server.statistics()))
+        {
+            tracing::warn!(%error, "metrics are no longer served");
+            metrics = None;
+        }
+    })?;
     tracing::info!("stopped");
     Ok(())
 }

@@ -7,6 +7,8 @@ mod identity;
 mod keys;
 mod owner;
 mod range;
+#[cfg(test)]
+mod tests;
 mod users;
 
 use std::net::SocketAddr;

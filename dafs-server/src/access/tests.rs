@@ -1,0 +1,288 @@
+use super::*;
+use dafs_proto::wire::PROTOCOL_VERSION;
+
+use crate::access::ServerIdentity;
+
+const SERVER: u32 = 500;
+
+fn id(uid: u32, gid: u32, groups: &[u32]) -> Identity {
+    Identity { uid, gid, groups: groups.into() }
+}
+
+fn key(name: &str) -> Key {
+    Key { name: name.into(), secret: Arc::from([7; 16]) }
+}
+
+fn access(privileged: bool) -> Access {
+    let mut keys = Keyring::default();
+    keys.insert(KeyEntry { key: key("alpha"), forced: None });
+    keys.insert(KeyEntry { key: key("root"), forced: Some(ForcedIdentity { uid: 0, gid: 0 }) });
+    keys.insert(KeyEntry { key: key("backup"), forced: Some(ForcedIdentity { uid: 34, gid: 35 }) });
+    Access::new(AccessConfig {
+        keys,
+        server: ServerIdentity { identity: id(SERVER, 501, &[502]), privileged },
+    })
+}
+
+fn hello(uid: u32, gid: u32, groups: &[u32]) -> Hello {
+    Hello {
+        version_min: PROTOCOL_VERSION,
+        version_max: PROTOCOL_VERSION,
+        features: 0,
+        nonce: [0; 32],
+        key_name: String::new(),
+        client_id: [1; 16],
+        client_name: "test".into(),
+        uid,
+        gid,
+        groups: groups.to_vec(),
+        slots: 1,
+        resume: None,
+    }
+}
+
+fn tcp(address: &str) -> Address {
+    Address::Tcp(address.parse().unwrap())
+}
+
+fn peer(address: &str) -> PeerIdentity {
+    PeerIdentity { address: Some(address.parse().unwrap()), credentials: None }
+}
+
+fn local_peer(uid: u32, gid: u32, groups: &[u32]) -> PeerIdentity {
+    let credentials = PeerCredentials { pid: 1, uid, gid, groups: groups.to_vec() };
+    PeerIdentity { address: None, credentials: Some(credentials) }
+}
+
+fn client(identity: Identity, evidence: Evidence, key: Option<&str>) -> ClientIdentity {
+    ClientIdentity { identity, evidence, key_name: key.map(str::to_owned) }
+}
+
+// [ACC-1]
+#[test]
+fn terms_demand_a_key_beyond_loopback_only() {
+    for (address, required) in [
+        ("127.0.0.1:1", false),
+        ("127.8.0.1:1", false),
+        ("[::1]:1", false),
+        ("[::ffff:127.0.0.1]:1", false),
+        ("0.0.0.0:1", true),
+        ("[::]:1", true),
+        ("10.0.0.1:1", true),
+        ("[::ffff:10.0.0.1]:1", true),
+        ("[fe80::1]:1", true),
+    ] {
+        assert_eq!(access(true).terms(&tcp(address)).key_required, required, "{address}");
+    }
+    assert!(!access(true).terms(&Address::Shm("/s".into())).key_required);
+}
+
+// [ACC-10] [ACC-11]
+#[test]
+fn admit_goes_by_the_best_evidence() {
+    let claim = id(1000, 1001, &[1002, 0]);
+    let nobody = id(NOBODY, NOBODY, &[]);
+    let shm = Address::Shm("/s".into());
+    let (remote, remote_peer) = (tcp("0.0.0.0:7"), peer("192.0.2.9:8"));
+    let local = local_peer(42, 43, &[44]);
+    // Nobody is connected from here.
+    let (loopback, stranger) = (tcp("127.0.0.1:7"), peer("127.0.0.1:8"));
+    let of_local = client(id(42, 43, &[44]), Evidence::Kernel, None);
+    let cases = [
+        (&shm, &local, None, Ok(of_local.clone())),
+        (&shm, &local, Some("backup"), Ok(ClientIdentity { key_name: Some("backup".into()), ..of_local })),
+        (&shm, &PeerIdentity::default(), None, Ok(client(nobody.clone(), Evidence::None, None))),
+        (&remote, &remote_peer, None, Err(Status::AUTH_REQUIRED)),
+        (&remote, &stranger, None, Err(Status::AUTH_REQUIRED)),
+        (&remote, &remote_peer, Some("alpha"), Ok(client(claim.clone(), Evidence::Claim, Some("alpha")))),
+        (
+            &remote,
+            &remote_peer,
+            Some("backup"),
+            Ok(client(id(34, 35, &[]), Evidence::KeyFile, Some("backup"))),
+        ),
+        (&loopback, &stranger, Some("alpha"), Ok(client(claim.clone(), Evidence::Claim, Some("alpha")))),
+        (&loopback, &stranger, None, Ok(client(nobody.clone(), Evidence::None, None))),
+        (&loopback, &PeerIdentity::default(), None, Ok(client(nobody, Evidence::None, None))),
+        (&Address::Sim(1), &PeerIdentity::default(), None, Ok(client(claim.clone(), Evidence::Kernel, None))),
+    ];
+    for (listener, peer, key_name, expected) in cases {
+        let key = key_name.map(key);
+        let admitted = access(true).admit(listener, peer, &hello(1000, 1001, &[1002, 0]), key.as_ref());
+        assert_eq!(admitted.map(|admitted| admitted.client), expected, "{listener} {peer:?} {key_name:?}");
+    }
+}
+
+// [ACC-12]
+#[test]
+fn admit_over_loopback_believes_the_kernel_not_the_client() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let address = Address::Tcp(listener.local_addr().unwrap());
+    let peer = PeerIdentity { address: Some(connection.local_addr().unwrap()), credentials: None };
+    let own = nix::unistd::geteuid().as_raw();
+    let admitted = access(true).admit(&address, &peer, &hello(own + 1, 7, &[8]), None).unwrap();
+    assert_eq!((admitted.client.identity.uid, admitted.client.evidence), (own, Evidence::Kernel));
+    // A connection that its process has closed has no owner any more; it is not root's.
+    drop(connection);
+    let admitted = access(true).admit(&address, &peer, &hello(0, 0, &[]), None).unwrap();
+    assert_eq!(admitted.client, client(id(NOBODY, NOBODY, &[]), Evidence::None, None));
+}
+
+// [ACC-14]
+#[test]
+fn admit_of_an_impossible_id_is_refused() {
+    let no = u32::MAX;
+    for claim in [hello(no, 1, &[]), hello(1, no, &[]), hello(1, 1, &[2, no])] {
+        let admitted =
+            access(true).admit(&tcp("0.0.0.0:7"), &peer("192.0.2.9:8"), &claim, Some(&key("alpha")));
+        assert_eq!(admitted, Err(Status::INVALID));
+    }
+}
+
+// [ACC-30] [ACC-31] [ACC-32]
+#[test]
+fn mount_maps_identities_by_rule_evidence_and_privilege() {
+    let user = || id(1000, 0, &[0, 7]);
+    let (root, server, nobody) = (|| id(0, 0, &[0]), || id(SERVER, 501, &[502]), || id(NOBODY, NOBODY, &[]));
+    let fixed = IdentityMapping::Fixed { uid: 5, gid: 6 };
+    let (directory, memory) = (false, true);
+    use Evidence::{Claim, Kernel, KeyFile, None as Unknown};
+    use IdentityMapping::{Auto, Client, Server};
+    let cases = [
+        // privileged, memory, rule, root=keep, evidence, client, acts as
+        (true, directory, Auto, false, Kernel, root(), Some(root())),
+        (true, directory, Auto, false, Kernel, user(), Some(user())),
+        (true, directory, Auto, false, Claim, user(), Some(id(1000, NOBODY, &[7]))),
+        (true, directory, Auto, false, Claim, root(), Some(nobody())),
+        (true, directory, Auto, true, Claim, root(), Some(root())),
+        (true, directory, Auto, true, Claim, user(), Some(user())),
+        (true, directory, Auto, false, KeyFile, root(), Some(root())),
+        (true, directory, Auto, false, Unknown, nobody(), Some(nobody())),
+        (true, directory, Client, false, Claim, root(), Some(nobody())),
+        (true, directory, Client, false, Kernel, user(), Some(user())),
+        (true, directory, Server, false, Unknown, nobody(), Some(server())),
+        (true, directory, fixed, true, Claim, root(), Some(id(5, 6, &[]))),
+        (false, directory, Auto, false, Kernel, id(SERVER, 1, &[]), Some(server())),
+        (false, directory, Auto, false, Kernel, root(), Some(server())),
+        (false, directory, Auto, false, Kernel, user(), None),
+        (false, directory, Auto, false, Unknown, nobody(), None),
+        (false, directory, Auto, false, Claim, user(), Some(server())),
+        (false, directory, Auto, false, KeyFile, user(), Some(server())),
+        (false, directory, Server, false, Kernel, user(), Some(server())),
+        (false, memory, Auto, false, Kernel, user(), Some(user())),
+        (false, memory, Auto, false, Claim, root(), Some(nobody())),
+        (false, memory, fixed, false, Kernel, user(), Some(id(5, 6, &[]))),
+    ];
+    for case in cases {
+        let (privileged, memory, squash, keep_root, evidence, identity, expected) = case.clone();
+        let kind =
+            if memory { ExportKind::Memory { size_max: 1 } } else { ExportKind::Directory("/d".into()) };
+        let export = ExportConfig { squash, keep_root, ..ExportConfig::new("d", kind) };
+        let client = client(identity, evidence, None);
+        let rights = access(privileged).mount(&export, &client, &peer("192.0.2.9:8"));
+        assert_eq!(rights.map(|rights| rights.identity), expected.ok_or(Status::NO_EXPORT), "{case:?}");
+    }
+}
+
+// [ACC-34]
+#[test]
+fn mount_needs_address_and_key_both() {
+    let with = |clients: &[&str], keys: &[&str]| ExportConfig {
+        clients: clients.iter().map(|range| range.parse().unwrap()).collect(),
+        keys: keys.iter().map(|name| (*name).to_owned()).collect(),
+        read_only: true,
+        ..ExportConfig::new("d", ExportKind::Directory("/d".into()))
+    };
+    let (net, shm) = (peer("10.1.2.3:9"), local_peer(1, 1, &[]));
+    let cases = [
+        (with(&[], &[]), &net, None, true),
+        (with(&["10.0.0.0/8"], &[]), &net, None, true),
+        (with(&["10.2.0.0/16"], &[]), &net, None, false),
+        (with(&["10.2.0.0/16", "10.1.2.3"], &[]), &net, None, true),
+        (with(&["10.0.0.0/8"], &[]), &shm, None, false),
+        (with(&["local"], &[]), &shm, None, true),
+        (with(&["local"], &[]), &net, None, false),
+        (with(&[], &["alpha", "backup"]), &net, Some("backup"), true),
+        (with(&[], &["alpha"]), &net, Some("backup"), false),
+        (with(&[], &["alpha"]), &net, None, false),
+        (with(&["10.0.0.0/8"], &["alpha"]), &net, Some("alpha"), true),
+        (with(&["10.0.0.0/8"], &["alpha"]), &net, None, false),
+        (with(&["11.0.0.0/8"], &["alpha"]), &net, Some("alpha"), false),
+    ];
+    for (export, peer, key, allowed) in cases {
+        let client = client(id(1, 1, &[]), Evidence::Kernel, key);
+        let rights = access(true).mount(&export, &client, peer);
+        let expected = MountRights { read_only: true, identity: id(1, 1, &[]) };
+        assert_eq!(
+            rights,
+            if allowed { Ok(expected) } else { Err(Status::NO_EXPORT) },
+            "{export:?} {peer:?}"
+        );
+    }
+}
+
+// [ACC-35]
+#[test]
+fn range_contains_by_family_and_prefix() {
+    let cases = [
+        ("10.0.0.0/8", "10.255.255.255:1", true),
+        ("10.0.0.0/8", "11.0.0.0:1", false),
+        ("10.0.0.0/8", "[::ffff:10.0.0.1]:1", true),
+        ("::ffff:10.0.0.0/104", "10.0.0.1:1", true),
+        ("::ffff:10.0.0.0/104", "[::ffff:11.0.0.1]:1", false),
+        ("0.0.0.0/0", "203.0.113.1:1", true),
+        ("0.0.0.0/0", "[2001:db8::1]:1", false),
+        ("::/0", "[2001:db8::1]:1", true),
+        ("::/0", "10.0.0.1:1", false),
+        ("10.0.0.1", "10.0.0.1:1", true),
+        ("10.0.0.1/32", "10.0.0.0:1", false),
+        ("10.0.0.0/31", "10.0.0.1:1", true),
+        ("2001:db8::/33", "[2001:db8:7fff::1]:1", true),
+        ("2001:db8::/33", "[2001:db8:8000::1]:1", false),
+        ("::1", "[::1]:1", true),
+        ("::1", "127.0.0.1:1", false),
+        ("fe80::/10", "[fe80::1%2]:1", true),
+        ("local", "127.0.0.1:1", true),
+        ("local", "[::1]:1", true),
+        ("local", "[::ffff:127.0.0.1]:1", true),
+        ("local", "10.0.0.1:1", false),
+    ];
+    for (range, address, inside) in cases {
+        assert_eq!(
+            range.parse::<AddressRange>().unwrap().contains(&peer(address)),
+            inside,
+            "{range} {address}"
+        );
+    }
+    for range in ["0.0.0.0/0", "::/0"] {
+        assert!(!range.parse::<AddressRange>().unwrap().contains(&PeerIdentity::default()), "{range}");
+    }
+}
+
+#[test]
+fn range_with_fault_names_it_and_the_remedy() {
+    for (text, needs) in [
+        ("", ["\"\"", "10.0.0.0/8"]),
+        ("localhost", ["\"localhost\"", "local"]),
+        ("10.0.0", ["\"10.0.0\"", "10.0.0.0/8"]),
+        ("fe80::1%eth0", ["fe80::1%eth0", "fd00::/8"]),
+        ("10.0.0.0/33", ["10.0.0.0/33", "0 to 32"]),
+        ("::/129", ["::/129", "0 to 128"]),
+        ("10.0.0.0/", ["10.0.0.0/", "0 to 32"]),
+        ("10.0.0.0/+8", ["/+8", "0 to 32"]),
+        ("10.0.0.0/256", ["/256", "0 to 32"]),
+        ("10.0.0.1/8", ["10.0.0.1/8", "write 10.0.0.0/8"]),
+        ("::1/64", ["::1/64", "write ::/64"]),
+    ] {
+        let error = text.parse::<AddressRange>().unwrap_err().to_string();
+        assert!(needs.iter().all(|need| error.contains(need)), "{text}: {error}");
+    }
+}
+
+#[test]
+fn range_shown_is_read_back() {
+    for text in ["local", "10.0.0.0/8", "10.0.0.1", "::1", "fd00::/8", "0.0.0.0/0", "::/0"] {
+        assert_eq!(text.parse::<AddressRange>().unwrap().to_string(), text);
+    }
+}

@@ -1,0 +1,124 @@
+//! Statistics as Prometheus text, and the small HTTP responder that shows them.
+
+mod http;
+
+use std::fmt::Write;
+
+use dafs_proto::wire::Statistics;
+
+pub use http::{CONNECTIONS_MAX, MetricsServer, REQUEST_SIZE_MAX, REQUEST_TIME_MAX};
+
+/// The statistics in the text format of Prometheus, version 0.0.4.
+pub fn render(statistics: &Statistics) -> String {
+    let mut text = String::with_capacity(4096);
+    let gauges = [
+        ("dafs_sessions", "Sessions.", statistics.sessions),
+        ("dafs_connections", "Connections.", statistics.connections),
+        ("dafs_operations_in_flight", "Operations in flight.", statistics.in_flight),
+        ("dafs_handles_open", "Open handles.", statistics.handles),
+    ];
+    for (name, help, value) in gauges {
+        family(&mut text, name, "gauge", help);
+        let _ = writeln!(text, "{name} {value}");
+    }
+    family(&mut text, "dafs_uptime_seconds", "gauge", "Time since the server began.");
+    let (seconds, ms) = (statistics.uptime_ms / 1000, statistics.uptime_ms % 1000);
+    let _ = writeln!(text, "dafs_uptime_seconds {seconds}.{ms:03}");
+    let counters = [
+        ("dafs_replies_replayed_total", "Replies sent again from the cache.", statistics.replies_replayed),
+        (
+            "dafs_protocol_errors_total",
+            "Sessions ended because the client broke the protocol.",
+            statistics.protocol_errors,
+        ),
+        (
+            "dafs_storage_waits_total",
+            "Reads and writes that had to wait for storage.",
+            statistics.storage_waits,
+        ),
+    ];
+    for (name, help, value) in counters {
+        family(&mut text, name, "counter", help);
+        let _ = writeln!(text, "{name} {value}");
+    }
+    family(&mut text, "dafs_operations_total", "counter", "Requests answered.");
+    for (opcode, count) in &statistics.operations {
+        let _ = writeln!(text, "dafs_operations_total{{opcode=\"{}\"}} {count}", escaped(opcode));
+    }
+    for (name, help, [inline, direct]) in [
+        ("dafs_read_bytes_total", "Bytes read by clients.", statistics.bytes_read),
+        ("dafs_written_bytes_total", "Bytes written by clients.", statistics.bytes_written),
+    ] {
+        family(&mut text, name, "counter", help);
+        let _ = writeln!(text, "{name}{{method=\"inline\"}} {inline}\n{name}{{method=\"direct\"}} {direct}");
+    }
+    family(&mut text, "dafs_export_read_bytes_total", "counter", "Bytes read from an export.");
+    for export in &statistics.exports {
+        let (name, bytes) = (escaped(&export.name), export.bytes_read);
+        let _ = writeln!(text, "dafs_export_read_bytes_total{{export=\"{name}\"}} {bytes}");
+    }
+    family(&mut text, "dafs_export_written_bytes_total", "counter", "Bytes written to an export.");
+    for export in &statistics.exports {
+        let (name, bytes) = (escaped(&export.name), export.bytes_written);
+        let _ = writeln!(text, "dafs_export_written_bytes_total{{export=\"{name}\"}} {bytes}");
+    }
+    text
+}
+
+fn family(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_proto::wire::ExportStatistics;
+
+    #[test]
+    fn render_shows_every_number_once() {
+        let text = render(&Statistics {
+            uptime_ms: 61_007,
+            sessions: 101,
+            connections: 102,
+            in_flight: 103,
+            handles: 104,
+            operations: vec![("Read".into(), 105)],
+            bytes_read: [106, 107],
+            bytes_written: [108, 109],
+            replies_replayed: 110,
+            protocol_errors: 111,
+            storage_waits: 112,
+            exports: vec![ExportStatistics {
+                name: "a\"b\\c\nd".into(),
+                bytes_read: 113,
+                bytes_written: 114,
+            }],
+        });
+        let values: Vec<_> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.rsplit(' ').next())
+            .collect();
+        for value in 101..=114 {
+            assert_eq!(values.iter().filter(|seen| **seen == value.to_string()).count(), 1, "{value}");
+        }
+        assert!(text.contains("dafs_uptime_seconds 61.007\n"));
+        assert!(text.contains("dafs_export_read_bytes_total{export=\"a\\\"b\\\\c\\nd\"} 113\n"));
+        assert!(text.contains("dafs_read_bytes_total{method=\"direct\"} 107\n"));
+    }
+
+    #[test]
+    fn render_declares_each_family_before_its_values() {
+        let text = render(&Statistics::default());
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let declared = text.find(&format!("# TYPE {name} ")).expect(name);
+            assert!(declared < text.find(line).unwrap());
+            assert_eq!(text.matches(&format!("# TYPE {name} ")).count(), 1);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! HTTP/1.0, as much as a collector of metrics needs: `GET /metrics`, one answer, closed.
+//!
+//! Nothing waits. At most [`CONNECTIONS_MAX`] clients are served at once, each sends at most [`REQUEST_SIZE_MAX`] bytes and is gone after [`REQUEST_TIME_MAX`],
+//! however slowly it sends or reads.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+
+/// Clients served at once; more are turned away.
+pub const CONNECTIONS_MAX: usize = 16;
+/// Bytes of a request at most.
+pub const REQUEST_SIZE_MAX: usize = 4096;
+/// From the first byte to the last of an answer.
+pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
+
+const LISTENER: Token = Token(CONNECTIONS_MAX);
+
+/// Answers `GET /metrics`.
+#[derive(Debug)]
+pub struct MetricsServer {
+    poll: Poll,
+    events: Events,
+    listener: TcpListener,
+    clients: [Option<Client>; CONNECTIONS_MAX],
+}
+
+#[derive(Debug)]
+struct Client {
+    stream: TcpStream,
+    since: Instant,
+    request: Vec<u8>,
+    // Once the request is complete; what has been sent is cut off.
+    answer: Option<Vec<u8>>,
+}
+
+impl MetricsServer {
+    /// Listens. A port of 0 takes any free one.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let mut listener = TcpListener::bind(address)?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        Ok(Self { poll, events: Events::with_capacity(32), listener, clients: Default::default() })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Readable when [`MetricsServer::serve`] has something to do; may be watched edge-triggered.
+    pub fn event_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+
+    /// Takes every client as far as it can be taken now. `metrics` is asked for each complete request. Not blocking; to be called after an event, and about
+    /// once a second so that clients that stall are dropped.
+    pub fn serve(&mut self, now: Instant, mut metrics: impl FnMut() -> String) -> io::Result<()> {
+        for slot in &mut self.clients {
+            if slot
+                .as_ref()
+                .is_some_and(|client| now.saturating_duration_since(client.since) >= REQUEST_TIME_MAX)
+            {
+                *slot = None;
+            }
+        }
+        loop {
+            match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                result => result?,
+            }
+            if self.events.is_empty() {
+                return Ok(());
+            }
+            let mut accepts = false;
+            for event in &self.events {
+                match self.clients.get_mut(event.token().0) {
+                    // An error concerns this client alone.
+                    Some(slot) => {
+                        let over =
+                            slot.as_mut().is_none_or(|client| client.advance(&mut metrics).unwrap_or(true));
+                        if over {
+                            *slot = None;
+                        }
+                    }
+                    None => accepts = true,
+                }
+            }
+            if accepts {
+                self.accept(now);
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        loop {
+            let mut stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // The client gave up, or the process has no descriptor left: the next one that comes is tried again.
+                Err(error) => return tracing::debug!(%error, "a client of the metrics was not accepted"),
+            };
+            let Some(index) = self.clients.iter().position(Option::is_none) else { continue };
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            if self.poll.registry().register(&mut stream, Token(index), interest).is_ok() {
+                self.clients[index] =
+                    Some(Client { stream, since: now, request: Vec::with_capacity(512), answer: None });
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Reads what is there and sends what fits; whether it is over.
+    fn advance(&mut self, metrics: &mut impl FnMut() -> String) -> io::Result<bool> {
+        let mut ended = false;
+        while self.answer.is_none() && !ended {
+            let mut bytes = [0; 512];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => ended = true,
+                Ok(size) => self.request.extend(&bytes[..size]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            self.answer = answer(&self.request, metrics);
+        }
+        let Some(answer) = &mut self.answer else { return Ok(true) };
+        while !answer.is_empty() {
+            match self.stream.write(answer) {
+                Ok(0) => return Ok(true),
+                Ok(size) => drop(answer.drain(..size)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream.shutdown(Shutdown::Write)?;
+        Ok(true)
+    }
+}
+
+/// The answer to a request, once its head is complete or cannot become so.
+fn answer(request: &[u8], metrics: &mut impl FnMut() -> String) -> Option<Vec<u8>> {
+    let complete =
+        request.windows(4).any(|end| end == b"\r\n\r\n") || request.windows(2).any(|end| end == b"\n\n");
+    if !complete {
+        let too_large = request.len() > REQUEST_SIZE_MAX;
+        return too_large
+            .then(|| response("431 Request Header Fields Too Large", "the request is too large\n"));
+    }
+    let line = request.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let (method, target) = (words.next(), words.next().unwrap_or_default());
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    Some(match (method, path) {
+        (Some(b"GET"), b"/metrics") => response("200 OK", &metrics()),
+        (Some(b"GET"), _) => response("404 Not Found", "there is only /metrics\n"),
+        _ => response("405 Method Not Allowed", "only GET is served\n"),
+    })
+}
+
+fn response(status: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.0 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net;
+
+    fn server() -> MetricsServer {
+        MetricsServer::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+
+    fn connect(server: &MetricsServer) -> net::TcpStream {
+        let stream = net::TcpStream::connect(server.address().unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    }
+
+    /// Drives the server until the client sees the end.
+    fn read_all(server: &mut MetricsServer, stream: &mut net::TcpStream, body: &str) -> String {
+        let mut bytes = Vec::new();
+        loop {
+            server.serve(Instant::now(), || body.to_owned()).unwrap();
+            match stream.read_to_end(&mut bytes) {
+                Ok(_) => return String::from_utf8(bytes).unwrap(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return String::new(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn ask(request: &str, body: &str) -> String {
+        let mut server = server();
+        let mut stream = connect(&server);
+        stream.write_all(request.as_bytes()).unwrap();
+        read_all(&mut server, &mut stream, body)
+    }
+
+    #[test]
+    fn metrics_are_answered_whole() {
+        let body = "dafs_sessions 1\n".repeat(100_000);
+        let answer = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", &body);
+        let (head, seen) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.starts_with("HTTP/1.0 200 OK\r\n")
+                && head.contains(&format!("Content-Length: {}", body.len()))
+        );
+        assert!(seen == body);
+    }
+
+    #[test]
+    fn request_for_anything_else_is_refused() {
+        for (request, status) in [
+            ("GET / HTTP/1.0\r\n\r\n", "404"),
+            ("GET /metricsx HTTP/1.0\n\n", "404"),
+            ("POST /metrics HTTP/1.0\r\n\r\n", "405"),
+            ("\r\n\r\n", "405"),
+            ("\u{0}\u{1}\n\n", "405"),
+        ] {
+            let answer = ask(request, "secret");
+            assert!(
+                answer.starts_with(&format!("HTTP/1.0 {status} ")) && !answer.contains("secret"),
+                "{answer}"
+            );
+        }
+    }
+
+    #[test]
+    fn request_at_the_size_limit_waits_for_its_end() {
+        let mut never = || String::new();
+        assert_eq!(answer(&vec![b'x'; REQUEST_SIZE_MAX], &mut never), None);
+        let refused = answer(&vec![b'x'; REQUEST_SIZE_MAX + 1], &mut never).unwrap();
+        assert!(refused.starts_with(b"HTTP/1.0 431 "));
+    }
+
+    #[test]
+    fn request_byte_by_byte_is_answered() {
+        let mut server = server();
+        let mut stream = connect(&server);
+        for byte in b"GET /metrics HTTP/1.0\r\n\r\n" {
+            stream.write_all(&[*byte]).unwrap();
+            server.serve(Instant::now(), || "x".into()).unwrap();
+        }
+        assert!(read_all(&mut server, &mut stream, "x").ends_with("\r\n\r\nx"));
+    }
+
+    #[test]
+    fn clients_that_stall_are_dropped_and_make_room() {
+        let mut server = server();
+        let begin = Instant::now();
+        let stalled: Vec<_> = (0..CONNECTIONS_MAX).map(|_| connect(&server)).collect();
+        while server.clients.iter().any(Option::is_none) {
+            server.serve(begin, String::new).unwrap();
+        }
+        // The next one finds no room.
+        let mut refused = connect(&server);
+        assert_eq!(read_all(&mut server, &mut refused, "x"), "");
+
+        server.serve(begin + REQUEST_TIME_MAX, String::new).unwrap();
+        assert!(server.clients.iter().all(Option::is_none));
+        let mut stream = connect(&server);
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        assert!(read_all(&mut server, &mut stream, "x").starts_with("HTTP/1.0 200"));
+        drop(stalled);
+    }
+}
