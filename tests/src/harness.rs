@@ -1,0 +1,107 @@
+//! A server on a provider, for one test.
+
+use std::path::Path;
+
+use dafs_client::{Config as ClientConfig, Session};
+use dafs_proto::transport::Address;
+use dafs_server::Running;
+use dafs_server::access::{AccessConfig, ServerIdentity};
+use dafs_server::config::{Config, ExportConfig, ExportKind};
+use tempfile::TempDir;
+
+/// The providers that carry real connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// TCP over loopback.
+    Tcp,
+    /// Shared memory.
+    Shm,
+}
+
+/// A running server with the exports `data` (a directory) and `mem` (memory).
+pub struct Harness {
+    server: Option<Running>,
+    address: Address,
+    directory: TempDir,
+    config: Config,
+}
+
+impl Harness {
+    /// Starts one with the default settings.
+    pub fn start(on: On) -> Self {
+        Self::start_with(on, |_| {})
+    }
+
+    /// Starts one with changed settings.
+    pub fn start_with(on: On, change: impl FnOnce(&mut Config)) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data).expect("the export's directory");
+        let listener = match on {
+            On::Tcp => Address::Tcp("127.0.0.1:0".parse().expect("an address")),
+            On::Shm => Address::Shm(directory.path().join("socket")),
+        };
+        let mut config = Config {
+            exports: vec![
+                ExportConfig::new("data", ExportKind::Directory(data)),
+                ExportConfig::new("mem", ExportKind::Memory { size_max: 1 << 30 }),
+            ],
+            listeners: vec![listener],
+            access: AccessConfig {
+                server: ServerIdentity::of_process().expect("this process's identity"),
+                ..AccessConfig::default()
+            },
+            calibrate: false,
+            ..Config::default()
+        };
+        change(&mut config);
+        let server = Running::start(config.clone()).expect("the server starts");
+        let address = server.addresses()[0].clone();
+        // A restarted server listens where the first did.
+        config.listeners = vec![address.clone()];
+        Self { server: Some(server), address, directory, config }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The address as users write it.
+    pub fn url(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// The directory behind the export `data`.
+    pub fn data(&self) -> std::path::PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// A directory for the test's own files.
+    pub fn scratch(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A new session.
+    pub fn session(&self) -> Session {
+        self.session_with(&ClientConfig::default())
+    }
+
+    /// A new session with these settings.
+    pub fn session_with(&self, config: &ClientConfig) -> Session {
+        Session::connect(self.url(), config).expect("the session opens")
+    }
+
+    /// Stops the server and starts another in its place, on the same address.
+    pub fn restart(&mut self) {
+        self.stop();
+        self.server = Some(Running::start(self.config.clone()).expect("the server starts again"));
+    }
+
+    /// Stops the server.
+    pub fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}

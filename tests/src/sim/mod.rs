@@ -1,0 +1,9 @@
+//! A world on virtual time.
+
+mod oracle;
+mod storage;
+mod world;
+
+pub use oracle::{BlockOracle, Record, RecordOracle};
+pub use storage::SharedStorage;
+pub use world::{SimClock, World, WorldPlan};

@@ -1,0 +1,108 @@
+//! What a server owes its clients: every acknowledged byte.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Blocks of one file. Each write fills a block with a number of its own, so that what is read tells which write it is from.
+///
+/// While the server has not died, a block is exactly what was last acknowledged. When it has, it may also be an older value: any since the last commit that covered it.
+#[derive(Debug, Default)]
+pub struct BlockOracle {
+    blocks: BTreeMap<usize, Block>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Block {
+    last: u64,
+    // What a crash may have brought back: the durable value and every unstable one since.
+    possible: Vec<u64>,
+    // The server died since the last write.
+    doubtful: bool,
+}
+
+impl BlockOracle {
+    /// A write was acknowledged. `durable` when it is stable already.
+    pub fn on_write(&mut self, block: usize, value: u64, durable: bool) {
+        let block = self.blocks.entry(block).or_default();
+        if durable {
+            block.possible = vec![value];
+        } else {
+            if block.possible.is_empty() {
+                block.possible.push(0);
+            }
+            block.possible.push(value);
+        }
+        block.last = value;
+        block.doubtful = false;
+    }
+
+    /// The server died.
+    pub fn on_crash(&mut self) {
+        for block in self.blocks.values_mut() {
+            block.doubtful |= block.possible.len() > 1;
+        }
+    }
+
+    /// A commit was acknowledged, and said that these blocks may be lost; they are to be written again.
+    pub fn on_commit(&mut self, lost: &[Range<usize>]) {
+        for (index, block) in &mut self.blocks {
+            if !lost.iter().any(|range| range.contains(index)) {
+                block.possible = vec![block.last];
+                block.doubtful = false;
+            }
+        }
+    }
+
+    /// Checks what was read of a block.
+    pub fn check(&self, index: usize, value: u64) {
+        let block = self.blocks.get(&index).cloned().unwrap_or_default();
+        if block.doubtful {
+            assert!(block.possible.contains(&value), "block {index} holds {value}, possible are {:?}", block.possible);
+        } else {
+            assert_eq!(value, block.last, "block {index}: acknowledged data changed or was lost");
+        }
+    }
+
+    /// The last acknowledged value of a block.
+    pub fn last(&self, index: usize) -> u64 {
+        self.blocks.get(&index).map_or(0, |block| block.last)
+    }
+}
+
+/// A record that was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its number.
+    pub number: u64,
+    /// Where the server said it is; `None` when its outcome is not known.
+    pub offset: Option<u64>,
+}
+
+/// Records appended to one file by all clients: each acknowledged one is there once, where the reply said; none is there twice.
+#[derive(Debug, Default)]
+pub struct RecordOracle {
+    records: Vec<Record>,
+}
+
+impl RecordOracle {
+    /// An append ended.
+    pub fn on_append(&mut self, record: Record) {
+        self.records.push(record);
+    }
+
+    /// Checks the whole file; records are `size` bytes and begin with their number.
+    pub fn check(&self, content: &[u8], size: usize) {
+        let found: Vec<u64> =
+            content.chunks(size).map(|record| u64::from_le_bytes(record[..8].try_into().expect("whole records"))).collect();
+        for record in &self.records {
+            let places: Vec<usize> = found.iter().enumerate().filter(|(_, n)| **n == record.number).map(|(i, _)| i).collect();
+            match record.offset {
+                Some(offset) => {
+                    let place = usize::try_from(offset).expect("small files") / size;
+                    assert_eq!(places, [place], "record {} was acknowledged at {offset}", record.number);
+                }
+                None => assert!(places.len() <= 1, "record {} was appended {} times", record.number, places.len()),
+            }
+        }
+    }
+}

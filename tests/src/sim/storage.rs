@@ -1,0 +1,87 @@
+//! Storage that outlives the simulated server in front of it.
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_server::backend::{
+    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, NodeId, NowError, Storage,
+    StorageConfig, Submitted,
+};
+
+/// One export in memory, shared by a server and the server that is started after its crash.
+#[derive(Clone)]
+pub struct SharedStorage(Arc<Mutex<Exports>>);
+
+impl SharedStorage {
+    /// An empty export with this name; `seed` decides its verifiers.
+    pub fn new(name: &str, seed: u64) -> Self {
+        let export = ExportConfig {
+            name: name.to_owned(),
+            kind: ExportKind::Mem { size_max: 1 << 30 },
+            read_only: false,
+            direct_io: false,
+        };
+        let config = StorageConfig { engine: Engine::Pool, seed: Some(seed), ..StorageConfig::default() };
+        Self(Arc::new(Mutex::new(Exports::new(vec![export], &config).expect("memory needs nothing"))))
+    }
+
+    /// The server died: what was not durable is lost, and everything is closed.
+    pub fn crash(&self) {
+        assert!(self.lock().crash(ExportId(0)), "the export is in memory and has a seed");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Exports> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Storage for SharedStorage {
+    fn export(&self, name: &str) -> Option<ExportId> {
+        self.lock().export(name)
+    }
+
+    fn root(&self, export: ExportId) -> NodeId {
+        self.lock().root(export)
+    }
+
+    fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+        self.lock().read_now(node, offset, into)
+    }
+
+    fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
+        self.lock().write_now(node, offset, from)
+    }
+
+    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
+        self.lock().map(node, offset, len)
+    }
+
+    fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
+        self.lock().submit(token, identity, op)
+    }
+
+    fn flush(&mut self) {
+        self.lock().flush();
+    }
+
+    fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
+        self.lock().poll(done);
+    }
+
+    fn pending(&self) -> usize {
+        self.lock().pending()
+    }
+
+    fn close(&mut self, node: NodeId) {
+        self.lock().close(node);
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        self.lock().event_fds()
+    }
+
+    fn verifier(&self, export: ExportId) -> u64 {
+        self.lock().verifier(export)
+    }
+}

@@ -1,0 +1,250 @@
+//! The server of a simulated world, and the clock of its clients.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dafs_client::{Background, Clock, Config, ReconnectPolicy, Session, WaitPolicy};
+use dafs_proto::session::Moment;
+use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimDomain, SimNet};
+use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
+use dafs_proto::wire::{Crossovers, Thresholds};
+use dafs_server::access::{Access, AccessConfig};
+use dafs_server::config::{ExportConfig, ExportKind};
+use dafs_server::connection::ConnectionKey;
+use dafs_server::server::{ListenerInfo, Parts, Served, Server, Settings};
+
+use super::SharedStorage;
+
+const SERVER: NodeId = NodeId(0);
+const PORT: Address = Address::Sim(1);
+const TICK: Duration = Duration::from_millis(100);
+
+/// What a world's chances are.
+#[derive(Clone, Debug)]
+pub struct WorldPlan {
+    /// The network's.
+    pub network: FaultPlan,
+    /// Chance, per million, that the server dies at a step of the world.
+    pub crash_ppm: u32,
+}
+
+/// A simulated network with one server in it. Clones are the same world.
+#[derive(Clone)]
+pub struct World {
+    net: SimNet,
+    inside: Arc<Mutex<Inside>>,
+}
+
+struct Inside {
+    net: SimNet,
+    storage: SharedStorage,
+    running: Option<Running>,
+    random: Random,
+    crash_ppm: u32,
+    crashes: u64,
+    // A crashed server starts again at this time.
+    starts_at: Duration,
+    epoch: u64,
+}
+
+struct Running {
+    server: Server,
+    listener: Box<dyn Listener>,
+    connections: Vec<ConnectionKey>,
+    next_tick: Duration,
+    _domain: SimDomain,
+}
+
+impl World {
+    /// A world whose chances are drawn from `seed`.
+    pub fn new(seed: u64, plan: WorldPlan) -> Self {
+        let net = SimNet::new(seed, plan.network);
+        let mut inside = Inside {
+            net: net.clone(),
+            storage: SharedStorage::new("data", seed),
+            running: None,
+            random: Random::new(seed ^ 0x5eed_0000_0000_0001),
+            crash_ppm: 0,
+            crashes: 0,
+            starts_at: Duration::ZERO,
+            epoch: 0,
+        };
+        inside.start();
+        inside.crash_ppm = plan.crash_ppm;
+        let world = Self { net: net.clone(), inside: Arc::new(Mutex::new(inside)) };
+        let stepped = Arc::downgrade(&world.inside);
+        net.on_idle(move || {
+            if let Some(inside) = stepped.upgrade() {
+                inside.lock().unwrap_or_else(PoisonError::into_inner).step();
+            }
+        });
+        world
+    }
+
+    /// The network.
+    pub fn net(&self) -> &SimNet {
+        &self.net
+    }
+
+    /// A session of a client on its own node.
+    pub fn connect(&self, node: u32, config: &Config) -> dafs_client::Result<Session> {
+        let domain: Arc<dyn Domain> = Arc::new(self.net.domain(NodeId(node)));
+        let clock: Arc<dyn Clock> = Arc::new(SimClock { world: self.clone() });
+        Session::connect_with(domain, PORT, config, clock)
+    }
+
+    /// Settings of a client that does not give up.
+    pub fn client_config(node: u8) -> Config {
+        Config {
+            wait: WaitPolicy::Event,
+            background: Background::None,
+            client_id: Some([node; 16]),
+            reconnect: ReconnectPolicy { attempts_max: 10_000, ..ReconnectPolicy::default() },
+            ..Config::default()
+        }
+    }
+
+    /// How often the server died.
+    pub fn crashes(&self) -> u64 {
+        self.lock().crashes
+    }
+
+    /// The server dies now and starts again after a while.
+    pub fn crash(&self) {
+        self.lock().crash();
+    }
+
+    /// From now on nothing goes wrong any more.
+    pub fn calm(&self) {
+        self.net.set_plan(FaultPlan::calm());
+        self.lock().crash_ppm = 0;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inside {
+    fn now(&self) -> Moment {
+        Moment::default().after(self.net.now())
+    }
+
+    fn start(&mut self) {
+        self.epoch += 1;
+        let mut random = Random::new(self.random.number());
+        let parts = Parts {
+            settings: Settings {
+                slots_max: 16,
+                operations_max: 64,
+                sessions_max: 64,
+                handles_max: 1024,
+                inline_max: 16 * 1024,
+                transfer_size_max: 1 << 20,
+                buffers_size_max: 4 << 20,
+                lease: Duration::from_secs(30),
+                keep_alive: Duration::from_secs(10),
+                handshake: Duration::from_secs(10),
+                epoch: self.epoch,
+            },
+            exports: vec![ExportConfig::new("data", ExportKind::Memory { size_max: 1 << 30 })],
+            access: Access::new(AccessConfig::default()),
+            storage: Box::new(self.storage.clone()),
+            randomness: Box::new(move |bytes| bytes.iter_mut().for_each(|byte| *byte = random.below(256) as u8)),
+        };
+        let mut server = Server::new(parts, self.now());
+        let domain = self.net.domain(SERVER);
+        let params = ConnectParams { recv_depth: 64, wait: WaitPolicy::Event, ..ConnectParams::default() };
+        let listener = domain.listen(&PORT, &params).expect("the port is free");
+        let crossover = 4096;
+        server.add_listener(ListenerInfo {
+            address: PORT,
+            thresholds: Thresholds {
+                read_inline_max: 16 * 1024,
+                write_inline_max: 16 * 1024,
+                crossovers: Crossovers {
+                    read_registered: crossover,
+                    read_unregistered: crossover,
+                    write_registered: crossover,
+                    write_unregistered: crossover,
+                },
+            },
+        });
+        let next_tick = self.net.now();
+        self.running = Some(Running { server, listener, connections: Vec::new(), next_tick, _domain: domain });
+    }
+
+    fn crash(&mut self) {
+        if self.running.take().is_some() {
+            self.net.crash(SERVER);
+            self.storage.crash();
+            self.crashes += 1;
+            let down = Duration::from_micros(self.random.below(2_000_000));
+            self.starts_at = self.net.now() + down;
+            self.net.wake_at(self.starts_at);
+        }
+    }
+
+    fn step(&mut self) {
+        if self.crash_ppm > 0 && self.running.is_some() && self.random.chance(self.crash_ppm) {
+            return self.crash();
+        }
+        if self.running.is_none() {
+            match self.net.now() >= self.starts_at {
+                true => self.start(),
+                false => return self.net.wake_at(self.starts_at),
+            }
+        }
+        let (now, moment) = (self.net.now(), self.now());
+        if let Some(running) = &mut self.running {
+            running.step(now, moment);
+            self.net.wake_at(running.next_tick);
+        }
+    }
+}
+
+impl Running {
+    fn step(&mut self, now: Duration, moment: Moment) {
+        self.server.set_now(moment);
+        while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
+            self.connections.push(self.server.add_connection(0, endpoint));
+        }
+        let server = &mut self.server;
+        self.connections.retain(|key| loop {
+            match server.serve(*key) {
+                Served::Budget => {}
+                Served::Messages(_) => break true,
+                Served::Closed => break false,
+            }
+        });
+        server.poll_storage();
+        server.take_closed();
+        if now >= self.next_tick {
+            server.on_tick();
+            self.listener.expire_handshakes();
+            self.next_tick = now + TICK;
+        }
+    }
+}
+
+/// The clock of a simulated client: time passes for the whole world.
+#[derive(Clone)]
+pub struct SimClock {
+    world: World,
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Moment {
+        Moment::default().after(self.world.net.now())
+    }
+
+    fn sleep(&self, duration: Duration) {
+        let until = self.world.net.now() + duration;
+        while self.world.net.now() < until {
+            self.world.lock().step();
+            let left = until.saturating_sub(self.world.net.now());
+            let next = self.world.net.next_event_time().map_or(left, |at| at.saturating_sub(self.world.net.now()));
+            self.world.net.advance(next.min(left).max(Duration::from_nanos(1)));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The real server and the real client library on virtual time, with seeded faults. Every seed is a run of its own; a failing one prints its seed, and `DAFS_SEED=n` repeats it
+//! alone. `DAFS_SEEDS=n` runs that many.
+// [SESS-10] [SESS-11] [SESS-14] [SESS-50] [SESS-51] [SESS-52]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use dafs_client::{Error, File, Session, Stability};
+use dafs_proto::transport::sim::{FaultPlan, Random};
+use dafs_tests::sim::{BlockOracle, Record, RecordOracle, World, WorldPlan};
+
+const SEEDS: u64 = 1000;
+const BLOCK: usize = 1500;
+const BLOCKS: usize = 40;
+const RECORD: usize = 64;
+
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text: String| text.parse::<u64>().expect("a number"));
+    match (number("DAFS_SEED"), number("DAFS_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(count)) => 0..count,
+        (None, None) => 0..SEEDS,
+    }
+}
+
+/// Runs one seed and says which it was when it fails.
+fn run(seed: u64, plan: WorldPlan, actions: usize) -> u64 {
+    let world = World::new(seed, plan);
+    let _report = world.net().report_on_panic();
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Scenario::new(&world, seed).play(actions)));
+    if let Err(panic) = outcome {
+        eprintln!("seed {seed} failed: repeat it with DAFS_SEED={seed}");
+        std::panic::resume_unwind(panic);
+    }
+    world.crashes()
+}
+
+struct Scenario<'w> {
+    world: &'w World,
+    random: Random,
+    sessions: Vec<Session>,
+    files: Vec<File>,
+    logs: Vec<File>,
+    blocks: BlockOracle,
+    records: RecordOracle,
+    next: u64,
+    crashes: u64,
+    // Directories that exist for certain.
+    directories: u64,
+}
+
+impl<'w> Scenario<'w> {
+    fn new(world: &'w World, seed: u64) -> Self {
+        let mut scenario = Self {
+            world,
+            random: Random::new(seed ^ 0x00ac_7105),
+            sessions: Vec::new(),
+            files: Vec::new(),
+            logs: Vec::new(),
+            blocks: BlockOracle::default(),
+            records: RecordOracle::default(),
+            next: 0,
+            crashes: 0,
+            directories: 0,
+        };
+        for node in 1..=2 {
+            let session = insist(|| world.connect(u32::from(node), &World::client_config(node)));
+            let export = insist(|| session.mount("data"));
+            scenario.files.push(insist(|| {
+                dafs_client::OpenOptions::new().read(true).write(true).create(true).open(&export, "blocks")
+            }));
+            scenario.logs.push(insist(|| {
+                dafs_client::OpenOptions::new().read(true).write(true).create(true).open(&export, "log")
+            }));
+            scenario.sessions.push(session);
+        }
+        scenario
+    }
+
+    fn play(&mut self, actions: usize) {
+        for _ in 0..actions {
+            let client = self.random.index(2);
+            match self.random.below(10) {
+                0..=3 => self.write(client),
+                4..=5 => self.read(client),
+                6 => self.commit(client),
+                7..=8 => self.append(client),
+                _ => self.make_directory(client),
+            }
+            self.notice_crashes();
+        }
+        self.world.calm();
+        for client in 0..2 {
+            self.commit(client);
+        }
+        self.notice_crashes();
+        for client in 0..2 {
+            (0..BLOCKS).for_each(|block| self.check(client, block));
+        }
+        let content = self.whole_log();
+        self.records.check(&content, RECORD);
+    }
+
+    /// Writes one to four blocks, each of its own number, at once when there are several.
+    fn write(&mut self, client: usize) {
+        let first = self.random.index(BLOCKS);
+        let count = 1 + self.random.index(4.min(BLOCKS - first));
+        let stability = [Stability::Unstable, Stability::Unstable, Stability::FileSync][self.random.index(3)];
+        let values: Vec<u64> = (0..count).map(|_| self.number()).collect();
+        let pending: Vec<_> = values
+            .iter()
+            .zip(first..)
+            .map(|(value, block)| {
+                let data = fill(*value);
+                self.files[client].submit_write_at_with(data, (block * BLOCK) as u64, stability)
+            })
+            .collect();
+        for ((pending, value), block) in pending.into_iter().zip(values).zip(first..) {
+            match pending.wait().into_result() {
+                Ok((count, _)) => {
+                    assert_eq!(count, BLOCK);
+                    self.notice_crashes();
+                    self.blocks.on_write(block, value, stability != Stability::Unstable);
+                    // It may have been lost between its acknowledgement and now.
+                    if self.world.crashes() > self.crashes {
+                        self.notice_crashes();
+                    }
+                }
+                Err(error) => panic!("a write at an offset is sent again until it is answered: {error}"),
+            }
+        }
+    }
+
+    fn read(&mut self, client: usize) {
+        let block = self.random.index(BLOCKS);
+        self.check(client, block);
+    }
+
+    fn check(&mut self, client: usize, block: usize) {
+        let mut data = vec![0; BLOCK];
+        let count = self.files[client].read_at(&mut data, (block * BLOCK) as u64).unwrap();
+        // Beyond the end of the file is as good as zero.
+        data[count..].fill(0);
+        let value = u64::from_le_bytes(data[..8].try_into().unwrap());
+        assert!(value == 0 || data == fill(value), "block {block} is torn");
+        self.notice_crashes();
+        self.blocks.check(block, value);
+    }
+
+    /// Commits; what was lost is written again, until nothing is.
+    fn commit(&mut self, client: usize) {
+        loop {
+            let outcome = self.files[client].commit();
+            self.notice_crashes();
+            match outcome {
+                Ok(()) => return self.committed(client),
+                Err(Error::WritesLost { ranges, .. }) => {
+                    for range in ranges {
+                        let blocks = range.start as usize / BLOCK..(range.end as usize).div_ceil(BLOCK);
+                        for block in blocks {
+                            let value = self.blocks.last(block);
+                            self.files[client].write_all_at(&fill(value), (block * BLOCK) as u64).unwrap();
+                            self.notice_crashes();
+                            self.blocks.on_write(block, value, false);
+                        }
+                    }
+                }
+                Err(error) => panic!("a commit is sent again until it is answered: {error}"),
+            }
+        }
+    }
+
+    /// A commit makes durable what anybody has written; what the other client may have lost only its own commit tells.
+    fn committed(&mut self, _client: usize) {}
+
+    fn append(&mut self, client: usize) {
+        let number = self.number();
+        let mut record = vec![0xaa; RECORD];
+        record[..8].copy_from_slice(&number.to_le_bytes());
+        let outcome = self.logs[client].submit_append(record).wait();
+        let log = &self.logs[client];
+        match outcome {
+            Ok(offset) => {
+                // The log is to be whole at the end: each record is durable before the next.
+                match log.commit() {
+                    Ok(()) => self.records.on_append(Record { number, offset: Some(offset) }),
+                    // Lost: its place may hold another record now.
+                    Err(Error::WritesLost { .. }) => self.records.on_append(Record { number, offset: None }),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Err(Error::InDoubt { .. }) if self.world.crashes() > 0 => {
+                self.records.on_append(Record { number, offset: None });
+            }
+            Err(error) => panic!("an append ends well, or in doubt after a crash: {error}"),
+        }
+        self.notice_crashes();
+    }
+
+    /// A new name: made exactly once, whatever happens to the connection.
+    fn make_directory(&mut self, client: usize) {
+        self.directories += 1;
+        let name = format!("directory-{}", self.directories);
+        let before = self.world.crashes();
+        let export = insist(|| self.sessions[client].mount("data"));
+        match export.mkdir(&name, 0o755) {
+            Ok(_) => {}
+            Err(Error::InDoubt { .. }) if self.world.crashes() > before => {}
+            Err(error) => panic!("mkdir of a new name: {error}"),
+        }
+        assert!(export.metadata(&name).is_ok() || self.world.crashes() > before, "{name} was acknowledged");
+    }
+
+    fn whole_log(&mut self) -> Vec<u8> {
+        let size = usize::try_from(self.logs[0].metadata().unwrap().size).unwrap();
+        let mut content = vec![0; size];
+        self.logs[0].read_exact_at(&mut content, 0).unwrap();
+        content
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn notice_crashes(&mut self) {
+        if self.world.crashes() > self.crashes {
+            self.crashes = self.world.crashes();
+            self.blocks.on_crash();
+        }
+    }
+}
+
+/// Tries what is not sent again by itself until it succeeds.
+fn insist<T>(mut attempt: impl FnMut() -> dafs_client::Result<T>) -> T {
+    for _ in 0..1000 {
+        match attempt() {
+            Ok(value) => return value,
+            Err(Error::InDoubt { .. } | Error::Connect(_) | Error::Connection { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("a thousand attempts failed");
+}
+
+fn fill(value: u64) -> Vec<u8> {
+    let mut data = vec![value.wrapping_mul(31) as u8; BLOCK];
+    data[..8].copy_from_slice(&value.to_le_bytes());
+    if value == 0 {
+        data.fill(0);
+    }
+    data
+}
+
+mod sim {
+    use super::*;
+
+    /// No faults at all: the oracle's own test.
+    #[test]
+    fn world_without_faults_keeps_every_byte() {
+        for seed in 0..20 {
+            run(seed, WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 }, 60);
+        }
+    }
+
+    /// Connections break, stall, refuse; the server lives.
+    #[test]
+    fn world_with_broken_connections_keeps_every_byte_and_does_everything_once() {
+        for seed in seeds() {
+            run(seed, WorldPlan { network: FaultPlan::rough(seed), crash_ppm: 0 }, 40);
+        }
+    }
+
+    /// The server dies as well: what was lost is told, and written again.
+    #[test]
+    fn world_with_crashes_keeps_every_committed_byte_and_tells_what_it_lost() {
+        let mut crashes = 0;
+        for seed in seeds() {
+            crashes += run(seed, WorldPlan { network: FaultPlan::rough(seed), crash_ppm: 3000 }, 40);
+        }
+        assert!(crashes > 0, "a test of crashes without one");
+    }
+
+    /// The connection cut at every packet of a short run, one after the other.
+    #[test]
+    fn world_with_the_connection_cut_at_any_packet_goes_on() {
+        for packet in 0..250 {
+            let network = FaultPlan { cut_at_packet: Some(packet), ..FaultPlan::calm() };
+            run(packet, WorldPlan { network, crash_ppm: 0 }, 12);
+        }
+    }
+}
