@@ -205,6 +205,9 @@ impl EventLoop {
     /// A connection's descriptor had an event.
     fn warm(&mut self, place: usize) {
         if let Some(key) = self.watched.get(place).copied().flatten() {
+            if let Some(connection) = self.server.connection(key) {
+                connection.endpoint.on_event();
+            }
             self.heat(key);
         }
     }

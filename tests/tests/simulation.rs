@@ -25,7 +25,8 @@ fn seeds() -> std::ops::Range<u64> {
 fn run(seed: u64, plan: WorldPlan, actions: usize) -> u64 {
     let world = World::new(seed, plan);
     let _report = world.net().report_on_panic();
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Scenario::new(&world, seed).play(actions)));
+    let outcome =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Scenario::new(&world, seed).play(actions)));
     if let Err(panic) = outcome {
         eprintln!("seed {seed} failed: repeat it with DAFS_SEED={seed}");
         std::panic::resume_unwind(panic);
@@ -65,10 +66,11 @@ impl<'w> Scenario<'w> {
             let session = insist(|| world.connect(u32::from(node), &World::client_config(node)));
             let export = insist(|| session.mount("data"));
             scenario.files.push(insist(|| {
-                dafs_client::OpenOptions::new().read(true).write(true).create(true).open(&export, "blocks")
+                export
+                    .open_with("blocks", dafs_client::OpenOptions::new().read(true).write(true).create(true))
             }));
             scenario.logs.push(insist(|| {
-                dafs_client::OpenOptions::new().read(true).write(true).create(true).open(&export, "log")
+                export.open_with("log", dafs_client::OpenOptions::new().read(true).write(true).create(true))
             }));
             scenario.sessions.push(session);
         }
@@ -201,7 +203,7 @@ impl<'w> Scenario<'w> {
         let name = format!("directory-{}", self.directories);
         let before = self.world.crashes();
         let export = insist(|| self.sessions[client].mount("data"));
-        match export.mkdir(&name, 0o755) {
+        match export.create_dir(&name, 0o755) {
             Ok(_) => {}
             Err(Error::InDoubt { .. }) if self.world.crashes() > before => {}
             Err(error) => panic!("mkdir of a new name: {error}"),

@@ -317,7 +317,7 @@ pub enum Submitted {
 }
 
 /// All exports and what is open in them. One thread drives it; nothing in it blocks.
-pub trait Storage {
+pub trait Storage: Send {
     /// The export of this name.
     fn export(&self, name: &str) -> Option<ExportId>;
 

@@ -57,7 +57,11 @@ impl BlockOracle {
     pub fn check(&self, index: usize, value: u64) {
         let block = self.blocks.get(&index).cloned().unwrap_or_default();
         if block.doubtful {
-            assert!(block.possible.contains(&value), "block {index} holds {value}, possible are {:?}", block.possible);
+            assert!(
+                block.possible.contains(&value),
+                "block {index} holds {value}, possible are {:?}",
+                block.possible
+            );
         } else {
             assert_eq!(value, block.last, "block {index}: acknowledged data changed or was lost");
         }
@@ -92,16 +96,21 @@ impl RecordOracle {
 
     /// Checks the whole file; records are `size` bytes and begin with their number.
     pub fn check(&self, content: &[u8], size: usize) {
-        let found: Vec<u64> =
-            content.chunks(size).map(|record| u64::from_le_bytes(record[..8].try_into().expect("whole records"))).collect();
+        let found: Vec<u64> = content
+            .chunks(size)
+            .map(|record| u64::from_le_bytes(record[..8].try_into().expect("whole records")))
+            .collect();
         for record in &self.records {
-            let places: Vec<usize> = found.iter().enumerate().filter(|(_, n)| **n == record.number).map(|(i, _)| i).collect();
+            let places: Vec<usize> =
+                found.iter().enumerate().filter(|(_, n)| **n == record.number).map(|(i, _)| i).collect();
             match record.offset {
                 Some(offset) => {
                     let place = usize::try_from(offset).expect("small files") / size;
                     assert_eq!(places, [place], "record {} was acknowledged at {offset}", record.number);
                 }
-                None => assert!(places.len() <= 1, "record {} was appended {} times", record.number, places.len()),
+                None => {
+                    assert!(places.len() <= 1, "record {} was appended {} times", record.number, places.len())
+                }
             }
         }
     }

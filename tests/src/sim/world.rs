@@ -150,7 +150,9 @@ impl Inside {
             exports: vec![ExportConfig::new("data", ExportKind::Memory { size_max: 1 << 30 })],
             access: Access::new(AccessConfig::default()),
             storage: Box::new(self.storage.clone()),
-            randomness: Box::new(move |bytes| bytes.iter_mut().for_each(|byte| *byte = random.below(256) as u8)),
+            randomness: Box::new(move |bytes| {
+                bytes.iter_mut().for_each(|byte| *byte = random.below(256) as u8)
+            }),
         };
         let mut server = Server::new(parts, self.now());
         let domain = self.net.domain(SERVER);
@@ -171,7 +173,8 @@ impl Inside {
             },
         });
         let next_tick = self.net.now();
-        self.running = Some(Running { server, listener, connections: Vec::new(), next_tick, _domain: domain });
+        self.running =
+            Some(Running { server, listener, connections: Vec::new(), next_tick, _domain: domain });
     }
 
     fn crash(&mut self) {
@@ -210,11 +213,13 @@ impl Running {
             self.connections.push(self.server.add_connection(0, endpoint));
         }
         let server = &mut self.server;
-        self.connections.retain(|key| loop {
-            match server.serve(*key) {
-                Served::Budget => {}
-                Served::Messages(_) => break true,
-                Served::Closed => break false,
+        self.connections.retain(|key| {
+            loop {
+                match server.serve(*key) {
+                    Served::Budget => {}
+                    Served::Messages(_) => break true,
+                    Served::Closed => break false,
+                }
             }
         });
         server.poll_storage();
@@ -243,7 +248,8 @@ impl Clock for SimClock {
         while self.world.net.now() < until {
             self.world.lock().step();
             let left = until.saturating_sub(self.world.net.now());
-            let next = self.world.net.next_event_time().map_or(left, |at| at.saturating_sub(self.world.net.now()));
+            let next =
+                self.world.net.next_event_time().map_or(left, |at| at.saturating_sub(self.world.net.now()));
             self.world.net.advance(next.min(left).max(Duration::from_nanos(1)));
         }
     }
