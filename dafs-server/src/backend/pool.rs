@@ -226,3 +226,29 @@ fn run<T>(shared: &Shared<T>) {
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [STOR-20]
+    #[test]
+    fn pool_given_one_job_too_many_refuses_it_and_does_the_others() {
+        let wake = Arc::new(Wake::new().unwrap());
+        let mut pool = Pool::new(2, Arc::clone(&wake));
+        for n in 0..JOBS_MAX {
+            assert_eq!(pool.submit(Box::new(move || n)), Ok(()), "{n}");
+        }
+        assert_eq!(pool.submit(Box::new(|| 0)), Err(()));
+        pool.flush();
+        let mut done = Vec::new();
+        while pool.pending() > 0 {
+            wake.lower();
+            pool.poll(&mut done);
+            std::thread::yield_now();
+        }
+        done.sort_unstable();
+        assert!(done.into_iter().eq(0..JOBS_MAX));
+        assert_eq!(pool.submit(Box::new(|| 0)), Ok(()));
+    }
+}

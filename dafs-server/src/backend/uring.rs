@@ -67,7 +67,8 @@ impl Ring {
             let Some(key) = self.queued.pop_front() else { break };
             let Some(slot) = self.transfers.get_mut(key) else { continue };
             let entry = slot.transfer.entry().user_data(key as u64);
-            // SAFETY: descriptor and segments belong to the transfer, which stays in the slab until its completion; the segments are on the heap and do not move.
+            // SAFETY: descriptor and segments belong to the transfer, which stays in the slab until its
+            // completion; the segments are on the heap and do not move.
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
                 self.queued.push_front(key);
                 break;

@@ -1,6 +1,6 @@
-//! Nothing leads out of an export. [STOR-1]
+//! Nothing leads out of an export.
 
-use dafs_proto::wire::{OpenFlags, Status};
+use dafs_proto::wire::{OpenFlags, SetAttributes, Status};
 
 use super::harness::*;
 use crate::backend::*;
@@ -17,11 +17,12 @@ fn operations(f: &Fixture, path: &[u8]) -> Vec<FsOp> {
         FsOp::Setattr {
             at: at(),
             follow: true,
-            set: dafs_proto::wire::SetAttributes { mode: Some(0o777), ..Default::default() },
+            set: SetAttributes { mode: Some(0o777), ..Default::default() },
         },
     ]
 }
 
+// [STOR-1]
 #[test]
 fn path_that_leaves_the_export_is_refused() {
     for kind in kinds() {
@@ -98,6 +99,7 @@ fn link_inside_the_export_is_followed_from_any_node() {
     }
 }
 
+// [STOR-2] [STOR-3]
 #[test]
 fn name_that_is_no_plain_name_is_refused() {
     for kind in kinds() {

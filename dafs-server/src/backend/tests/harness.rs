@@ -303,3 +303,9 @@ fn wait_readable(fds: &[RawFd]) {
 fn uring_available() -> bool {
     Fixture::try_with(Kind::Disk(Engine::Uring), |_| {}, &StorageConfig::default()).is_ok()
 }
+
+#[allow(unsafe_code, reason = "geteuid")]
+pub(super) fn is_root() -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { libc::geteuid() == 0 }
+}

@@ -2,4 +2,5 @@
 
 mod confinement;
 mod harness;
+mod promises;
 mod semantics;

@@ -13,6 +13,7 @@ fn each(test: impl Fn(&mut Fixture)) {
     }
 }
 
+// [STOR-9]
 #[test]
 fn file_written_is_read_back() {
     each(|f| {
@@ -31,6 +32,7 @@ fn file_written_is_read_back() {
     });
 }
 
+// [STOR-9] [STOR-12]
 #[test]
 fn large_write_in_many_parts_is_whole() {
     each(|f| {
@@ -70,6 +72,7 @@ fn directory_made_lists_what_is_in_it() {
     });
 }
 
+// [STOR-6]
 #[test]
 fn open_with_contradicting_flags_is_invalid() {
     each(|f| {
@@ -103,6 +106,7 @@ fn open_with_contradicting_flags_is_invalid() {
     });
 }
 
+// [STOR-11]
 #[test]
 fn append_of_several_nodes_keeps_every_piece_whole() {
     each(|f| {
@@ -127,6 +131,7 @@ fn append_of_several_nodes_keeps_every_piece_whole() {
     });
 }
 
+// [STOR-14]
 #[test]
 fn hole_punched_and_sought_stays_a_hole() {
     const CHUNK: u64 = 64 * 1024;
@@ -160,6 +165,7 @@ fn hole_punched_and_sought_stays_a_hole() {
     });
 }
 
+// [STOR-13]
 #[test]
 fn window_mapped_shows_the_file() {
     each(|f| {

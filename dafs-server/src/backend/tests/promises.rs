@@ -1,0 +1,313 @@
+//! Identity, durability, listings, and limits.
+
+use dafs_proto::wire::{
+    OpenFlags, SetAttributes, SetTime, Stability, Status, Timestamp, XattrSetMode,
+};
+
+use super::harness::*;
+use crate::backend::*;
+
+fn user(uid: u32, gid: u32, groups: &[u32]) -> Identity {
+    Identity { uid, gid, groups: groups.into() }
+}
+
+fn set_mode(f: &mut Fixture, path: &str, mode: u32) {
+    let set = SetAttributes { mode: Some(mode), ..Default::default() };
+    f.run(FsOp::Setattr { at: f.at(path), follow: true, set }).unwrap();
+}
+
+/// Kinds on which clients' identities hold: all, for root.
+fn identity_kinds() -> Vec<Kind> {
+    if is_root() {
+        return kinds();
+    }
+    eprintln!("not run on directories: identities of clients (needs root)");
+    vec![Kind::Mem]
+}
+
+// [STOR-5] [STOR-7]
+#[test]
+fn identity_of_the_client_decides_and_owns() {
+    for kind in identity_kinds() {
+        let mut f = Fixture::new(kind);
+        let root = f.identity.clone();
+        f.mkdir("open").unwrap();
+        set_mode(&mut f, "open", 0o777);
+        f.mkdir("team").unwrap();
+        set_mode(&mut f, "team", 0o770);
+        let set = SetAttributes { gid: Some(7000), ..Default::default() };
+        f.run(FsOp::Setattr { at: f.at("team"), follow: true, set }).unwrap();
+
+        f.identity = user(1234, 5678, &[7000]);
+        assert_eq!(f.mkdir("mine"), Err(Status::ACCESS), "{kind:?}");
+        let at = f.at("open/made");
+        f.run(FsOp::Open { at, flags: RWC, mode: 0o666 }).unwrap();
+        let made = f.stat("open/made").unwrap();
+        assert_eq!((made.uid, made.gid, made.mode), (1234, 5678, 0o666), "{kind:?}");
+        f.mkdir("team/by-group").unwrap();
+        set_mode(&mut f, "open/made", 0o600);
+
+        f.identity = user(4321, 5678, &[]);
+        assert_eq!(f.open("open/made", OpenFlags::READ), Err(Status::ACCESS), "{kind:?}");
+        assert_eq!(f.stat("team/by-group").err(), Some(Status::ACCESS), "{kind:?}");
+        let set = SetAttributes { uid: Some(4321), ..Default::default() };
+        let result = f.run(FsOp::Setattr { at: f.at("open/made"), follow: true, set });
+        assert!(matches!(result, Err(Status::PERMISSION)), "{kind:?} {result:?}");
+
+        f.identity = root;
+        f.open("open/made", RW).unwrap();
+        f.mkdir("by-root-again").unwrap();
+        assert_eq!(f.stat("by-root-again").unwrap().uid, 0, "{kind:?}: root acts as itself afterwards");
+    }
+}
+
+// [STOR-8]
+#[test]
+fn xattr_of_other_namespaces_is_refused_to_users() {
+    for kind in identity_kinds() {
+        let mut f = Fixture::new(kind);
+        let node = f.open("a", RWC).unwrap();
+        let named = |path: &str| At { node: if path.is_empty() { node } else { f.root() }, path: path.into() };
+        let (at, itself) = (named("a"), named(""));
+        let write = |name: &[u8], mode| FsOp::XattrWrite {
+            at: at.clone(),
+            name: name.to_vec(),
+            value: b"\0value".to_vec(),
+            mode,
+        };
+        f.run(write(b"user.x", XattrSetMode::Create)).unwrap();
+        assert!(matches!(f.run(write(b"user.x", XattrSetMode::Create)), Err(Status::EXISTS)));
+        assert!(matches!(f.run(write(b"user.y", XattrSetMode::Replace)), Err(Status::NO_DATA)));
+        let read = FsOp::XattrRead { at: itself.clone(), name: b"user.x".to_vec() };
+        let Ok(FsReply::Bytes(value)) = f.run(read) else { panic!("{kind:?}") };
+        assert_eq!(value, b"\0value");
+        let Ok(FsReply::Bytes(names)) = f.run(FsOp::XattrList { at: itself.clone() }) else { panic!() };
+        assert!(names.split(|b| *b == 0).any(|name| name == b"user.x"), "{kind:?}");
+        let set = SetAttributes { mode: Some(0o666), ..Default::default() };
+        f.run(FsOp::Setattr { at: itself.clone(), follow: true, set }).unwrap();
+
+        f.identity = user(1234, 1234, &[]);
+        for name in [&b"trusted.x"[..], b"security.x", b"system.posix_acl_access"] {
+            assert!(matches!(f.run(write(name, XattrSetMode::Any)), Err(Status::PERMISSION)), "{kind:?}");
+        }
+        for name in [&b""[..], b"user.", b"user.a\0b"] {
+            assert!(matches!(f.run(write(name, XattrSetMode::Any)), Err(Status::INVALID)), "{kind:?}");
+        }
+        f.run(FsOp::XattrRemove { at: at.clone(), name: b"user.x".to_vec() }).unwrap();
+        let again = f.run(FsOp::XattrRemove { at, name: b"user.x".to_vec() });
+        assert!(matches!(again, Err(Status::NO_DATA)), "{kind:?}");
+    }
+}
+
+// [STOR-4]
+#[test]
+fn fifo_in_a_directory_is_listed_but_not_opened() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        let Some(directory) = &f.directory else { continue };
+        let made = std::process::Command::new("mkfifo").arg(directory.path().join("root/pipe")).status();
+        assert!(made.unwrap().success());
+        assert_eq!(f.stat("pipe").unwrap().kind, dafs_proto::wire::FileKind::Fifo);
+        for flags in [OpenFlags::READ, RW] {
+            assert_eq!(f.open("pipe", flags), Err(Status::NOT_SUPPORTED), "{kind:?}");
+        }
+        let node = f.lookup("pipe").unwrap();
+        assert_eq!(f.open_at(At { node, path: Vec::new() }, RW), Err(Status::NOT_SUPPORTED), "{kind:?}");
+        f.remove("pipe", false).unwrap();
+    }
+}
+
+// [STOR-10]
+#[test]
+fn read_now_gives_all_or_would_block() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        let node = f.open("a", RWC).unwrap();
+        let data: Vec<u8> = (0..300_000u32).map(|i| (i / 11) as u8).collect();
+        assert_eq!(f.write(node, 0, &data), Ok(data.len()));
+        f.run(FsOp::Commit { node, offset: 0, len: 0, stability: Stability::DataSync }).unwrap();
+        f.run(FsOp::Hint { node, offset: 0, len: 0, pattern: 4 }).unwrap();
+        // A part of it is at hand again.
+        f.read_submitted(node, 0, &[10_000]).unwrap();
+        let mut bytes = vec![0; 300_100];
+        match f.storage.read_now(node, 0, &[dafs_proto::transport::Span::from_mut(&mut bytes)]) {
+            Ok(count) => assert_eq!(bytes[..count], data, "{kind:?}"),
+            Err(error) => {
+                assert_eq!(error, NowError::WouldBlock, "{kind:?}");
+                assert!(!matches!(kind, Kind::Mem | Kind::Tmpfs), "memory never waits");
+            }
+        }
+        assert_eq!(f.read(node, 0, 300_100).unwrap(), data, "{kind:?}");
+        assert_eq!(f.read(node, u64::MAX - 5, 10), Err(Status::INVALID), "{kind:?}");
+        assert_eq!(f.write(node, u64::MAX - 5, b"0123456789"), Err(Status::TOO_LARGE), "{kind:?}");
+    }
+}
+
+// [STOR-15]
+#[test]
+fn commit_of_files_directories_and_names_succeeds() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        f.mkdir("d").unwrap();
+        let node = f.open("d/a", RWC).unwrap();
+        f.write_submitted(node, 0, &[b"x"], Stability::FileSync).unwrap();
+        f.rename("d/a", "b", true).unwrap();
+        let directory = f.lookup("d").unwrap();
+        for node in [node, directory, f.root()] {
+            for stability in [Stability::DataSync, Stability::FileSync] {
+                f.run(FsOp::Commit { node, offset: 0, len: 0, stability }).unwrap();
+            }
+        }
+        let gone = f.open("gone", RWC).unwrap();
+        f.remove("gone", false).unwrap();
+        f.write_submitted(gone, 0, &[b"x"], Stability::FileSync).unwrap();
+        f.symlink("b", "l").unwrap();
+        let link = f.lookup("l").unwrap();
+        let op = FsOp::Commit { node: link, offset: 0, len: 0, stability: Stability::FileSync };
+        assert!(matches!(f.run(op), Err(Status::BAD_HANDLE)), "{kind:?}");
+    }
+}
+
+// [STOR-16]
+#[test]
+fn verifier_of_every_start_is_another() {
+    for kind in kinds() {
+        let (one, two) = (Fixture::new(kind), Fixture::new(kind));
+        assert_ne!(one.storage.verifier(ExportId(0)), two.storage.verifier(ExportId(0)), "{kind:?}");
+    }
+}
+
+// [STOR-17]
+#[test]
+fn crash_in_memory_takes_what_was_not_durable() {
+    let time = Timestamp { seconds: 77, nanoseconds: 5 };
+    let config =
+        StorageConfig { seed: Some(1), clock: Some(Clock::new(move || time)), ..Default::default() };
+    let mut f = Fixture::with(Kind::Mem, |_| {}, &config);
+    let node = f.open("a", RWC).unwrap();
+    f.write(node, 0, b"durable").unwrap();
+    f.run(FsOp::Commit { node, offset: 0, len: 0, stability: Stability::DataSync }).unwrap();
+    f.write(node, 0, b"LOST").unwrap();
+    f.write(node, 200_000, b"LOST").unwrap();
+    let other = f.open("b", RWC).unwrap();
+    f.write(other, 0, b"LOST").unwrap();
+    f.remove("b", false).unwrap();
+    f.open("empty", RWC).unwrap();
+    let verifier = f.storage.verifier(ExportId(0));
+    assert!(f.storage.crash(ExportId(0)));
+    assert_ne!(f.storage.verifier(ExportId(0)), verifier);
+    assert_eq!(f.read(node, 0, 1), Err(Status::BAD_HANDLE), "nothing is open after a crash");
+    let node = f.open("a", OpenFlags::READ).unwrap();
+    assert_eq!(f.read(node, 0, 300_000).unwrap(), b"durable");
+    assert_eq!(f.stat("empty").unwrap().mtime, time);
+    assert_eq!(f.stat("b").err(), Some(Status::NOT_FOUND));
+    assert!(!Fixture::new(Kind::Mem).storage.crash(ExportId(0)), "only where it is simulated");
+}
+
+// [STOR-18]
+#[test]
+fn listing_resumed_while_names_come_and_go_sees_the_rest_once() {
+    const NAMES: usize = 3000;
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        let fill = |f: &mut Fixture, path: String| match &f.directory {
+            // By the side, which is quicker.
+            Some(directory) => drop(std::fs::File::create(directory.path().join("root").join(path)).unwrap()),
+            None => drop(f.open(path, RWC).unwrap()),
+        };
+        f.mkdir("d").unwrap();
+        for n in 0..NAMES {
+            fill(&mut f, format!("d/stays-{n}"));
+            fill(&mut f, format!("d/goes-{n}"));
+        }
+        let directory = f.open("d", OpenFlags::READ).unwrap();
+        let mut seen = Vec::new();
+        let (mut cookie, mut turn) = (0, 0);
+        loop {
+            let (entries, end) = f.readdir(directory, cookie, 4096, turn % 5 == 0).unwrap();
+            assert!(turn % 5 != 0 || entries.iter().all(|entry| entry.attributes.is_some()));
+            cookie = entries.last().map_or(cookie, |entry| entry.cookie);
+            seen.extend(entries.into_iter().map(|entry| entry.name).filter(|n| n.starts_with(b"stays")));
+            if end {
+                break;
+            }
+            if turn < NAMES {
+                f.remove(format!("d/goes-{turn}"), false).unwrap();
+                fill(&mut f, format!("d/comes-{turn}"));
+            }
+            turn += 1;
+        }
+        assert!(turn > 10, "{kind:?}: it was resumed");
+        seen.sort();
+        let mut expected: Vec<Vec<u8>> = (0..NAMES).map(|n| format!("stays-{n}").into_bytes()).collect();
+        expected.sort();
+        assert_eq!(seen, expected, "{kind:?}");
+    }
+}
+
+// [STOR-19]
+#[test]
+fn node_closed_with_operations_in_flight_lets_them_finish() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        let node = f.open("a", RWC).unwrap();
+        let from = vec![memory_of(&vec![9; 1 << 20])];
+        let token = f.start(FsOp::Write { node, offset: 0, from, stability: Stability::DataSync });
+        f.storage.close(node);
+        assert_eq!(count(f.finish(token)), Ok(1 << 20), "{kind:?}");
+        assert!(matches!(f.run(FsOp::Statfs { node }), Err(Status::BAD_HANDLE)), "{kind:?}");
+        let next = f.open("a", OpenFlags::READ).unwrap();
+        assert_ne!(next, node);
+        assert_eq!(f.read(next, 1 << 19, 3).unwrap(), [9; 3]);
+        let root = f.root();
+        f.storage.close(root);
+        f.mkdir("root-stays-open").unwrap();
+    }
+}
+
+#[test]
+fn export_that_is_read_only_changes_nothing() {
+    for kind in kinds() {
+        let mut f = Fixture::with(kind, |export| export.read_only = true, &StorageConfig::default());
+        assert_eq!(f.open("a", RWC), Err(Status::READ_ONLY), "{kind:?}");
+        assert_eq!(f.mkdir("d"), Err(Status::READ_ONLY));
+        assert_eq!(f.symlink("x", "l"), Err(Status::READ_ONLY));
+        assert_eq!(f.remove("a", false), Err(Status::READ_ONLY));
+        let root = f.root();
+        assert_eq!(f.names(root, 4096).len(), 0);
+    }
+}
+
+#[test]
+fn times_set_are_kept_to_the_nanosecond() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        f.symlink("nowhere", "l").unwrap();
+        f.open("a", RWC).unwrap();
+        let time = Timestamp { seconds: 1_000_000_007, nanoseconds: 123_456_789 };
+        for (path, follow) in [("a", true), ("l", false)] {
+            let set = SetAttributes { mtime: Some(SetTime::At(time)), ..Default::default() };
+            let result = f.run(FsOp::Setattr { at: f.at(path), follow, set });
+            assert_eq!(attributes(result).unwrap().mtime, time, "{kind:?} {path}");
+        }
+        let wrong = Timestamp { seconds: 0, nanoseconds: 1_000_000_000 };
+        let set = SetAttributes { atime: Some(SetTime::At(wrong)), ..Default::default() };
+        let result = f.run(FsOp::Setattr { at: f.at("a"), follow: true, set });
+        assert!(matches!(result, Err(Status::INVALID)), "{kind:?}");
+    }
+}
+
+#[test]
+fn memory_export_that_is_full_says_so_and_recovers() {
+    let full = |export: &mut ExportConfig| export.kind = ExportKind::Mem { size_max: 1 << 20 };
+    let mut f = Fixture::with(Kind::Mem, full, &StorageConfig::default());
+    let node = f.open("a", RWC).unwrap();
+    let data = vec![1; 2 << 20];
+    let written = f.write(node, 0, &data).unwrap();
+    assert!((900_000..(1 << 20)).contains(&written), "what fits is written: {written}");
+    assert_eq!(f.write(node, written as u64, &data), Err(Status::NO_SPACE));
+    let huge = FsOp::Allocate { node, offset: 0, len: 1 << 60 };
+    assert!(matches!(f.run(huge), Err(Status::NO_SPACE)));
+    f.run(FsOp::Truncate { node, size: 0 }).unwrap();
+    assert_eq!(f.write(node, 0, &data[..500_000]), Ok(500_000));
+}
