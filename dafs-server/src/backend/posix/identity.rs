@@ -18,16 +18,17 @@ pub(super) struct Identities {
     own: Identity,
 }
 
-/// Restores the process's own identity on this thread when dropped.
+/// Restores the process's own identity, and the umask, on this thread when dropped.
 pub(super) struct Acting<'a> {
     identities: Option<&'a Identities>,
+    umask: Option<libc::mode_t>,
 }
 
 thread_local! {
     /// What this thread acts as; `None` for the process's own identity.
     static CURRENT: RefCell<Option<Identity>> = const { RefCell::new(None) };
-    /// This thread has its own umask, 0.
-    static PREPARED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// This thread has a umask of its own.
+    static OWN_UMASK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 impl Identities {
@@ -44,25 +45,20 @@ impl Identities {
 
     /// Makes this thread act as `identity` until the guard goes; as the process itself where it is not privileged.
     pub(super) fn act_as(&self, identity: &Identity) -> Result<Acting<'_>, Status> {
-        PREPARED.with(|prepared| {
-            if !prepared.get() {
-                own_umask();
-                prepared.set(true);
-            }
-        });
+        let umask = Some(take_umask());
         // Root's groups decide nothing.
         let own = !self.privileged
             || (identity.uid == 0 && identity.gid == 0 && self.own.uid == 0 && self.own.gid == 0);
         if own {
             self.restore();
-            return Ok(Acting { identities: None });
+            return Ok(Acting { identities: None, umask });
         }
         if CURRENT.with(|current| current.borrow().as_ref() == Some(identity)) {
-            return Ok(Acting { identities: Some(self) });
+            return Ok(Acting { identities: Some(self), umask });
         }
         // From user 0, so that capabilities are the process's own while changing.
         self.restore();
-        let acting = Acting { identities: Some(self) };
+        let acting = Acting { identities: Some(self), umask };
         // Recorded first: whatever was changed before a failure is then undone.
         CURRENT.with(|current| *current.borrow_mut() = Some(identity.clone()));
         if change(identity) { Ok(acting) } else { Err(Status::PERMISSION) }
@@ -86,11 +82,16 @@ impl Acting<'_> {
     /// Leaves the identity on the thread: for pool threads, whose next operation often has the same one.
     pub(super) fn keep(mut self) {
         self.identities = None;
+        self.umask = None;
     }
 }
 
 impl Drop for Acting<'_> {
     fn drop(&mut self) {
+        if let Some(umask) = self.umask {
+            // SAFETY: no memory is passed.
+            unsafe { libc::umask(umask) };
+        }
         if let Some(identities) = self.identities {
             identities.restore();
         }
@@ -114,13 +115,14 @@ fn set_fs_id(call: libc::c_long, id: u32) -> bool {
     }
 }
 
-/// Modes are used as given: this thread's umask becomes 0, without touching the others' where the kernel allows that.
-fn own_umask() {
-    // SAFETY: no memory is passed; what is no longer shared is the working directory and the umask, which nothing here relies on.
-    unsafe {
-        libc::unshare(libc::CLONE_FS);
-        libc::umask(0);
+/// Modes are used as given: this thread's umask becomes 0, without touching other threads' where the kernel allows that. Answers what it was.
+fn take_umask() -> libc::mode_t {
+    if !OWN_UMASK.replace(true) {
+        // SAFETY: what is no longer shared is the working directory and the umask; nothing here relies on sharing them.
+        unsafe { libc::unshare(libc::CLONE_FS) };
     }
+    // SAFETY: no memory is passed.
+    unsafe { libc::umask(0) }
 }
 
 /// CAP_SETUID and CAP_SETGID are in effect.

@@ -78,6 +78,8 @@ impl Fixture {
                     // The directory itself belongs to the test's harness: the export lies below.
                     let root = directory.path().join("root");
                     std::fs::create_dir(&root).unwrap();
+                    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+                    std::fs::set_permissions(&root, mode).unwrap();
                     ExportKind::Posix(root)
                 }
                 None => ExportKind::Mem { size_max: 1 << 30 },

@@ -1,8 +1,6 @@
 //! Identity, durability, listings, and limits.
 
-use dafs_proto::wire::{
-    OpenFlags, SetAttributes, SetTime, Stability, Status, Timestamp, XattrSetMode,
-};
+use dafs_proto::wire::{OpenFlags, SetAttributes, SetTime, Stability, Status, Timestamp, XattrSetMode};
 
 use super::harness::*;
 use crate::backend::*;
@@ -67,7 +65,8 @@ fn xattr_of_other_namespaces_is_refused_to_users() {
     for kind in identity_kinds() {
         let mut f = Fixture::new(kind);
         let node = f.open("a", RWC).unwrap();
-        let named = |path: &str| At { node: if path.is_empty() { node } else { f.root() }, path: path.into() };
+        let named =
+            |path: &str| At { node: if path.is_empty() { node } else { f.root() }, path: path.into() };
         let (at, itself) = (named("a"), named(""));
         let write = |name: &[u8], mode| FsOp::XattrWrite {
             at: at.clone(),
@@ -181,8 +180,7 @@ fn verifier_of_every_start_is_another() {
 #[test]
 fn crash_in_memory_takes_what_was_not_durable() {
     let time = Timestamp { seconds: 77, nanoseconds: 5 };
-    let config =
-        StorageConfig { seed: Some(1), clock: Some(Clock::new(move || time)), ..Default::default() };
+    let config = StorageConfig { seed: Some(1), clock: Some(Clock::new(move || time)), ..Default::default() };
     let mut f = Fixture::with(Kind::Mem, |_| {}, &config);
     let node = f.open("a", RWC).unwrap();
     f.write(node, 0, b"durable").unwrap();
