@@ -1,4 +1,5 @@
 //! Contents of a file in memory: chunks where there is data, nothing where there are holes.
+#![allow(clippy::cast_possible_truncation, reason = "lengths in a chunk or in a buffer of this process")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -157,7 +157,7 @@ pub(super) fn write_now(
 /// Pages that a write fills in part are in the page cache, or lie beyond the end of the file.
 fn edges_at_hand(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     let end = offset + len;
-    let (head, tail) = (offset % PAGE_SIZE != 0, end % PAGE_SIZE != 0);
+    let (head, tail) = (!offset.is_multiple_of(PAGE_SIZE), !end.is_multiple_of(PAGE_SIZE));
     if !head && !tail {
         return true;
     }
@@ -308,14 +308,16 @@ fn write_all(
     }
 }
 
+type AppendLock = Mutex<()>;
+
 /// Locks of files that are appended to, by device and inode: all nodes of a file share one.
 #[derive(Default)]
 pub(super) struct Inodes {
-    locks: Mutex<HashMap<(u64, u64), Weak<Mutex<()>>>>,
+    locks: Mutex<HashMap<(u64, u64), Weak<AppendLock>>>,
 }
 
 impl Inodes {
-    fn of(&self, node: &Node) -> Arc<Mutex<()>> {
+    fn of(&self, node: &Node) -> Arc<AppendLock> {
         let mut locks = lock(&self.locks);
         if let Some(found) = locks.get(&(node.dev, node.ino)).and_then(Weak::upgrade) {
             return found;

@@ -12,10 +12,11 @@ use super::super::NodeId;
 use super::{Node, sys};
 
 /// Windows begin at multiples of this, bytes.
-const WINDOW_STRIDE: u64 = 16 * 1024 * 1024;
+const WINDOW_STRIDE: u64 = STRIDE as u64;
+const STRIDE: usize = 16 * 1024 * 1024;
 
 /// Two strides, so that a range of one stride lies in one window wherever it begins.
-const WINDOW_SIZE: usize = 2 * WINDOW_STRIDE as usize;
+const WINDOW_SIZE: usize = 2 * STRIDE;
 
 /// Windows kept at a time (4 GiB of addresses); the least recently used goes first.
 const WINDOWS_MAX: usize = 128;
@@ -70,7 +71,7 @@ impl Windows {
     /// See [`super::super::Storage::map`]. `None` also where the kernel cannot tell whether the data is in memory.
     pub(super) fn map(&mut self, id: NodeId, node: &Node, offset: u64, len: usize) -> Option<MemoryRef> {
         if len < MAP_SIZE_MIN
-            || len > WINDOW_STRIDE as usize
+            || len > STRIDE
             || node.direct.is_some()
             || node.kind != FileKind::File
             || !node.readable

@@ -123,8 +123,8 @@ pub(super) fn open_trusted(path: &CPath, flags: i32) -> SysResult<OwnedFd> {
 pub(super) fn statx(directory: BorrowedFd<'_>, name: &CPath) -> SysResult<Attributes> {
     let mut raw = std::mem::MaybeUninit::<libc::statx>::uninit();
     let flags = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-    // SAFETY: the name is zero-terminated, the buffer large enough.
     retry(|| {
+        // SAFETY: the name is zero-terminated, the buffer large enough.
         libc::c_long::from(unsafe {
             libc::statx(
                 directory.as_raw_fd(),
@@ -247,8 +247,8 @@ pub(super) fn renameat2(
 
 /// `linkat`, links at the end not followed.
 pub(super) fn linkat(from: (BorrowedFd<'_>, &CPath), to: (BorrowedFd<'_>, &CPath)) -> SysResult<()> {
-    // SAFETY: both names are zero-terminated.
     retry(|| {
+        // SAFETY: both names are zero-terminated.
         libc::c_long::from(unsafe {
             libc::linkat(from.0.as_raw_fd(), from.1.as_ptr(), to.0.as_raw_fd(), to.1.as_ptr(), 0)
         })
@@ -259,8 +259,8 @@ pub(super) fn linkat(from: (BorrowedFd<'_>, &CPath), to: (BorrowedFd<'_>, &CPath
 /// A new name for what a descriptor names.
 pub(super) fn link_fd(from: BorrowedFd<'_>, to: (BorrowedFd<'_>, &CPath)) -> SysResult<()> {
     let source = CPath::of_fd(from);
-    // SAFETY: both names are zero-terminated.
     retry(|| {
+        // SAFETY: both names are zero-terminated.
         libc::c_long::from(unsafe {
             libc::linkat(
                 libc::AT_FDCWD,
@@ -276,8 +276,8 @@ pub(super) fn link_fd(from: BorrowedFd<'_>, to: (BorrowedFd<'_>, &CPath)) -> Sys
 
 /// `symlinkat`.
 pub(super) fn symlinkat(target: &CPath, directory: BorrowedFd<'_>, name: &CPath) -> SysResult<()> {
-    // SAFETY: both strings are zero-terminated.
     retry(|| {
+        // SAFETY: both strings are zero-terminated.
         libc::c_long::from(unsafe { libc::symlinkat(target.as_ptr(), directory.as_raw_fd(), name.as_ptr()) })
     })?;
     Ok(())
@@ -306,8 +306,8 @@ pub(super) fn chmod(fd: BorrowedFd<'_>, mode: u32) -> SysResult<()> {
 /// `fchownat` of what the descriptor names; `None` stays.
 pub(super) fn chown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> SysResult<()> {
     let (uid, gid) = (uid.unwrap_or(u32::MAX), gid.unwrap_or(u32::MAX));
-    // SAFETY: the name is zero-terminated.
     retry(|| {
+        // SAFETY: the name is zero-terminated.
         libc::c_long::from(unsafe {
             libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH)
         })
@@ -325,8 +325,8 @@ pub(super) fn set_times(fd: BorrowedFd<'_>, atime: Option<SetTime>, mtime: Optio
         }
     };
     let times = [spec(atime), spec(mtime)];
-    // SAFETY: the name is zero-terminated, two times are given.
     retry(|| {
+        // SAFETY: the name is zero-terminated, two times are given.
         libc::c_long::from(unsafe {
             libc::utimensat(fd.as_raw_fd(), c"".as_ptr(), times.as_ptr(), libc::AT_EMPTY_PATH)
         })
@@ -377,8 +377,8 @@ pub(super) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> SysResult<u
 
 /// `fsync`, or `fdatasync`.
 pub(super) fn sync(fd: BorrowedFd<'_>, data_only: bool) -> SysResult<()> {
-    // SAFETY: no memory is passed.
     retry(|| {
+        // SAFETY: no memory is passed.
         libc::c_long::from(unsafe {
             if data_only { libc::fdatasync(fd.as_raw_fd()) } else { libc::fsync(fd.as_raw_fd()) }
         })
@@ -451,8 +451,8 @@ pub(super) fn xattr_read(fd: BorrowedFd<'_>, name: &CPath, size_max: usize) -> S
 /// Sets an extended attribute; `flags` as `XATTR_CREATE`, `XATTR_REPLACE`.
 pub(super) fn xattr_write(fd: BorrowedFd<'_>, name: &CPath, value: &[u8], flags: i32) -> SysResult<()> {
     let path = CPath::of_fd(fd);
-    // SAFETY: the strings are zero-terminated, the value as long as said.
     retry(|| {
+        // SAFETY: the strings are zero-terminated, the value as long as said.
         libc::c_long::from(unsafe {
             libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
         })

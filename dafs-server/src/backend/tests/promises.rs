@@ -1,5 +1,6 @@
 //! Identity, durability, listings, and limits.
 
+use dafs_proto::transport::Span;
 use dafs_proto::wire::{OpenFlags, SetAttributes, SetTime, Stability, Status, Timestamp, XattrSetMode};
 
 use super::harness::*;
@@ -129,7 +130,7 @@ fn read_now_gives_all_or_would_block() {
         // A part of it is at hand again.
         f.read_submitted(node, 0, &[10_000]).unwrap();
         let mut bytes = vec![0; 300_100];
-        match f.storage.read_now(node, 0, &[dafs_proto::transport::Span::from_mut(&mut bytes)]) {
+        match f.storage.read_now(node, 0, &[Span::from_mut(&mut bytes)]) {
             Ok(count) => assert_eq!(bytes[..count], data, "{kind:?}"),
             Err(error) => {
                 assert_eq!(error, NowError::WouldBlock, "{kind:?}");
