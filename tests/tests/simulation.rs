@@ -63,13 +63,13 @@ impl<'w> Scenario<'w> {
             directories: 0,
         };
         for node in 1..=2 {
-            let session = insist(|| world.connect(u32::from(node), &World::client_config(node)));
-            let export = insist(|| session.mount("data"));
-            scenario.files.push(insist(|| {
+            let session = insist(world, || world.connect(u32::from(node), &World::client_config(node)));
+            let export = insist(world, || session.mount("data"));
+            scenario.files.push(insist(world, || {
                 export
                     .open_with("blocks", dafs_client::OpenOptions::new().read(true).write(true).create(true))
             }));
-            scenario.logs.push(insist(|| {
+            scenario.logs.push(insist(world, || {
                 export.open_with("log", dafs_client::OpenOptions::new().read(true).write(true).create(true))
             }));
             scenario.sessions.push(session);
@@ -202,7 +202,7 @@ impl<'w> Scenario<'w> {
         self.directories += 1;
         let name = format!("directory-{}", self.directories);
         let before = self.world.crashes();
-        let export = insist(|| self.sessions[client].mount("data"));
+        let export = insist(self.world, || self.sessions[client].mount("data"));
         match export.create_dir(&name, 0o755) {
             Ok(_) => {}
             Err(Error::InDoubt { .. }) if self.world.crashes() > before => {}
@@ -232,11 +232,13 @@ impl<'w> Scenario<'w> {
 }
 
 /// Tries what is not sent again by itself until it succeeds.
-fn insist<T>(mut attempt: impl FnMut() -> dafs_client::Result<T>) -> T {
+fn insist<T>(world: &World, mut attempt: impl FnMut() -> dafs_client::Result<T>) -> T {
     for _ in 0..1000 {
         match attempt() {
             Ok(value) => return value,
-            Err(Error::InDoubt { .. } | Error::Connect(_) | Error::Connection { .. }) => {}
+            Err(Error::InDoubt { .. } | Error::Connect(_) | Error::Connection { .. }) => {
+                world.let_time_pass(std::time::Duration::from_millis(10));
+            }
             Err(error) => panic!("{error}"),
         }
     }

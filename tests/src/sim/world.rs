@@ -114,6 +114,11 @@ impl World {
         self.lock().crash();
     }
 
+    /// Lets the world go on for a while.
+    pub fn let_time_pass(&self, duration: Duration) {
+        SimClock { world: self.clone() }.sleep(duration);
+    }
+
     /// From now on nothing goes wrong any more.
     pub fn calm(&self) {
         self.net.set_plan(FaultPlan::calm());

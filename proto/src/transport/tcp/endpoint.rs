@@ -131,6 +131,12 @@ impl TcpEndpoint {
         self.link.socket.as_fd()
     }
 
+    /// Memory in buffers of this connection, bytes.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.input.held_bytes() + self.output.held_bytes()
+    }
+
     /// Ends the connection because of `error`; a peer at fault is told why.
     #[cold]
     fn fail(&mut self, error: TransportError) -> TransportError {
@@ -307,7 +313,8 @@ impl Endpoint for TcpEndpoint {
                 Err(error) => return Err(self.fail(error)),
             }
         }
-        if !self.output.is_empty() {
+        // A loop that hears of events flushes on the writable one.
+        if self.output.can_go_on() || !(self.output.is_empty() || self.told_of_events) {
             self.flush_output()?;
         }
         Ok(None)

@@ -118,6 +118,11 @@ impl Input {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.staging.as_ref().map_or(0, Buffer::size)
+    }
+
     pub(super) fn has_message(&self) -> bool {
         self.message.is_some()
     }

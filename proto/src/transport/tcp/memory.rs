@@ -85,6 +85,11 @@ impl BufferCache {
         Self { free: Vec::new(), bytes: 0 }
     }
 
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn take(&mut self, pool: &BufferPool, len: usize) -> Option<Buffer> {
         let size = BufferPool::size_for(len);
         match self.free.iter().rposition(|buffer| buffer.size() == size) {

@@ -12,8 +12,8 @@
 //! FAULT          why the sender closes the connection
 //! ```
 //!
-//! **Out** ([`output`]): messages are built in place in buffers of the pool, RDMA data stays where it is; one `sendmsg` gathers as much of the queue as fits.
-//! **In** ([`input`]): one `recvmsg` takes many small frames into staging. Once the header of a large data frame is known, the rest of its body is received straight
+//! **Out** (`output.rs`): messages are built in place in buffers of the pool, RDMA data stays where it is; one `sendmsg` gathers as much of the queue as fits.
+//! **In** (`input.rs`): one `recvmsg` takes many small frames into staging. Once the header of a large data frame is known, the rest of its body is received straight
 //! into its memory, together with the headers that follow. `TCP_INQ` tells whether the socket is empty, which saves the call that would answer EAGAIN.
 //!
 //! Idle connections hold no buffers: staging goes back to the pool in [`Endpoint::arm`](super::Endpoint::arm).

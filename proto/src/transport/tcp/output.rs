@@ -127,6 +127,11 @@ impl Output {
         self.queue.is_empty()
     }
 
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.message_bytes + self.cache.bytes()
+    }
+
     /// There is output that no writable event will come for.
     pub(super) fn can_go_on(&self) -> bool {
         !self.queue.is_empty() && !self.blocked

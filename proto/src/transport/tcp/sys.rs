@@ -13,6 +13,9 @@ use super::super::Span;
 /// Entries of one list. The kernel allows 1,024; more than this does not pay.
 const VECTORS_MAX: usize = 64;
 
+/// Size of an integer socket option, bytes.
+const INT_SIZE: libc::socklen_t = 4;
+
 /// Memory that one system call reads or writes, in order.
 pub(super) struct Vectors<'m> {
     list: SmallVec<[libc::iovec; VECTORS_MAX]>,
@@ -137,13 +140,7 @@ pub(super) fn report_queue(fd: BorrowedFd<'_>) {
     let on: libc::c_int = 1;
     // SAFETY: the option value is an int of the stated size.
     let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_TCP,
-            libc::TCP_INQ,
-            (&raw const on).cast(),
-            size_of_val(&on) as _,
-        )
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_TCP, libc::TCP_INQ, (&raw const on).cast(), INT_SIZE)
     };
     if result != 0 {
         tracing::debug!(error = %io::Error::last_os_error(), "no TCP_INQ: one more receive per wake");
@@ -153,7 +150,7 @@ pub(super) fn report_queue(fd: BorrowedFd<'_>) {
 /// The packets of this socket were last handled on the CPU that this thread runs on: over loopback, the peer runs here too.
 pub(super) fn peer_on_this_cpu(fd: BorrowedFd<'_>) -> bool {
     let mut cpu: libc::c_int = -1;
-    let mut len = size_of_val(&cpu) as libc::socklen_t;
+    let mut len = INT_SIZE;
     // SAFETY: the option value is an int of the stated size.
     let result = unsafe {
         libc::getsockopt(

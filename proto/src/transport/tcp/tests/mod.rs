@@ -155,7 +155,9 @@ fn complete(pair: &mut Pair) -> Completion {
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed) & 0xff) as u8).collect()
+    (0..len)
+        .map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed)).to_le_bytes()[0])
+        .collect()
 }
 
 fn memory(domain: &TcpDomain, bytes: &[u8]) -> MemoryRef {
