@@ -225,7 +225,7 @@ impl Waiting {
                 ring.submit(token, transfer);
                 Submitted::Pending
             }
-            Err(task) => self.submit(token, export, task),
+            Err(task) => self.submit(token, export, *task),
         }
     }
 

@@ -70,8 +70,7 @@ struct Cached {
 impl Windows {
     /// See [`super::super::Storage::map`]. `None` also where the kernel cannot tell whether the data is in memory.
     pub(super) fn map(&mut self, id: NodeId, node: &Node, offset: u64, len: usize) -> Option<MemoryRef> {
-        if len < MAP_SIZE_MIN
-            || len > STRIDE
+        if !(MAP_SIZE_MIN..=STRIDE).contains(&len)
             || node.direct.is_some()
             || node.kind != FileKind::File
             || !node.readable

@@ -46,13 +46,15 @@ const INTERRUPTED_MAX: u32 = 16;
 
 impl Task {
     /// As a transfer for the ring; given back where only a thread can do it all.
-    pub(in crate::backend) fn into_transfer(self) -> Result<Transfer, Self> {
+    pub(in crate::backend) fn into_transfer(self) -> Result<Transfer, Box<Self>> {
         let name_unsynced = self.node.name_unsynced.load(Ordering::Acquire);
         let segments = match &self.op {
             FsOp::Read { into, .. } => owned_segments(into),
-            FsOp::Write { stability: Stability::FileSync, .. } if name_unsynced => return Err(self),
+            FsOp::Write { stability: Stability::FileSync, .. } if name_unsynced => {
+                return Err(Box::new(self));
+            }
             FsOp::Write { from, .. } => owned_segments(from),
-            _ => return Err(self),
+            _ => return Err(Box::new(self)),
         };
         let len = total(&segments);
         let valid = match &self.op {
@@ -61,7 +63,7 @@ impl Task {
             _ => Err(Status::INVALID),
         };
         if !self.node.opened || len == 0 || valid.is_err() {
-            return Err(self);
+            return Err(Box::new(self));
         }
         let Self { shared, node, op, .. } = self;
         let (memory, offset, write, stability) = match op {

@@ -1,4 +1,5 @@
 //! One suite of semantics for every backend and engine.
+#![allow(clippy::cast_possible_truncation, reason = "patterns of bytes, and sizes that are small")]
 
 mod confinement;
 mod harness;
