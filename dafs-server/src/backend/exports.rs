@@ -165,7 +165,8 @@ impl Exports {
         }
     }
 
-    /// An export in memory loses what was not durable, and all that was open, as in a crash of the server. False for other exports, and without a seed.
+    /// An export in memory loses what was not durable, and all that was open, as in a crash of the server. False for
+    /// other exports, and without a seed.
     pub fn crash(&mut self, export: ExportId) -> bool {
         match self.backend(export).map(|export| &mut export.backend) {
             Some(Backend::Mem(mem)) => mem.crash(),

@@ -1,7 +1,8 @@
 //! File storage below an export: submit and complete, never block.
 //!
 //! [`Storage`] is what the server drives: exports, open nodes, data read and written at once where that needs no waiting
-//! ([`Storage::read_now`], [`Storage::write_now`]), and everything else submitted as an [`FsOp`] that completes now or later. Two backends stand behind it:
+//! ([`Storage::read_now`], [`Storage::write_now`]), and everything else submitted as an [`FsOp`] that completes now or
+//! later. Two backends stand behind it:
 //! `posix` (a directory, confined by `openat2`) and `mem` (memory).
 
 mod exports;
@@ -31,7 +32,8 @@ pub use mem::Clock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExportId(pub u16);
 
-/// Something open in an export: a file, a directory, or a path. Valid from the reply that gave it until [`Storage::close`]; a later node never has the same id.
+/// Something open in an export: a file, a directory, or a path. Valid from the reply that gave it until
+/// [`Storage::close`]; a later node never has the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId {
     /// The export.
@@ -330,7 +332,8 @@ pub trait Storage: Send {
     /// Writes file data, unstable, when that needs no waiting.
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError>;
 
-    /// A window of a file as memory to be sent from, when its data is at hand and mapping it pays; at most `len` bytes, short at the end of the file. The memory may
+    /// A window of a file as memory to be sent from, when its data is at hand and mapping it pays; at most `len` bytes,
+    /// short at the end of the file. The memory may
     /// fault (`Memory::may_fault`): it is for system calls only.
     fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef>;
 

@@ -19,7 +19,8 @@ pub(super) fn check_path(path: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// A checked path as the directory part (empty for where the path begins) and a plain last name: not empty, `.` or `..`. A slash at the end is accepted where
+/// A checked path as the directory part (empty for where the path begins) and a plain last name: not empty, `.` or
+/// `..`. A slash at the end is accepted where
 /// `directory` is meant.
 pub(super) fn split_last(path: &[u8], directory: bool) -> Result<(&[u8], &[u8]), Status> {
     check_path(path)?;

@@ -117,7 +117,8 @@ impl MemExport {
         self.nodes.len()
     }
 
-    /// As if the server had been restarted: nothing is open, data that was not durable is gone, the verifier is another. False when it was not made for this.
+    /// As if the server had been restarted: nothing is open, data that was not durable is gone, the verifier is
+    /// another. False when it was not made for this.
     pub(super) fn crash(&mut self) -> bool {
         if !self.space.keep_stable {
             return false;

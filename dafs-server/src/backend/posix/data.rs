@@ -144,7 +144,8 @@ pub(super) fn write_now(
             Err(errno) => return Err(NowError::Failed(errno.into())),
         }
     }
-    // Into the page cache without a promise not to wait (ext4): only where no page must be read first, and not while writers are slowed down.
+    // Into the page cache without a promise not to wait (ext4): only where no page must be read first, and not while
+    // writers are slowed down.
     let begun = Instant::now();
     if throttle.active(begun) || !edges_at_hand(fd, offset, len as u64) {
         return Err(NowError::WouldBlock);
@@ -330,7 +331,8 @@ impl Inodes {
     }
 }
 
-/// The kernel chooses the place (`RWF_APPEND`), also against other processes; the lock keeps a write in several parts together against ours.
+/// The kernel chooses the place (`RWF_APPEND`), also against other processes; the lock keeps a write in several parts
+/// together against ours.
 fn append(
     scope: &Scope<'_>,
     node: &Node,

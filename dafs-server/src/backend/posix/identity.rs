@@ -1,6 +1,7 @@
 //! Acting as a client's user: the calling thread's file-system user, group and groups.
 //!
-//! Linux keeps these per thread; the C library's `setgroups` would change all threads, so the system call itself is made. A user other than 0 drops the
+//! Linux keeps these per thread; the C library's `setgroups` would change all threads, so the system call itself is
+//! made. A user other than 0 drops the
 //! capabilities that override file permissions with it, and gets them back with user 0.
 #![allow(unsafe_code, reason = "per-thread credentials have no safe wrapper")]
 
@@ -115,7 +116,8 @@ fn set_fs_id(call: libc::c_long, id: u32) -> bool {
     }
 }
 
-/// Modes are used as given: this thread's umask becomes 0, without touching other threads' where the kernel allows that. Answers what it was.
+/// Modes are used as given: this thread's umask becomes 0, without touching other threads' where the kernel allows
+/// that. Answers what it was.
 fn take_umask() -> libc::mode_t {
     if !OWN_UMASK.replace(true) {
         // SAFETY: what is no longer shared is the working directory and the umask; nothing here relies on sharing them.

@@ -39,7 +39,8 @@ unsafe impl Sync for Window {}
 // SAFETY: the mapping stays in place until drop.
 unsafe impl Memory for Window {
     fn span(&self) -> Span<'_> {
-        // SAFETY: mapped for this length while `self` lives; it may fault, so it is for the kernel only (see `may_fault`), which answers writes with EFAULT.
+        // SAFETY: mapped for this length while `self` lives; it may fault, so it is for the kernel only (see
+        // `may_fault`), which answers writes with EFAULT.
         unsafe { Span::from_raw(self.pointer, WINDOW_SIZE) }
     }
 

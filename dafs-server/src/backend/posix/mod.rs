@@ -1,7 +1,8 @@
 //! An export that is a directory of the server.
 //!
 //! Every path is resolved by the kernel beneath a descriptor of the export (`openat2`); operations on a name open its
-//! directory that way and then act on the last part alone. What may wait runs on the pool's threads; what cannot runs at once on the loop's.
+//! directory that way and then act on the last part alone. What may wait runs on the pool's threads; what cannot runs
+//! at once on the loop's.
 
 mod class;
 mod data;

@@ -91,7 +91,8 @@ impl Scope<'_> {
         Err(Errno(libc::EAGAIN))
     }
 
-    /// A link or `..` that leaves the node it begins at may still stay in the export: resolved again from the export's root, through the node's present path.
+    /// A link or `..` that leaves the node it begins at may still stay in the export: resolved again from the export's
+    /// root, through the node's present path.
     fn open_from_root(&self, node: &Node, path: &[u8], flags: i32, mode: u32) -> Result<OwnedFd, Status> {
         let root = &self.shared.root;
         if node.ino == root.ino && node.dev == root.dev {
