@@ -107,6 +107,7 @@ impl<'w> Scenario<'w> {
         let count = 1 + self.random.index(4.min(BLOCKS - first));
         let stability = [Stability::Unstable, Stability::Unstable, Stability::FileSync][self.random.index(3)];
         let values: Vec<u64> = (0..count).map(|_| self.number()).collect();
+        let before = self.world.crashes();
         let pending: Vec<_> = values
             .iter()
             .zip(first..)
@@ -119,16 +120,16 @@ impl<'w> Scenario<'w> {
             match pending.wait().into_result() {
                 Ok((count, _)) => {
                     assert_eq!(count, BLOCK);
-                    self.notice_crashes();
-                    self.blocks.on_write(block, value, stability != Stability::Unstable);
-                    // It may have been lost between its acknowledgement and now.
-                    if self.world.crashes() > self.crashes {
-                        self.notice_crashes();
-                    }
+                    self.acknowledged(client, block, value, stability != Stability::Unstable, before);
                 }
                 Err(error) => panic!("a write at an offset is sent again until it is answered: {error}"),
             }
         }
+    }
+
+    fn acknowledged(&mut self, client: usize, block: usize, value: u64, durable: bool, crashes_before: u64) {
+        self.notice_crashes();
+        self.blocks.on_write(client, block, value, durable, self.world.crashes() > crashes_before);
     }
 
     fn read(&mut self, client: usize) {
@@ -153,15 +154,14 @@ impl<'w> Scenario<'w> {
             let outcome = self.files[client].commit();
             self.notice_crashes();
             match outcome {
-                Ok(()) => return self.committed(client),
+                Ok(()) => return self.blocks.on_commit(client),
                 Err(Error::WritesLost { ranges, .. }) => {
                     for range in ranges {
                         let blocks = range.start as usize / BLOCK..(range.end as usize).div_ceil(BLOCK);
                         for block in blocks {
-                            let value = self.blocks.last(block);
+                            let (value, before) = (self.blocks.last(block), self.world.crashes());
                             self.files[client].write_all_at(&fill(value), (block * BLOCK) as u64).unwrap();
-                            self.notice_crashes();
-                            self.blocks.on_write(block, value, false);
+                            self.acknowledged(client, block, value, false, before);
                         }
                     }
                 }
@@ -169,9 +169,6 @@ impl<'w> Scenario<'w> {
             }
         }
     }
-
-    /// A commit makes durable what anybody has written; what the other client may have lost only its own commit tells.
-    fn committed(&mut self, _client: usize) {}
 
     fn append(&mut self, client: usize) {
         let number = self.number();

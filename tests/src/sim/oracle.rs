@@ -1,7 +1,6 @@
 //! What a server owes its clients: every acknowledged byte.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Blocks of one file. Each write fills a block with a number of its own, so that what is read tells which write it is from.
 ///
@@ -16,13 +15,15 @@ struct Block {
     last: u64,
     // What a crash may have brought back: the durable value and every unstable one since.
     possible: Vec<u64>,
-    // The server died since the last write.
+    // The server may have died since the last write.
     doubtful: bool,
+    // Whose the last write was.
+    client: usize,
 }
 
 impl BlockOracle {
-    /// A write was acknowledged. `durable` when it is stable already.
-    pub fn on_write(&mut self, block: usize, value: u64, durable: bool) {
+    /// A write of a client was acknowledged. `durable` when it is stable already; `crashed` when the server died between its submission and now.
+    pub fn on_write(&mut self, client: usize, block: usize, value: u64, durable: bool, crashed: bool) {
         let block = self.blocks.entry(block).or_default();
         if durable {
             block.possible = vec![value];
@@ -33,7 +34,8 @@ impl BlockOracle {
             block.possible.push(value);
         }
         block.last = value;
-        block.doubtful = false;
+        block.client = client;
+        block.doubtful = crashed && !durable;
     }
 
     /// The server died.
@@ -43,13 +45,11 @@ impl BlockOracle {
         }
     }
 
-    /// A commit was acknowledged, and said that these blocks may be lost; they are to be written again.
-    pub fn on_commit(&mut self, lost: &[Range<usize>]) {
-        for (index, block) in &mut self.blocks {
-            if !lost.iter().any(|range| range.contains(index)) {
-                block.possible = vec![block.last];
-                block.doubtful = false;
-            }
+    /// A commit of a client was acknowledged and said that nothing was lost: what it wrote last is durable.
+    pub fn on_commit(&mut self, client: usize) {
+        for block in self.blocks.values_mut().filter(|block| block.client == client) {
+            block.possible = vec![block.last];
+            block.doubtful = false;
         }
     }
 
