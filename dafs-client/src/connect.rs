@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use dafs_proto::address::{Address, DEFAULT_PORT, Location, ResolveError, Scheme, Url};
 use dafs_proto::session::{ClientHandshake, ClientIntroduction, Moment, SessionFault};
-use dafs_proto::transport::{ConnectParams, Domain, Endpoint, Head, Provider, Received, TransportError};
+use dafs_proto::transport::{
+    ConnectParams, Domain, Endpoint, Head, PostError, Provider, Received, TransportError,
+};
 use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Welcome};
 
 use crate::clock::Clock;
@@ -236,10 +238,16 @@ pub(crate) fn call(
     header.head_len = head_len as u16;
     header.payload_len = payload.len() as u32;
     header.encode(&mut head);
-    let what = "send in the handshake";
-    endpoint.send_copy(&head[..head_len], payload).map_err(|error| {
-        CallError::Transport(TransportError::system(what, std::io::Error::other(error.to_string())))
-    })?;
+    loop {
+        match endpoint.send_copy(&head[..head_len], payload) {
+            Ok(()) => break,
+            Err(PostError::Full) => wait(endpoint, deadline, clock)?,
+            Err(error) => {
+                let error = std::io::Error::other(error.to_string());
+                return Err(CallError::Transport(TransportError::system("send in the handshake", error)));
+            }
+        }
+    }
     endpoint.flush().map_err(CallError::Transport)?;
     loop {
         match endpoint.recv().map_err(CallError::Transport)? {
@@ -249,15 +257,21 @@ pub(crate) fn call(
                 }
             }
             Some(Received::Immediate { .. }) => {}
-            None => {
-                let left = deadline.since(clock.now());
-                if left.is_zero() {
-                    return Err(CallError::TimedOut);
-                }
-                endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(CallError::Transport)?;
-            }
+            None => wait(endpoint, deadline, clock)?,
         }
     }
+}
+
+fn wait(
+    endpoint: &mut dyn Endpoint,
+    deadline: Moment,
+    clock: &dyn Clock,
+) -> std::result::Result<(), CallError> {
+    let left = deadline.since(clock.now());
+    if left.is_zero() {
+        return Err(CallError::TimedOut);
+    }
+    endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(CallError::Transport)
 }
 
 /// The reply to `request`; `None` for a callback, which is ignored here.

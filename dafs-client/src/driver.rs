@@ -154,14 +154,14 @@ impl Shared {
 
     /// As [`Shared::run`], under a lock that is held already.
     pub(crate) fn run_locked(&self, mut core: Guard<'_>, op: Op) -> Op {
-        let bomb = AbortOnUnwind;
+        let unwinding = EndOnUnwind { shared: self };
         let index = self.submit_locked(&mut core, op);
         if let Err(broken) = core.send_some() {
             self.on_broken(&mut core, broken);
         }
         let mut core = self.wait_until(core, |core| core.ops.get(index).is_none_or(|op| op.done));
         let op = core.collect(index);
-        std::mem::forget(bomb);
+        std::mem::forget(unwinding);
         op
     }
 
@@ -395,12 +395,17 @@ impl Shared {
     }
 }
 
-/// Memory of a blocking call must not be left to an operation in flight: a panic while it runs, which only a fault of this library can cause, ends the process.
-struct AbortOnUnwind;
+/// Memory of a blocking call must not be left to an operation in flight: when a panic unwinds through it, the session ends first.
+struct EndOnUnwind<'a> {
+    shared: &'a Shared,
+}
 
-impl Drop for AbortOnUnwind {
+impl Drop for EndOnUnwind<'_> {
     fn drop(&mut self) {
-        std::process::abort();
+        let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.leader = false;
+        core.die(Error::Closed);
+        self.shared.tell(&core);
     }
 }
 

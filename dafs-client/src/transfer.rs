@@ -94,6 +94,13 @@ impl Shared {
             verifier: Verifier(0),
             discard: false,
         };
+        if let TransferKind::Readdir { .. } = transfer.kind {
+            // One request: into registered memory, or inline as far as a message reaches.
+            if transfer.path != IoPath::Direct {
+                transfer.path = IoPath::Inline;
+                transfer.len = transfer.len.min(core.terms.read_inline_max as usize);
+            }
+        }
         self.prepare(core, &mut transfer);
         if let Err(error) = check_undivided(core, &transfer) {
             return Err((error, transfer.keep));

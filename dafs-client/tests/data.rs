@@ -54,7 +54,8 @@ fn transfer_of_several_slices_keeps_their_order_by_any_method() {
         let world = World::new(2);
         let session = world.connect(&Config { method, ..config() }).unwrap();
         let file = session.mount("data").unwrap().create("f").unwrap();
-        let parts: Vec<Vec<u8>> = [0usize, 5, 70_000, 1, 0, 9_000].iter().map(|len| pattern(*len, *len as u64)).collect();
+        let parts: Vec<Vec<u8>> =
+            [0usize, 5, 70_000, 1, 0, 9_000].iter().map(|len| pattern(*len, *len as u64)).collect();
         let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let whole = parts.concat();
         assert_eq!(file.write_vectored_at(&slices, 11).unwrap(), whole.len());
@@ -103,8 +104,11 @@ fn nonblocking_transfers_give_their_buffers_back_in_any_order() {
     let session = world.session();
     let file = session.mount("data").unwrap().create("f").unwrap();
     let data = pattern(40 * 5000, 9);
-    let writes: Vec<_> =
-        data.chunks(5000).enumerate().map(|(i, part)| file.submit_write_at(part.to_vec(), i as u64 * 5000)).collect();
+    let writes: Vec<_> = data
+        .chunks(5000)
+        .enumerate()
+        .map(|(i, part)| file.submit_write_at(part.to_vec(), i as u64 * 5000))
+        .collect();
     for written in wait_all(writes) {
         assert_eq!(written.into_result().unwrap().0, 5000);
     }

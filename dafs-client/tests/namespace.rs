@@ -61,7 +61,10 @@ fn paths_and_options_that_cannot_be_are_refused_before_anything_is_sent() {
         assert!(matches!(export.open_with("f", &options), Err(Error::Invalid(_))), "{options:?}");
     }
     assert!(matches!(session.mount("a\0"), Err(Error::Invalid(_))));
-    assert!(matches!(export.set_xattr("f", "user.x", &[0; 70_000], Default::default()), Err(Error::Invalid(_))));
+    assert!(matches!(
+        export.set_xattr("f", "user.x", &[0; 70_000], Default::default()),
+        Err(Error::Invalid(_))
+    ));
     assert_eq!(world.server().log.len(), before);
 }
 

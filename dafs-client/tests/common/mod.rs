@@ -1,5 +1,5 @@
 //! A small server over the simulated network, on the session core's server role: enough semantics to test what the client does, and hooks to misbehave.
-#![allow(dead_code, reason = "each test program uses its part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its part of it")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -255,7 +255,8 @@ impl Server {
 
     /// `false` ends the connection.
     fn on_message(&mut self, number: usize, head: &Head, payload_len: u32, payload: &[u8]) -> bool {
-        let (header, body) = Header::decode(head.as_bytes(), payload_len).expect("the client speaks correctly");
+        let (header, body) =
+            Header::decode(head.as_bytes(), payload_len).expect("the client speaks correctly");
         let place = self.place(number).unwrap();
         match &mut self.connections[place].phase {
             Phase::New => {
@@ -270,7 +271,13 @@ impl Server {
             Phase::Greeted(handshake) => {
                 let (hello, _, proof) = handshake.take().unwrap().on_authenticate(payload).unwrap();
                 let welcome = self.welcome(number, &hello);
-                self.say(number, &header, Status::OK, &[], &encode_message_pack(&AuthenticateReply { proof, welcome }));
+                self.say(
+                    number,
+                    &header,
+                    Status::OK,
+                    &[],
+                    &encode_message_pack(&AuthenticateReply { proof, welcome }),
+                );
                 true
             }
             Phase::In(session) => {
@@ -341,8 +348,7 @@ impl Server {
             }
             Action::Say(head, payload) => {
                 let place = self.place(number).unwrap();
-                self.connections[place].endpoint.send_copy(&head, &payload).unwrap();
-                return true;
+                return post(&mut *self.connections[place].endpoint, &head, &payload);
             }
             Action::Serve | Action::CutAfter => {}
         }
@@ -351,8 +357,7 @@ impl Server {
             Admission::Execute(_) => {}
             Admission::Replay(cached) => {
                 let place = self.place(number).unwrap();
-                self.connections[place].endpoint.send_copy(&cached.head, &cached.payload).unwrap();
-                return true;
+                return post(&mut *self.connections[place].endpoint, &cached.head, &cached.payload);
             }
             Admission::InProgress => return true,
             Admission::FalseRetry => panic!("a false retry of {:?}", header.opcode),
@@ -383,7 +388,7 @@ impl Server {
             return false;
         }
         let Some(place) = self.place(number) else { return false };
-        self.connections[place].endpoint.send_copy(&head, &reply_payload).is_ok()
+        post(&mut *self.connections[place].endpoint, &head, &reply_payload)
     }
 
     fn say(&mut self, number: usize, request: &Header, status: Status, body: &[u8], payload: &[u8]) {
@@ -394,7 +399,7 @@ impl Server {
         let mut head = vec![0; HEADER_SIZE];
         reply.encode(&mut head);
         head.extend(body);
-        let _ = self.connections[place].endpoint.send_copy(&head, payload);
+        post(&mut *self.connections[place].endpoint, &head, payload);
         let _ = self.connections[place].endpoint.flush();
     }
 
@@ -409,9 +414,7 @@ impl Server {
     ) -> Result<(u64, Vec<u8>, Vec<u8>), Status> {
         let base = match header.handle.0 {
             0 => None,
-            handle => {
-                Some(self.sessions[&id].handles.get(&handle).cloned().ok_or(Status::BAD_HANDLE)?)
-            }
+            handle => Some(self.sessions[&id].handles.get(&handle).cloned().ok_or(Status::BAD_HANDLE)?),
         };
         let base_path = base.clone().unwrap_or_default();
         let below = |path: &[u8]| match (base_path.is_empty(), path.is_empty()) {
@@ -487,7 +490,12 @@ impl Server {
                 Ok((0, vec![], vec![]))
             }
             Opcode::Close => {
-                self.sessions.get_mut(&id).unwrap().handles.remove(&header.handle.0).ok_or(Status::BAD_HANDLE)?;
+                self.sessions
+                    .get_mut(&id)
+                    .unwrap()
+                    .handles
+                    .remove(&header.handle.0)
+                    .ok_or(Status::BAD_HANDLE)?;
                 Ok((0, vec![], vec![]))
             }
             Opcode::Null | Opcode::Bye => Ok((0, vec![], vec![])),
@@ -507,7 +515,13 @@ impl Server {
         self.sessions.values().map(|open| open.handles.len()).sum()
     }
 
-    fn read(&mut self, number: usize, path: &[u8], body: &[u8], payload: &[u8]) -> Result<(u64, Vec<u8>, Vec<u8>), Status> {
+    fn read(
+        &mut self,
+        number: usize,
+        path: &[u8],
+        body: &[u8],
+        payload: &[u8],
+    ) -> Result<(u64, Vec<u8>, Vec<u8>), Status> {
         let request = ReadRequest::decode(body).unwrap();
         let data = &self.nodes.get(path).ok_or(Status::STALE)?.data;
         let start = (request.offset as usize).min(data.len());
@@ -560,14 +574,21 @@ impl Server {
         Ok((0, reply, vec![]))
     }
 
-    fn readdir(&mut self, number: usize, path: &[u8], body: &[u8]) -> Result<(u64, Vec<u8>, Vec<u8>), Status> {
+    fn readdir(
+        &mut self,
+        number: usize,
+        path: &[u8],
+        body: &[u8],
+    ) -> Result<(u64, Vec<u8>, Vec<u8>), Status> {
         let request = ReaddirRequest::decode(body).unwrap();
         let prefix = if path.is_empty() { vec![] } else { [path, b"/"].concat() };
         let entries = self.nodes.iter().filter(|(name, _)| {
             name.len() > prefix.len() && name.starts_with(&prefix) && !name[prefix.len()..].contains(&b'/')
         });
         let (mut bytes, mut last, mut end) = (vec![], request.cookie, true);
-        for (name, node) in entries.filter(|(_, node)| node.id > request.cookie) {
+        let mut entries: Vec<_> = entries.filter(|(_, node)| node.id > request.cookie).collect();
+        entries.sort_by_key(|(_, node)| node.id);
+        for (name, node) in entries {
             let mut entry = vec![];
             encode_dir_entry(
                 &DirEntry {
@@ -606,7 +627,9 @@ impl Server {
             let place = self.place(number).unwrap();
             let endpoint = &mut self.connections[place].endpoint;
             let remote = range.slice(0, len as u64).unwrap();
-            let posted = retry(|| endpoint.rdma_write(OpToken(1), [memory.clone()].into_iter().collect(), remote, None))?;
+            let posted = retry(|| {
+                endpoint.rdma_write(OpToken(1), [memory.clone()].into_iter().collect(), remote, None)
+            })?;
             let net = self.net.clone();
             finish(&net, &mut **endpoint, posted)?;
         }
@@ -619,13 +642,26 @@ impl Server {
             let memory = memory(range.len as usize);
             let place = self.place(number).unwrap();
             let endpoint = &mut self.connections[place].endpoint;
-            let posted = retry(|| endpoint.rdma_read(OpToken(2), [memory.clone()].into_iter().collect(), *range))?;
+            let posted =
+                retry(|| endpoint.rdma_read(OpToken(2), [memory.clone()].into_iter().collect(), *range))?;
             let net = self.net.clone();
             finish(&net, &mut **endpoint, posted)?;
             bytes.extend(memory.span().to_vec());
         }
         Ok(bytes)
     }
+}
+
+/// Sends, however often the network says that there is no room; `false` when the connection is gone.
+fn post(endpoint: &mut dyn Endpoint, head: &[u8], payload: &[u8]) -> bool {
+    for _ in 0..1000 {
+        match endpoint.send_copy(head, payload) {
+            Ok(()) => return true,
+            Err(dafs_proto::transport::PostError::Full) => {}
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 fn retry(
