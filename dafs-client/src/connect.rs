@@ -35,6 +35,10 @@ pub(crate) struct Candidate {
     pub(crate) server: Server,
 }
 
+/// The smallest payload that a connection must carry, bytes.
+#[allow(clippy::cast_possible_truncation, reason = "a small constant")]
+const PAYLOAD_MIN: u32 = PAYLOAD_SIZE_MIN as u32;
+
 /// Where a server on this host may listen for shared memory, besides `$DAFS_SHM_SOCKET`.
 const WELL_KNOWN_SOCKET: &str = "/run/dafs/dafs.sock";
 
@@ -129,7 +133,7 @@ pub(crate) fn establish(
     let deadline = clock.now().after(config.connect_timeout);
     let credits = config.credits.clamp(1, CREDITS_MAX);
     let params = ConnectParams {
-        recv_payload_max: config.inline_max.max(PAYLOAD_SIZE_MIN as u32),
+        recv_payload_max: config.inline_max.max(PAYLOAD_MIN),
         recv_depth: credits.saturating_add(CALLBACK_RECEIVES),
         wait: config.wait,
         ..ConnectParams::default()
@@ -224,6 +228,10 @@ impl CallError {
 }
 
 /// One request and its reply, on an endpoint that nobody else uses yet. Blocks until `deadline`.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "heads and the payloads of names and handshakes are small"
+)]
 pub(crate) fn call(
     endpoint: &mut dyn Endpoint,
     mut header: Header,

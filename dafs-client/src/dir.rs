@@ -474,6 +474,7 @@ pub(crate) fn submitted<T>(call: Result<Call<Result<T>>>, owner: &Arc<Owner>) ->
 }
 
 /// The request that changes attributes of a node, or of a path below it.
+#[allow(clippy::cast_possible_truncation, reason = "paths are at most PATH_SIZE_MAX")]
 pub(crate) fn setattr_call(
     node: &Arc<Node>,
     path: &Path,

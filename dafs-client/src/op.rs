@@ -35,6 +35,7 @@ pub(crate) struct Op {
 }
 
 /// What an operation does.
+#[allow(clippy::large_enum_variant, reason = "transfers are the fast path and are not allocated one by one")]
 pub(crate) enum Work {
     /// One request, one reply.
     Named(Box<Named>),

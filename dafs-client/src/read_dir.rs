@@ -104,11 +104,12 @@ impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.entries.is_empty() && !self.end {
-            if let Err(error) = self.fetch() {
-                self.end = true;
-                return Some(Err(error));
-            }
+        if self.entries.is_empty()
+            && !self.end
+            && let Err(error) = self.fetch()
+        {
+            self.end = true;
+            return Some(Err(error));
         }
         let entry = self.entries.pop_front()?;
         self.cookie = entry.cookie;

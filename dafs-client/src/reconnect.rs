@@ -48,8 +48,11 @@ pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a
 struct Fresh {
     established: Established,
     session: ClientSession,
-    nodes: Vec<(Arc<Node>, Option<FileHandle>)>,
+    nodes: Vec<Renewed>,
 }
+
+/// A node, and its new handle if its file is still there.
+type Renewed = (Arc<Node>, Option<FileHandle>);
 
 fn attempts(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
     let policy = &shared.config.reconnect;
@@ -105,7 +108,7 @@ fn reopen_all(
     shared: &Shared,
     endpoint: &mut dyn Endpoint,
     session: &mut ClientSession,
-) -> Result<Vec<(Arc<Node>, Option<FileHandle>)>, CallError> {
+) -> Result<Vec<Renewed>, CallError> {
     let open: Vec<Arc<Node>> = {
         let core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.nodes.iter().filter_map(|(_, node)| node.upgrade()).filter(|node| !node.is_stale()).collect()

@@ -87,6 +87,10 @@ fn transmit_data(
     finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
 }
 
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max"
+)]
 fn finish(
     endpoint: &mut dyn Endpoint,
     room: dafs_proto::transport::SendSlot,
@@ -100,7 +104,6 @@ fn finish(
         endpoint.cancel_send(room);
         return Err(PostError::Full);
     };
-    // Heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max.
     header.head_len = head_len as u16;
     header.payload_len = payload_len as u32;
     header.encode(head);
@@ -111,6 +114,10 @@ fn finish(
     }
 }
 
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "pieces are at most transfer_size_max, ranges at most SEGMENTS_MAX"
+)]
 fn encode_body(
     transfer: &Transfer,
     at: usize,
@@ -124,7 +131,6 @@ fn encode_body(
         [one] => *one,
         _ => [0; 3],
     };
-    // Pieces are at most `transfer_size_max`, ranges at most SEGMENTS_MAX.
     let (len, segment_count) = (len as u32, segments.len() as u16);
     let offset = transfer.offset + at as u64;
     match transfer.kind {

@@ -1,5 +1,11 @@
 //! Reads and writes by every path, blocking and not, against a server of the simulated network.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "a test: small numbers, and what is wrong fails it"
+)]
+
 mod common;
 
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};

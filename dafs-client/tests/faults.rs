@@ -1,5 +1,11 @@
 //! A server that lies: the session ends with an error that says what was wrong, and nothing panics or is written outside the caller's memory.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "a test: small numbers, and what is wrong fails it"
+)]
+
 mod common;
 
 use common::{Action, World};

@@ -1,5 +1,11 @@
 //! Names, listings and what is checked before anything is sent.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "a test: small numbers, and what is wrong fails it"
+)]
+
 mod common;
 
 use std::ffi::OsStr;

@@ -1,5 +1,11 @@
 //! Broken connections and restarted servers: nothing is lost, nothing is done twice, and what cannot be known is said.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "a test: small numbers, and what is wrong fails it"
+)]
+
 mod common;
 
 use std::sync::Arc;
