@@ -1,6 +1,7 @@
 //! From a checked [`Config`] to a server that serves.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use anyhow::Context;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::shm::ShmDomain;
 use dafs_proto::transport::tcp::TcpDomain;
-use dafs_proto::transport::{Address, ConnectParams, Domain};
+use dafs_proto::transport::{Address, ConnectParams, Domain, calibrate};
 use dafs_proto::wire::{Crossovers, Thresholds};
 
 use crate::access::Access;
@@ -134,8 +135,8 @@ fn prepare(config: &Config) -> anyhow::Result<EventLoop> {
     for address in &config.listeners {
         let domain = domain(address)?;
         let listener = domain.listen(address, &params)?;
-        let info =
-            ListenerInfo { address: listener.address().clone(), thresholds: thresholds(config, address) };
+        let thresholds = thresholds(config, address, &params);
+        let info = ListenerInfo { address: listener.address().clone(), thresholds };
         event_loop.add_listener(listener, info).with_context(|| format!("cannot watch {address}"))?;
     }
     Ok(event_loop)
@@ -171,19 +172,39 @@ fn stored_export(config: &Config, export: &ExportConfig) -> backend::ExportConfi
     }
 }
 
-/// What the provider of a listener measures about itself.
-fn thresholds(config: &Config, _address: &Address) -> Thresholds {
-    let inline = config.inline_max;
+/// What the provider of a listener measures about itself, over a connection of its own.
+fn thresholds(config: &Config, address: &Address, params: &ConnectParams) -> Thresholds {
+    let measured =
+        if config.calibrate { measure(address, params) } else { Err(anyhow::anyhow!("switched off")) };
+    let crossovers = measured.unwrap_or_else(|error| {
+        tracing::info!(%address, %error, "thresholds are not measured: Inline up to its limit");
+        calibrate::Crossovers::inline_up_to(config.inline_max, config.inline_max)
+    });
     Thresholds {
-        read_inline_max: inline,
-        write_inline_max: inline,
+        read_inline_max: config.inline_max,
+        write_inline_max: config.inline_max,
         crossovers: Crossovers {
-            read_registered: inline,
-            read_unregistered: inline,
-            write_registered: inline,
-            write_unregistered: inline,
+            read_registered: crossovers.read_registered_bytes,
+            read_unregistered: crossovers.read_unregistered_bytes,
+            write_registered: crossovers.write_registered_bytes,
+            write_unregistered: crossovers.write_unregistered_bytes,
         },
     }
+}
+
+fn measure(address: &Address, params: &ConnectParams) -> anyhow::Result<calibrate::Crossovers> {
+    let mut directory = None;
+    let own = match address {
+        Address::Tcp(address) => Address::Tcp(SocketAddr::new(address.ip(), 0)),
+        _ => {
+            let made = directory.insert(tempfile::Builder::new().prefix("dafs-calibrate-").tempdir()?);
+            Address::Shm(made.path().join("socket"))
+        }
+    };
+    let (server, client) = (domain(address)?, domain(address)?);
+    let calibration = calibrate::measure(&*server, &client, &own, params, calibrate::BUDGET)?;
+    tracing::debug!(%address, ?calibration, "measured");
+    Ok(calibration.crossovers)
 }
 
 fn announce(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {

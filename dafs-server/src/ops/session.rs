@@ -152,7 +152,8 @@ impl Server {
         if open.rights.read_only {
             return Err(Status::READ_ONLY.into());
         }
-        if !self.access.administers(&open.rights.identity) {
+        let client = self.sessions.find(call.session).map(|session| &session.client);
+        if !client.is_some_and(|client| self.access.administers(client)) {
             return Err(Status::PERMISSION.into());
         }
         let list: Vec<[u8; 16]> = decode_message_pack("fence list", payload)?;
