@@ -1,2 +1,32 @@
-//! Entry point.
-fn main() {}
+//! The `dafs` command: looks at, copies and changes files of a dafs server.
+//!
+//! Flags are parsed into one struct (`flags`), checked into settings (`config`), and carried out by one file per subcommand (`cmd`). What it deliberately does not do: mount anything,
+//! or keep state between runs.
+#![deny(unsafe_code)]
+
+mod cmd;
+mod config;
+mod flags;
+mod format;
+mod local_time;
+mod output;
+mod progress;
+mod quote;
+mod remote;
+mod report;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = flags::Cli::parse();
+    config::start_logging(cli.global.verbose);
+    let done =
+        config::Settings::from_flags(&cli.global).and_then(|settings| cmd::run(&cli.command, settings));
+    match done {
+        Ok(code) => code,
+        Err(failure) => failure.exit(),
+    }
+}

@@ -1,0 +1,64 @@
+//! `dafs cat`.
+
+use std::collections::VecDeque;
+use std::process::ExitCode;
+
+use dafs_client::{File, Pending, RegisteredBuf, Transferred};
+
+use crate::flags::Cat;
+use crate::output::Output;
+use crate::remote::{Remotes, Target};
+use crate::report::{Failures, Result};
+
+/// Bytes of a read.
+const CHUNK_SIZE: usize = 1 << 20;
+/// Reads in flight.
+const DEPTH: u64 = 8;
+
+pub(crate) fn run(flags: &Cat, remotes: &Remotes) -> Result<ExitCode> {
+    let (mut out, failures) = (Output::new(), Failures::default());
+    for url in &flags.urls {
+        let written = remotes.target(url).and_then(|target| write(flags, &target, &mut out));
+        failures.keep_going(written)?;
+    }
+    out.flush()?;
+    Ok(failures.exit())
+}
+
+fn write(flags: &Cat, target: &Target, out: &mut Output) -> Result<()> {
+    let file = target.export.open(&target.path).map_err(|error| target.failed("open", &error))?;
+    let failed = |error| target.failed("read", &error);
+    let known = file.attributes_at_open().size;
+    let end = flags.length.map_or(u64::MAX, |length| flags.offset.saturating_add(length));
+    // Read ahead as far as the file reached when it was opened; beyond that, one by one until it ends: it may grow.
+    let ahead = known.min(end).saturating_sub(flags.offset).div_ceil(CHUNK_SIZE as u64).clamp(1, DEPTH);
+    let mut reading: VecDeque<(usize, Pending<Transferred<RegisteredBuf>>)> = VecDeque::new();
+    let mut offset = flags.offset;
+    let mut begin = |buffer: RegisteredBuf, reading: &mut VecDeque<_>| -> Option<RegisteredBuf> {
+        if offset >= end || (offset >= known && !reading.is_empty()) {
+            return Some(buffer);
+        }
+        let (mut buffer, len) = (buffer, usize::try_from(end - offset).unwrap_or(usize::MAX));
+        let len = len.min(buffer.len());
+        drop(buffer.split_off(len));
+        reading.push_back((len, submit(&file, buffer, offset)));
+        offset += len as u64;
+        None
+    };
+    for _ in 0..ahead {
+        drop(begin(target.session.buffer(CHUNK_SIZE).map_err(failed)?, &mut reading));
+    }
+    while let Some((len, pending)) = reading.pop_front() {
+        let (count, buffer) = pending.wait().into_result().map_err(failed)?;
+        out.bytes(&buffer[..count])?;
+        if count < len {
+            return Ok(());
+        }
+        drop(begin(buffer, &mut reading));
+    }
+    Ok(())
+}
+
+fn submit(file: &File, buffer: RegisteredBuf, offset: u64) -> Pending<Transferred<RegisteredBuf>> {
+    file.submit_read_at(buffer, offset)
+}

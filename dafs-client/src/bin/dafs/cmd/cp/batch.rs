@@ -1,0 +1,177 @@
+//! Small files and symbolic links, many at a time: each step of all of them is in flight before the first is waited for.
+
+use dafs_client::FileKind;
+
+use super::engine::{Engine, Item, SMALL_SIZE_MAX};
+use super::open_file::{Sink, Source};
+use super::place::{Cause, Later, Meta};
+
+/// A file on its way: read, not yet written.
+struct Loaded {
+    item: Item,
+    meta: Meta,
+    data: Vec<u8>,
+}
+
+/// Copies files of at most [`SMALL_SIZE_MAX`] bytes.
+pub(super) fn copy_files(engine: &Engine, items: Vec<Item>) {
+    let loaded = load(engine, items);
+    store(engine, loaded);
+}
+
+fn load(engine: &Engine, items: Vec<Item>) -> Vec<Loaded> {
+    let opening: Vec<(Item, Later<(Source, Meta)>)> = items
+        .into_iter()
+        .map(|item| {
+            let later = Source::begin_open(&item.roots.source, &item.path, item.follow);
+            (item, later)
+        })
+        .collect();
+    let mut reading = Vec::with_capacity(opening.len());
+    for (item, later) in opening {
+        let (file, meta) = match later.wait() {
+            Ok(opened) => opened,
+            Err(cause) => {
+                engine.failed(&item.roots.source, "open", &item.path, &cause);
+                continue;
+            }
+        };
+        if meta.kind != FileKind::File {
+            let cause = Cause::Text("it was replaced while the tree was copied".into());
+            engine.failed(&item.roots.source, "copy", &item.path, &cause);
+        } else if meta.size > SMALL_SIZE_MAX {
+            engine.copy_large(&item);
+        } else {
+            let later = file.begin_read(usize::try_from(meta.size).unwrap_or(usize::MAX));
+            reading.push((item, file, meta, later));
+        }
+    }
+    let mut loaded = Vec::with_capacity(reading.len());
+    for (item, file, meta, later) in reading {
+        match later.wait() {
+            Ok(data) => {
+                // On a server asking again would cost as much as the copy.
+                let now = matches!(file, Source::Local(_)).then(|| file.metadata());
+                let changed =
+                    matches!(&now, Some(Ok(now)) if now.size != meta.size || now.mtime != meta.mtime);
+                if data.len() as u64 != meta.size || changed {
+                    engine.changed(&item);
+                }
+                loaded.push(Loaded { item, meta, data });
+            }
+            Err(cause) => engine.failed(&item.roots.source, "read", &item.path, &cause),
+        }
+    }
+    loaded
+}
+
+fn store(engine: &Engine, loaded: Vec<Loaded>) {
+    let creating: Vec<_> = loaded
+        .into_iter()
+        .map(|loaded| {
+            let item = &loaded.item;
+            let later = Sink::begin_create(&item.roots.destination, &item.path, item.follow);
+            (loaded, later)
+        })
+        .collect();
+    let mut writing = Vec::with_capacity(creating.len());
+    for (Loaded { item, meta, data }, later) in creating {
+        match later.wait() {
+            Ok(sink) => {
+                let size = data.len() as u64;
+                let later = sink.begin_write(data, engine.options.sync);
+                writing.push((item, meta, sink, size, later));
+            }
+            Err(cause) => engine.failed(&item.roots.destination, "create", &item.path, &cause),
+        }
+    }
+    let mut setting = Vec::with_capacity(writing.len());
+    for (item, meta, sink, size, later) in writing {
+        match later.wait() {
+            Ok(()) => {
+                let later = sink.begin_set_attributes(&meta, item.roots.keep_owner);
+                setting.push((item, sink, size, later));
+            }
+            Err(cause) => engine.failed(&item.roots.destination, "write", &item.path, &cause),
+        }
+    }
+    for (item, _sink, size, later) in setting {
+        match later.wait() {
+            Ok(()) => engine.tally.file(size),
+            Err(cause) => {
+                engine.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
+            }
+        }
+    }
+}
+
+/// Copies symbolic links, which stay what they are. One that is in the way is replaced, and so is a file, as `cp` does.
+pub(super) fn copy_symlinks(engine: &Engine, items: Vec<Item>) {
+    let reading: Vec<_> = items
+        .into_iter()
+        .map(|item| {
+            let later = item.roots.source.begin_read_link(&item.path);
+            (item, later)
+        })
+        .collect();
+    let mut making = Vec::with_capacity(reading.len());
+    for (item, later) in reading {
+        match later.wait() {
+            Ok(target) => {
+                let later = item.roots.destination.begin_symlink(&target, &item.path);
+                making.push((item, target, later));
+            }
+            Err(cause) => engine.failed(&item.roots.source, "read the symbolic link", &item.path, &cause),
+        }
+    }
+    let mut setting = Vec::with_capacity(making.len());
+    for (item, target, later) in making {
+        let place = &item.roots.destination;
+        let made = match later.wait() {
+            Err(cause) if cause.already_exists() => {
+                place.remove_file(&item.path).and_then(|()| place.begin_symlink(&target, &item.path).wait())
+            }
+            result => result,
+        };
+        match made {
+            Ok(()) => {
+                let later = place.begin_set_attributes(&item.path, &item.meta, item.roots.keep_owner);
+                setting.push((item, later));
+            }
+            Err(cause) => engine.failed(place, "make the symbolic link", &item.path, &cause),
+        }
+    }
+    for (item, later) in setting {
+        match later.wait() {
+            Ok(()) => engine.tally.symlink(),
+            Err(cause) => {
+                engine.failed(&item.roots.destination, "set the times of", &item.path, &cause);
+            }
+        }
+    }
+}
+
+/// Makes second names of files that were copied.
+pub(super) fn make_hard_links(engine: &Engine, links: Vec<(Item, std::path::PathBuf)>) {
+    let making: Vec<_> = links
+        .into_iter()
+        .map(|(item, first)| {
+            let later = item.roots.destination.begin_link(&first, &item.path);
+            (item, first, later)
+        })
+        .collect();
+    for (item, first, later) in making {
+        let place = &item.roots.destination;
+        let made = match later.wait() {
+            Err(cause) if cause.already_exists() => {
+                place.remove_file(&item.path).and_then(|()| place.begin_link(&first, &item.path).wait())
+            }
+            result => result,
+        };
+        match made {
+            Ok(()) => engine.tally.file(0),
+            // Its first name could not be copied, or the file system has no more links: then it is a file of its own.
+            Err(_) => engine.copy_one(&item),
+        }
+    }
+}

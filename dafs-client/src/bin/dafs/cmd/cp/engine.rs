@@ -1,0 +1,361 @@
+//! Copies trees with several threads.
+//!
+//! Each thread takes what there is to do: a batch of small files, one large file, or a directory to list, whose entries become work in turn. Directories are made before anything in them and
+//! get their attributes at the end, deepest first; second names of a file are made after all files. What fails is reported and left out; the rest goes on.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use dafs_client::FileKind;
+
+use super::batch;
+use super::large::{self, Fault, Outcome};
+use super::place::{Cause, Meta, Place};
+use super::tally::Tally;
+use crate::report::Failures;
+use crate::signals::Interrupt;
+
+/// Largest file that is read and written in one piece, bytes.
+pub(super) const SMALL_SIZE_MAX: u64 = 256 * 1024;
+
+/// Smallest file whose holes are looked for, bytes: below it, file systems that keep small files with their names would cost each a search.
+const SPARSE_SIZE_MIN: u64 = 8 * 1024;
+
+/// Files, and bytes, of a batch.
+const BATCH_COUNT: usize = 64;
+const BATCH_SIZE: u64 = 4 << 20;
+
+/// Files that wait at most; the thread that lists a directory copies some itself before it goes on.
+const WAITING_MAX: usize = 4096;
+
+/// Where a tree comes from and goes to.
+pub(super) struct Roots {
+    pub(super) source: Place,
+    pub(super) destination: Place,
+    pub(super) keep_owner: bool,
+    /// Both are reached through one session.
+    pub(super) one_session: bool,
+}
+
+/// Something to copy: the same path below both roots.
+#[derive(Clone)]
+pub(super) struct Item {
+    pub(super) roots: Arc<Roots>,
+    pub(super) path: PathBuf,
+    pub(super) meta: Meta,
+    /// Symbolic links at the end of the path are followed: it was named by the user.
+    pub(super) follow: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Options {
+    pub(super) sync: bool,
+    pub(super) jobs: u16,
+}
+
+pub(super) struct Engine {
+    pub(super) options: Options,
+    pub(super) tally: Tally,
+    pub(super) failures: Arc<Failures>,
+    pub(super) interrupt: Interrupt,
+    work: Mutex<Work>,
+    more: Condvar,
+    // The path that a file with several names was copied to first: by tree and identity.
+    first_names: Mutex<HashMap<(usize, (u64, u64)), PathBuf>>,
+    second_names: Mutex<Vec<(Item, PathBuf)>>,
+    directories: Mutex<Vec<Item>>,
+}
+
+#[derive(Default)]
+struct Work {
+    directories: Vec<Item>,
+    files: VecDeque<Item>,
+    /// Threads that may still find more.
+    busy: usize,
+}
+
+/// What a thread does next.
+enum Task {
+    Directory(Item),
+    Files(Vec<Item>),
+}
+
+impl Engine {
+    pub(super) fn new(options: Options, tally: Tally, failures: Arc<Failures>, interrupt: Interrupt) -> Self {
+        Self {
+            options,
+            tally,
+            failures,
+            interrupt,
+            work: Mutex::default(),
+            more: Condvar::new(),
+            first_names: Mutex::default(),
+            second_names: Mutex::default(),
+            directories: Mutex::default(),
+        }
+    }
+
+    /// Copies everything. Blocks until it is done or interrupted.
+    pub(super) fn run(&self, items: Vec<Item>) {
+        for item in items {
+            self.found(item);
+        }
+        std::thread::scope(|scope| {
+            for _ in 1..self.options.jobs {
+                scope.spawn(|| self.work());
+            }
+            self.work();
+        });
+        if self.interrupt.is_set() {
+            return;
+        }
+        let links = std::mem::take(&mut *lock(&self.second_names));
+        for chunk in links.chunks(BATCH_COUNT) {
+            batch::make_hard_links(self, chunk.to_vec());
+        }
+        self.finish_directories();
+    }
+
+    pub(super) fn failed(&self, place: &Place, action: &str, path: &Path, cause: &Cause) {
+        self.failures.report(&place.failed(action, path, cause));
+    }
+
+    pub(super) fn changed(&self, item: &Item) {
+        let cause = Cause::Text(
+            "it changed meanwhile, and the copy may be partly old and partly new: copy it again".into(),
+        );
+        self.failed(&item.roots.source, "copy exactly", &item.path, &cause);
+    }
+
+    /// Copies one file now, whatever its size.
+    pub(super) fn copy_one(&self, item: &Item) {
+        match is_large(&item.meta) {
+            true => self.copy_large(item),
+            false => batch::copy_files(self, vec![item.clone()]),
+        }
+    }
+
+    pub(super) fn copy_large(&self, item: &Item) {
+        match large::copy(self, item) {
+            Ok(Outcome::Done { changed }) => {
+                self.tally.file(0);
+                if changed {
+                    self.changed(item);
+                }
+            }
+            Ok(Outcome::Interrupted) => {
+                let copy = item.roots.destination.shown(&item.path);
+                self.failures.say(&format!("interrupted: {copy} is incomplete"));
+            }
+            Err(Fault::Source(action, cause)) => self.failed(&item.roots.source, action, &item.path, &cause),
+            Err(Fault::Sink(action, cause)) => {
+                self.failed(&item.roots.destination, action, &item.path, &cause)
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut work = lock(&self.work);
+        loop {
+            if self.interrupt.is_set() {
+                self.more.notify_all();
+                return;
+            }
+            let Some(task) = work.next() else {
+                if work.busy == 0 {
+                    self.more.notify_all();
+                    return;
+                }
+                work = self.more.wait(work).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            work.busy += 1;
+            drop(work);
+            self.carry_out(task);
+            work = lock(&self.work);
+            work.busy -= 1;
+            if work.busy == 0 {
+                self.more.notify_all();
+            }
+        }
+    }
+
+    fn carry_out(&self, task: Task) {
+        match task {
+            Task::Directory(item) => self.list(&item),
+            Task::Files(mut items) => {
+                let links: Vec<Item> =
+                    items.extract_if(.., |item| item.meta.kind == FileKind::Symlink).collect();
+                if !links.is_empty() {
+                    batch::copy_symlinks(self, links);
+                }
+                match items.as_slice() {
+                    [] => {}
+                    [item] if is_large(&item.meta) => self.copy_large(item),
+                    _ => batch::copy_files(self, items),
+                }
+            }
+        }
+    }
+
+    /// Makes the copies of a directory's subdirectories, and queues all that is in it.
+    fn list(&self, item: &Item) {
+        let mut directories = Vec::new();
+        let roots = &item.roots;
+        let listed = roots.source.list(&item.path, &mut |path, meta| {
+            if self.interrupt.is_set() {
+                return;
+            }
+            match meta {
+                Ok(meta) => {
+                    let entry = Item { roots: Arc::clone(roots), path, meta, follow: false };
+                    match entry.meta.kind {
+                        FileKind::Directory => directories.push(entry),
+                        _ => self.found(entry),
+                    }
+                }
+                Err(cause) => self.failed(&roots.source, "look at", &path, &cause),
+            }
+            // Not to have a whole directory of millions of names waiting.
+            while let Some(items) = self.surplus() {
+                self.carry_out(Task::Files(items));
+            }
+        });
+        if let Err(cause) = listed {
+            self.failed(&roots.source, "list", &item.path, &cause);
+        }
+        for chunk in directories.chunks(BATCH_COUNT) {
+            self.make_directories(chunk.to_vec());
+        }
+    }
+
+    fn make_directories(&self, items: Vec<Item>) {
+        let making: Vec<_> = items
+            .into_iter()
+            .map(|item| {
+                // Others may use it when all of it is there.
+                let later = item.roots.destination.begin_make_dir(&item.path, 0o700);
+                (item, later)
+            })
+            .collect();
+        for (item, later) in making {
+            match later.wait() {
+                Ok(_) => {
+                    self.tally.directory();
+                    lock(&self.directories).push(item.clone());
+                    lock(&self.work).directories.push(item);
+                    self.more.notify_one();
+                }
+                Err(cause) => self.failed(&item.roots.destination, "make the directory", &item.path, &cause),
+            }
+        }
+    }
+
+    /// Queues something.
+    fn found(&self, item: Item) {
+        match item.meta.kind {
+            FileKind::Directory => return self.make_directories(vec![item]),
+            FileKind::File if item.meta.links > 1 && !item.follow => {
+                let key = (Arc::as_ptr(&item.roots) as usize, item.meta.id);
+                let mut names = lock(&self.first_names);
+                if let Some(first) = names.get(&key) {
+                    let first = first.clone();
+                    lock(&self.second_names).push((item, first));
+                    return;
+                }
+                names.insert(key, item.path.clone());
+            }
+            FileKind::File | FileKind::Symlink => {}
+            kind => {
+                let shown = item.roots.source.shown(&item.path);
+                self.failures
+                    .say(&format!("skipping {shown}: a {} is not copied", crate::format::kind_name(kind)));
+                self.tally.skipped();
+                return;
+            }
+        }
+        if item.meta.kind == FileKind::File {
+            self.tally.expect(if is_sparse(&item.meta) { item.meta.allocated } else { item.meta.size });
+        }
+        let mut work = lock(&self.work);
+        work.files.push_back(item);
+        if work.files.len() % BATCH_COUNT == 1 {
+            self.more.notify_one();
+        }
+    }
+
+    fn surplus(&self) -> Option<Vec<Item>> {
+        let mut work = lock(&self.work);
+        (work.files.len() > WAITING_MAX).then(|| work.batch())
+    }
+
+    /// Sets the attributes of the directories that were made, deepest first: a directory may lose the permission that is needed to reach those in it.
+    fn finish_directories(&self) {
+        let mut directories = std::mem::take(&mut *lock(&self.directories));
+        let depth = |item: &Item| item.path.components().count();
+        directories.sort_by_key(|item| std::cmp::Reverse(depth(item)));
+        for level in directories.chunk_by(|one, other| depth(one) == depth(other)) {
+            for chunk in level.chunks(BATCH_COUNT) {
+                let setting: Vec<_> = chunk
+                    .iter()
+                    .map(|item| {
+                        let roots = &item.roots;
+                        (
+                            item,
+                            roots.destination.begin_set_attributes(&item.path, &item.meta, roots.keep_owner),
+                        )
+                    })
+                    .collect();
+                for (item, later) in setting {
+                    if let Err(cause) = later.wait() {
+                        self.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Work {
+    /// Full batches first, then directories, for they bring more, then what is left.
+    fn next(&mut self) -> Option<Task> {
+        if self.files.len() < BATCH_COUNT
+            && let Some(directory) = self.directories.pop()
+        {
+            return Some(Task::Directory(directory));
+        }
+        (!self.files.is_empty()).then(|| Task::Files(self.batch()))
+    }
+
+    /// One large file, or several small ones.
+    fn batch(&mut self) -> Vec<Item> {
+        let mut items = Vec::new();
+        let mut size = 0;
+        while let Some(item) = self.files.front() {
+            let large = item.meta.kind == FileKind::File && is_large(&item.meta);
+            let full = items.len() >= BATCH_COUNT || size + item.meta.size > BATCH_SIZE;
+            if !items.is_empty() && (large || full) {
+                break;
+            }
+            size = size.saturating_add(item.meta.size);
+            items.extend(self.files.pop_front());
+            if large {
+                break;
+            }
+        }
+        items
+    }
+}
+
+fn is_sparse(meta: &Meta) -> bool {
+    meta.size >= SPARSE_SIZE_MIN && meta.allocated < meta.size
+}
+
+fn is_large(meta: &Meta) -> bool {
+    meta.size > SMALL_SIZE_MAX || is_sparse(meta)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,313 @@
+//! One large or sparse file: chunks of it are in flight together, holes are left out.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use dafs_client::{Error, Pending, RegisteredBuf, Session, Stability, Transferred};
+
+use super::engine::{Engine, Item};
+use super::open_file::{Sink, Source, read_full};
+use super::place::{Cause, Meta, Place};
+
+/// Bytes of a chunk.
+const CHUNK_SIZE: usize = 1 << 20;
+
+/// Chunks in flight.
+const DEPTH: usize = 8;
+
+/// How often data that a restart of the server lost is written again before the copy is given up.
+const ROUNDS_MAX: u32 = 8;
+
+/// What became of a copy.
+pub(super) enum Outcome {
+    /// All of it is there. The source did, or did not, change meanwhile.
+    Done { changed: bool },
+    /// The user does not want the rest.
+    Interrupted,
+}
+
+/// Which side failed.
+pub(super) enum Fault {
+    Source(&'static str, Cause),
+    Sink(&'static str, Cause),
+}
+
+/// Copies one file.
+pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
+    let roots = &item.roots;
+    let (source, meta) = Source::begin_open(&roots.source, &item.path, item.follow)
+        .wait()
+        .map_err(|cause| Fault::Source("open", cause))?;
+    if meta.kind != dafs_client::FileKind::File {
+        return Err(Fault::Source("copy", Cause::Text("it was replaced while the tree was copied".into())));
+    }
+    let sink = Sink::begin_create(&roots.destination, &item.path, item.follow)
+        .wait()
+        .map_err(|cause| Fault::Sink("create", cause))?;
+    let mut pump = Pump::new(engine, item, &source, &sink)?;
+    let Some(end) = pump.copy_data(&meta)? else { return Ok(Outcome::Interrupted) };
+    let size = match end < meta.size {
+        // Shorter than it was when it was opened.
+        true => end,
+        false => meta.size,
+    };
+    if meta.allocated < meta.size || end < meta.size {
+        sink.truncate(size).map_err(|cause| Fault::Sink("set the size of", cause))?;
+    }
+    let now = source.metadata().map_err(|cause| Fault::Source("look at", cause))?;
+    sink.begin_set_attributes(&meta, roots.keep_owner)
+        .wait()
+        .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
+    if engine.options.sync {
+        pump.commit()?;
+        if pump.rewritten {
+            sink.truncate(size).map_err(|cause| Fault::Sink("set the size of", cause))?;
+            sink.begin_set_attributes(&meta, roots.keep_owner)
+                .wait()
+                .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
+        }
+    }
+    let changed = size != meta.size || now.size != meta.size || now.mtime != meta.mtime;
+    Ok(Outcome::Done { changed })
+}
+
+/// A chunk that is being read.
+enum Reading {
+    Done(RegisteredBuf, usize),
+    Running(Pending<Transferred<RegisteredBuf>>),
+}
+
+/// Moves chunks from a source to a sink.
+struct Pump<'a> {
+    engine: &'a Engine,
+    source: &'a Source,
+    sink: &'a Sink,
+    /// For reads, and for writes too where they go to the same session, or come from this machine.
+    buffers: Vec<RegisteredBuf>,
+    /// For writes to another session than is read from.
+    copies: Option<Vec<RegisteredBuf>>,
+    reading: VecDeque<(u64, usize, Reading, Option<RegisteredBuf>)>,
+    writing: VecDeque<(u64, Pending<Transferred<RegisteredBuf>>, Option<RegisteredBuf>)>,
+    rewritten: bool,
+}
+
+impl<'a> Pump<'a> {
+    fn new(engine: &'a Engine, item: &Item, source: &'a Source, sink: &'a Sink) -> Result<Self, Fault> {
+        let (reads, writes) = match (&item.roots.source, &item.roots.destination) {
+            (Place::Remote(from), Place::Remote(to)) => {
+                (Some(&from.session), (!item.roots.one_session).then_some(&to.session))
+            }
+            (Place::Remote(one), _) | (_, Place::Remote(one)) => (Some(&one.session), None),
+            _ => (None, None),
+        };
+        let size = usize::try_from(item.meta.size).unwrap_or(usize::MAX);
+        let count = size.div_ceil(CHUNK_SIZE).clamp(1, DEPTH);
+        let allocate = |session: &Session| -> Result<Vec<RegisteredBuf>, Error> {
+            (0..count).map(|_| session.buffer(CHUNK_SIZE.min(size.max(4096)))).collect()
+        };
+        let failed = |error: Error| Fault::Sink("get memory for", error.into());
+        let buffers = reads.map(allocate).transpose().map_err(failed)?.unwrap_or_default();
+        let copies = writes.map(allocate).transpose().map_err(failed)?;
+        Ok(Self {
+            engine,
+            source,
+            sink,
+            buffers,
+            copies,
+            reading: VecDeque::new(),
+            writing: VecDeque::new(),
+            rewritten: false,
+        })
+    }
+
+    /// Copies all data; answers where it ends, `None` when interrupted. A source that is shorter than it was ends where it ended.
+    fn copy_data(&mut self, meta: &Meta) -> Result<Option<u64>, Fault> {
+        let sparse = meta.allocated < meta.size;
+        let mut offset = 0;
+        while offset < meta.size {
+            let range = match sparse {
+                false => Some((offset, meta.size)),
+                true => self
+                    .source
+                    .data_range(offset, meta.size)
+                    .map_err(|cause| Fault::Source("look for holes of", cause))?,
+            };
+            let Some((start, end)) = range else { break };
+            let end = end.min(meta.size);
+            if start >= end {
+                break;
+            }
+            if let Some(short) = self.copy_range(start..end)? {
+                return Ok(match self.engine.interrupt.is_set() {
+                    true => None,
+                    false => Some(short),
+                });
+            }
+            offset = end;
+        }
+        self.drain()?;
+        Ok(Some(meta.size))
+    }
+
+    /// Copies a range of data. Answers where the source ended, if before the end; or anything, when interrupted.
+    fn copy_range(&mut self, range: Range<u64>) -> Result<Option<u64>, Fault> {
+        let mut offset = range.start;
+        loop {
+            while offset < range.end && self.reading.len() < DEPTH {
+                if self.engine.interrupt.is_set() {
+                    self.drain()?;
+                    return Ok(Some(offset));
+                }
+                if self.buffers.is_empty() && !self.reading.is_empty() {
+                    break;
+                }
+                let buffer = self.free_buffer()?;
+                let len = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(buffer.len());
+                self.begin_read(buffer, offset, len)?;
+                offset += len as u64;
+                // Reads of this machine are done at once: write each before the next.
+                if matches!(self.source, Source::Local(_)) {
+                    break;
+                }
+            }
+            let Some((at, len, reading, rest)) = self.reading.pop_front() else { return Ok(None) };
+            let (count, buffer) = match reading {
+                Reading::Done(buffer, count) => (count, buffer),
+                Reading::Running(pending) => {
+                    pending.wait().into_result().map_err(|error| Fault::Source("read", error.into()))?
+                }
+            };
+            let buffer = whole(buffer, rest);
+            self.write(buffer, at, count)?;
+            if count < len {
+                self.drain()?;
+                return Ok(Some(at + count as u64));
+            }
+        }
+    }
+
+    fn begin_read(&mut self, mut buffer: RegisteredBuf, offset: u64, len: usize) -> Result<(), Fault> {
+        let reading = match self.source {
+            Source::Local(file) => {
+                let count = read_full(file, &mut buffer[..len], offset)
+                    .map_err(|error| Fault::Source("read", error.into()))?;
+                (offset, len, Reading::Done(buffer, count), None)
+            }
+            Source::Remote(file) => {
+                let rest = (len < buffer.len()).then(|| buffer.split_off(len));
+                (offset, len, Reading::Running(file.submit_read_at(buffer, offset)), rest)
+            }
+        };
+        self.reading.push_back(reading);
+        Ok(())
+    }
+
+    /// Writes the first `count` bytes of a buffer, which comes back by itself.
+    fn write(&mut self, mut buffer: RegisteredBuf, offset: u64, count: usize) -> Result<(), Fault> {
+        let file = match self.sink {
+            Sink::Local(file) => {
+                file.write_all_at(&buffer[..count], offset)
+                    .map_err(|error| Fault::Sink("write", error.into()))?;
+                self.engine.tally.bytes(count as u64);
+                self.buffers.push(buffer);
+                return Ok(());
+            }
+            Sink::Remote(file) => file,
+        };
+        if count == 0 {
+            self.buffers.push(buffer);
+            return Ok(());
+        }
+        if self.copies.is_some() {
+            let mut copy = self.free_copy()?;
+            copy[..count].copy_from_slice(&buffer[..count]);
+            self.buffers.push(std::mem::replace(&mut buffer, copy));
+        }
+        let rest = (count < buffer.len()).then(|| buffer.split_off(count));
+        let pending = file.submit_write_at_with(buffer, offset, Stability::Unstable);
+        self.writing.push_back((offset, pending, rest));
+        Ok(())
+    }
+
+    fn free_buffer(&mut self) -> Result<RegisteredBuf, Fault> {
+        loop {
+            match self.buffers.pop() {
+                Some(buffer) => return Ok(buffer),
+                None => self.finish_write()?,
+            }
+        }
+    }
+
+    fn free_copy(&mut self) -> Result<RegisteredBuf, Fault> {
+        loop {
+            match self.copies.as_mut().and_then(Vec::pop) {
+                Some(buffer) => return Ok(buffer),
+                None => self.finish_write()?,
+            }
+        }
+    }
+
+    /// Waits for the oldest write.
+    fn finish_write(&mut self) -> Result<(), Fault> {
+        let Some((offset, pending, rest)) = self.writing.pop_front() else {
+            return Err(Fault::Sink("write", Cause::Text("no buffer is left".into())));
+        };
+        let (count, buffer) =
+            pending.wait().into_result().map_err(|error| Fault::Sink("write", error.into()))?;
+        if let Sink::Remote(file) = self.sink
+            && count < buffer.len()
+        {
+            // The rest tells the reason.
+            file.write_all_at(&buffer[count..], offset + count as u64)
+                .map_err(|error| Fault::Sink("write", error.into()))?;
+        }
+        self.engine.tally.bytes(buffer.len() as u64);
+        let buffer = whole(buffer, rest);
+        match &mut self.copies {
+            Some(copies) => copies.push(buffer),
+            None => self.buffers.push(buffer),
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), Fault> {
+        while let Some((_, _, reading, rest)) = self.reading.pop_front() {
+            match reading {
+                Reading::Done(buffer, _) => self.buffers.push(buffer),
+                Reading::Running(pending) => self.buffers.push(whole(pending.wait().buffer, rest)),
+            }
+        }
+        while !self.writing.is_empty() {
+            self.finish_write()?;
+        }
+        Ok(())
+    }
+
+    /// Makes all of it durable; what a restart of the server has lost is copied again.
+    fn commit(&mut self) -> Result<(), Fault> {
+        let Sink::Remote(file) = self.sink else { return Ok(()) };
+        for _ in 0..ROUNDS_MAX {
+            match file.commit() {
+                Err(Error::WritesLost { ranges, .. }) => {
+                    self.rewritten = true;
+                    for range in ranges {
+                        self.copy_range(range)?;
+                    }
+                    self.drain()?;
+                }
+                result => return result.map_err(|error| Fault::Sink("make durable", error.into())),
+            }
+        }
+        Err(Fault::Sink("make durable", Cause::Text("the server was restarted again and again".into())))
+    }
+}
+
+/// A buffer and the part that did not take part.
+fn whole(mut buffer: RegisteredBuf, rest: Option<RegisteredBuf>) -> RegisteredBuf {
+    if let Some(rest) = rest {
+        // They were one.
+        let _ = buffer.unsplit(rest);
+    }
+    buffer
+}

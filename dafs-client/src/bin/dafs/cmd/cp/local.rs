@@ -1,0 +1,114 @@
+//! Files of this machine. Nothing here follows a symbolic link at the end of a path in a destination tree, and attributes are set through open files: names could change meanwhile.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use dafs_client::{FileKind, Timestamp};
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::{UtimensatFlags, futimens, utimensat};
+use nix::sys::time::TimeSpec;
+
+use super::place::{Cause, Meta};
+
+pub(super) fn metadata(path: &Path, follow: bool) -> Result<Meta, Cause> {
+    let metadata = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
+    Ok(meta(&metadata?))
+}
+
+pub(super) fn meta(metadata: &fs::Metadata) -> Meta {
+    let kind = match metadata.mode() & libc::S_IFMT {
+        libc::S_IFDIR => FileKind::Directory,
+        libc::S_IFLNK => FileKind::Symlink,
+        libc::S_IFBLK => FileKind::BlockDevice,
+        libc::S_IFCHR => FileKind::CharDevice,
+        libc::S_IFIFO => FileKind::Fifo,
+        libc::S_IFSOCK => FileKind::Socket,
+        _ => FileKind::File,
+    };
+    Meta {
+        kind,
+        mode: metadata.mode() & 0o7777,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        size: metadata.size(),
+        allocated: metadata.blocks() * 512,
+        links: metadata.nlink(),
+        id: (metadata.dev(), metadata.ino()),
+        atime: timestamp(metadata.atime(), metadata.atime_nsec()),
+        mtime: timestamp(metadata.mtime(), metadata.mtime_nsec()),
+    }
+}
+
+/// Opens a file for reading. Never waits for the other end of a FIFO that has taken its place.
+pub(super) fn open(path: &Path, follow: bool) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | if follow { 0 } else { libc::O_NOFOLLOW };
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Opens a file for writing, made or cut to no bytes. Until its attributes are set only the user may use one that is made.
+pub(super) fn create(path: &Path, follow: bool) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | if follow { 0 } else { libc::O_NOFOLLOW };
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)
+}
+
+pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), Cause> {
+    Ok(fs::DirBuilder::new().mode(mode).create(path)?)
+}
+
+/// Makes another name; of a symbolic link itself, were it one.
+pub(super) fn link(first: &Path, path: &Path) -> io::Result<()> {
+    fs::hard_link(first, path)
+}
+
+/// Sets the attributes of a directory or symbolic link.
+pub(super) fn set_attributes(path: &Path, meta: &Meta, keep_owner: bool) -> Result<(), Cause> {
+    if meta.kind == FileKind::Symlink {
+        if keep_owner {
+            std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid))?;
+        }
+        let (atime, mtime) = (time_spec(meta.atime), time_spec(meta.mtime));
+        utimensat(AT_FDCWD, path, &atime, &mtime, UtimensatFlags::NoFollowSymlink)
+            .map_err(io::Error::from)?;
+        return Ok(());
+    }
+    let flags = libc::O_NOFOLLOW | libc::O_DIRECTORY;
+    let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    Ok(set_file_attributes(&dir, meta, keep_owner)?)
+}
+
+/// Sets the attributes of an open file. The owner first: a change of it takes set-user-id bits away.
+pub(super) fn set_file_attributes(file: &File, meta: &Meta, keep_owner: bool) -> io::Result<()> {
+    if keep_owner {
+        std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid))?;
+    }
+    file.set_permissions(fs::Permissions::from_mode(meta.mode & 0o7777))?;
+    Ok(futimens(file.as_fd(), &time_spec(meta.atime), &time_spec(meta.mtime))?)
+}
+
+/// Where data begins at or after `offset`, and where it ends; `None` when none follows. Where the file system cannot tell, all is data.
+pub(super) fn data_range(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    use nix::unistd::{Whence, lseek};
+    let Ok(at) = i64::try_from(offset) else { return Ok(None) };
+    let start = match lseek(file.as_fd(), at, Whence::SeekData) {
+        Ok(start) => u64::try_from(start).unwrap_or(offset),
+        Err(nix::errno::Errno::ENXIO) => return Ok(None),
+        Err(nix::errno::Errno::EINVAL) => return Ok((offset < size).then_some((offset, size))),
+        Err(error) => return Err(error.into()),
+    };
+    let end = match lseek(file.as_fd(), i64::try_from(start).unwrap_or(i64::MAX), Whence::SeekHole) {
+        Ok(end) => u64::try_from(end).unwrap_or(size),
+        Err(_) => size,
+    };
+    Ok(Some((start, end)))
+}
+
+fn timestamp(seconds: i64, nanoseconds: i64) -> Timestamp {
+    Timestamp { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or(0) }
+}
+
+fn time_spec(time: Timestamp) -> TimeSpec {
+    TimeSpec::new(time.seconds, i64::from(time.nanoseconds))
+}

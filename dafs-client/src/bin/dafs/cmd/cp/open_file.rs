@@ -1,0 +1,203 @@
+//! Open files of either side.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use dafs_client::{Error, File, OpenOptions, Stability, Status};
+
+use super::local;
+use super::place::{Cause, Later, Meta, Place};
+
+/// A file that is copied from.
+pub(super) enum Source {
+    Local(fs::File),
+    Remote(File),
+}
+
+/// A file that is copied to.
+pub(super) enum Sink {
+    Local(fs::File),
+    Remote(File),
+}
+
+impl Source {
+    /// Begins to open a file, and answers what it is by then.
+    pub(super) fn begin_open(place: &Place, path: &Path, follow: bool) -> Later<(Self, Meta)> {
+        let own = place.path(path);
+        match place {
+            Place::Local(_) => Later::Now(open_local(&own, follow)),
+            Place::Remote(target) => {
+                let mut options = OpenOptions::new();
+                options.read(true).no_follow(!follow);
+                let pending = target.export.submit_open_with(&own, &options);
+                let export = target.export.clone();
+                Later::Wait(Box::new(move || {
+                    let file = match pending.wait() {
+                        Err(Error::InDoubt { .. }) => export.open_with(&own, &options)?,
+                        result => result?,
+                    };
+                    let meta = file.attributes_at_open().into();
+                    Ok((Self::Remote(file), meta))
+                }))
+            }
+        }
+    }
+
+    /// Begins to read the first `size` bytes; answers fewer where the file ends before.
+    pub(super) fn begin_read(&self, size: usize) -> Later<Vec<u8>> {
+        let mut data = vec![0; size];
+        match self {
+            _ if size == 0 => Later::Now(Ok(data)),
+            Self::Local(file) => {
+                Later::Now(read_full(file, &mut data, 0).map_err(Cause::from).map(|count| {
+                    data.truncate(count);
+                    data
+                }))
+            }
+            Self::Remote(file) => {
+                let pending = file.submit_read_at(data, 0);
+                Later::Wait(Box::new(move || {
+                    let (count, mut data) = pending.wait().into_result()?;
+                    data.truncate(count);
+                    Ok(data)
+                }))
+            }
+        }
+    }
+
+    /// What the file is now. A round trip, on a server.
+    pub(super) fn metadata(&self) -> Result<Meta, Cause> {
+        match self {
+            Self::Local(file) => Ok(local::meta(&file.metadata()?)),
+            Self::Remote(file) => Ok((&file.metadata()?).into()),
+        }
+    }
+
+    /// Where data begins at or after `offset`, and where it ends; `None` when only a hole follows.
+    pub(super) fn data_range(&self, offset: u64, size: u64) -> Result<Option<(u64, u64)>, Cause> {
+        let file = match self {
+            Self::Local(file) => return Ok(local::data_range(file, offset, size)?),
+            Self::Remote(file) => file,
+        };
+        let all = (offset < size).then_some((offset, size));
+        let start = match file.seek_data(offset) {
+            Ok(start) => start,
+            Err(error) => {
+                return match error.status() {
+                    Some(Status::NO_DEVICE) => Ok(None),
+                    Some(Status::NOT_SUPPORTED | Status::INVALID) => Ok(all),
+                    _ => Err(error.into()),
+                };
+            }
+        };
+        match file.seek_hole(start) {
+            Ok(end) => Ok(Some((start, end))),
+            Err(error) if error.status().is_some() => Ok(Some((start, size))),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Sink {
+    /// Begins to open a file for writing, made or cut to no bytes; with its final mode less what others may do, until its attributes are set.
+    pub(super) fn begin_create(place: &Place, path: &Path, follow: bool) -> Later<Self> {
+        let own = place.path(path);
+        match place {
+            Place::Local(_) => Later::Now(create_local(place, path, follow)),
+            Place::Remote(target) => {
+                let mut options = OpenOptions::new();
+                options.write(true).create(true).truncate(true).no_follow(!follow).mode(0o600);
+                let pending = target.export.submit_open_with(&own, &options);
+                let (place, path, export) = (place.clone(), path.to_owned(), target.export.clone());
+                Later::Wait(Box::new(move || {
+                    let file = match pending.wait().map_err(Cause::from) {
+                        Err(Cause::Client(Error::InDoubt { .. })) => export.open_with(&own, &options)?,
+                        Err(cause) if cause.is_link() && !follow => {
+                            place.remove_file(&path)?;
+                            export.open_with(&own, &options)?
+                        }
+                        result => result?,
+                    };
+                    Ok(Self::Remote(file))
+                }))
+            }
+        }
+    }
+
+    /// Begins to write all of a small file; durable when it has ended, if `sync`.
+    pub(super) fn begin_write(&self, data: Vec<u8>, sync: bool) -> Later<()> {
+        match self {
+            _ if data.is_empty() => Later::Now(Ok(())),
+            Self::Local(file) => Later::Now(file.write_all_at(&data, 0).map_err(Cause::from)),
+            Self::Remote(file) => {
+                let stability = if sync { Stability::FileSync } else { Stability::Unstable };
+                let len = data.len();
+                let pending = file.submit_write_at_with(data, 0, stability);
+                Later::Wait(Box::new(move || match pending.wait().into_result()? {
+                    (count, _) if count == len => Ok(()),
+                    (count, _) => Err(Cause::Text(format!(
+                        "only {count} of {len} bytes could be written: is the server's storage full?"
+                    ))),
+                }))
+            }
+        }
+    }
+
+    /// Begins to set the attributes.
+    pub(super) fn begin_set_attributes(&self, meta: &Meta, keep_owner: bool) -> Later<()> {
+        match self {
+            Self::Local(file) => {
+                Later::Now(local::set_file_attributes(file, meta, keep_owner).map_err(Cause::from))
+            }
+            Self::Remote(file) => {
+                let pending = file.submit_set_attributes(&meta.to_set(keep_owner));
+                Later::Wait(Box::new(move || Ok(pending.wait().map(drop)?)))
+            }
+        }
+    }
+
+    /// Sets the size.
+    pub(super) fn truncate(&self, size: u64) -> Result<(), Cause> {
+        match self {
+            Self::Local(file) => Ok(file.set_len(size)?),
+            Self::Remote(file) => Ok(file.truncate(size)?),
+        }
+    }
+}
+
+/// Reads until the slice is full or the file ends.
+pub(super) fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+fn open_local(path: &Path, follow: bool) -> Result<(Source, Meta), Cause> {
+    let file = local::open(path, follow)?;
+    let meta = local::meta(&file.metadata()?);
+    Ok((Source::Local(file), meta))
+}
+
+fn create_local(place: &Place, path: &Path, follow: bool) -> Result<Sink, Cause> {
+    let own = place.path(path);
+    let file = match local::create(&own, follow).map_err(Cause::from) {
+        Err(cause) if cause.is_link() && !follow => {
+            place.remove_file(path)?;
+            local::create(&own, false)?
+        }
+        result => result?,
+    };
+    match file.metadata()?.is_file() {
+        true => Ok(Sink::Local(file)),
+        false => Err(Cause::Text("something that is no regular file is in the way".into())),
+    }
+}

@@ -1,0 +1,311 @@
+//! Where a tree is read from or written to: a directory of this machine, or one of an export.
+//!
+//! Every step that costs a round trip on a server begins here and is waited for later, so that a batch of files has its requests in flight together; on this machine it is carried out at once.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dafs_client::{Attributes, Error, FileKind, Pending, SetAttributes, SetTime, Status, Timestamp};
+
+use super::local;
+use crate::remote::{Target, entry_name, join};
+use crate::report::{Failure, explain, system_message};
+
+/// The root of a tree that is copied from or to.
+#[derive(Clone)]
+pub(super) enum Place {
+    Local(PathBuf),
+    Remote(Target),
+}
+
+/// Why a step failed, on either side.
+#[derive(Debug)]
+pub(super) enum Cause {
+    System(io::Error),
+    Client(Error),
+    Text(String),
+}
+
+/// What is kept of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Meta {
+    pub(super) kind: FileKind,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) size: u64,
+    pub(super) allocated: u64,
+    pub(super) links: u64,
+    /// File system and number in it.
+    pub(super) id: (u64, u64),
+    pub(super) atime: Timestamp,
+    pub(super) mtime: Timestamp,
+}
+
+/// A step that has begun.
+pub(super) enum Later<T> {
+    Now(Result<T, Cause>),
+    Wait(Box<dyn FnOnce() -> Result<T, Cause>>),
+}
+
+impl Later<()> {
+    /// A request of which only the success matters; `again` repeats it when a restart of the server leaves open whether it was executed, which must do no harm then.
+    pub(super) fn request<R: 'static>(
+        pending: Pending<Result<R, Error>>,
+        again: impl FnOnce() -> Result<R, Error> + 'static,
+    ) -> Self {
+        Self::Wait(Box::new(move || match pending.wait() {
+            Err(Error::InDoubt { .. }) => Ok(again().map(drop)?),
+            result => Ok(result.map(drop)?),
+        }))
+    }
+}
+
+impl<T> Later<T> {
+    pub(super) fn wait(self) -> Result<T, Cause> {
+        match self {
+            Self::Now(result) => result,
+            Self::Wait(wait) => wait(),
+        }
+    }
+}
+
+impl Cause {
+    pub(super) fn already_exists(&self) -> bool {
+        self.errno() == libc::EEXIST
+    }
+
+    pub(super) fn is_not_found(&self) -> bool {
+        self.errno() == libc::ENOENT
+            && !matches!(self, Self::Client(error) if error.status() == Some(Status::NO_EXPORT))
+    }
+
+    /// A symbolic link stands where none is followed.
+    pub(super) fn is_link(&self) -> bool {
+        self.errno() == libc::ELOOP
+    }
+
+    fn errno(&self) -> i32 {
+        match self {
+            Self::System(error) => error.raw_os_error().unwrap_or(0),
+            Self::Client(error) => error.errno(),
+            Self::Text(_) => 0,
+        }
+    }
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::System(error) => f.write_str(&system_message(error)),
+            Self::Client(error) => f.write_str(&explain(error)),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<Error> for Cause {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<&Attributes> for Meta {
+    fn from(attributes: &Attributes) -> Self {
+        Self {
+            kind: attributes.kind,
+            mode: attributes.mode,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            size: attributes.size,
+            allocated: attributes.allocated,
+            links: attributes.links.into(),
+            id: (attributes.fs_id, attributes.file_id),
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+        }
+    }
+}
+
+impl Meta {
+    /// The attributes that a copy gets. Symbolic links have no mode of their own.
+    pub(super) fn to_set(&self, keep_owner: bool) -> SetAttributes {
+        SetAttributes {
+            mode: (self.kind != FileKind::Symlink).then_some(self.mode & 0o7777),
+            uid: keep_owner.then_some(self.uid),
+            gid: keep_owner.then_some(self.gid),
+            atime: Some(SetTime::At(self.atime)),
+            mtime: Some(SetTime::At(self.mtime)),
+        }
+    }
+}
+
+impl Place {
+    /// Where `path` below this root is.
+    pub(super) fn path(&self, path: &Path) -> PathBuf {
+        match self {
+            Self::Local(root) => join(root, path),
+            Self::Remote(target) => join(&target.path, path),
+        }
+    }
+
+    /// The path, or URL, of `path` below this root, for people.
+    pub(super) fn shown(&self, path: &Path) -> String {
+        match self {
+            Self::Local(_) => crate::quote::shown_path(&self.path(path)),
+            Self::Remote(target) => {
+                use std::os::unix::ffi::OsStrExt;
+                crate::quote::quoted(target.url_of(&self.path(path)).to_os_string().as_bytes())
+            }
+        }
+    }
+
+    pub(super) fn failed(&self, action: &str, path: &Path, cause: &Cause) -> Failure {
+        Failure::text(format!("cannot {action} {}: {cause}", self.shown(path)))
+    }
+
+    pub(super) fn metadata(&self, path: &Path, follow: bool) -> Result<Meta, Cause> {
+        let own = self.path(path);
+        match self {
+            Self::Local(_) => local::metadata(&own, follow),
+            Self::Remote(target) if follow => Ok((&target.export.metadata(&own)?).into()),
+            Self::Remote(target) => Ok((&target.export.symlink_metadata(&own)?).into()),
+        }
+    }
+
+    /// Calls `each` with every entry of a directory, its name checked: no name leads out of the directory.
+    pub(super) fn list(
+        &self,
+        path: &Path,
+        each: &mut dyn FnMut(PathBuf, Result<Meta, Cause>),
+    ) -> Result<(), Cause> {
+        let own = self.path(path);
+        match self {
+            Self::Local(_) => {
+                for entry in std::fs::read_dir(&own)? {
+                    let entry = entry?;
+                    let meta = entry.metadata().map(|metadata| local::meta(&metadata)).map_err(Cause::from);
+                    each(join(path, Path::new(&entry.file_name())), meta);
+                }
+            }
+            Self::Remote(target) => {
+                let entries = target.export.read_dir(&own, true)?;
+                let dir = entries.dir().clone();
+                for entry in entries {
+                    let entry = entry?;
+                    let Some(name) = entry_name(&entry.name) else {
+                        let name = crate::quote::quoted(&entry.name);
+                        let cause = Cause::Text(format!(
+                            "the server answered the entry {name}, which is no name: it is left out"
+                        ));
+                        each(path.to_owned(), Err(cause));
+                        continue;
+                    };
+                    let meta = dir.entry_metadata(&entry).map(|attributes| (&attributes).into());
+                    each(join(path, name), meta.map_err(Cause::from));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to make a directory; `false`: it was there.
+    pub(super) fn begin_make_dir(&self, path: &Path, mode: u32) -> Later<bool> {
+        let own = self.path(path);
+        let (place, path) = (self.clone(), path.to_owned());
+        // Whatever is there: a link to a directory is none, for it may lead elsewhere.
+        let existing = move |result: Result<(), Cause>| match result {
+            Err(cause) if cause.already_exists() => match place.metadata(&path, false)?.kind {
+                FileKind::Directory => Ok(false),
+                kind => Err(Cause::Text(format!(
+                    "a {} with that name is in the way",
+                    crate::format::kind_name(kind)
+                ))),
+            },
+            result => result.map(|()| true),
+        };
+        match self {
+            Self::Local(_) => Later::Now(existing(local::make_dir(&own, mode))),
+            Self::Remote(target) => {
+                let pending = target.export.submit_create_dir(&own, mode);
+                let export = target.export.clone();
+                Later::Wait(Box::new(move || {
+                    let result = match pending.wait() {
+                        Err(Error::InDoubt { .. }) => export.create_dir(&own, mode),
+                        result => result,
+                    };
+                    existing(result.map(drop).map_err(Cause::from))
+                }))
+            }
+        }
+    }
+
+    /// Begins to set the attributes of a directory or symbolic link.
+    pub(super) fn begin_set_attributes(&self, path: &Path, meta: &Meta, keep_owner: bool) -> Later<()> {
+        let own = self.path(path);
+        match self {
+            Self::Local(_) => Later::Now(local::set_attributes(&own, meta, keep_owner)),
+            Self::Remote(target) => {
+                let set = meta.to_set(keep_owner);
+                let pending = target.export.submit_set_attributes(&own, false, &set);
+                let export = target.export.clone();
+                Later::request(pending, move || export.set_attributes(&own, false, &set))
+            }
+        }
+    }
+
+    pub(super) fn begin_read_link(&self, path: &Path) -> Later<PathBuf> {
+        use std::os::unix::ffi::OsStringExt;
+        let own = self.path(path);
+        match self {
+            Self::Local(_) => Later::Now(std::fs::read_link(own).map_err(Cause::from)),
+            Self::Remote(target) => {
+                let pending = target.export.submit_read_link(&own);
+                Later::Wait(Box::new(move || {
+                    Ok(PathBuf::from(std::ffi::OsString::from_vec(pending.wait()?)))
+                }))
+            }
+        }
+    }
+
+    /// Begins to make a symbolic link.
+    pub(super) fn begin_symlink(&self, points_to: &Path, path: &Path) -> Later<()> {
+        let own = self.path(path);
+        match self {
+            Self::Local(_) => Later::Now(std::os::unix::fs::symlink(points_to, own).map_err(Cause::from)),
+            Self::Remote(target) => {
+                let (export, points_to) = (target.export.clone(), points_to.to_owned());
+                let pending = export.submit_symlink(&points_to, &own);
+                Later::request(pending, move || export.symlink(&points_to, &own))
+            }
+        }
+    }
+
+    /// Begins to make `path` another name of `first`.
+    pub(super) fn begin_link(&self, first: &Path, path: &Path) -> Later<()> {
+        let (first, own) = (self.path(first), self.path(path));
+        match self {
+            Self::Local(_) => Later::Now(local::link(&first, &own).map_err(Cause::from)),
+            Self::Remote(target) => {
+                let export = target.export.clone();
+                let pending = export.submit_link(&first, &export, &own);
+                Later::request(pending, move || export.link(&first, &export, &own))
+            }
+        }
+    }
+
+    /// Removes a name that is no directory.
+    pub(super) fn remove_file(&self, path: &Path) -> Result<(), Cause> {
+        let own = self.path(path);
+        match self {
+            Self::Local(_) => Ok(std::fs::remove_file(own)?),
+            Self::Remote(target) => Ok(target.export.remove_file(own)?),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `dafs ls`.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use dafs_client::{Attributes, FileKind};
+
+use crate::flags::Ls;
+use crate::format::{self, Owners};
+use crate::local_time;
+use crate::output::Output;
+use crate::remote::{Remotes, Target, join};
+use crate::report::{Failures, Result};
+
+pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
+    let mut listing = Listing {
+        flags,
+        out: Output::new(),
+        owners: Owners::default(),
+        failures: Failures::default(),
+        now_seconds: local_time::now_seconds(),
+        headed: flags.recursive || flags.urls.len() > 1,
+        blocks: 0,
+    };
+    for url in &flags.urls {
+        let listed = remotes.target(url).and_then(|target| listing.operand(&target));
+        listing.failures.keep_going(listed)?;
+    }
+    listing.out.flush()?;
+    Ok(listing.failures.exit())
+}
+
+/// A line: a name and what is known of it.
+struct Row {
+    name: Vec<u8>,
+    attributes: Option<Attributes>,
+    target: Option<Vec<u8>>,
+}
+
+struct Listing<'a> {
+    flags: &'a Ls,
+    out: Output,
+    owners: Owners,
+    failures: Failures,
+    now_seconds: i64,
+    /// Directories are listed under their names.
+    headed: bool,
+    /// Blocks of output so far: a blank line is between them.
+    blocks: usize,
+}
+
+/// Widths of columns, for a listing that is not seen whole before it is written.
+const STREAM_WIDTHS: Widths = Widths { links: 3, user: 8, group: 8, size: 10 };
+
+#[derive(Clone, Copy, Default)]
+struct Widths {
+    links: usize,
+    user: usize,
+    group: usize,
+    size: usize,
+}
+
+impl Listing<'_> {
+    fn operand(&mut self, target: &Target) -> Result<()> {
+        // As ls: a link to a directory is followed, except in the long format.
+        let follow = !self.flags.long && !self.flags.directory;
+        let found = match follow {
+            true => target.export.metadata(&target.path),
+            false => target.export.symlink_metadata(&target.path),
+        };
+        let attributes = found.map_err(|error| target.failed("list", &error))?;
+        if attributes.kind == FileKind::Directory && !self.flags.directory {
+            return self.directories(target);
+        }
+        let name = match target.path.as_os_str().is_empty() {
+            true => b"/".to_vec(),
+            false => target.path.as_os_str().as_bytes().to_vec(),
+        };
+        let row = self.row(target, Path::new(""), name, Some(attributes));
+        self.rows(vec![row])
+    }
+
+    /// A directory, and with -R those below, depth first.
+    fn directories(&mut self, target: &Target) -> Result<()> {
+        let mut stack = vec![target.path.clone()];
+        while let Some(path) = stack.pop() {
+            let mut below = Vec::new();
+            let listed = self.directory(target, &path, &mut below);
+            self.failures.keep_going(listed)?;
+            if self.flags.recursive {
+                below.sort_by(|one, other| other.cmp(one));
+                stack.append(&mut below);
+            }
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, target: &Target, path: &Path, below: &mut Vec<PathBuf>) -> Result<()> {
+        self.heading(target, path)?;
+        let failed = |error| target.failed_at("list", path, &error);
+        let wants_attributes = self.flags.long || self.flags.json || self.flags.recursive;
+        let entries = target.export.read_dir(path, wants_attributes).map_err(failed)?;
+        let dir = entries.dir().clone();
+        let mut rows = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            if !self.flags.all && entry.name.first() == Some(&b'.') {
+                continue;
+            }
+            // Without attributes where it vanished meanwhile, as ls shows it.
+            let attributes = match wants_attributes {
+                true => dir.entry_metadata(&entry).ok(),
+                false => None,
+            };
+            if attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Directory)
+                && let Some(name) = crate::remote::entry_name(&entry.name)
+            {
+                below.push(join(path, name));
+            }
+            let row = self.row(target, path, entry.name, attributes);
+            match self.flags.unsorted {
+                true => self.write_row(&row, STREAM_WIDTHS)?,
+                false => rows.push(row),
+            }
+        }
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        self.rows(rows)
+    }
+
+    fn heading(&mut self, target: &Target, path: &Path) -> Result<()> {
+        if !self.headed || self.flags.json {
+            return Ok(());
+        }
+        if self.blocks > 0 {
+            self.out.line("")?;
+        }
+        self.blocks += 1;
+        let url = target.url_of(path).to_os_string();
+        self.out.name(url.as_bytes())?;
+        self.out.line(":")
+    }
+
+    fn row(
+        &mut self,
+        target: &Target,
+        directory: &Path,
+        name: Vec<u8>,
+        attributes: Option<Attributes>,
+    ) -> Row {
+        let is_link = attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Symlink);
+        let points_to = match is_link && (self.flags.long || self.flags.json) {
+            true => {
+                let path = join(directory, Path::new(OsStr::from_bytes(&name)));
+                target.export.read_link(path).ok()
+            }
+            false => None,
+        };
+        Row { name, attributes, target: points_to }
+    }
+
+    fn rows(&mut self, rows: Vec<Row>) -> Result<()> {
+        let mut widths = Widths::default();
+        if self.flags.long {
+            for attributes in rows.iter().filter_map(|row| row.attributes.as_ref()) {
+                widths.links = widths.links.max(attributes.links.to_string().len());
+                widths.user = widths.user.max(self.owners.user(attributes.uid).len());
+                widths.group = widths.group.max(self.owners.group(attributes.gid).len());
+                widths.size = widths.size.max(format::size(attributes.size, self.flags.human_readable).len());
+            }
+        }
+        rows.iter().try_for_each(|row| self.write_row(row, widths))
+    }
+
+    fn write_row(&mut self, row: &Row, widths: Widths) -> Result<()> {
+        if self.flags.json {
+            let value = match &row.attributes {
+                Some(attributes) => format::attributes_json(&row.name, attributes, row.target.as_deref()),
+                None => {
+                    let mut value = serde_json::json!({});
+                    format::put_name(&mut value, "name", &row.name);
+                    value
+                }
+            };
+            return self.out.line(&value.to_string());
+        }
+        if self.flags.long {
+            let line = self.long(row.attributes.as_ref(), widths);
+            self.out.text(&line)?;
+        }
+        self.out.name(&row.name)?;
+        if let Some(target) = &row.target {
+            self.out.text(" -> ")?;
+            self.out.name(target)?;
+        }
+        self.out.line("")
+    }
+
+    fn long(&mut self, attributes: Option<&Attributes>, widths: Widths) -> String {
+        let Widths { links, user, group, size } = widths;
+        let Some(attributes) = attributes else {
+            return format!(
+                "?????????? {:>links$} {:user$} {:group$} {:>size$} {:>12} ",
+                "?", "?", "?", "?", "?"
+            );
+        };
+        format!(
+            "{} {:>links$} {:user$} {:group$} {:>size$} {} ",
+            format::mode(attributes.kind, attributes.mode),
+            attributes.links,
+            self.owners.user(attributes.uid).to_owned(),
+            self.owners.group(attributes.gid),
+            format::size(attributes.size, self.flags.human_readable),
+            local_time::short(attributes.mtime, self.now_seconds),
+        )
+    }
+}

@@ -1,0 +1,59 @@
+//! `dafs mkdir`.
+
+use std::process::ExitCode;
+
+use dafs_client::{Error, FileKind};
+
+use crate::flags::Mkdir;
+use crate::remote::{Remotes, Target};
+use crate::report::{Failures, Result};
+
+pub(crate) fn run(flags: &Mkdir, remotes: &Remotes) -> Result<ExitCode> {
+    let failures = Failures::default();
+    let mode = flags.mode.unwrap_or_else(|| 0o777 & !umask());
+    for url in &flags.urls {
+        let made = remotes.target(url).and_then(|target| make(flags, &target, mode));
+        failures.keep_going(made)?;
+    }
+    Ok(failures.exit())
+}
+
+fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
+    let export = &target.export;
+    let failed = |error| target.failed("make the directory", &error);
+    let is_directory =
+        || matches!(export.metadata(&target.path), Ok(found) if found.kind == FileKind::Directory);
+    if !flags.parents {
+        return match export.create_dir(&target.path, mode) {
+            // It was made before the server was restarted, or is made now.
+            Err(Error::InDoubt { .. }) => match export.create_dir(&target.path, mode) {
+                Err(error) if error.already_exists() && is_directory() => Ok(()),
+                result => result.map(drop).map_err(failed),
+            },
+            result => result.map(drop).map_err(failed),
+        };
+    }
+    let made = match export.create_dir_all(&target.path, mode) {
+        Err(Error::InDoubt { .. }) => export.create_dir_all(&target.path, mode),
+        result => result,
+    };
+    made.map_err(failed)?;
+    // "It exists" is success only for a directory.
+    let found = export.metadata(&target.path).map_err(failed)?;
+    match found.kind {
+        FileKind::Directory => Ok(()),
+        kind => Err(crate::report::Failure::text(format!(
+            "cannot make the directory {}: a {} with that name is in the way",
+            target.url(),
+            crate::format::kind_name(kind)
+        ))),
+    }
+}
+
+/// The user's umask: the server has none.
+fn umask() -> u32 {
+    use nix::sys::stat::{Mode, umask};
+    let mask = umask(Mode::from_bits_truncate(0o077));
+    umask(mask);
+    mask.bits()
+}

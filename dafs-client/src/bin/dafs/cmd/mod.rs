@@ -1,0 +1,40 @@
+//! The commands, one file each.
+
+mod cat;
+mod cp;
+mod df;
+mod links;
+mod ls;
+mod mkdir;
+mod mv;
+mod query;
+mod rm;
+mod stat;
+
+use std::process::ExitCode;
+
+use crate::config::Settings;
+use crate::flags::Command;
+use crate::remote::Remotes;
+use crate::report::Result;
+
+/// Carries a command out and answers the exit status.
+pub(crate) fn run(command: &Command, settings: Settings) -> Result<ExitCode> {
+    let remotes = Remotes::new(settings.session);
+    match command {
+        Command::Ls(flags) => ls::run(flags, &remotes),
+        Command::Stat(flags) => stat::run(flags, &remotes),
+        Command::Cat(flags) => cat::run(flags, &remotes),
+        Command::Cp(flags) => cp::run(flags, &remotes, settings.verbose),
+        Command::Mkdir(flags) => mkdir::run(flags, &remotes),
+        Command::Rm(flags) => rm::run(flags, &remotes),
+        Command::Mv(flags) => mv::run(flags, &remotes),
+        Command::Ln(flags) => links::ln(flags, &remotes),
+        Command::Readlink(flags) => links::readlink(flags, &remotes),
+        Command::Df(flags) => df::run(flags, &remotes),
+        Command::Exports(flags) => query::exports(flags, &remotes),
+        Command::Ping(flags) => query::ping(flags, &remotes),
+        Command::Info(flags) => query::info(flags, &remotes),
+        Command::Stats(flags) => query::stats(flags, &remotes),
+    }
+}

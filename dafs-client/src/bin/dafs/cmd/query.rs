@@ -1,0 +1,230 @@
+//! Questions to a server: `dafs exports`, `ping`, `info` and `stats`.
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dafs_client::{Direction, Registration, Session, Url};
+use serde_json::json;
+
+use crate::flags::{Ping, Queries};
+use crate::format::Owners;
+use crate::output::Output;
+use crate::remote::{Remotes, parse};
+use crate::report::{Failure, Result};
+use crate::signals::Interrupt;
+
+pub(crate) fn exports(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
+    let (url, session) = connect(&flags.url, remotes)?;
+    let names = session.exports().map_err(|error| Failure::at("list the exports of", &url, &error))?;
+    let mut out = Output::new();
+    if flags.json {
+        out.line(&json!({ "exports": names }).to_string())?;
+    } else {
+        for name in &names {
+            out.name(name.as_bytes())?;
+            out.line("")?;
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn ping(flags: &Ping, remotes: &Remotes) -> Result<ExitCode> {
+    let (url, session) = connect(&flags.url, remotes)?;
+    let (interrupt, mut out) = (Interrupt::catch(), Output::new());
+    let mut times = Vec::with_capacity(flags.count as usize);
+    for number in 1..=flags.count {
+        if interrupt.is_set() {
+            break;
+        }
+        let time = session.ping().map_err(|error| Failure::at("ping", &url, &error))?;
+        times.push(time);
+        // Beyond a screen, only the summary tells anything.
+        if !flags.json && flags.count <= 20 {
+            out.line(&format!("reply {number} from {}: {:.1} us", session.address(), microseconds(time)))?;
+            out.flush()?;
+        }
+    }
+    if let Some(summary) = Summary::of(&mut times) {
+        out.line(&summary.text(flags.json, times.len(), session.provider().name()))?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Of round trips, microseconds.
+struct Summary {
+    min: f64,
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Summary {
+    fn of(times: &mut [Duration]) -> Option<Self> {
+        times.sort_unstable();
+        let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+        Some(Self {
+            min: microseconds(*times.first()?),
+            p50: microseconds(at(50)?),
+            p99: microseconds(at(99)?),
+            max: microseconds(*times.last()?),
+        })
+    }
+
+    fn text(&self, is_json: bool, count: usize, provider: &str) -> String {
+        let Self { min, p50, p99, max } = self;
+        match is_json {
+            true => json!({ "provider": provider, "count": count, "min_us": min, "p50_us": p50, "p99_us": p99, "max_us": max }).to_string(),
+            false => format!("{count} round trips over {provider}: min {min:.1}, median {p50:.1}, 99 % below {p99:.1}, max {max:.1} us"),
+        }
+    }
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+pub(crate) fn info(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
+    let (url, session) = connect(&flags.url, remotes)?;
+    let failed = |error| Failure::at("ask for the limits of", &url, &error);
+    let limits = session.limits().map_err(failed)?;
+    let agreed = session.agreed();
+    let crossovers = agreed.thresholds.crossovers;
+    let mut out = Output::new();
+    if flags.json {
+        let value = json!({
+            "address": session.address().to_string(),
+            "provider": session.provider().name(),
+            "provider_reason": session.provider_reason(),
+            "slots": agreed.slots,
+            "credits": session.credits(),
+            "credits_target": limits.credits,
+            "read_inline_max": agreed.read_inline_max,
+            "write_inline_max": agreed.write_inline_max,
+            "read_inline_limit": agreed.thresholds.read_inline_max,
+            "write_inline_limit": agreed.thresholds.write_inline_max,
+            "crossovers": {
+                "read_registered": crossovers.read_registered,
+                "read_unregistered": crossovers.read_unregistered,
+                "write_registered": crossovers.write_registered,
+                "write_unregistered": crossovers.write_unregistered,
+            },
+            "transfer_size_max": agreed.transfer_size_max,
+            "handles_max": agreed.handles_max,
+            "keep_alive_ms": agreed.keep_alive_ms,
+            "lease_ms": agreed.lease_ms,
+            "registers_ordinary_memory": agreed.registers_ordinary_memory,
+            "uid": limits.uid,
+            "gid": limits.gid,
+        });
+        out.line(&value.to_string())?;
+    } else {
+        let mut owners = Owners::default();
+        let user = owners.user(limits.uid).to_owned();
+        let acts_as =
+            format!("{user} (uid {}), {} (gid {})", limits.uid, owners.group(limits.gid), limits.gid);
+        let memory = match agreed.registers_ordinary_memory {
+            true => "ordinary memory is registered for single operations",
+            false => "ordinary memory is copied through registered buffers, or sent inline",
+        };
+        for (name, value) in [
+            ("server", session.address().to_string()),
+            ("provider", format!("{}: {}", session.provider(), session.provider_reason())),
+            ("you act as", acts_as),
+            (
+                "requests at once",
+                format!(
+                    "{} of {} slots (the server's target is {})",
+                    session.credits(),
+                    agreed.slots,
+                    limits.credits
+                ),
+            ),
+            (
+                "inline at most",
+                format!("reads {} bytes, writes {} bytes", agreed.read_inline_max, agreed.write_inline_max),
+            ),
+            ("direct pays from", crossover_text(&session)),
+            ("one transfer", format!("{} bytes at most; larger ones are cut", agreed.transfer_size_max)),
+            ("memory", memory.to_owned()),
+            ("open files", format!("{} at most", agreed.handles_max)),
+            (
+                "silence",
+                format!(
+                    "a sign of life every {} ms; the session is kept for {} ms without",
+                    agreed.keep_alive_ms, agreed.lease_ms
+                ),
+            ),
+        ] {
+            out.line(&format!("{name:>16}: {value}"))?;
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn crossover_text(session: &Session) -> String {
+    let crossovers = session.agreed().thresholds.crossovers;
+    let size = |bytes: u32| match bytes {
+        u32::MAX => "never".to_owned(),
+        bytes => format!("{bytes}"),
+    };
+    let sample = session.explain(Direction::Read, 64 * 1024, Registration::Ordinary);
+    format!(
+        "reads {} bytes (memory not registered: {}), writes {} bytes (not registered: {}); for example, {sample}",
+        size(crossovers.read_registered),
+        size(crossovers.read_unregistered),
+        size(crossovers.write_registered),
+        size(crossovers.write_unregistered)
+    )
+}
+
+pub(crate) fn stats(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
+    let (url, session) = connect(&flags.url, remotes)?;
+    let stats = session.statistics().map_err(|error| Failure::at("ask for the counters of", &url, &error))?;
+    let mut out = Output::new();
+    if flags.json {
+        // The reply as it is: its field names are the protocol's.
+        let value = serde_json::to_value(&stats)
+            .map_err(|error| Failure::text(format!("cannot write the counters: {error}")))?;
+        out.line(&value.to_string())?;
+    } else {
+        for (name, value) in [
+            ("up", format!("{} s", stats.uptime_ms / 1000)),
+            ("sessions", stats.sessions.to_string()),
+            ("connections", stats.connections.to_string()),
+            ("in flight", stats.in_flight.to_string()),
+            ("open handles", stats.handles.to_string()),
+            ("read", format!("{} bytes inline, {} direct", stats.bytes_read[0], stats.bytes_read[1])),
+            (
+                "written",
+                format!("{} bytes inline, {} direct", stats.bytes_written[0], stats.bytes_written[1]),
+            ),
+            ("replayed", stats.replies_replayed.to_string()),
+            ("protocol errors", stats.protocol_errors.to_string()),
+            ("storage waits", stats.storage_waits.to_string()),
+        ] {
+            out.line(&format!("{name:>16}: {value}"))?;
+        }
+        for (name, count) in stats.operations.iter().filter(|(_, count)| *count > 0) {
+            out.line(&format!("{:>16}: {count}", name.to_lowercase()))?;
+        }
+        for export in &stats.exports {
+            let name = crate::quote::quoted(export.name.as_bytes());
+            out.line(&format!(
+                "{:>16}: {name}: {} bytes read, {} written",
+                "export", export.bytes_read, export.bytes_written
+            ))?;
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn connect(url: &OsStr, remotes: &Remotes) -> Result<(Url, Session)> {
+    let url = parse(url)?;
+    let session = remotes.session(&url)?;
+    Ok((url, session))
+}

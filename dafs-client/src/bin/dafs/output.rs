@@ -1,0 +1,52 @@
+//! Standard output: buffered, and its end is no error.
+
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use crate::quote::shown;
+use crate::report::{Failure, Result};
+
+/// Standard output of a command.
+pub(crate) struct Output {
+    out: BufWriter<StdoutLock<'static>>,
+    terminal: bool,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), terminal }
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(Failure::output)
+    }
+
+    pub(crate) fn text(&mut self, text: &str) -> Result<()> {
+        self.bytes(text.as_bytes())
+    }
+
+    pub(crate) fn line(&mut self, text: &str) -> Result<()> {
+        self.text(text)?;
+        self.bytes(b"\n")
+    }
+
+    /// A name: harmless on a terminal, byte for byte elsewhere.
+    pub(crate) fn name(&mut self, name: &[u8]) -> Result<()> {
+        match self.terminal {
+            true => self.text(&shown(name)),
+            false => self.bytes(name),
+        }
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.out.flush().map_err(Failure::output)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // The writer would try once more, and Rust's own handling of the error would be a panic.
+        let _ = self.out.flush();
+    }
+}

@@ -1,0 +1,153 @@
+//! URLs made into sessions and exports.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use dafs_client::{Config, Error, Export, Session, Url};
+
+use crate::report::{Failure, Result};
+
+/// Sessions of this command, one for each server.
+pub(crate) struct Remotes {
+    config: Config,
+    open: Mutex<Vec<(Url, Session)>>,
+    mounted: Mutex<Vec<(Url, Export)>>,
+}
+
+/// A path in an export.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) session: Session,
+    pub(crate) export: Export,
+    /// Below the export.
+    pub(crate) path: PathBuf,
+    /// Of the export alone.
+    base: Url,
+}
+
+impl Remotes {
+    pub(crate) fn new(config: Config) -> Self {
+        Self { config, open: Mutex::default(), mounted: Mutex::default() }
+    }
+
+    /// The session with the server of a URL.
+    pub(crate) fn session(&self, url: &Url) -> Result<Session> {
+        let server = Url { export: None, path: Vec::new(), ..url.clone() };
+        let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, session)) = open.iter().find(|(known, _)| *known == server) {
+            return Ok(session.clone());
+        }
+        let session = Session::connect_url(&server, &self.config)
+            .map_err(|error| Failure::at("connect to", &server, &error))?;
+        open.push((server, session.clone()));
+        Ok(session)
+    }
+
+    /// The export and path of a URL.
+    pub(crate) fn target(&self, url: &OsStr) -> Result<Target> {
+        let url = parse(url)?;
+        let Some(export) = &url.export else {
+            return Err(Failure::usage(format!(
+                "{url} names no export: write {url}/EXPORT/PATH; `dafs exports {url}` lists them"
+            )));
+        };
+        let name = std::str::from_utf8(export).map_err(|_| {
+            Failure::usage(format!("{url}: the name of an export is UTF-8; `dafs exports` lists them"))
+        })?;
+        let session = self.session(&url)?;
+        let base = Url { path: Vec::new(), ..url.clone() };
+        let mut mounted = self.mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = mounted.iter().find(|(known, _)| *known == base).map(|(_, export)| export.clone());
+        let export = match known {
+            Some(export) => export,
+            None => {
+                let export = session.mount(name).map_err(|error| Failure::at("mount", &base, &error))?;
+                mounted.push((base.clone(), export.clone()));
+                export
+            }
+        };
+        Ok(Target { session, export, path: PathBuf::from(OsString::from_vec(url.path)), base })
+    }
+}
+
+impl Target {
+    /// The same export, another path.
+    pub(crate) fn at(&self, path: PathBuf) -> Self {
+        Self { path, ..self.clone() }
+    }
+
+    /// The address of this path.
+    pub(crate) fn url(&self) -> Url {
+        self.url_of(&self.path)
+    }
+
+    /// The address of another path of the export.
+    pub(crate) fn url_of(&self, path: &Path) -> Url {
+        Url { path: path.as_os_str().as_bytes().to_vec(), ..self.base.clone() }
+    }
+
+    /// `cannot <action> '<URL>': …`.
+    pub(crate) fn failed(&self, action: &str, error: &Error) -> Failure {
+        Failure::at(action, &self.url(), error)
+    }
+
+    /// As [`Target::failed`], for another path of the export.
+    pub(crate) fn failed_at(&self, action: &str, path: &Path, error: &Error) -> Failure {
+        Failure::at(action, &self.url_of(path), error)
+    }
+}
+
+/// Reads a URL, with advice where it is none.
+pub(crate) fn parse(url: &OsStr) -> Result<Url> {
+    Url::parse(url).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// What is meant is on a server: it begins like a URL of dafs.
+pub(crate) fn is_remote(operand: &OsStr) -> bool {
+    let bytes = operand.as_bytes();
+    bytes.starts_with(b"dafs://")
+        || (bytes.starts_with(b"dafs+") && bytes.windows(3).any(|part| part == b"://"))
+}
+
+/// `base/name`; `base` where the name is empty.
+pub(crate) fn join(base: &Path, name: &Path) -> PathBuf {
+    match (base.as_os_str().is_empty(), name.as_os_str().is_empty()) {
+        (_, true) => base.to_owned(),
+        (true, _) => name.to_owned(),
+        _ => base.join(name),
+    }
+}
+
+/// A name of a directory entry as a path of one part. A server, or a broken one, could send others, which would lead elsewhere.
+pub(crate) fn entry_name(name: &[u8]) -> Option<&Path> {
+    let usable =
+        !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0);
+    usable.then(|| Path::new(OsStr::from_bytes(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_name_that_leads_elsewhere_is_refused() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
+            assert!(entry_name(name).is_none(), "{name:?}");
+        }
+        for name in [&b"a"[..], b"...", b"\xff", b" "] {
+            assert!(entry_name(name).is_some(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn operand_is_remote_only_with_a_scheme_of_dafs() {
+        for remote in ["dafs://h/e", "dafs+tcp://h/e", "dafs+shm:///s:/e"] {
+            assert!(is_remote(OsStr::new(remote)));
+        }
+        for local in ["./dafs://h", "a", "dafs", "dafs+x", "http://h"] {
+            assert!(!is_remote(OsStr::new(local)));
+        }
+    }
+}

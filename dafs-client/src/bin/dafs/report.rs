@@ -1,0 +1,212 @@
+//! What goes wrong, said in one line: what could not be done, with what, why, and what to do.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dafs_client::{Error, Status, Url};
+use dafs_proto::session::HandshakeError;
+use dafs_proto::transport::ConnectError;
+
+use crate::quote::{quoted, shown_path};
+
+/// Exit status when something failed.
+pub(crate) const FAILED: u8 = 1;
+/// Exit status when the command line is wrong.
+pub(crate) const USAGE: u8 = 2;
+/// Exit status after Ctrl-C, as shells have it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+/// Why a command, or a part of it, could not be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// In words, for standard error.
+    Text(String),
+    /// The command line asks for what cannot be.
+    Usage(String),
+    /// Nobody reads standard output any more: no error, and nothing to say.
+    OutputClosed,
+    /// The user pressed Ctrl-C.
+    Interrupted,
+}
+
+impl Failure {
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        Self::Text(text.into())
+    }
+
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::Usage(text.into())
+    }
+
+    /// `cannot <action> '<path>': <why>`, of a file of this machine.
+    pub(crate) fn local(action: &str, path: &Path, error: &io::Error) -> Self {
+        Self::Text(format!("cannot {action} {}: {}", shown_path(path), system_message(error)))
+    }
+
+    /// `cannot <action> '<subject>': <why> (<what to do>)`, of something on a server.
+    pub(crate) fn remote(action: &str, subject: &[u8], error: &Error) -> Self {
+        Self::Text(format!("cannot {action} {}: {}", quoted(subject), explain(error)))
+    }
+
+    /// As [`Failure::remote`], for a URL.
+    pub(crate) fn at(action: &str, url: &Url, error: &Error) -> Self {
+        use std::os::unix::ffi::OsStrExt;
+        Self::remote(action, url.to_os_string().as_bytes(), error)
+    }
+
+    pub(crate) fn output(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::Text(format!("cannot write to standard output: {}", system_message(&error))),
+        }
+    }
+
+    /// Says it, and answers the exit status.
+    pub(crate) fn exit(self) -> ExitCode {
+        match self {
+            Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Interrupted => ExitCode::from(INTERRUPTED),
+            Self::Text(text) => {
+                eprintln!("dafs: {text}");
+                ExitCode::from(FAILED)
+            }
+            Self::Usage(text) => {
+                eprintln!("dafs: {text}");
+                ExitCode::from(USAGE)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) | Self::Usage(text) => f.write_str(text),
+            Self::OutputClosed => f.write_str("standard output is closed"),
+            Self::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+/// Failures that do not end a command: each is said at once, and counted.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    count: AtomicU64,
+    bar: Mutex<Option<indicatif::ProgressBar>>,
+}
+
+impl Failures {
+    /// From now on lines are printed above this bar.
+    pub(crate) fn print_above(&self, bar: indicatif::ProgressBar) {
+        *self.bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(bar);
+    }
+
+    pub(crate) fn report(&self, failure: &Failure) {
+        if matches!(failure, Failure::Interrupted | Failure::OutputClosed) {
+            return;
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.say(&failure.to_string());
+    }
+
+    /// Says something that is no failure.
+    pub(crate) fn say(&self, text: &str) {
+        let bar = self.bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match &*bar {
+            Some(bar) => bar.suspend(|| eprintln!("dafs: {text}")),
+            None => eprintln!("dafs: {text}"),
+        }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Goes on after a failure of one of several things; ends the command when there is nobody to write to.
+    pub(crate) fn keep_going(&self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(failure @ (Failure::OutputClosed | Failure::Interrupted | Failure::Usage(_))) => Err(failure),
+            Err(failure) => {
+                self.report(&failure);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    pub(crate) fn exit(&self) -> ExitCode {
+        match self.count() {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::from(FAILED),
+        }
+    }
+}
+
+/// Why, and what to do.
+pub(crate) fn explain(error: &Error) -> String {
+    let why = match error {
+        Error::Status { status, explanation, .. } if explanation.is_empty() => status.to_string(),
+        Error::Status { status, explanation, .. } => format!("{status}: {explanation}"),
+        error => error.to_string(),
+    };
+    match advice(error) {
+        Some(advice) => format!("{why} ({advice})"),
+        None => why,
+    }
+}
+
+fn advice(error: &Error) -> Option<&'static str> {
+    Some(match error {
+        Error::Connect(connect) => match &**connect {
+            ConnectError::System { source, .. } => match source.kind() {
+                io::ErrorKind::ConnectionRefused => "is dafs-server running, and listening there?",
+                io::ErrorKind::NotFound => "is dafs-server running, and is that its socket?",
+                io::ErrorKind::PermissionDenied => "you may not use that socket: ask who runs the server",
+                _ => return None,
+            },
+            ConnectError::Timeout { .. } => "is the address right, and no firewall between?",
+            ConnectError::Peer { .. } => "is that a dafs server?",
+            ConnectError::WrongAddress { .. } => return None,
+        },
+        Error::Handshake(HandshakeError::Refused(status)) => match *status {
+            Status::AUTH_FAILED => "the key in --key-file is not one of this server's",
+            Status::AUTH_REQUIRED => "give a key with --key-file",
+            Status::SERVER_FULL => "try again later, or have --sessions-max of the server raised",
+            Status::VERSION => "use a dafs of the server's version",
+            _ => return None,
+        },
+        Error::Status { status, .. } => match *status {
+            Status::NO_EXPORT => "`dafs exports` lists those that you may mount",
+            Status::ACCESS | Status::PERMISSION => "`dafs info` shows the user that you act as on the server",
+            Status::CROSS_DEVICE => "a symbolic link that leaves the export is not followed",
+            Status::NO_SPACE => "`dafs df` shows what is left",
+            Status::TOO_MANY_OPEN => {
+                "copy fewer files at once with --jobs 1, or have the server's limit raised"
+            }
+            _ => return None,
+        },
+        Error::InDoubt { .. } | Error::Stale { .. } => "run the command again",
+        _ => return None,
+    })
+}
+
+/// A system error without Rust's "(os error 2)".
+pub(crate) fn system_message(error: &io::Error) -> String {
+    let text = error.to_string();
+    let mut text = match text.find(" (os error") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    };
+    if let Some(first) = text.get(..1).map(str::to_lowercase)
+        && text.get(1..2).is_some_and(|second| second.chars().all(char::is_lowercase))
+    {
+        text.replace_range(..1, &first);
+    }
+    text
+}
