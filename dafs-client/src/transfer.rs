@@ -76,9 +76,11 @@ impl Shared {
             TransferKind::Write(_) | TransferKind::Append(_) => Direction::Write,
         };
         let circumstances = core.circumstances(&self.config, direction, len as u64, registration);
+        // Nothing moves, and no bytes have no address that a peer could reach.
+        let path = if len == 0 { IoPath::Inline } else { decide(&circumstances).path };
         let mut transfer = Transfer {
             kind: parts.kind,
-            path: decide(&circumstances).path,
+            path,
             offset: parts.offset,
             len,
             cut: 0,

@@ -1,0 +1,86 @@
+//! What the suites share: one body for every provider, reproducible bytes and numbers.
+
+use dafs_client::{Error, Result, Status};
+
+/// Declares the named functions, each of which takes the provider to run on, as tests in a module `tcp` and in a module `shm`.
+#[macro_export]
+macro_rules! on_each_provider {
+    ($($name:ident),* $(,)?) => {
+        mod tcp {
+            $(#[test] fn $name() { super::$name($crate::harness::On::Tcp); })*
+        }
+        mod shm {
+            $(#[test] fn $name() { super::$name($crate::harness::On::Shm); })*
+        }
+    };
+}
+
+/// The names of the exports of a [`crate::harness::Harness`]: a directory, and memory.
+pub const EXPORTS: [&str; 2] = ["data", "mem"];
+
+/// Numbers that are the same in every run (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Numbers(u64);
+
+impl Numbers {
+    /// Begins from a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which is not 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// Bytes in which no two ranges of the same seed are alike, and different seeds differ.
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut numbers = Numbers::new(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&numbers.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Compares long contents; says where they differ instead of printing them.
+#[track_caller]
+pub fn assert_same(found: &[u8], expected: &[u8], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}: length");
+    if let Some(at) = found.iter().zip(expected).position(|(a, b)| a != b) {
+        panic!("{what}: byte {at} of {} is {:#x}, not {:#x}", found.len(), found[at], expected[at]);
+    }
+}
+
+/// The operation was answered with this status.
+#[track_caller]
+pub fn assert_status<T: std::fmt::Debug>(result: Result<T>, expected: Status, what: &str) {
+    match result {
+        Err(Error::Status { status, .. }) if status == expected => {}
+        other => panic!("{what}: {other:?}, not {expected:?}"),
+    }
+}
+
+/// The library refused the call and sent nothing.
+#[track_caller]
+pub fn assert_invalid<T: std::fmt::Debug>(result: Result<T>, what: &str) {
+    assert!(matches!(result, Err(Error::Invalid(_))), "{what}: {result:?}");
+}
+
+/// The resident memory of a process, bytes.
+pub fn resident_size(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel counts memory");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}

@@ -1,0 +1,124 @@
+//! Directories with more entries than fit one request.
+
+use std::collections::BTreeSet;
+
+use dafs_client::{Config, Dir, FileKind, MethodOverride, Session};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::EXPORTS;
+
+on_each_provider! {
+    listing_of_ten_thousand_entries_answers_each_once,
+    listing_is_resumed_after_any_entry,
+    listing_while_entries_come_and_go_keeps_those_that_stay,
+    listing_of_an_empty_directory_ends_at_once,
+}
+
+const ENTRIES: usize = 10_000;
+
+fn name(index: usize) -> String {
+    // Lengths differ, so that batches end at different places.
+    format!("{index:05}{}", "x".repeat(index % 40))
+}
+
+/// A directory `d` with many files in both exports.
+fn fill(harness: &Harness, session: &Session, export: &str, entries: usize) -> Dir {
+    let root = session.mount(export).unwrap();
+    root.create_dir("d", 0o755).unwrap();
+    let directory = root.open_dir("d").unwrap();
+    if export == "data" {
+        for index in 0..entries {
+            std::fs::File::create(harness.data().join("d").join(name(index))).unwrap();
+        }
+    } else {
+        let mut options = dafs_client::OpenOptions::new();
+        options.write(true).create_new(true);
+        let pendings: Vec<_> =
+            (0..entries).map(|index| directory.submit_open_with(name(index), &options)).collect();
+        for pending in pendings {
+            pending.wait().unwrap();
+        }
+    }
+    root.open_dir("").unwrap()
+}
+
+// [STOR-18] [WIRE-8]
+fn listing_of_ten_thousand_entries_answers_each_once(on: On) {
+    let harness = Harness::start(on);
+    let expected: BTreeSet<Vec<u8>> = (0..ENTRIES).map(|index| name(index).into_bytes()).collect();
+    let filler = harness.session();
+    for export in EXPORTS {
+        let _root = fill(&harness, &filler, export, ENTRIES);
+        for method in [MethodOverride::Auto, MethodOverride::Inline, MethodOverride::Direct] {
+            let session = harness.session_with(&Config { method, ..Config::default() });
+            let root = session.mount(export).unwrap();
+            for attributes in [false, true] {
+                let mut names = BTreeSet::new();
+                for entry in root.read_dir("d", attributes).unwrap() {
+                    let entry = entry.unwrap();
+                    assert_eq!(entry.attributes.is_some(), attributes);
+                    if let Some(attributes) = &entry.attributes {
+                        assert_eq!((attributes.kind, attributes.size), (FileKind::File, 0));
+                    }
+                    assert!(names.insert(entry.name), "{export}: twice");
+                }
+                assert!(names == expected, "{export} {method:?}: {} of {ENTRIES}", names.len());
+            }
+        }
+    }
+}
+
+// [STOR-18]
+fn listing_is_resumed_after_any_entry(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    for export in EXPORTS {
+        let root = fill(&harness, &session, export, 700);
+        let all: Vec<_> = root.read_dir("d", false).unwrap().map(|entry| entry.unwrap().name).collect();
+        assert_eq!(all.len(), 700);
+        for stop in [0, 1, 2, 399, 698, 699, 700] {
+            let mut listing = root.read_dir("d", false).unwrap();
+            let mut names: Vec<_> = listing.by_ref().take(stop).map(|entry| entry.unwrap().name).collect();
+            let cookie = listing.cookie();
+            drop(listing);
+            let rest = root.read_dir_from("d", true, cookie).unwrap();
+            names.extend(rest.map(|entry| entry.unwrap().name));
+            assert!(names == all, "{export}: resumed after {stop}");
+        }
+    }
+}
+
+// [STOR-18]
+fn listing_while_entries_come_and_go_keeps_those_that_stay(on: On) {
+    let harness = Harness::start(on);
+    let (reader, writer) = (harness.session(), harness.session());
+    for export in EXPORTS {
+        let root = fill(&harness, &reader, export, 2000);
+        let other = writer.mount(export).unwrap();
+        let mut seen = BTreeSet::new();
+        for (count, entry) in root.read_dir("d", false).unwrap().enumerate() {
+            let entry = entry.unwrap();
+            assert!(seen.insert(entry.name.clone()), "{export}: twice");
+            // Odd ones go, new ones come.
+            let index = count * 2 + 1;
+            if index < 2000 && count % 10 == 0 {
+                other.remove_file(format!("d/{}", name(index))).unwrap();
+                other.create(format!("d/new{count}")).unwrap();
+            }
+        }
+        for index in (0..2000).step_by(2) {
+            assert!(seen.contains(name(index).as_bytes()), "{export}: {index} is missing");
+        }
+    }
+}
+
+fn listing_of_an_empty_directory_ends_at_once(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    for export in EXPORTS {
+        let root = session.mount(export).unwrap();
+        root.create_dir("empty", 0o755).unwrap();
+        assert!(root.read_dir("empty", true).unwrap().next().is_none());
+        assert!(root.read_dir("empty/none", true).is_err());
+    }
+}

@@ -1,0 +1,8 @@
+//! Every operation of the client library on files and names, through a real server, on every provider, in a directory and in memory.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+mod data;
+mod listing;
+mod model;
+mod names;
+mod ranges;
