@@ -1,0 +1,199 @@
+//! Connections that break: a relay for TCP that cuts or stalls after any byte, and a way to cut the connections that this process has to a server.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use dafs_proto::transport::Address;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+}
+
+/// Where a connection is to be cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Bytes of this direction are counted.
+    pub way: Way,
+    /// So many are let through.
+    pub bytes: u64,
+}
+
+/// A relay in front of a TCP server. Dropping it ends it and cuts its connections.
+pub struct Relay {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    server: SocketAddr,
+    /// The first connections are cut so, in order; later ones are not.
+    plan: Vec<Cut>,
+    connections: Mutex<Vec<(TcpStream, TcpStream)>>,
+    accepted: AtomicU64,
+    passed: [AtomicU64; 2],
+    stalled: Mutex<bool>,
+    moved: Condvar,
+    stopping: AtomicBool,
+}
+
+impl Relay {
+    /// Relays to `server` and cuts the first connections as planned.
+    pub fn start(server: &Address, plan: Vec<Cut>) -> Self {
+        let Address::Tcp(server) = server else { panic!("{server} is not a TCP address") };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port for the relay");
+        let address = listener.local_addr().expect("the relay's address");
+        let shared = Arc::new(Shared {
+            server: *server,
+            plan,
+            connections: Mutex::default(),
+            accepted: AtomicU64::new(0),
+            passed: Default::default(),
+            stalled: Mutex::new(false),
+            moved: Condvar::new(),
+            stopping: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || accept(&listener, &accepting));
+        Self { address, shared, thread: Some(thread) }
+    }
+
+    /// Where clients connect.
+    pub fn url(&self) -> String {
+        format!("dafs+tcp://{}", self.address)
+    }
+
+    /// Connections so far.
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Ordering::Acquire)
+    }
+
+    /// Bytes let through in a direction, over all connections.
+    pub fn passed(&self, way: Way) -> u64 {
+        self.shared.passed[way as usize].load(Ordering::Acquire)
+    }
+
+    /// Lets nothing through to the client until the next [`Relay::cut`].
+    pub fn stall(&self) {
+        *self.shared.stalled.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Cuts the connections that there are.
+    pub fn cut(&self) {
+        for (client, server) in self.shared.connections().drain(..) {
+            sever(&client, &server);
+        }
+        *self.shared.stalled.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.shared.moved.notify_all();
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        // Wakes the thread that accepts.
+        drop(TcpStream::connect(self.address));
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been reported by itself.
+            let _ = thread.join();
+        }
+        self.cut();
+    }
+}
+
+impl Shared {
+    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<(TcpStream, TcpStream)>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for client in listener.incoming() {
+        if shared.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(client) = client else { continue };
+        // A server that is not there refuses its clients.
+        let Ok(server) = TcpStream::connect(shared.server) else { continue };
+        let number = shared.accepted.fetch_add(1, Ordering::AcqRel) as usize;
+        let cut = shared.plan.get(number).copied();
+        let both = || (client.try_clone().expect("a descriptor"), server.try_clone().expect("a descriptor"));
+        shared.connections().push(both());
+        for way in [Way::ToServer, Way::ToClient] {
+            let bytes_max = cut.filter(|cut| cut.way == way).map_or(u64::MAX, |cut| cut.bytes);
+            let (shared, (client, server)) = (Arc::clone(shared), both());
+            std::thread::spawn(move || pump(&shared, way, &client, &server, bytes_max));
+        }
+    }
+}
+
+fn pump(shared: &Shared, way: Way, client: &TcpStream, server: &TcpStream, mut left: u64) {
+    let (mut from, mut to) = match way {
+        Way::ToServer => (client, server),
+        Way::ToClient => (server, client),
+    };
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let count = match from.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => count,
+        };
+        if way == Way::ToClient {
+            let stalled = shared.stalled.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(shared.moved.wait_while(stalled, |stalled| *stalled));
+        }
+        let pass = count.min(usize::try_from(left).unwrap_or(usize::MAX));
+        shared.passed[way as usize].fetch_add(pass as u64, Ordering::AcqRel);
+        if to.write_all(&buffer[..pass]).is_err() {
+            break;
+        }
+        left -= pass as u64;
+        if left == 0 {
+            break;
+        }
+    }
+    sever(client, server);
+}
+
+fn sever(client: &TcpStream, server: &TcpStream) {
+    for stream in [client, server] {
+        // It may be closed already.
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Cuts every connection that this process, as a client, has to the server at `address`; answers how many. Over shared memory that is the unix socket.
+pub fn cut_connections(address: &Address) -> usize {
+    let process = pidfd_open(getpid(), PidfdFlags::empty()).expect("a descriptor of this process");
+    let mut count = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").flatten() {
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // Closed meanwhile, or not to be had: not ours to cut.
+        let Ok(copy) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
+        let cut = match address {
+            Address::Tcp(server) => {
+                let stream = TcpStream::from(copy);
+                stream.peer_addr().is_ok_and(|peer| peer == *server)
+                    && stream.shutdown(Shutdown::Both).is_ok()
+            }
+            Address::Shm(path) => {
+                let stream = UnixStream::from(copy);
+                let peer = stream.peer_addr();
+                peer.is_ok_and(|peer| peer.as_pathname() == Some(path))
+                    && stream.shutdown(Shutdown::Both).is_ok()
+            }
+            Address::Sim(_) => false,
+        };
+        count += usize::from(cut);
+    }
+    count
+}

@@ -1,0 +1,182 @@
+//! Credits, time, the end of sessions.
+
+use std::sync::Arc;
+
+use dafs_client::{Background, Config, Error, OpenOptions, Session, SystemClock};
+use dafs_proto::transport::shm::ShmDomain;
+use dafs_proto::transport::tcp::TcpDomain;
+use dafs_proto::transport::{Address, Domain};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::{assert_same, bytes};
+
+use crate::cuts::wait_for;
+
+on_each_provider! {
+    credits_follow_what_the_client_wants_and_never_pass_the_slots,
+    credits_stay_within_the_budget_of_the_server,
+    session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
+    session_that_is_kept_alive_outlives_its_lease,
+    session_that_is_closed_or_dropped_ends_on_the_server_too,
+    handles_of_dropped_files_are_given_back,
+    server_that_stops_tells_its_clients,
+    sessions_of_one_domain_share_registered_memory,
+}
+
+// [SESS-5] [SESS-20] [SESS-21] [CLI-35]
+fn credits_follow_what_the_client_wants_and_never_pass_the_slots(on: On) {
+    let harness = Harness::start_with(on, |config| config.slots_max = 32);
+    for (wanted, slots) in [(1, 1), (8, 8), (32, 32), (500, 32)] {
+        let session = harness.session_with(&Config { credits: wanted, ..Config::default() });
+        assert_eq!(session.agreed().slots, slots);
+        let file = session.mount("mem").unwrap().create("f").unwrap();
+        for _ in 0..3 {
+            let pendings: Vec<_> =
+                (0..200).map(|index| file.submit_write_at(vec![1; 100], index * 100)).collect();
+            assert!(session.credits() <= slots);
+            pendings.into_iter().for_each(|pending| assert_eq!(pending.wait().result.unwrap(), 100));
+        }
+        assert_eq!(session.credits(), slots, "as many as were wanted");
+        // Who wants one only is given fewer, step by step.
+        wait_for(|| {
+            session.ping().unwrap();
+            session.credits() <= slots.div_ceil(2)
+        });
+        assert_eq!(session.limits().unwrap().slots, slots);
+    }
+    assert_eq!(harness.session().statistics().unwrap().protocol_errors, 0);
+}
+
+// [SESS-22]
+fn credits_stay_within_the_budget_of_the_server(on: On) {
+    let harness = Harness::start_with(on, |config| config.operations_max = 8);
+    let session = harness.session();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    for _ in 0..5 {
+        let pendings: Vec<_> =
+            (0..300).map(|index| file.submit_write_at(vec![1; 100], index * 100)).collect();
+        pendings.into_iter().for_each(|pending| assert_eq!(pending.wait().result.unwrap(), 100));
+    }
+    assert!(session.credits() <= 8, "{} credits of a budget of 8", session.credits());
+}
+
+// [SESS-42] [SESS-43] [SESS-52]
+fn session_that_is_silent_ends_with_its_lease_and_files_are_opened_again(on: On) {
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (300, 100));
+    let watcher = harness.session();
+    let silent = harness.session_with(&Config { background: Background::None, ..Config::default() });
+    let file = silent.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(b"data", 0).unwrap();
+    let id = silent.agreed().session;
+    wait_for(|| watcher.statistics().unwrap().sessions == 1);
+    assert_eq!(watcher.statistics().unwrap().handles, 0, "handles went with it");
+    let mut data = [0; 4];
+    file.read_exact_at(&mut data, 0).unwrap();
+    assert_eq!(&data, b"data");
+    assert_eq!(silent.reconnects(), 1);
+    assert_ne!(silent.agreed().session, id, "another session");
+}
+
+// [SESS-42] [CLI-34]
+fn session_that_is_kept_alive_outlives_its_lease(on: On) {
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
+    let watcher = harness.session();
+    let kept = [Background::KeepAlive, Background::Progress]
+        .map(|background| harness.session_with(&Config { background, ..Config::default() }));
+    // Two sessions that are silent, one after the other, measure two leases.
+    for _ in 0..2 {
+        let silent = harness.session_with(&Config { background: Background::None, ..Config::default() });
+        silent.ping().unwrap();
+        wait_for(|| watcher.statistics().unwrap().sessions == 3);
+    }
+    for session in &kept {
+        assert_eq!(session.reconnects(), 0);
+        session.ping().unwrap();
+        assert_eq!(session.reconnects(), 0);
+    }
+}
+
+// [SESS-45]
+fn session_that_is_closed_or_dropped_ends_on_the_server_too(on: On) {
+    let harness = Harness::start(on);
+    let watcher = harness.session();
+    let sessions = || watcher.statistics().unwrap().sessions;
+    let closed = harness.session();
+    let file = closed.mount("mem").unwrap().create("f").unwrap();
+    assert_eq!(sessions(), 2);
+    let pending = file.submit_read_at(vec![3; 10], 0);
+    closed.close();
+    assert!(matches!(closed.ping(), Err(Error::Closed)));
+    assert!(matches!(file.metadata(), Err(Error::Closed)));
+    let ended = pending.wait();
+    assert!(ended.result.is_err() || ended.result.unwrap() == 0, "an empty file");
+    wait_for(|| sessions() == 1);
+    let dropped = harness.session();
+    let root = dropped.mount("mem").unwrap();
+    drop(dropped);
+    root.metadata("f").expect("an export keeps its session");
+    drop(root);
+    wait_for(|| sessions() == 1);
+    assert_eq!(watcher.statistics().unwrap().handles, 0);
+}
+
+fn handles_of_dropped_files_are_given_back(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let root = session.mount("mem").unwrap();
+    let files: Vec<_> = (0..100).map(|index| root.create(index.to_string()).unwrap()).collect();
+    let handles = || session.statistics().unwrap().handles;
+    assert_eq!(handles(), 101);
+    drop(files);
+    wait_for(|| handles() == 1);
+    // Opened by an operation whose result nobody collects.
+    for index in 0..50 {
+        drop(root.submit_open_with(index.to_string(), OpenOptions::new().read(true)));
+    }
+    session.ping().unwrap();
+    wait_for(|| handles() == 1);
+    // Dropped appends are executed all the same.
+    let file = root.create("log").unwrap();
+    (0..100).for_each(|_| drop(file.submit_append(vec![1; 100])));
+    wait_for(|| file.metadata().unwrap().size == 10_000);
+    let held = [(); 30].map(|()| file.submit_read_at(session.buffer(50_000).unwrap(), 0));
+    drop(held);
+    session.ping().unwrap();
+}
+
+fn server_that_stops_tells_its_clients(on: On) {
+    let mut harness = Harness::start_with(on, |config| config.drain_ms = 100);
+    let config = Config { background: Background::Progress, ..Config::default() };
+    let session = harness.session_with(&config);
+    assert!(!session.is_draining());
+    harness.stop();
+    harness.restart();
+    session.ping().unwrap();
+    assert_eq!(session.reconnects(), 1);
+    assert!(!session.is_draining(), "the new server does not drain");
+}
+
+// [PROV-17]
+fn sessions_of_one_domain_share_registered_memory(on: On) {
+    let harness = Harness::start(on);
+    let domain: Arc<dyn Domain> = match harness.address() {
+        Address::Shm(_) => Arc::new(ShmDomain::new()),
+        _ => Arc::new(TcpDomain::new()),
+    };
+    let connect = || {
+        let clock = Arc::new(SystemClock::default());
+        Session::connect_with(Arc::clone(&domain), harness.address().clone(), &Config::default(), clock)
+            .unwrap()
+    };
+    let (one, two) = (connect(), connect());
+    let written = one.mount("mem").unwrap().create("f").unwrap();
+    let read = two.mount("mem").unwrap().open("f").unwrap();
+    let data = bytes(1, 200_000);
+    let mut buffer = one.buffer(data.len()).unwrap();
+    buffer.copy_from_slice(&data);
+    assert_eq!(written.write_buf_at(&buffer, 0).unwrap(), data.len());
+    buffer.fill(0);
+    drop((written, one));
+    assert_eq!(read.read_buf_at(&mut buffer, 0).unwrap(), data.len());
+    assert_same(&buffer, &data, "memory of the other session");
+}

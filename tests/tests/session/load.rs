@@ -1,0 +1,117 @@
+//! Many threads on one session, and a thread of the library's own that moves it along.
+
+use dafs_client::{Background, Config, OpenOptions, wait_any};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::{assert_same, bytes};
+
+use crate::cuts::wait_for;
+
+on_each_provider! {
+    threads_of_one_session_each_get_their_own_answers,
+    operations_progress_without_calls_where_a_thread_is_asked_for,
+    operations_of_several_sessions_are_waited_for_together,
+    operations_cancelled_in_flight_leave_the_session_whole,
+}
+
+fn threads_of_one_session_each_get_their_own_answers(on: On) {
+    const THREADS: u64 = 12;
+    let harness = Harness::start(on);
+    for background in [Background::None, Background::KeepAlive, Background::Progress] {
+        let session = harness.session_with(&Config { background, credits: 16, ..Config::default() });
+        let root = session.mount("mem").unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (session, root) = (session.clone(), root.clone());
+                scope.spawn(move || {
+                    let mut options = OpenOptions::new();
+                    let file = root
+                        .open_with(thread.to_string(), options.read(true).write(true).create(true))
+                        .unwrap();
+                    for round in 0..60u64 {
+                        let data =
+                            bytes(thread << 32 | round, 1 + (thread * 997 + round * 631) as usize % 40_000);
+                        if round % 3 == 0 {
+                            let mut buffer = session.buffer(data.len()).unwrap();
+                            buffer.copy_from_slice(&data);
+                            let pending = file.submit_write_at(buffer, round);
+                            assert_eq!(pending.wait().result.unwrap(), data.len());
+                        } else {
+                            file.write_all_at(&data, round).unwrap();
+                        }
+                        let mut found = vec![0; data.len()];
+                        file.read_exact_at(&mut found, round).unwrap();
+                        assert_same(&found, &data, "a thread's own data");
+                        assert_eq!(
+                            root.metadata(thread.to_string()).unwrap().file_id,
+                            file.metadata().unwrap().file_id
+                        );
+                    }
+                });
+            }
+        });
+    }
+}
+
+fn operations_progress_without_calls_where_a_thread_is_asked_for(on: On) {
+    let harness = Harness::start(on);
+    let session =
+        harness.session_with(&Config { background: Background::Progress, credits: 4, ..Config::default() });
+    let watcher = harness.session();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    // More than may be outstanding: the rest is sent only when somebody takes the replies.
+    let pendings: Vec<_> =
+        (0..100).map(|index| file.submit_write_at(vec![1; 30_000], index * 30_000)).collect();
+    let root = watcher.mount("mem").unwrap();
+    wait_for(|| root.metadata("f").unwrap().size == 3_000_000);
+    for mut pending in pendings {
+        wait_for(|| pending.test());
+        assert_eq!(pending.wait().result.unwrap(), 30_000);
+    }
+}
+
+fn operations_of_several_sessions_are_waited_for_together(on: On) {
+    let harness = Harness::start(on);
+    let sessions: Vec<_> = (0..4).map(|_| harness.session()).collect();
+    let mut pendings: Vec<_> =
+        sessions.iter().flat_map(|session| (0..10).map(|_| session.submit_ping())).collect();
+    let mut count = 0;
+    while let Some(place) = wait_any(&mut pendings) {
+        pendings.swap_remove(place).wait().unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 40);
+    assert!(wait_any::<()>(&mut []).is_none());
+}
+
+// [CLI-10]
+fn operations_cancelled_in_flight_leave_the_session_whole(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session_with(&Config { credits: 8, ..Config::default() });
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    const PIECE: usize = 40_000;
+    file.write_all_at(&vec![1; 100 * PIECE], 0).unwrap();
+    for round in 2..12u8 {
+        let pendings: Vec<_> = (0..100)
+            .map(|index| {
+                let mut buffer = session.buffer(PIECE).unwrap();
+                buffer.fill(round);
+                file.submit_write_at(buffer, (index * PIECE) as u64)
+            })
+            .collect();
+        for (index, pending) in pendings.into_iter().enumerate() {
+            let ended = if index % 2 == 0 { pending.cancel() } else { pending.wait() };
+            assert!(ended.buffer.iter().all(|byte| *byte == round), "the buffer comes back as it was");
+            if index % 2 == 1 {
+                assert_eq!(ended.result.unwrap(), PIECE);
+            }
+        }
+    }
+    let mut found = vec![0; 100 * PIECE];
+    file.read_exact_at(&mut found, 0).unwrap();
+    for (index, piece) in found.chunks(PIECE).enumerate() {
+        assert!(piece.iter().all(|byte| *byte == piece[0]), "a piece is written whole or not at all");
+        assert!(index % 2 == 0 || piece[0] == 11, "what was not cancelled is there");
+    }
+    assert_eq!(session.statistics().unwrap().protocol_errors, 0);
+}

@@ -1,0 +1,7 @@
+//! Sessions of the client library through a real server: credits, time, broken connections, restarts, many threads.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+mod cuts;
+mod life;
+mod load;
+mod restart;

@@ -1,0 +1,188 @@
+//! The server is stopped and started again: clients go on, and learn what was lost.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dafs_client::{Config, DurableWriter, Error, OpenOptions, ReconnectPolicy, Session, Status};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::{assert_same, bytes};
+
+use crate::cuts::wait_for;
+
+on_each_provider! {
+    server_restarted_under_load_lets_every_client_finish,
+    unstable_writes_of_before_a_restart_are_reported_by_the_commit,
+    file_that_is_gone_after_a_restart_is_stale_and_others_go_on,
+    memory_export_after_a_restart_is_empty_and_its_files_are_stale,
+    session_without_a_server_ends_with_the_reason,
+}
+
+fn config() -> Config {
+    let reconnect = ReconnectPolicy {
+        attempts_max: 2000,
+        backoff_min: Duration::from_millis(1),
+        backoff_max: Duration::from_millis(20),
+    };
+    Config { reconnect, ..Config::default() }
+}
+
+fn connect(harness: &Harness) -> Session {
+    Session::connect(harness.url(), &config()).unwrap()
+}
+
+// [SESS-52] [CLI-20] [CLI-21] [CLI-31] [STOR-16]
+fn server_restarted_under_load_lets_every_client_finish(on: On) {
+    const CLIENTS: u64 = 4;
+    const PIECES: u64 = 400;
+    const RESTARTS: u64 = 4;
+    let mut harness = Harness::start_with(on, |config| config.drain_ms = 100);
+    let progress = AtomicU64::new(0);
+    let sessions: Vec<_> = (0..CLIENTS).map(|_| connect(&harness)).collect();
+    let data = harness.data();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = sessions
+            .iter()
+            .zip(0u64..)
+            .map(|(session, client)| {
+                let progress = &progress;
+                scope.spawn(move || {
+                    let root = session.mount("data").unwrap();
+                    let mut options = OpenOptions::new();
+                    let file = root
+                        .open_with(format!("file{client}"), options.read(true).write(true).create(true))
+                        .unwrap();
+                    let mut writer = DurableWriter::new(&file, 1 << 20);
+                    let mut made = BTreeSet::new();
+                    for piece in 0..PIECES {
+                        let data = bytes(client * PIECES + piece, 2000);
+                        writer.write_all_at(&data, piece * 2000).unwrap();
+                        let name = format!("dir{client}-{piece}");
+                        match root.create_dir(&name, 0o755) {
+                            Ok(_) => {}
+                            // It may have been made: then it is there, and trying again says so.
+                            Err(Error::InDoubt { .. }) => {
+                                let again = root.create_dir(&name, 0o755);
+                                assert!(
+                                    again.as_ref().is_ok()
+                                        || again.as_ref().is_err_and(Error::already_exists),
+                                    "{again:?}"
+                                );
+                            }
+                            Err(error) => panic!("{name}: {error}"),
+                        }
+                        made.insert(name);
+                        progress.fetch_add(1, Ordering::AcqRel);
+                    }
+                    writer.commit().unwrap();
+                    made
+                })
+            })
+            .collect();
+        for restart in 1..=RESTARTS {
+            let goal = restart * CLIENTS * PIECES / (RESTARTS + 1);
+            wait_for(|| {
+                progress.load(Ordering::Acquire) >= goal || workers.iter().any(|worker| worker.is_finished())
+            });
+            harness.restart();
+        }
+        for (worker, client) in workers.into_iter().zip(0u64..) {
+            for name in worker.join().unwrap() {
+                assert!(data.join(&name).is_dir(), "{name}");
+            }
+            let found = std::fs::read(data.join(format!("file{client}"))).unwrap();
+            let expected: Vec<u8> =
+                (0..PIECES).flat_map(|piece| bytes(client * PIECES + piece, 2000)).collect();
+            assert_same(&found, &expected, "a client's file");
+        }
+    });
+    assert!(sessions.iter().all(|session| session.reconnects() >= 1), "everybody was cut off");
+}
+
+// [CLI-20] [STOR-16]
+fn unstable_writes_of_before_a_restart_are_reported_by_the_commit(on: On) {
+    let mut harness = Harness::start(on);
+    let session = connect(&harness);
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(&bytes(1, 1000), 0).unwrap();
+    file.commit().unwrap();
+    file.write_all_at(&bytes(2, 1000), 5000).unwrap();
+    file.write_at_with(&bytes(3, 1000), 20_000, dafs_client::Stability::DataSync).unwrap();
+    harness.restart();
+    file.write_all_at(&bytes(4, 1000), 10_000).unwrap();
+    let lost = file.commit();
+    match &lost {
+        Err(Error::WritesLost { ranges, .. }) => assert_eq!(ranges, std::slice::from_ref(&(5000..6000))),
+        other => panic!("{other:?}"),
+    }
+    // Reported once; what is written again is committed.
+    file.write_all_at(&bytes(2, 1000), 5000).unwrap();
+    file.commit().unwrap();
+    file.commit().unwrap();
+    assert_eq!(session.reconnects(), 1);
+}
+
+// [CLI-32] [SESS-52]
+fn file_that_is_gone_after_a_restart_is_stale_and_others_go_on(on: On) {
+    let mut harness = Harness::start(on);
+    let session = connect(&harness);
+    let root = session.mount("data").unwrap();
+    let [gone, replaced, there] = ["gone", "replaced", "there"].map(|name| root.create(name).unwrap());
+    there.write_all_at(b"there", 0).unwrap();
+    harness.stop();
+    std::fs::remove_file(harness.data().join("gone")).unwrap();
+    std::fs::write(harness.scratch().join("other"), b"other").unwrap();
+    std::fs::rename(harness.scratch().join("other"), harness.data().join("replaced")).unwrap();
+    harness.restart();
+    for (file, name) in [(&gone, "gone"), (&replaced, "replaced")] {
+        match file.read_at(&mut [0; 10], 0) {
+            Err(Error::Stale { path }) => assert_eq!(path, name.as_bytes()),
+            other => panic!("{name}: {other:?}"),
+        }
+        assert!(matches!(file.write_at(b"x", 0), Err(Error::Stale { .. })));
+        assert!(matches!(file.metadata(), Err(Error::Stale { .. })));
+    }
+    let mut data = [0; 5];
+    there.read_exact_at(&mut data, 0).unwrap();
+    assert_eq!(&data, b"there");
+    root.open("replaced").unwrap();
+}
+
+// [CLI-32] [STOR-17]
+fn memory_export_after_a_restart_is_empty_and_its_files_are_stale(on: On) {
+    let mut harness = Harness::start(on);
+    let session = connect(&harness);
+    let root = session.mount("mem").unwrap();
+    let file = root.create("f").unwrap();
+    file.write_all_at(&bytes(1, 100_000), 0).unwrap();
+    harness.restart();
+    assert!(matches!(file.commit(), Err(Error::Stale { .. })));
+    // The root of a new file system: the export is mounted again.
+    let root = session.mount("mem").unwrap();
+    assert_eq!(root.read_dir("", false).unwrap().count(), 0);
+    assert_eq!(root.open("f").unwrap_err().status(), Some(Status::NOT_FOUND));
+}
+
+// [CLI-33]
+fn session_without_a_server_ends_with_the_reason(on: On) {
+    let mut harness = Harness::start(on);
+    let reconnect = ReconnectPolicy { attempts_max: 3, ..config().reconnect };
+    let session = Session::connect(harness.url(), &Config { reconnect, ..Config::default() }).unwrap();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    let pending = file.submit_write_at(vec![1; 10], 0);
+    let _ = pending.wait();
+    harness.stop();
+    let error = session.ping().unwrap_err();
+    assert!(matches!(error, Error::Connection { .. }), "{error:?}");
+    assert!(error.to_string().contains("3 attempts"), "{error}");
+    let mut buffer = session.buffer(100_000).unwrap();
+    assert!(file.read_buf_at(&mut buffer, 0).is_err(), "it has ended");
+    assert!(file.submit_write_at(vec![7; 100_000], 0).wait().buffer == [7; 100_000], "memory comes back");
+    let error = Session::connect(harness.url(), &Config::default()).unwrap_err();
+    let place = harness.url().rsplit("//").next().unwrap().to_owned();
+    assert!(error.to_string().contains(place.trim_start_matches('/')), "{error} names {place}");
+    harness.restart();
+    assert!(session.ping().is_err(), "an ended session does not come back");
+    connect(&harness).ping().unwrap();
+}
