@@ -91,6 +91,7 @@ pub(crate) enum Command {
 
 #[derive(Args, Debug)]
 #[command(
+    disable_help_flag = true,
     after_help = "Examples:\n  dafs ls -l dafs://localhost/data\n  dafs ls -lR 'dafs+shm:///run/dafs/dafs.sock:/data/tree'"
 )]
 pub(crate) struct Ls {
@@ -109,6 +110,9 @@ pub(crate) struct Ls {
     /// Sizes with K, M, G
     #[arg(short = 'h', long)]
     pub(crate) human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::HelpLong)]
+    pub(crate) help: Option<bool>,
     /// In the server's order: begins at once with a huge directory
     #[arg(short = 'U', long)]
     pub(crate) unsorted: bool,
@@ -240,11 +244,14 @@ pub(crate) struct Urls {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example: dafs df -h dafs://localhost")]
+#[command(disable_help_flag = true, after_help = "Example: dafs df -h dafs://localhost")]
 pub(crate) struct Df {
     /// Sizes with K, M, G
     #[arg(short = 'h', long)]
     pub(crate) human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::HelpLong)]
+    pub(crate) help: Option<bool>,
     /// One JSON object per line
     #[arg(long)]
     pub(crate) json: bool,

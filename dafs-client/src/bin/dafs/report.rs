@@ -153,6 +153,11 @@ pub(crate) fn explain(error: &Error) -> String {
     let why = match error {
         Error::Status { status, explanation, .. } if explanation.is_empty() => status.to_string(),
         Error::Status { status, explanation, .. } => format!("{status}: {explanation}"),
+        // Who was to be connected to, the failure says already.
+        Error::Connect(connect) => match &**connect {
+            ConnectError::System { source, .. } => system_message(source),
+            connect => connect.to_string(),
+        },
         error => error.to_string(),
     };
     match advice(error) {

@@ -43,7 +43,7 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
     match found.kind {
         FileKind::Directory => Ok(()),
         kind => Err(crate::report::Failure::text(format!(
-            "cannot make the directory {}: a {} with that name is in the way",
+            "cannot make the directory '{}': a {} with that name is in the way",
             target.url(),
             crate::format::kind_name(kind)
         ))),

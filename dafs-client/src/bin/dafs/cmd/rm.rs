@@ -43,13 +43,13 @@ impl Remover<'_> {
         }
         if target.path.components().next().is_none() {
             return Err(Failure::usage(format!(
-                "{}: the root of an export is not removed; remove what is in it",
+                "'{}' is the root of an export, which is not removed: remove what is in it",
                 target.url()
             )));
         }
         if !self.flags.recursive {
             return Err(Failure::text(format!(
-                "cannot remove {}: it is a directory (remove it and all that is in it with -r)",
+                "cannot remove '{}': it is a directory (remove it and all that is in it with -r)",
                 target.url()
             )));
         }
@@ -140,7 +140,7 @@ impl Remover<'_> {
 
     fn check_interrupt(&self, target: &Target) -> Result<()> {
         if self.interrupt.is_set() {
-            self.failures.say(&format!("interrupted: {} is partly removed", target.url()));
+            self.failures.say(&format!("interrupted: '{}' is partly removed", target.url()));
             return Err(Failure::Interrupted);
         }
         Ok(())
