@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 
 use dafs_client::{Config, Error, Export, Session, Url};
@@ -125,6 +125,19 @@ pub(crate) fn entry_name(name: &[u8]) -> Option<&Path> {
     let usable =
         !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0);
     usable.then(|| Path::new(OsStr::from_bytes(name)))
+}
+
+/// A path without `.` parts and doubled slashes; `..` is taken by its name.
+pub(crate) fn normal(path: &Path) -> PathBuf {
+    let mut parts = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(parts.pop()),
+            Component::Normal(name) => parts.push(name),
+            _ => {}
+        }
+    }
+    parts
 }
 
 #[cfg(test)]

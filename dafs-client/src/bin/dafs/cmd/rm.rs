@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use dafs_client::{Error, FileKind, Pending};
 
 use crate::flags::Rm;
-use crate::remote::{Remotes, Target, entry_name, join};
+use crate::remote::{Remotes, Target, entry_name, join, normal};
 use crate::report::{Failure, Failures, Result};
 use crate::signals::Interrupt;
 
@@ -36,12 +36,18 @@ impl Remover<'_> {
             result => result.map_err(failed)?,
         };
         if attributes.kind != FileKind::Directory {
-            return match target.export.remove_file(&target.path) {
-                Err(error) if is_gone(&error, self.flags.force) => Ok(()),
+            let remove = || target.export.remove_file(&target.path);
+            return match remove() {
+                Err(error) if error.is_not_found() && self.flags.force => Ok(()),
+                Err(Error::InDoubt { .. }) => match remove() {
+                    // It was removed before the server was restarted.
+                    Err(error) if error.is_not_found() => Ok(()),
+                    result => result.map_err(failed),
+                },
                 result => result.map_err(failed),
             };
         }
-        if target.path.components().next().is_none() {
+        if normal(&target.path).as_os_str().is_empty() {
             return Err(Failure::usage(format!(
                 "'{}' is the root of an export, which is not removed: remove what is in it",
                 target.url()
@@ -145,9 +151,4 @@ impl Remover<'_> {
         }
         Ok(())
     }
-}
-
-/// It is not there, which is what was asked for, or is the end of a removal that a restart of the server left in doubt.
-fn is_gone(error: &Error, force: bool) -> bool {
-    error.is_not_found() && force
 }

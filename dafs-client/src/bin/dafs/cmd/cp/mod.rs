@@ -21,7 +21,7 @@ use self::place::{Cause, Meta, Place};
 use self::tally::Tally;
 use crate::flags::Cp;
 use crate::progress::Progress;
-use crate::remote::{Remotes, is_remote, join};
+use crate::remote::{Remotes, is_remote, join, normal};
 use crate::report::{Failure, Failures, INTERRUPTED, Result};
 use crate::signals::Interrupt;
 
@@ -153,16 +153,18 @@ fn place(operand: &OsStr, remotes: &Remotes) -> Result<Place> {
 
 /// The name that a source gets in a directory: its last part; nothing for `.`, `..` and `/`, whose content goes there itself, as with cp; the export's name for its root.
 fn base_name(source: &Place) -> PathBuf {
-    match source {
-        Place::Local(path) => path.components().next_back().map_or_else(PathBuf::new, |last| match last {
-            std::path::Component::Normal(name) => name.into(),
-            _ => PathBuf::new(),
-        }),
-        Place::Remote(target) => match target.path.file_name() {
-            Some(name) => name.into(),
-            None if target.path.as_os_str().is_empty() => target.export.name().into(),
-            None => PathBuf::new(),
-        },
+    let path = match source {
+        Place::Remote(target) if target.path.as_os_str().is_empty() => return target.export.name().into(),
+        Place::Remote(target) => target.path.as_os_str(),
+        Place::Local(path) => path.as_os_str(),
+    };
+    // Not by its components: those of `a/.` are those of `a`.
+    let bytes = path.as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let begin = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    match &bytes[begin..end] {
+        b"." | b".." => PathBuf::new(),
+        name => OsStr::from_bytes(name).into(),
     }
 }
 
@@ -192,19 +194,6 @@ fn refuse_copies_into_themselves(source: &Place, destination: &Place, meta: &Met
         )));
     }
     Ok(true)
-}
-
-/// A path without `.` parts and doubled slashes; `..` is taken by its name.
-fn normal(path: &Path) -> PathBuf {
-    let mut parts = PathBuf::new();
-    for part in path.components() {
-        match part {
-            std::path::Component::ParentDir => drop(parts.pop()),
-            std::path::Component::Normal(name) => parts.push(name),
-            _ => {}
-        }
-    }
-    parts
 }
 
 /// Only root can give files to others: on a server, when it lets this client act as root.

@@ -1,0 +1,230 @@
+//! Every command but `cp`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use dafs_tests::harness::On;
+use dafs_tests::on_each_provider;
+
+use crate::programs::{World, dafs};
+
+on_each_provider![
+    ls_lists_names_sorted_and_byte_for_byte,
+    ls_long_shows_what_ls_shows,
+    ls_of_a_large_directory_lists_every_name_once,
+    stat_shows_attributes_of_links_and_what_they_point_to,
+    cat_writes_any_range,
+    mkdir_makes_missing_parents_only_with_p,
+    rm_removes_trees_and_never_follows_links,
+    mv_renames_and_replaces_within_an_export_only,
+    ln_and_readlink_make_and_show_links,
+    df_shows_every_export,
+    questions_about_the_server_are_answered,
+];
+
+fn ls_lists_names_sorted_and_byte_for_byte(on: On) {
+    let world = World::start(on);
+    let strange = OsStr::from_bytes(b"b\xff\n\x1b");
+    for name in [OsStr::new("c"), OsStr::new("a b"), strange, OsStr::new(".hidden")] {
+        fs::write(world.data().join(name), "").unwrap();
+    }
+    let plain = dafs(["ls", &world.url("data")]).succeeded();
+    assert_eq!(plain.stdout, b"a b\nb\xff\n\x1b\nc\n");
+    let all = dafs(["ls", "-a", &world.url("data")]).succeeded();
+    assert_eq!(all.stdout, b".hidden\na b\nb\xff\n\x1b\nc\n");
+    let json = dafs(["ls", "--json", &world.url("data")]).succeeded().text();
+    assert!(json.lines().count() == 3 && json.contains(r#""name_hex":"62ff0a1b""#), "{json}");
+    // The strange name is also understood as an argument.
+    let mut arguments: Vec<OsString> = vec!["ls".into()];
+    arguments.push(world.url_os(OsStr::from_bytes(b"data/b\xff\n\x1b")));
+    assert_eq!(dafs(arguments).succeeded().stdout, b"b\xff\n\x1b\n");
+}
+
+fn ls_long_shows_what_ls_shows(on: On) {
+    let world = World::start(on);
+    fs::create_dir_all(world.data().join("sub/below")).unwrap();
+    fs::write(world.data().join("file"), vec![0; 123_456]).unwrap();
+    fs::set_permissions(world.data().join("file"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("some where", world.data().join("link")).unwrap();
+    let long = dafs(["ls", "-l", &world.url("data")]).succeeded().text();
+    let expected = std::process::Command::new("ls")
+        .args(["-l", "--time-style=+%b %e %H:%M", "-N"])
+        .arg(world.data())
+        .env("TZ", "UTC")
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap();
+    let columns = |text: &str| -> Vec<Vec<String>> {
+        text.lines()
+            .filter(|line| !line.starts_with("total"))
+            .map(|line| line.split_whitespace().map(str::to_owned).collect())
+            .collect()
+    };
+    assert_eq!(columns(&long), columns(&String::from_utf8(expected.stdout).unwrap()));
+    let human = dafs(["ls", "-lh", &world.url("data/file")]).succeeded().text();
+    assert!(human.contains(" 121K "), "{human}");
+    let recursive = dafs(["ls", "-R", &world.url("data")]).succeeded().text();
+    let url = world.url("data");
+    assert_eq!(recursive, format!("{url}:\nfile\nlink\nsub\n\n{url}/sub:\nbelow\n\n{url}/sub/below:\n"));
+    let itself = dafs(["ls", "-ld", &world.url("data/sub")]).succeeded().text();
+    assert!(itself.starts_with('d') && itself.trim_end().ends_with("sub"), "{itself}");
+}
+
+fn ls_of_a_large_directory_lists_every_name_once(on: On) {
+    let world = World::start(on);
+    let names: Vec<String> = (0..5000).map(|number| format!("name-{number:05}")).collect();
+    for name in &names {
+        fs::write(world.data().join(name), "").unwrap();
+    }
+    let listed = dafs(["ls", &world.url("data")]).succeeded().text();
+    assert!(listed.lines().eq(&names));
+    let unsorted = dafs(["ls", "-lU", &world.url("data")]).succeeded().text();
+    let mut found: Vec<_> = unsorted.lines().filter_map(|line| line.split_whitespace().next_back()).collect();
+    found.sort_unstable();
+    assert!(found.iter().eq(&names));
+}
+
+fn stat_shows_attributes_of_links_and_what_they_point_to(on: On) {
+    let world = World::start(on);
+    fs::write(world.data().join("file"), "12345").unwrap();
+    symlink("file", world.data().join("link")).unwrap();
+    let link = dafs(["stat", &world.url("data/link")]).succeeded().text();
+    assert!(link.contains("-> file") && link.contains("symbolic link"), "{link}");
+    let file = dafs(["stat", "-L", &world.url("data/link")]).succeeded().text();
+    assert!(file.contains("Size: 5") && file.contains("regular file") && file.contains("+0000"), "{file}");
+    let json = dafs(["stat", "--json", &world.url("data/file")]).succeeded().text();
+    assert!(json.contains(r#""size":5"#) && json.contains(r#""links":1"#), "{json}");
+}
+
+fn cat_writes_any_range(on: On) {
+    let world = World::start(on);
+    let data = dafs_tests::suite::bytes(5, (20 << 20) + 17);
+    fs::write(world.data().join("file"), &data).unwrap();
+    fs::write(world.data().join("empty"), "").unwrap();
+    let url = world.url("data/file");
+    assert!(dafs(["cat", &url]).succeeded().stdout == data);
+    assert_eq!(dafs(["cat", &world.url("data/empty")]).succeeded().stdout, b"");
+    for (offset, length) in
+        [(0, 0), (0, 1), (1, 1 << 20), (1_048_575, 2), (data.len() - 1, 100), (data.len(), 1)]
+    {
+        let ran =
+            dafs(["cat", "--offset", &offset.to_string(), "--length", &length.to_string(), &url]).succeeded();
+        let end = (offset + length).min(data.len());
+        assert!(ran.stdout == data[offset..end], "{offset}+{length}: {} bytes", ran.stdout.len());
+    }
+    let two = dafs(["cat", "--offset", "1K", "--length", "1K", &url, &url]).succeeded();
+    assert!(two.stdout == [&data[1024..2048], &data[1024..2048]].concat());
+    let some = dafs(["cat", &world.url("data/none"), &world.url("data/empty")]);
+    some.failed(1, &["dafs: cannot open", "data/none", "there is no such file"]);
+    dafs(["cat", &world.url("data")]).failed(1, &["it is a directory"]);
+}
+
+fn mkdir_makes_missing_parents_only_with_p(on: On) {
+    let world = World::start(on);
+    let deep = world.url("data/a/b/c");
+    dafs(["mkdir", &deep]).failed(1, &["cannot make the directory", "no such file or directory"]);
+    dafs(["mkdir", "-p", &deep]).succeeded();
+    dafs(["mkdir", "-p", &deep]).succeeded();
+    dafs(["mkdir", &deep]).failed(1, &["it exists already"]);
+    dafs(["mkdir", "-m", "1750", &world.url("data/mode")]).succeeded();
+    assert_eq!(fs::metadata(world.data().join("mode")).unwrap().permissions().mode() & 0o7777, 0o1750);
+    fs::write(world.data().join("file"), "").unwrap();
+    dafs(["mkdir", "-p", &world.url("data/file")]).failed(1, &["is in the way"]);
+}
+
+fn rm_removes_trees_and_never_follows_links(on: On) {
+    let world = World::start(on);
+    let tree = world.data().join("tree");
+    fs::create_dir_all(tree.join("a/b/c")).unwrap();
+    fs::create_dir(world.data().join("kept")).unwrap();
+    fs::write(world.data().join("kept/file"), "").unwrap();
+    for number in 0..300 {
+        fs::write(tree.join(format!("a/{number}")), "").unwrap();
+    }
+    symlink("../kept", tree.join("link")).unwrap();
+    symlink("../../kept/file", tree.join("a/link")).unwrap();
+    let url = world.url("data/tree");
+    dafs(["rm", &url]).failed(1, &["it is a directory", "-r"]);
+    dafs(["rm", "-r", &world.url("data/tree/link")]).succeeded();
+    dafs(["rm", "-r", &url]).succeeded();
+    assert!(!tree.exists() && world.data().join("kept/file").exists());
+    dafs(["rm", &url]).failed(1, &["cannot remove", "no such file or directory"]);
+    dafs(["rm", "-f", &url]).succeeded();
+    dafs(["rm", "-rf", &world.url("data")]).failed(2, &["the root of an export"]);
+    dafs(["rm", "-rf", &world.url("data/.")]).failed(2, &["the root of an export"]);
+    assert!(world.data().join("kept/file").exists());
+}
+
+fn mv_renames_and_replaces_within_an_export_only(on: On) {
+    let world = World::start(on);
+    for name in ["one", "two", "three"] {
+        fs::write(world.data().join(name), name).unwrap();
+    }
+    fs::create_dir(world.data().join("dir")).unwrap();
+    let url = |name: &str| world.url(&format!("data/{name}"));
+    dafs(["mv", &url("one"), &url("new")]).succeeded();
+    dafs(["mv", "-n", &url("new"), &url("two")]).failed(1, &["cannot move", "it exists already"]);
+    dafs(["mv", &url("new"), &url("two")]).succeeded();
+    assert_eq!(fs::read(world.data().join("two")).unwrap(), b"one");
+    dafs(["mv", &url("two"), &url("three"), &url("dir")]).succeeded();
+    assert!(world.data().join("dir/two").exists() && world.data().join("dir/three").exists());
+    dafs(["mv", &url("dir"), &world.url("mem/dir")])
+        .failed(1, &["different exports", "dafs cp -r", "dafs rm -r"]);
+    dafs(["mv", &url("dir/two"), &url("dir/three"), &url("nothing")]).failed(2, &["is no directory"]);
+    assert!(world.data().join("dir/two").exists());
+}
+
+fn ln_and_readlink_make_and_show_links(on: On) {
+    let world = World::start(on);
+    fs::write(world.data().join("file"), "x").unwrap();
+    let url = |name: &str| world.url(&format!("data/{name}"));
+    dafs(["ln", "-s", "any where", &url("link")]).succeeded();
+    assert_eq!(dafs(["readlink", &url("link")]).succeeded().stdout, b"any where\n");
+    dafs(["ln", "-s", "other", &url("link")]).failed(1, &["it exists already"]);
+    dafs(["ln", "-sf", "other", &url("link")]).succeeded();
+    assert_eq!(fs::read_link(world.data().join("link")).unwrap(), OsStr::new("other"));
+    dafs(["ln", &url("file"), &url("second")]).succeeded();
+    assert_eq!(fs::read(world.data().join("second")).unwrap(), b"x");
+    dafs(["ln", &url("file"), &world.url("mem/second")]).failed(1, &["in the export of the file"]);
+    dafs(["readlink", &url("file")]).failed(1, &["cannot read the symbolic link"]);
+}
+
+fn df_shows_every_export(on: On) {
+    let world = World::start(on);
+    let all = dafs(["df", world.server()]).succeeded().text();
+    assert!(all.lines().count() == 3 && all.starts_with("Export") && all.contains("/mem "), "{all}");
+    let one = dafs(["df", "-h", &world.url("mem")]).succeeded().text();
+    assert!(one.lines().count() == 2 && one.contains("1.0G"), "{one}");
+    let json = dafs(["df", "--json", &world.url("mem")]).succeeded().text();
+    assert!(json.contains(r#""size":1073741824"#), "{json}");
+}
+
+fn questions_about_the_server_are_answered(on: On) {
+    let world = World::start(on);
+    let name = match on {
+        On::Tcp => "tcp",
+        On::Shm => "shm",
+    };
+    let mut exports: Vec<_> =
+        dafs(["exports", world.server()]).succeeded().text().lines().map(str::to_owned).collect();
+    exports.sort();
+    assert_eq!(exports, ["data", "mem"]);
+    let ping = dafs(["ping", "-c", "3", world.server()]).succeeded().text();
+    assert!(ping.lines().count() == 4 && ping.contains(&format!("3 round trips over {name}")), "{ping}");
+    let many = dafs(["ping", "-c", "100", "--json", world.server()]).succeeded().text();
+    assert!(many.contains(r#""count":100"#), "{many}");
+    let info = dafs(["info", world.server()]).succeeded().text();
+    for words in [&format!("provider: {name}"), "the address asks for it", "you act as", "direct pays from"] {
+        assert!(info.contains(words), "{info}");
+    }
+    let json = dafs(["info", "--json", world.server()]).succeeded().text();
+    assert!(
+        json.contains(r#""read_registered":"#) && json.contains(&format!(r#""provider":"{name}""#)),
+        "{json}"
+    );
+    let stats = dafs(["stats", world.server()]).succeeded().text();
+    assert!(stats.contains("sessions: 1") && stats.contains("null: "), "{stats}");
+    assert!(dafs(["stats", "--json", world.server()]).succeeded().text().contains("\"uptime_ms\""));
+}

@@ -1,0 +1,230 @@
+//! `dafs cp`.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use dafs_tests::harness::On;
+use dafs_tests::on_each_provider;
+
+use crate::programs::{World, dafs};
+use crate::trees::{self, SPARSE_SIZE, allocated, assert_same_data, assert_same_tree, look};
+
+on_each_provider![
+    copy_of_a_nasty_tree_and_back_keeps_everything,
+    copy_between_exports_keeps_everything,
+    copy_again_over_an_older_copy_replaces_it,
+    copy_into_a_directory_and_under_a_new_name_follows_cp,
+    copy_of_several_into_what_is_no_directory_is_refused,
+    copy_without_r_leaves_directories_and_follows_links,
+    copy_over_symbolic_links_does_not_follow_them,
+    copy_with_something_in_the_way_reports_it_and_goes_on,
+    copy_onto_itself_is_refused_and_loses_nothing,
+    copy_of_special_files_skips_them,
+    copy_by_each_method_is_the_same,
+];
+
+fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
+    let world = World::start(on);
+    let (tree, there, back) = (world.local("tree"), world.data().join("tree"), world.local("back"));
+    trees::make(&tree);
+    let expected = look(&tree);
+    dafs(["cp".into(), "-r".into(), tree.clone().into_os_string(), world.url("data/tree").into()])
+        .succeeded();
+    assert_same_tree(&look(&there), &expected);
+    dafs(["cp".into(), "-r".into(), world.url("data/tree").into(), back.clone().into_os_string()])
+        .succeeded();
+    // The server has read its files: their times of access, as the copy got them, are those of before.
+    assert_same_tree(&look(&back), &expected);
+    assert_same_data(&there, &tree, &expected);
+    assert_same_data(&back, &tree, &expected);
+    if allocated(&tree.join("sparse")) < SPARSE_SIZE / 2 {
+        assert!(allocated(&there.join("sparse")) < SPARSE_SIZE / 2, "holes were filled on the server");
+        assert!(allocated(&back.join("sparse")) < SPARSE_SIZE / 2, "holes were filled on the way back");
+        assert!(allocated(&back.join("all hole")) < 64 << 10);
+    }
+}
+
+fn copy_between_exports_keeps_everything(on: On) {
+    let world = World::start(on);
+    let (tree, back) = (world.data().join("tree"), world.local("back"));
+    trees::make(&tree);
+    let expected = look(&tree);
+    dafs(["cp", "-r", &world.url("data/tree"), &world.url("mem/tree")]).succeeded();
+    dafs(["cp", "-r", &world.url("mem/tree"), back.to_str().unwrap()]).succeeded();
+    assert_same_tree(&look(&back), &expected);
+    assert_same_data(&back, &tree, &expected);
+    // To another server: through this machine, over two sessions.
+    let other = World::start(On::Tcp);
+    dafs(["cp", "-r", &world.url("mem/tree"), &other.url("data/tree")]).succeeded();
+    assert_same_tree(&look(&other.data().join("tree")), &expected);
+    assert_same_data(&other.data().join("tree"), &tree, &expected);
+}
+
+fn copy_again_over_an_older_copy_replaces_it(on: On) {
+    let world = World::start(on);
+    let tree = world.local("tree");
+    fs::create_dir(&tree).unwrap();
+    for (size, count) in [(10, 300), (2_000_000, 100)] {
+        fs::write(tree.join("shrinks"), vec![b'a'; size]).unwrap();
+        fs::write(tree.join("grows"), vec![b'b'; count]).unwrap();
+        let _ = fs::remove_file(tree.join("link"));
+        symlink(size.to_string(), tree.join("link")).unwrap();
+        let _ = fs::remove_file(tree.join("second"));
+        fs::hard_link(tree.join("grows"), tree.join("second")).unwrap();
+        // Before it is copied: reading changes the times of access.
+        let (expected, there) = (look(&tree), world.data().join("tree"));
+        // Named by its content: the second time the destination is there.
+        let source = format!("{}/.", tree.display());
+        fs::create_dir_all(&there).unwrap();
+        dafs(["cp", "-r", &source, &world.url("data/tree")]).succeeded();
+        assert_same_tree(&look(&there), &expected);
+        assert_same_data(&there, &tree, &expected);
+    }
+}
+
+fn copy_into_a_directory_and_under_a_new_name_follows_cp(on: On) {
+    let world = World::start(on);
+    let tree = world.local("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "content").unwrap();
+    fs::create_dir(world.data().join("there")).unwrap();
+    let local = |name: &str| world.local(name).to_str().unwrap().to_owned();
+    dafs(["cp", "-r", &local("tree"), &world.url("data/there")]).succeeded();
+    assert!(world.data().join("there/tree/file").is_file());
+    dafs(["cp", "-r", &local("tree"), &world.url("data/new")]).succeeded();
+    assert!(world.data().join("new/file").is_file());
+    dafs(["cp", &local("tree/file"), &world.url("data/there/renamed")]).succeeded();
+    dafs(["cp", &local("tree/file"), &world.url("data")]).succeeded();
+    assert_eq!(fs::read(world.data().join("there/renamed")).unwrap(), b"content");
+    assert_eq!(fs::read(world.data().join("file")).unwrap(), b"content");
+    fs::create_dir(world.local("down")).unwrap();
+    dafs(["cp", "-r", &world.url("data/file"), &world.url("data/there"), &local("down")]).succeeded();
+    assert!(world.local("down/file").is_file() && world.local("down/there/tree/file").is_file());
+    // The root of an export goes under the export's name.
+    dafs(["cp", "-r", &world.url("data"), &local("down")]).succeeded();
+    assert!(world.local("down/data/new/file").is_file());
+    // A parent that is missing is not made.
+    dafs(["cp", &local("tree/file"), &world.url("data/no/such/file")])
+        .failed(1, &["dafs: cannot create", "no/such/file", "no such file or directory"]);
+}
+
+fn copy_of_several_into_what_is_no_directory_is_refused(on: On) {
+    let world = World::start(on);
+    fs::write(world.data().join("file"), "kept").unwrap();
+    let url = world.url("data/file");
+    dafs(["cp", &url, &url, &world.url("data/nothing")]).failed(2, &["is no directory"]);
+    dafs(["cp", "-r", &world.url("data"), &world.local("x").to_str().unwrap().to_owned(), &url])
+        .failed(2, &["is no directory"]);
+    assert_eq!(fs::read(world.data().join("file")).unwrap(), b"kept");
+}
+
+fn copy_without_r_leaves_directories_and_follows_links(on: On) {
+    let world = World::start(on);
+    fs::create_dir(world.data().join("directory")).unwrap();
+    fs::write(world.data().join("file"), "content").unwrap();
+    symlink("file", world.data().join("link")).unwrap();
+    let (url, there) = (world.url("data/directory"), world.local("there"));
+    fs::create_dir(&there).unwrap();
+    let link = world.url("data/link");
+    dafs(["cp", &url, &link, there.to_str().unwrap()]).failed(1, &["is a directory: copy it with -r"]);
+    // The rest was done.
+    assert!(fs::symlink_metadata(there.join("link")).unwrap().is_file());
+    assert!(!there.join("directory").exists());
+}
+
+fn copy_over_symbolic_links_does_not_follow_them(on: On) {
+    let world = World::start(on);
+    let tree = world.local("tree");
+    fs::create_dir_all(tree.join("dir")).unwrap();
+    fs::write(tree.join("file"), "new").unwrap();
+    fs::write(tree.join("dir/inner"), "new").unwrap();
+    // On this machine: a link out of the destination must not be written through.
+    fs::create_dir(world.local("outside")).unwrap();
+    fs::write(world.local("outside/victim"), "old").unwrap();
+    for destination in [world.local("down/tree"), world.data().join("tree")] {
+        fs::create_dir_all(&destination).unwrap();
+        symlink(world.local("outside/victim"), destination.join("file")).unwrap();
+        symlink(world.local("outside"), destination.join("dir")).unwrap();
+    }
+    let up = dafs(["cp", "-r", tree.to_str().unwrap(), &world.url("data")]);
+    up.failed(1, &["dir", "a symbolic link with that name is in the way"]);
+    fs::create_dir_all(world.data().join("copy")).unwrap();
+    dafs(["cp", "-r", tree.to_str().unwrap(), &world.url("data/copy")]).succeeded();
+    let down = dafs(["cp", "-r", &world.url("data/copy/tree"), world.local("down").to_str().unwrap()]);
+    down.failed(1, &["dir", "a symbolic link with that name is in the way"]);
+    assert_eq!(fs::read(world.local("outside/victim")).unwrap(), b"old");
+    assert!(!world.local("outside/inner").exists());
+    for destination in [world.local("down/tree"), world.data().join("tree")] {
+        assert!(fs::symlink_metadata(destination.join("file")).unwrap().is_file());
+        assert_eq!(fs::read(destination.join("file")).unwrap(), b"new");
+    }
+}
+
+fn copy_with_something_in_the_way_reports_it_and_goes_on(on: On) {
+    let world = World::start(on);
+    let tree = world.local("tree");
+    fs::create_dir_all(tree.join("a/b")).unwrap();
+    for name in ["1", "2", "3", "a/4", "a/b/5"] {
+        fs::write(tree.join(name), name).unwrap();
+    }
+    fs::create_dir_all(world.data().join("tree/2")).unwrap();
+    fs::write(world.data().join("tree/a"), "a file where a directory goes").unwrap();
+    let ran = dafs(["cp", "-r", tree.to_str().unwrap(), &world.url("data")]);
+    let ran = ran.failed(1, &["tree/2", "it is a directory", "tree/a", "is in the way", "; 2 failed"]);
+    assert_eq!(
+        ran.stderr.lines().filter(|line| line.starts_with("dafs: cannot")).count(),
+        2,
+        "{}",
+        ran.stderr
+    );
+    for name in ["1", "3"] {
+        assert_eq!(fs::read(world.data().join("tree").join(name)).unwrap(), name.as_bytes());
+    }
+}
+
+fn copy_onto_itself_is_refused_and_loses_nothing(on: On) {
+    let world = World::start(on);
+    fs::create_dir(world.data().join("dir")).unwrap();
+    fs::write(world.data().join("dir/file"), "content").unwrap();
+    fs::hard_link(world.data().join("dir/file"), world.data().join("second")).unwrap();
+    let (file, dir) = (world.url("data/dir/file"), world.url("data/dir"));
+    dafs(["cp", &file, &file]).failed(1, &["are the same file"]);
+    dafs(["cp", &file, &dir]).failed(1, &["are the same file"]);
+    dafs(["cp", &file, &world.url("data/second")]).failed(1, &["are the same file"]);
+    dafs(["cp", "-r", &dir, &dir]).failed(1, &["into itself"]);
+    dafs(["cp", "-r", &dir, &world.url("data/dir/below")]).failed(1, &["into itself"]);
+    assert_eq!(fs::read(world.data().join("dir/file")).unwrap(), b"content");
+    dafs(["cp", world.local("a").to_str().unwrap(), world.local("b").to_str().unwrap()])
+        .failed(2, &["neither side is on a server"]);
+}
+
+fn copy_of_special_files_skips_them(on: On) {
+    let world = World::start(on);
+    let tree = world.local("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "x").unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(tree.join("socket")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(tree.join("fifo")).status().unwrap();
+    assert!(made.success());
+    let ran = dafs(["cp", "-v", "-r", tree.to_str().unwrap(), &world.url("data/tree")]);
+    ran.failed(
+        0,
+        &["a fifo is not copied", "a socket is not copied", "copied 1 file, 1 directory", "; 2 skipped"],
+    );
+    assert!(world.data().join("tree/file").is_file() && !world.data().join("tree/fifo").exists());
+}
+
+fn copy_by_each_method_is_the_same(on: On) {
+    let world = World::start(on);
+    let data = dafs_tests::suite::bytes(3, 3_000_000);
+    fs::write(world.local("file"), &data).unwrap();
+    for method in ["auto", "inline", "direct"] {
+        for poll in ["event", "busy", "adaptive"] {
+            let url = world.url(&format!("data/{method}{poll}"));
+            dafs(["cp", "--method", method, "--poll", poll, world.local("file").to_str().unwrap(), &url])
+                .succeeded();
+            let back = dafs(["cat", "--method", method, "--poll", poll, &url]).succeeded();
+            dafs_tests::suite::assert_same(&back.stdout, &data, method);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Wrong usage, wrong servers, keys, closed pipes, and a server that is restarted.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use dafs_tests::harness::On;
+use dafs_tests::on_each_provider;
+
+use crate::programs::{World, command, dafs};
+
+on_each_provider![
+    export_that_demands_a_key_is_there_only_for_its_holders,
+    output_that_nobody_reads_ends_the_command_quietly,
+    server_that_is_killed_ends_the_command_with_a_reason,
+    path_out_of_the_export_is_refused,
+];
+
+#[test]
+fn help_teaches_with_examples() {
+    let help = dafs(["--help"]).succeeded().text();
+    for words in ["dafs+shm:///", "dafs cp -r ./tree", "Exit status", "--key-file"] {
+        assert!(help.contains(words), "{words:?}: {help}");
+    }
+    for name in [
+        "ls", "stat", "cat", "cp", "mkdir", "rm", "mv", "ln", "readlink", "df", "exports", "ping", "info",
+        "stats",
+    ] {
+        assert!(help.contains(&format!("\n  {name} ")), "{name}: {help}");
+        let own = dafs([name, "--help"]).succeeded().text();
+        assert!(own.contains("Usage: dafs ") && own.contains("URL") || own.contains("SOURCE"), "{own}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_what_to_write() {
+    for (arguments, words) in [
+        (&["ls"][..], &["<URL>"][..]),
+        (&["frobnicate"], &["frobnicate"]),
+        (&["ls", "data/tree"], &["data/tree", "dafs://"]),
+        (&["ls", "http://host/x"], &["http"]),
+        (&["ls", "dafs://localhost"], &["names no export", "dafs exports"]),
+        (&["cat", "--offset", "1Q", "dafs://localhost/x"], &["64K"]),
+        (&["mkdir", "-m", "999", "dafs://localhost/x"], &["octal"]),
+        (&["ls", "--timeout=-1", "dafs://localhost/x"], &["--timeout"]),
+        (&["ls", "--timeout=0", "dafs://localhost/x"], &["seconds above 0"]),
+        (&["cp", "only-one"], &["SOURCE"]),
+        (&["ping", "-c", "0", "dafs://localhost"], &["0"]),
+    ] {
+        dafs(arguments).failed(2, words);
+    }
+}
+
+#[test]
+fn server_that_is_not_there_is_reported_with_advice() {
+    // A port that was free a moment ago, and belongs to this process.
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    drop(socket);
+    dafs(["ls", &format!("dafs+tcp://{address}/data")])
+        .failed(1, &["dafs: cannot connect to", "onnection refused", "is dafs-server running"]);
+    dafs(["ls", "dafs+shm:///nowhere/socket:/data"])
+        .failed(1, &["cannot connect to", "is dafs-server running"]);
+    dafs(["ls", "dafs+tcp://name.invalid/data"]).failed(1, &["name.invalid"]);
+}
+
+#[test]
+fn key_file_that_others_may_read_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("key");
+    fs::write(&file, "alpha:000102030405060708090a0b0c0d0e0f\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let path = file.to_str().unwrap();
+    dafs(["exports", "--key-file", path, "dafs://localhost"])
+        .failed(1, &["others may read the key", "chmod 600"]);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&file, "nonsense\n").unwrap();
+    dafs(["exports", "--key-file", path, "dafs://localhost"]).failed(1, &["key"]);
+    fs::write(&file, "\n").unwrap();
+    dafs(["exports", "--key-file", path, "dafs://localhost"]).failed(1, &["no key in", "dafs-server keygen"]);
+    dafs(["exports", "--key-file", "/no/such/file", "dafs://localhost"])
+        .failed(1, &["cannot read the key file"]);
+}
+
+fn export_that_demands_a_key_is_there_only_for_its_holders(on: On) {
+    let write = |path: &std::path::Path, last: &str| {
+        fs::write(path, format!("alpha:000102030405060708090a0b0c0d0e{last}\n")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    let world = World::start_with(on, |command, directory| {
+        write(&directory.join("keys"), "0f");
+        command.arg("--key-file").arg(directory.join("keys")).args(["--export", "private=mem:1M,keys=alpha"]);
+    });
+    let wrong = world.local("wrong");
+    write(&wrong, "10");
+    let url = world.url("private");
+    let with = |key: &std::path::Path| dafs(["ls", "--key-file", key.to_str().unwrap(), &url]);
+    with(&world.local("keys")).succeeded();
+    with(&wrong).failed(1, &["cannot connect to", "key"]);
+    dafs(["ls", &url]).failed(1, &["cannot mount", "there is no such export", "`dafs exports`"]);
+    // The environment names a key as well.
+    let output =
+        command(["exports", world.server()]).env("DAFS_KEY_FILE", world.local("keys")).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("private"), "{output:?}");
+}
+
+fn output_that_nobody_reads_ends_the_command_quietly(on: On) {
+    let world = World::start(on);
+    fs::write(world.data().join("file"), vec![7; 30 << 20]).unwrap();
+    let mut child = command(["cat", &world.url("data/file")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+fn server_that_is_killed_ends_the_command_with_a_reason(on: On) {
+    let mut world = World::start(on);
+    fs::write(world.data().join("file"), vec![7; 8 << 20]).unwrap();
+    let url = world.url("data/file");
+    let mut child = command(["cat", "--timeout", "0.1", &url])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let mut first = [0; 10];
+    out.read_exact(&mut first).unwrap();
+    // Most of the file is not sent yet: nobody has read more than a pipe holds.
+    world.kill();
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        // All of it was on its way already.
+        Some(0) => assert_eq!(rest.len() + 10, 8 << 20),
+        code => assert!(code == Some(1) && words.contains("dafs: cannot read"), "{code:?} {words}"),
+    }
+}
+
+fn path_out_of_the_export_is_refused(on: On) {
+    let world = World::start(on);
+    fs::write(world.local("secret"), "secret").unwrap();
+    std::os::unix::fs::symlink(world.local("secret"), world.data().join("link")).unwrap();
+    for path in ["data/../secret", "data/link", "data/x/../../secret"] {
+        let ran = dafs(["cat", &world.url(path)]);
+        assert_eq!((ran.code, ran.stdout.as_slice()), (1, &b""[..]), "{path}: {}", ran.stderr);
+    }
+    dafs(["ls", &world.url("nothing")]).failed(1, &["there is no such export", "dafs exports"]);
+}

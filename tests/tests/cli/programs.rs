@@ -1,0 +1,176 @@
+//! The two programs, built as this test was, and a server to try commands on.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use dafs_tests::harness::On;
+use tempfile::TempDir;
+
+/// A server program with the exports `data` (a directory) and `mem` (memory). Ends with the test.
+pub(crate) struct World {
+    server: Child,
+    address: String,
+    directory: TempDir,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl World {
+    pub(crate) fn start(on: On) -> Self {
+        Self::start_with(on, |_, _| {})
+    }
+
+    /// Starts a server with more flags, given the directory of the test.
+    pub(crate) fn start_with(on: On, more: impl FnOnce(&mut Command, &Path)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let listen = match on {
+            On::Tcp => "tcp://127.0.0.1:0".to_owned(),
+            On::Shm => format!("shm://{}/socket", directory.path().display()),
+        };
+        let mut command = Command::new(program("dafs-server"));
+        command.arg("--export").arg(format!("data={}", data.display()));
+        command.args(["--export", "mem=mem:1G", "--no-calibrate", "--listen", &listen]);
+        more(&mut command, directory.path());
+        let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address =
+            line.trim().strip_prefix("listening ").expect("the server says where it listens").to_owned();
+        Self { server, address, directory }
+    }
+
+    /// The address of the server.
+    pub(crate) fn server(&self) -> &str {
+        &self.address
+    }
+
+    /// The address of `path`, which begins with the export.
+    pub(crate) fn url(&self, path: &str) -> String {
+        match self.address.starts_with("dafs+shm") {
+            true => format!("{}:/{path}", self.address),
+            false => format!("{}/{path}", self.address),
+        }
+    }
+
+    /// As [`World::url`], of any bytes.
+    pub(crate) fn url_os(&self, path: &OsStr) -> OsString {
+        let mut url = OsString::from(self.url(""));
+        url.push(path);
+        url
+    }
+
+    /// The directory behind the export `data`.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// A path for the test's own files.
+    pub(crate) fn local(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Ends the server as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+impl Ran {
+    /// It did what it should, and said nothing about it.
+    #[track_caller]
+    pub(crate) fn succeeded(self) -> Self {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.text());
+        self
+    }
+
+    /// It failed with this exit status, and said all of these words.
+    #[track_caller]
+    pub(crate) fn failed(self, code: i32, words: &[&str]) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is not in: {}", self.stderr);
+        }
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        self
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+/// Runs `dafs` to its end.
+pub(crate) fn dafs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
+    ran(command(arguments).output().unwrap())
+}
+
+/// `dafs`, ready to be run, in a known environment.
+pub(crate) fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(program("dafs"));
+    command.args(arguments).env_remove("DAFS_KEY_FILE").env("TZ", "UTC").stdin(Stdio::null());
+    command
+}
+
+fn ran(output: Output) -> Ran {
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        stdout: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A program of the workspace, built before it is first used: this test is of another package, for which cargo does not build programs.
+fn program(name: &str) -> PathBuf {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(build).join(name)
+}
+
+fn build() -> PathBuf {
+    // <target>/<profile>/deps/<this test>
+    let test = std::env::current_exe().unwrap();
+    let directory = test.ancestors().nth(2).unwrap().to_owned();
+    let profile = match directory.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        name => name,
+    };
+    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        // With this package, so that features are those this test was built with.
+        .args([
+            "build",
+            "--quiet",
+            "--locked",
+            "-p",
+            "dafs-client",
+            "-p",
+            "dafs-server",
+            "-p",
+            "dafs-tests",
+            "--bins",
+        ])
+        .args(["--profile", profile, "--target-dir"])
+        .arg(directory.parent().unwrap())
+        .status()
+        .unwrap();
+    assert!(built.success(), "the programs do not build");
+    directory
+}
