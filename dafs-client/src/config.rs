@@ -48,7 +48,8 @@ impl Default for ReconnectPolicy {
 /// What moves a session along while the application does not call into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Background {
-    /// No thread: the session is moved along by calls alone. The server may end a session that is idle for longer than its lease; files are then opened again.
+    /// No thread: the session is moved along by calls alone. The server may end a session that is idle for longer
+    /// than its lease; files are then opened again.
     None,
     /// A thread that sleeps nearly always and keeps an idle session alive.
     #[default]
@@ -74,8 +75,8 @@ pub struct Config {
     pub client_id: Option<[u8; 16]>,
     /// Time for one attempt to connect, handshake included.
     pub connect_timeout: Duration,
-    /// Time for each operation; `None` waits as long as the server lives. When it is over, an operation that was not sent is withdrawn, one that moves data by
-    /// RDMA is waited for, and any other ends at once.
+    /// Time for each operation; `None` waits as long as the server lives. When it is over, an operation that was not
+    /// sent is withdrawn, one that moves data by RDMA is waited for, and any other ends at once.
     pub operation_timeout: Option<Duration>,
     /// What happens when the connection breaks.
     pub reconnect: ReconnectPolicy,
@@ -87,8 +88,8 @@ pub struct Config {
     pub staging_size: usize,
     /// Threads of the library's own.
     pub background: Background,
-    /// Nonblocking requests are sent together while finished operations wait to be collected, instead of one by one: fewer system calls. [`crate::Session::flush`] sends
-    /// at once. Only matters where sending costs a system call.
+    /// Nonblocking requests are sent together while finished operations wait to be collected, instead of one by one:
+    /// fewer system calls. [`crate::Session::flush`] sends at once. Only matters where sending costs a system call.
     pub batch_submits: bool,
 }
 

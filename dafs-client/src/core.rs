@@ -1,4 +1,5 @@
-//! The state of a session, without waiting: operations, requests in flight, and how one becomes the other. Everything here runs under one lock.
+//! The state of a session, without waiting: operations, requests in flight, and how one becomes the other. Everything
+//! here runs under one lock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -586,7 +587,8 @@ impl Core {
         true
     }
 
-    /// What was noted on the fast path gets its date; operations and the server are timed out. `Err` when the server is silent for too long.
+    /// What was noted on the fast path gets its date; operations and the server are timed out. `Err` when the server
+    /// is silent for too long.
     pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
         if std::mem::take(&mut self.heard) {
             self.alive.on_heard(now);

@@ -21,8 +21,9 @@ use crate::session::{done, reply};
 
 /// A directory that is open on the server: where paths begin.
 ///
-/// Paths are bytes, relative to it; a leading slash changes nothing, an empty path is the directory itself, and none leaves the export. Cheap to clone. Unless said otherwise a method is one
-/// request and one reply, and blocks meanwhile; its `submit_` form does not block. An error of the server names operation and path ([`Error::Status`]).
+/// Paths are bytes, relative to it; a leading slash changes nothing, an empty path is the directory itself, and none
+/// leaves the export. Cheap to clone. Unless said otherwise a method is one request and one reply, and blocks
+/// meanwhile; its `submit_` form does not block. An error of the server names operation and path ([`Error::Status`]).
 #[derive(Clone)]
 pub struct Dir {
     pub(crate) owner: Arc<Owner>,
@@ -128,7 +129,8 @@ impl Dir {
     }
 
     forms! {
-        /// Looks a path up: a handle for attributes, and for paths below it where it is a directory; not for data. A symbolic link at the end is followed when `follow`.
+        /// Looks a path up: a handle for attributes, and for paths below it where it is a directory; not for data. A
+        /// symbolic link at the end is followed when `follow`.
         lookup, submit_lookup, lookup_call, (path: impl AsRef<Path>, follow: bool) -> (Dir, Attributes)
     }
 
@@ -231,7 +233,8 @@ impl Dir {
     }
 
     forms! {
-        /// Renames: `from` below this directory becomes `to` below `directory`, of the same export. An existing `to` is replaced when `replace`, else an error.
+        /// Renames: `from` below this directory becomes `to` below `directory`, of the same export. An existing `to`
+        /// is replaced when `replace`, else an error.
         rename, submit_rename, rename_call,
         (from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>, replace: bool) -> ()
     }
@@ -358,7 +361,8 @@ impl Dir {
         }))
     }
 
-    /// The entries of a directory below this one, with their attributes when `attributes`; an empty path for this one. Opens the directory; entries are then fetched as the iterator is asked for them.
+    /// The entries of a directory below this one, with their attributes when `attributes`; an empty path for this
+    /// one. Opens the directory; entries are then fetched as the iterator is asked for them.
     pub fn read_dir(&self, path: impl AsRef<Path>, attributes: bool) -> Result<ReadDir> {
         self.read_dir_from(path, attributes, 0)
     }

@@ -1,7 +1,9 @@
-//! Waiting. Threads of a session share one core under one lock; of those that wait, one leads: it receives for all, and the others sleep until it tells them.
+//! Waiting. Threads of a session share one core under one lock; of those that wait, one leads: it receives for all,
+//! and the others sleep until it tells them.
 //!
-//! A lone thread keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it is for, and no other system call is made.
-//! The first time a second thread meets the lock taken the session turns to sharing: the leader then sleeps without the lock, on the endpoint's descriptors.
+//! A lone thread keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
+//! is for, and no other system call is made. The first time a second thread meets the lock taken the session turns to
+//! sharing: the leader then sleeps without the lock, on the endpoint's descriptors.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};

@@ -9,7 +9,8 @@ const ROUNDS_MAX: u32 = 8;
 
 /// Writes that survive a restart of the server: keeps a copy of what is not yet committed, and writes again what the server lost.
 ///
-/// The copies are bounded: when they exceed the limit, the writer commits by itself. Call [`DurableWriter::commit`] at the end; what is dropped uncommitted is as unstable as any write.
+/// The copies are bounded: when they exceed the limit, the writer commits by itself. Call [`DurableWriter::commit`]
+/// at the end; what is dropped uncommitted is as unstable as any write.
 #[derive(Debug)]
 pub struct DurableWriter<'a> {
     file: &'a File,

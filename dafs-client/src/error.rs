@@ -10,9 +10,10 @@ use thiserror::Error;
 
 /// Everything that can go wrong in this library.
 ///
-/// Three kinds stay apart: what the *server answered or did wrong* ([`Error::Status`], [`Error::Peer`], [`Error::Handshake`]), what the *caller* did wrong
-/// ([`Error::Invalid`], [`Error::Address`]), and what the *world* did ([`Error::Connect`], [`Error::Connection`], [`Error::Memory`], …). All convert to [`io::Error`] with
-/// the errno that says the same.
+/// Three kinds stay apart: what the *server answered or did wrong* ([`Error::Status`], [`Error::Peer`],
+/// [`Error::Handshake`]), what the *caller* did wrong ([`Error::Invalid`], [`Error::Address`]), and what the *world*
+/// did ([`Error::Connect`], [`Error::Connection`], [`Error::Memory`], …). All convert to [`io::Error`] with the errno
+/// that says the same.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -69,7 +70,10 @@ pub enum Error {
     #[error("the operation was cancelled")]
     Cancelled,
     /// The server was restarted after the request was sent and before it was answered: whether it was executed is not known.
-    #[error("{} was sent before the server was restarted: whether it was executed is not known; look before trying again", .operation.name())]
+    #[error(
+        "{} was sent before the server was restarted: whether it was executed is not known; look before trying again",
+        .operation.name()
+    )]
     InDoubt {
         /// What was asked.
         operation: Opcode,

@@ -22,8 +22,8 @@ use crate::unstable;
 
 /// A file that is open on the server. Closed, lazily, when dropped.
 ///
-/// Methods may be called from any thread; those that read and write at an offset do not know of each other. Unless said otherwise a method blocks until the server has answered. The
-/// nonblocking forms are the `submit_` methods.
+/// Methods may be called from any thread; those that read and write at an offset do not know of each other. Unless
+/// said otherwise a method blocks until the server has answered. The nonblocking forms are the `submit_` methods.
 ///
 /// Written data is durable after [`File::commit`], or at once where the stability says so ([`OpenOptions::stability`]).
 pub struct File {
@@ -77,7 +77,8 @@ impl File {
         &self.opened_as
     }
 
-    /// Reads at `offset` into a slice; answers the bytes read, fewer than the slice holds only at the end of the file. Large reads are cut into requests in flight together.
+    /// Reads at `offset` into a slice; answers the bytes read, fewer than the slice holds only at the end of the
+    /// file. Large reads are cut into requests in flight together.
     #[inline]
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let memory = Memory::Raw(SmallVec::from_buf([RawMemory::of_mut(buffer)]));
@@ -105,7 +106,8 @@ impl File {
         self.run_registered(Opcode::Read, TransferKind::Read, offset, memory, buffer).and_then(count)
     }
 
-    /// Writes a slice at `offset`, as durable as the file was opened for; answers the bytes written, fewer than the slice holds only when the server met an error after them.
+    /// Writes a slice at `offset`, as durable as the file was opened for; answers the bytes written, fewer than the
+    /// slice holds only when the server met an error after them.
     #[inline]
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         self.write_at_with(data, offset, self.stability)
@@ -144,7 +146,8 @@ impl File {
         self.run_registered(Opcode::Write, kind, offset, memory, buffer).and_then(count)
     }
 
-    /// Writes a slice at the end of the file, whole and atomically, and answers where it went. At most [`crate::Agreed::transfer_size_max`] bytes.
+    /// Writes a slice at the end of the file, whole and atomically, and answers where it went. At most
+    /// [`crate::Agreed::transfer_size_max`] bytes.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         let memory = Memory::Raw(SmallVec::from_buf([RawMemory::of(data)]));
         let op = self.run(Opcode::Append, TransferKind::Append(self.stability), 0, memory)?;
@@ -152,8 +155,8 @@ impl File {
     }
 
     forms! {
-        /// Makes everything written so far durable, with all attributes. [`Error::WritesLost`] names what a restart of the server has lost and must be written again;
-        /// [`crate::DurableWriter`] does that by itself.
+        /// Makes everything written so far durable, with all attributes. [`Error::WritesLost`] names what a restart
+        /// of the server has lost and must be written again; [`crate::DurableWriter`] does that by itself.
         commit, submit_commit, commit_call, () -> ()
     }
 
@@ -162,7 +165,8 @@ impl File {
     }
 
     forms! {
-        /// Makes a range durable (`len` 0: to the end of the file): its data (`DataSync`), or all of it (`FileSync`). As [`File::commit`] otherwise.
+        /// Makes a range durable (`len` 0: to the end of the file): its data (`DataSync`), or all of it (`FileSync`).
+        /// As [`File::commit`] otherwise.
         commit_range, submit_commit_range, commit_range_call, (offset: u64, len: u64, stability: Stability) -> ()
     }
 

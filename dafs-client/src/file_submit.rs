@@ -14,7 +14,8 @@ use crate::pending::{Finish, Pending, Transferred, count, transferred};
 use crate::transfer::{Memory, TransferParts, submit_transfer};
 
 impl File {
-    /// Nonblocking form of [`File::read_at`], into a `Vec<u8>` (all `len` bytes of it) or a [`crate::RegisteredBuf`], which the operation owns until it is collected.
+    /// Nonblocking form of [`File::read_at`], into a `Vec<u8>` (all `len` bytes of it) or a [`crate::RegisteredBuf`],
+    /// which the operation owns until it is collected.
     pub fn submit_read_at<B: IoBuffer>(&self, buffer: B, offset: u64) -> Pending<Transferred<B>> {
         self.submit_owned(Opcode::Read, TransferKind::Read, buffer, offset)
     }
@@ -52,8 +53,9 @@ impl File {
     /// Nonblocking read into memory that the caller keeps.
     ///
     /// # Safety
-    /// `pointer..pointer + len` must be valid for writes, and not be used otherwise, until the operation has ended: until [`Pending::wait`] or [`Pending::cancel`] has returned, or the session has ended.
-    /// Dropping the `Pending` does not end the operation.
+    /// `pointer..pointer + len` must be valid for writes, and not be used otherwise, until the operation has ended:
+    /// until [`Pending::wait`] or [`Pending::cancel`] has returned, or the session has ended. Dropping the `Pending`
+    /// does not end the operation.
     pub unsafe fn submit_read_raw_at(
         &self,
         pointer: *mut u8,
@@ -68,7 +70,8 @@ impl File {
     /// Nonblocking write from memory that the caller keeps.
     ///
     /// # Safety
-    /// `pointer..pointer + len` must be valid for reads, and not be written, until the operation has ended: see [`File::submit_read_raw_at`].
+    /// `pointer..pointer + len` must be valid for reads, and not be written, until the operation has ended: see
+    /// [`File::submit_read_raw_at`].
     pub unsafe fn submit_write_raw_at(
         &self,
         pointer: *const u8,

@@ -26,12 +26,14 @@ unsafe impl Sync for RawMemory {}
 
 impl RawMemory {
     /// # Safety
-    /// The bytes must stay valid for reads, and for writes where an operation reads into them, and be used by nobody else, until the operation has ended.
+    /// The bytes must stay valid for reads, and for writes where an operation reads into them, and be used by nobody
+    /// else, until the operation has ended.
     pub(crate) unsafe fn new(pointer: *mut u8, len: usize) -> Self {
         Self { pointer, len }
     }
 
-    /// For memory that a blocking call fills: the caller guarantees, by waiting for the operation's end before it returns, that the borrow outlives the operation.
+    /// For memory that a blocking call fills: the caller guarantees, by waiting for the operation's end before it
+    /// returns, that the borrow outlives the operation.
     pub(crate) fn of_mut(bytes: &mut [u8]) -> Self {
         Self { pointer: bytes.as_mut_ptr(), len: bytes.len() }
     }
@@ -67,13 +69,17 @@ struct Registration {
     domain: Arc<dyn Domain>,
 }
 
-/// Memory that the server can reach by RDMA: allocated of the kind the provider likes best, and registered once. Transfers to and from it need neither copies nor registration.
+/// Memory that the server can reach by RDMA: allocated of the kind the provider likes best, and registered once.
+/// Transfers to and from it need neither copies nor registration.
 ///
-/// Made by [`crate::Session::buffer`]; usable in every session that shares that session's domain. It is unique, like a `Vec`: [`RegisteredBuf::split_off`] gives a part of the memory to another owner.
-/// It derefs to `[u8]`: while an operation owns the buffer nobody else can, so no correct server touches it then. Memory is freed when the last part is dropped.
+/// Made by [`crate::Session::buffer`]; usable in every session that shares that session's domain. It is unique, like
+/// a `Vec`: [`RegisteredBuf::split_off`] gives a part of the memory to another owner. It derefs to `[u8]`: while an
+/// operation owns the buffer nobody else can, so no correct server touches it then. Memory is freed when the last
+/// part is dropped.
 ///
-/// When a session ends while the server might still be moving data of a buffer, the registration ends with it, so that the memory is the caller's alone; such a buffer is still memory, but
-/// transfers with it answer [`crate::Error::Invalid`].
+/// When a session ends while the server might still be moving data of a buffer, the registration ends with it, so
+/// that the memory is the caller's alone; such a buffer is still memory, but transfers with it answer
+/// [`crate::Error::Invalid`].
 pub struct RegisteredBuf {
     registration: Arc<Registration>,
     // Invariant: offset + len <= registration.memory.len()
@@ -95,7 +101,8 @@ impl RegisteredBuf {
         Ok(Self { registration: Arc::new(registration), offset: 0, len })
     }
 
-    /// Keeps the first `at` bytes and returns the rest as a buffer of its own, of the same registration. Panics when `at` is beyond the end.
+    /// Keeps the first `at` bytes and returns the rest as a buffer of its own, of the same registration. Panics when
+    /// `at` is beyond the end.
     pub fn split_off(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
         let rest = Self {
@@ -147,8 +154,8 @@ impl Deref for RegisteredBuf {
 
     fn deref(&self) -> &[u8] {
         let span = self.span();
-        // SAFETY: initialised memory that lives as long as `self`; parts do not overlap, and operations own the buffer, so nobody of this process writes it. A server writes it only
-        // for an operation that owns the buffer.
+        // SAFETY: initialised memory that lives as long as `self`; parts do not overlap, and operations own the
+        // buffer, so nobody of this process writes it. A server writes it only for an operation that owns the buffer.
         unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len()) }
     }
 }

@@ -175,7 +175,8 @@ impl Op {
         }
     }
 
-    /// It may be sent again in a new session although it had been sent in the old one: executing it twice does no harm, or its only effect was on the session that is gone.
+    /// It may be sent again in a new session although it had been sent in the old one: executing it twice does no
+    /// harm, or its only effect was on the session that is gone.
     pub(crate) fn can_repeat(&self) -> bool {
         let making = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
         match (self.opcode, &self.work) {

@@ -6,10 +6,12 @@ use crate::error::{Error, Result};
 use crate::memory::{IoBuffer, KeepBox};
 use crate::op::{Op, Work};
 
-/// A nonblocking operation that was submitted. Its result is collected with [`Pending::wait`]; whether it is there is asked with [`Pending::test`].
+/// A nonblocking operation that was submitted. Its result is collected with [`Pending::wait`]; whether it is there is
+/// asked with [`Pending::test`].
 ///
-/// The operation runs on while nobody asks: over shared memory by the server alone; over TCP as far as the system's buffers reach, unless the session has a progress thread
-/// ([`crate::Background::Progress`]). Dropping a `Pending` lets the operation run on and drops its result; buffers are freed when it has ended.
+/// The operation runs on while nobody asks: over shared memory by the server alone; over TCP as far as the system's
+/// buffers reach, unless the session has a progress thread ([`crate::Background::Progress`]). Dropping a `Pending`
+/// lets the operation run on and drops its result; buffers are freed when it has ended.
 #[must_use = "a submitted operation is collected with `wait`"]
 pub struct Pending<T> {
     state: State<T>,
@@ -100,8 +102,9 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Gives the operation up. An operation that was not sent has no effect; one that was sent may have been executed. Answers what became of it: usually
-    /// [`Error::Cancelled`], and always the buffer. Blocks only where the server may be moving data of the buffer right now: until it is done with it.
+    /// Gives the operation up. An operation that was not sent has no effect; one that was sent may have been
+    /// executed. Answers what became of it: usually [`Error::Cancelled`], and always the buffer. Blocks only where
+    /// the server may be moving data of the buffer right now: until it is done with it.
     pub fn cancel(mut self) -> T {
         if let State::Op { owner, index, .. } = &self.state {
             owner.shared.lock().withdraw(*index, Error::Cancelled);
@@ -130,7 +133,8 @@ impl<T> std::fmt::Debug for Pending<T> {
     }
 }
 
-/// Waits until one of the operations has ended and answers its place; `None` when there are none. Collect it with `pendings.swap_remove(place).wait()`. Blocks.
+/// Waits until one of the operations has ended and answers its place; `None` when there are none. Collect it with
+/// `pendings.swap_remove(place).wait()`. Blocks.
 ///
 /// With operations of several sessions each session is looked at in turn, which delays by up to a millisecond.
 pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {

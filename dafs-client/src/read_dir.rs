@@ -14,7 +14,8 @@ const BATCH_SIZE: usize = 64 * 1024;
 
 /// The entries of a directory, in the server's order, without `.` and `..`. Entries that are there throughout are answered exactly once.
 ///
-/// `next` blocks while it fetches, several entries with one request. After an error it answers `None`; to go on, call [`Dir::read_dir_from`] with [`ReadDir::cookie`].
+/// `next` blocks while it fetches, several entries with one request. After an error it answers `None`; to go on, call
+/// [`Dir::read_dir_from`] with [`ReadDir::cookie`].
 #[derive(Debug)]
 pub struct ReadDir {
     dir: Dir,

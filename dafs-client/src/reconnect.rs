@@ -1,4 +1,5 @@
-//! After the connection broke: connect again, take the session up, and send again what was not answered; or, when the server forgot the session, build it anew.
+//! After the connection broke: connect again, take the session up, and send again what was not answered; or, when the
+//! server forgot the session, build it anew.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

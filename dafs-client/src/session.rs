@@ -24,8 +24,9 @@ use crate::pending::{Call, Finish, Pending};
 
 /// A session with a server. Cheap to clone: clones are the same session, which ends when the last clone, export and file of it is dropped.
 ///
-/// All methods may be called from any thread. A session survives its connection: when that breaks, the next call connects again and nothing is lost or done twice; see
-/// [`Error::InDoubt`], [`Error::Stale`] and [`Error::WritesLost`] for what a restart of the server leaves open.
+/// All methods may be called from any thread. A session survives its connection: when that breaks, the next call
+/// connects again and nothing is lost or done twice; see [`Error::InDoubt`], [`Error::Stale`] and
+/// [`Error::WritesLost`] for what a restart of the server leaves open.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) owner: Arc<Owner>,
@@ -57,10 +58,12 @@ pub struct Agreed {
 }
 
 impl Session {
-    /// Connects to the server that a URL names, such as `dafs://host/export/path`, `dafs+tcp://host:port` or `dafs+shm:///socket`; export and path are not looked at.
+    /// Connects to the server that a URL names, such as `dafs://host/export/path`, `dafs+tcp://host:port` or
+    /// `dafs+shm:///socket`; export and path are not looked at.
     ///
-    /// `dafs://` takes shared memory when the server is on this host and its socket answers (`$DAFS_SHM_SOCKET`, or for the default port `/run/dafs/dafs.sock` or
-    /// `$XDG_RUNTIME_DIR/dafs.sock`), else TCP; [`Session::provider`] tells. Blocks for `config.connect_timeout` per address at most.
+    /// `dafs://` takes shared memory when the server is on this host and its socket answers (`$DAFS_SHM_SOCKET`, or
+    /// for the default port `/run/dafs/dafs.sock` or `$XDG_RUNTIME_DIR/dafs.sock`), else TCP; [`Session::provider`]
+    /// tells. Blocks for `config.connect_timeout` per address at most.
     pub fn connect(url: impl AsRef<OsStr>, config: &Config) -> Result<Self> {
         Self::connect_url(&Url::parse(url.as_ref())?, config)
     }
@@ -83,8 +86,8 @@ impl Session {
         Err(failed.unwrap_or_else(|| Error::Invalid(format!("{url} names no address"))))
     }
 
-    /// Connects over a given provider, with a given clock: for simulation, and for sessions that share registered memory. No thread of the library is started
-    /// unless `config.background` is [`Background::Progress`].
+    /// Connects over a given provider, with a given clock: for simulation, and for sessions that share registered
+    /// memory. No thread of the library is started unless `config.background` is [`Background::Progress`].
     pub fn connect_with(
         domain: Arc<dyn Domain>,
         address: Address,
@@ -304,7 +307,8 @@ impl Session {
         Ok(Call { op: Op::named(Opcode::Mount, None, named), finish })
     }
 
-    /// Ends the session at once: operations in flight end with [`Error::Closed`], and so does every later call. Dropping the last handle does the same. Does not block.
+    /// Ends the session at once: operations in flight end with [`Error::Closed`], and so does every later call.
+    /// Dropping the last handle does the same. Does not block.
     pub fn close(&self) {
         let shared = &self.owner.shared;
         shared.stop();

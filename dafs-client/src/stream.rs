@@ -20,7 +20,8 @@ impl Read for &File {
     }
 }
 
-/// Writes at the position, or at the end where the file was opened for appending. `flush` does nothing: data is not held back; see [`File::commit`] for durability.
+/// Writes at the position, or at the end where the file was opened for appending. `flush` does nothing: data is not
+/// held back; see [`File::commit`] for durability.
 impl Write for &File {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let mut position = self.position();

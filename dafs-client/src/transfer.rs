@@ -149,7 +149,8 @@ impl Shared {
     }
 }
 
-/// Starts a transfer. Does not block. When it cannot be started, `refused` makes the caller's result of the error and what the operation would have kept.
+/// Starts a transfer. Does not block. When it cannot be started, `refused` makes the caller's result of the error and
+/// what the operation would have kept.
 pub(crate) fn submit_transfer<T>(
     owner: &Arc<Owner>,
     node: Arc<Node>,

@@ -1,4 +1,5 @@
-//! A server that lies: the session ends with an error that says what was wrong, and nothing panics or is written outside the caller's memory.
+//! A server that lies: the session ends with an error that says what was wrong, and nothing panics or is written
+//! outside the caller's memory.
 
 #![allow(
     clippy::cast_possible_truncation,

@@ -48,14 +48,15 @@ pub struct Settings {
     pub export_tables: Vec<ExportTable>,
     /// Listen here: tcp://HOST[:PORT] (0 takes any free port) or shm:///SOCKET/PATH; may be repeated
     ///
-    /// Without any: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock or $XDG_RUNTIME_DIR/dafs.sock, whichever can be written. An address that other
-    /// hosts can reach needs --key-file.
+    /// Without any: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock or $XDG_RUNTIME_DIR/dafs.sock,
+    /// whichever can be written. An address that other hosts can reach needs --key-file.
     #[arg(long, value_name = "ADDRESS")]
     #[serde(default)]
     pub listen: Vec<String>,
     /// Keys that clients may prove: lines of name:secret, as `dafs-server keygen NAME` prints them
     ///
-    /// A third field, name:secret:uid=1000,gid=1000, makes all holders of the key act as that user. Nobody but the server's user may have access to the file.
+    /// A third field, name:secret:uid=1000,gid=1000, makes all holders of the key act as that user. Nobody but the
+    /// server's user may have access to the file.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// How to wait for work: sleep at once, spin all the time, or spin while that pays [default: adaptive]

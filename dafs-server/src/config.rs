@@ -1,7 +1,7 @@
 //! What a server was told to do, checked.
 //!
-//! Flags and an optional file are raw text ([`crate::cli::Settings`]); [`Config::from_settings`] turns them into a [`Config`] in which everything is in range and
-//! fits together. Nothing after it looks at flags again.
+//! Flags and an optional file are raw text ([`crate::cli::Settings`]); [`Config::from_settings`] turns them into a
+//! [`Config`] in which everything is in range and fits together. Nothing after it looks at flags again.
 
 mod build;
 mod export;
@@ -171,7 +171,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// That of this process. Makes the directory of the default socket, `/run/dafs`, where that is missing and allowed and `makes_socket_directory`.
+    /// That of this process. Makes the directory of the default socket, `/run/dafs`, where that is missing and
+    /// allowed and `makes_socket_directory`.
     pub fn of_process(makes_socket_directory: bool) -> std::io::Result<Self> {
         let runtime_directory = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let socket = makes_socket_directory.then(|| build::default_socket(runtime_directory.as_deref()));

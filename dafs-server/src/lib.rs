@@ -1,8 +1,8 @@
 //! The dafs server: exports directories and memory to dafs clients.
 //!
 //! - [`config`], `access`: what it was told to do, who may do what.
-//! - [`server`]: connections, sessions and operations, without waiting and without a clock; `dispatch` begins requests, `ops` says what they mean,
-//!   `inflight` keeps those that wait.
+//! - [`server`]: connections, sessions and operations, without waiting and without a clock; `dispatch` begins
+//!   requests, `ops` says what they mean, `inflight` keeps those that wait.
 //! - [`backend`]: files, submitted and completed; directories confined by `openat2`, or memory.
 //! - [`event_loop`]: the one place that waits. [`run`] puts all of it together.
 #![deny(unsafe_code)]

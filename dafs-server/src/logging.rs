@@ -33,7 +33,8 @@ impl LogConfig {
         self.parse().map(drop)
     }
 
-    /// From now on, what the process logs goes to standard error in this way. Standard output is left to the lines that say where the server listens.
+    /// From now on, what the process logs goes to standard error in this way. Standard output is left to the lines
+    /// that say where the server listens.
     ///
     /// # Errors
     /// What is wrong with the filter, or that logs go somewhere already.

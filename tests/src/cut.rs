@@ -1,4 +1,5 @@
-//! Connections that break: a relay for TCP that cuts or stalls after any byte, and a way to cut the connections that this process has to a server.
+//! Connections that break: a relay for TCP that cuts or stalls after any byte, and a way to cut the connections that
+//! this process has to a server.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -171,7 +172,8 @@ fn sever(client: &TcpStream, server: &TcpStream) {
     }
 }
 
-/// Cuts every connection that this process, as a client, has to the server at `address`; answers how many. Over shared memory that is the unix socket.
+/// Cuts every connection that this process, as a client, has to the server at `address`; answers how many. Over
+/// shared memory that is the unix socket.
 pub fn cut_connections(address: &Address) -> usize {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).expect("a descriptor of this process");
     let mut count = 0;

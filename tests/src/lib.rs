@@ -3,7 +3,8 @@
 //! - [`harness`] starts a server on a provider in a temporary directory.
 //! - [`cut`] breaks connections after any byte.
 //! - [`suite`] is what the suites share: one body for every provider, reproducible bytes.
-//! - [`sim`] is a world on virtual time: server and clients over a simulated network with seeded faults, and an oracle that knows every acknowledged byte.
+//! - [`sim`] is a world on virtual time: server and clients over a simulated network with seeded faults, and an
+//!   oracle that knows every acknowledged byte.
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing harness is a failing test")]
 

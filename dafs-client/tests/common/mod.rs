@@ -1,4 +1,5 @@
-//! A small server over the simulated network, on the session core's server role: enough semantics to test what the client does, and hooks to misbehave.
+//! A small server over the simulated network, on the session core's server role: enough semantics to test what the
+//! client does, and hooks to misbehave.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part of it")]
 #![allow(
     clippy::unwrap_used,

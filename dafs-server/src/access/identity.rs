@@ -10,7 +10,8 @@ pub const NOBODY: u32 = 65_534;
 /// As whom the clients of an export act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdentityMapping {
-    /// As themselves where the server can ([`IdentityMapping::Client`]). Where it cannot, as the server, and then only the server's own user, root and holders of keys may mount.
+    /// As themselves where the server can ([`IdentityMapping::Client`]). Where it cannot, as the server, and then
+    /// only the server's own user, root and holders of keys may mount.
     #[default]
     Auto,
     /// `map=client`: as themselves. Needs a privileged server, except for memory.
@@ -88,7 +89,8 @@ mod tests {
 
     fn status(capabilities: &str) -> String {
         format!(
-            "Name:\tdafs-server\nUid:\t1\t1000\t3\t4\nGid:\t5\t100\t7\t8\nFDSize:\t64\nGroups:\t100 24 \nCapPrm:\t00\nCapEff:\t{capabilities}\n"
+            "Name:\tdafs-server\nUid:\t1\t1000\t3\t4\nGid:\t5\t100\t7\t8\n\
+             FDSize:\t64\nGroups:\t100 24 \nCapPrm:\t00\nCapEff:\t{capabilities}\n"
         )
     }
 

@@ -189,7 +189,8 @@ impl KeySource for Keyring {
     }
 }
 
-/// A line for a key file with a new secret of 32 bytes from the system's random source. `Err` says what is wrong with the name or the source.
+/// A line for a key file with a new secret of 32 bytes from the system's random source. `Err` says what is wrong with
+/// the name or the source.
 pub fn generate_key_line(name: &str) -> Result<String, String> {
     if !is_key_name(name) {
         return Err(format!(

@@ -1,7 +1,8 @@
 //! Who may connect, who may mount what, and as whom a client acts: `spec/access.md`.
 //!
-//! [`Access::admit`] decides once per session who the client is, from the best evidence there is: the kernel's word, a proven key, nothing. [`Access::mount`]
-//! decides per export whether it may in and under which [`Identity`] its operations run. Data is not encrypted.
+//! [`Access::admit`] decides once per session who the client is, from the best evidence there is: the kernel's word,
+//! a proven key, nothing. [`Access::mount`] decides per export whether it may in and under which [`Identity`] its
+//! operations run. Data is not encrypted.
 
 mod identity;
 mod keys;
@@ -38,7 +39,8 @@ pub struct AccessConfig {
     pub server: ServerIdentity,
 }
 
-/// Decides about access. Not blocking, but for [`Access::admit`] of a client over loopback TCP, which asks the kernel and the user database.
+/// Decides about access. Not blocking, but for [`Access::admit`] of a client over loopback TCP, which asks the kernel
+/// and the user database.
 #[derive(Debug)]
 pub struct Access {
     config: AccessConfig,
@@ -96,7 +98,8 @@ impl Access {
         ServerTerms { key_required: key_required(listener) }
     }
 
-    /// Who this client is. `key` is the one whose proof has been checked; `listener` is where it came in, with the port that was taken ([`Listener::address`]).
+    /// Who this client is. `key` is the one whose proof has been checked; `listener` is where it came in, with the
+    /// port that was taken ([`Listener::address`]).
     ///
     /// [`Listener::address`]: dafs_proto::transport::Listener::address
     ///
@@ -131,7 +134,8 @@ impl Access {
         })
     }
 
-    /// What this client may do in this export. [`Status::NO_EXPORT`] whenever it may not mount it: the same as for an export that does not exist.
+    /// What this client may do in this export. [`Status::NO_EXPORT`] whenever it may not mount it: the same as for an
+    /// export that does not exist.
     pub fn mount(
         &self,
         export: &ExportConfig,
@@ -169,7 +173,8 @@ impl Access {
         Ok(MountRights { read_only: export.read_only, identity })
     }
 
-    /// May change what concerns all clients of an export: the superuser and the server's own user, where more than their own word says that they are.
+    /// May change what concerns all clients of an export: the superuser and the server's own user, where more than
+    /// their own word says that they are.
     pub fn administers(&self, client: &ClientIdentity) -> bool {
         let known = matches!(client.evidence, Evidence::Kernel | Evidence::KeyFile);
         known && (client.identity.uid == 0 || client.identity.uid == self.config.server.identity.uid)

@@ -1,14 +1,15 @@
 //! Who owns the other end of a connection on this host: asked from the kernel, by the connection's two addresses.
 //!
-//! Only a socket that is established and still open tells its owner. The kernel reports user 0 for one that its process has closed, so whoever connects, says hello and
-//! closes at once would otherwise be taken for root.
+//! Only a socket that is established and still open tells its owner. The kernel reports user 0 for one that its
+//! process has closed, so whoever connects, says hello and closes at once would otherwise be taken for root.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// The user that owns the TCP socket bound to `client` and connected to `server`; `None` when there is no such open socket. Does not wait for other processes.
+/// The user that owns the TCP socket bound to `client` and connected to `server`; `None` when there is no such open
+/// socket. Does not wait for other processes.
 pub(super) fn socket_owner(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
     match ask_sock_diag(client, server) {
         Ok(Some(owner)) => Ok(Some(owner)),
@@ -82,7 +83,8 @@ fn search_table(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32
     Ok(None)
 }
 
-/// The owner, if the line is of an open socket with these two addresses: `sl local remote st queues timer retransmissions uid timeout inode …`.
+/// The owner, if the line is of an open socket with these two addresses:
+/// `sl local remote st queues timer retransmissions uid timeout inode …`.
 fn table_owner(line: &str, (client, server): &(String, String)) -> Option<u32> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let matches = fields.next()? == client && fields.next()? == server && fields.next()? == "01";

@@ -22,7 +22,8 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// The user with its groups. One that the database does not know has the group nobody and no others. Blocks while the database is asked.
+    /// The user with its groups. One that the database does not know has the group nobody and no others. Blocks while
+    /// the database is asked.
     pub(super) fn identity(&self, uid: u32) -> Identity {
         let now = Instant::now();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

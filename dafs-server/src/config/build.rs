@@ -216,7 +216,8 @@ fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), Co
         place,
         "other hosts can reach this address, and there are no keys to tell friend from stranger",
         format!(
-            "make a key with `(umask 077; dafs-server keygen NAME >> FILE)` and add --key-file FILE; or serve this host only with --listen tcp://{loopback}:{}",
+            "make a key with `(umask 077; dafs-server keygen NAME >> FILE)` and add --key-file FILE; \
+             or serve this host only with --listen tcp://{loopback}:{}",
             tcp.port()
         ),
     ))

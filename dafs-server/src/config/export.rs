@@ -81,8 +81,8 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
             _ => {
                 return Err(wrong(
                     &format!("there is no option \"{option}\""),
-                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, root=keep and direct; a directory whose name has a comma in it \
-                     is exported from a file: --config FILE with [[export]] name = … and path = …",
+                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, root=keep and direct; \
+                     a directory whose name has a comma in it is exported from a file: --config FILE with [[export]] name = … and path = …",
                 ));
             }
         }

@@ -370,8 +370,10 @@ fn key_file_that_is_missing_names_the_flag() {
 fn file_says_what_flags_say() {
     let config = Place::new(true)
         .file(
-            "listen = ['tcp://0.0.0.0:12049', 'shm:///run/x.sock']\nkey-file = 'KEYS'\npoll = 'busy'\ninline-max = '8K'\ntransfer-size-max = 1048576\n\
-             no-calibrate = true\n[[export]]\nname = 'data'\npath = 'DATA'\nro = true\nclients = ['10.0.0.0/8', 'local']\nkeys = ['alpha']\n\
+            "listen = ['tcp://0.0.0.0:12049', 'shm:///run/x.sock']\nkey-file = 'KEYS'\npoll = 'busy'\n\
+             inline-max = '8K'\ntransfer-size-max = 1048576\n\
+             no-calibrate = true\n[[export]]\nname = 'data'\npath = 'DATA'\n\
+             ro = true\nclients = ['10.0.0.0/8', 'local']\nkeys = ['alpha']\n\
              squash = '1:2'\nroot = 'keep'\ndirect = true\n[[export]]\nname = 's'\nmemory = '4G'\n",
         )
         .unwrap();

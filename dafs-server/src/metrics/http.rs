@@ -1,7 +1,7 @@
 //! HTTP/1.0, as much as a collector of metrics needs: `GET /metrics`, one answer, closed.
 //!
-//! Nothing waits. At most [`CONNECTIONS_MAX`] clients are served at once, each sends at most [`REQUEST_SIZE_MAX`] bytes and is gone after [`REQUEST_TIME_MAX`],
-//! however slowly it sends or reads.
+//! Nothing waits. At most [`CONNECTIONS_MAX`] clients are served at once, each sends at most [`REQUEST_SIZE_MAX`]
+//! bytes and is gone after [`REQUEST_TIME_MAX`], however slowly it sends or reads.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -57,8 +57,8 @@ impl MetricsServer {
         self.poll.as_raw_fd()
     }
 
-    /// Takes every client as far as it can be taken now. `metrics` is asked for each complete request. Not blocking; to be called after an event, and about
-    /// once a second so that clients that stall are dropped.
+    /// Takes every client as far as it can be taken now. `metrics` is asked for each complete request. Not blocking;
+    /// to be called after an event, and about once a second so that clients that stall are dropped.
     pub fn serve(&mut self, now: Instant, mut metrics: impl FnMut() -> String) -> io::Result<()> {
         for slot in &mut self.clients {
             if slot
@@ -168,7 +168,8 @@ fn answer(request: &[u8], metrics: &mut impl FnMut() -> String) -> Option<Vec<u8
 fn response(status: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
-        "HTTP/1.0 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        "HTTP/1.0 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )
     .into_bytes()
 }

@@ -1,4 +1,5 @@
-//! Chains: requests that depend on the one before, in order; the first error aborts the rest. Each link keeps its own slot and reply (DAFS 1.0, request chaining).
+//! Chains: requests that depend on the one before, in order; the first error aborts the rest. Each link keeps its own
+//! slot and reply (DAFS 1.0, request chaining).
 
 use crate::wire::{FileHandle, Flags, Header, Status};
 

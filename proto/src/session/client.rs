@@ -3,8 +3,10 @@ use crate::wire::{Flags, Header, Opcode, Slot, Welcome};
 
 /// The client's side of a session: slots, sequence numbers, credits.
 ///
-/// A driver calls [`ClientSession::begin`] for each request and sends the header it filled in; [`ClientSession::on_reply`] for each reply; after a reconnect that resumed
-/// the session [`ClientSession::on_resumed`], then [`ClientSession::again`] for every unanswered request in the order they were first sent.
+/// A driver calls [`ClientSession::begin`] for each request and sends the header it filled in;
+/// [`ClientSession::on_reply`] for each reply; after a reconnect that resumed the session
+/// [`ClientSession::on_resumed`], then [`ClientSession::again`] for every unanswered request in the order they were
+/// first sent.
 #[derive(Debug)]
 pub struct ClientSession {
     slots: Vec<ClientSlot>,
@@ -60,7 +62,8 @@ impl ClientSession {
         &self.credits
     }
 
-    /// Gives a request a slot and fills in its header; `None` when credits or slots are used up. `wanted` is how many requests the client would like outstanding.
+    /// Gives a request a slot and fills in its header; `None` when credits or slots are used up. `wanted` is how many
+    /// requests the client would like outstanding.
     pub fn begin(&mut self, header: &mut Header, wanted: u16) -> Option<Sent> {
         if !self.can_send() {
             return None;

@@ -1,6 +1,6 @@
-//! Flow control without credit messages, DAFS 1.0's rule: each request says how many requests the client would like outstanding, each reply the server's
-//! target, and both sides compute `limit = max(limit − 1, target)`, so a target that falls is reached one reply at a time and the server can tell exactly whether
-//! the client keeps to it.
+//! Flow control without credit messages, DAFS 1.0's rule: each request says how many requests the client would like
+//! outstanding, each reply the server's target, and both sides compute `limit = max(limit − 1, target)`, so a target
+//! that falls is reached one reply at a time and the server can tell exactly whether the client keeps to it.
 
 /// The client's side.
 #[derive(Clone, Copy, Debug)]
@@ -67,8 +67,9 @@ impl ServerCredits {
         Self { limit: granted.clamp(1, slots), slots, executing: 0, wanted: 1 }
     }
 
-    /// A request arrived. `Err` with the limit when it is one too many: because the client subtracts one at most per reply, requests being executed never
-    /// exceed the limit of the last reply sent, whatever the client has read of the replies.
+    /// A request arrived. `Err` with the limit when it is one too many: because the client subtracts one at most per
+    /// reply, requests being executed never exceed the limit of the last reply sent, whatever the client has read of
+    /// the replies.
     pub fn on_request(&mut self, wanted: u16) -> Result<(), u16> {
         if self.executing >= self.limit {
             return Err(self.limit);

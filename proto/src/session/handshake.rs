@@ -1,7 +1,8 @@
-//! The handshake: `Hello`, its answer, `Authenticate`, its answer. Each state is a type of its own, so a step out of order does not compile.
+//! The handshake: `Hello`, its answer, `Authenticate`, its answer. Each state is a type of its own, so a step out of
+//! order does not compile.
 //!
-//! Both sides prove that they know a pre-shared key by an HMAC over both nonces and the whole of the client's `Hello`, so nobody can replay a proof or change what was
-//! offered. Data is not encrypted.
+//! Both sides prove that they know a pre-shared key by an HMAC over both nonces and the whole of the client's
+//! `Hello`, so nobody can replay a proof or change what was offered. Data is not encrypted.
 
 use std::sync::Arc;
 

@@ -55,8 +55,8 @@ pub enum KeyLineProblem {
     Twice(String),
 }
 
-/// Reads the text of a key file: lines of `name:secret` or `name:secret:rules`, with empty lines and lines that begin with `#` left out. The secret is hexadecimal or
-/// base64; one that can be read as both is hexadecimal.
+/// Reads the text of a key file: lines of `name:secret` or `name:secret:rules`, with empty lines and lines that begin
+/// with `#` left out. The secret is hexadecimal or base64; one that can be read as both is hexadecimal.
 pub fn parse_key_file(text: &str) -> Result<Vec<KeyLine>, KeyLineError> {
     let mut keys: Vec<KeyLine> = Vec::new();
     let mut names = std::collections::HashSet::new();

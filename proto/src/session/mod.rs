@@ -1,8 +1,10 @@
 //! The rules of a session, for both roles, without I/O and without a clock: `spec/session.md` in code.
 //!
-//! A session is a set of *slots*. Each slot carries one request at a time, with the next sequence number; the server remembers the last request of each slot and,
-//! where executing it twice would do harm, its reply. A broken connection therefore costs nothing: the client connects again, resumes the session and
-//! sends every unanswered request again; the server executes what it never saw, answers from the cache what it did, and lets run what is running.
+//! A session is a set of *slots*. Each slot carries one request at a time, with the next sequence number; the server
+//! remembers the last request of each slot and, where executing it twice would do harm, its reply. A broken
+//! connection therefore costs nothing: the client connects again, resumes the session and sends every unanswered
+//! request again; the server executes what it never saw, answers from the cache what it did, and lets run what is
+//! running.
 //!
 //! - [`ClientHandshake`] and [`ServerHandshake`] agree on version, features, key and session: messages in, messages out.
 //! - [`ClientSession`] hands out slots within the credits and matches replies to them.

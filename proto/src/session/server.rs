@@ -30,7 +30,8 @@ pub enum Admission {
 
 /// The server's side of a session: admits requests once, caches replies, tracks chains, grants credits.
 ///
-/// Every request that was admitted as [`Admission::Execute`] ends with either [`ServerSession::on_reply`] or [`ServerSession::on_abandoned`].
+/// Every request that was admitted as [`Admission::Execute`] ends with either [`ServerSession::on_reply`] or
+/// [`ServerSession::on_abandoned`].
 #[derive(Debug)]
 pub struct ServerSession {
     // Grows to the highest slot used; never beyond slots_max.
@@ -161,8 +162,9 @@ impl ServerSession {
         self.chains.step(link)
     }
 
-    /// The reply to an admitted request is about to be sent: returns the credit target for its header. `cache` is given where the operation must not be executed
-    /// twice; `saved` where the request saves its handle for its chain.
+    /// The reply to an admitted request is about to be sent: returns the credit target for its header. `cache` is
+    /// given where the operation must not be executed twice; `saved` where the request saves its handle for its
+    /// chain.
     pub fn on_reply(
         &mut self,
         request: &Header,
@@ -194,7 +196,8 @@ impl ServerSession {
         self.credits.on_abandoned();
     }
 
-    /// The session was resumed on a new connection: grants every slot, so that all unanswered requests can come again. Returns the reports for the welcome.
+    /// The session was resumed on a new connection: grants every slot, so that all unanswered requests can come
+    /// again. Returns the reports for the welcome.
     pub fn on_resumed(&mut self) -> Vec<SlotReport> {
         let executing = self.credits.executing();
         self.credits = ServerCredits::new(self.slots_max, self.slots_max);

@@ -1,7 +1,8 @@
 //! Memory that a peer, the kernel or hardware may change while we look at it.
 //!
-//! No Rust reference to such memory is ever made. A [`Span`] is a checked pointer and length, read and written by copying; a [`MemoryRef`] owns a part
-//! of some [`Memory`]; a [`Region`] is memory that the peers may reach. The idea of the checked span is vm-memory's `VolatileSlice`.
+//! No Rust reference to such memory is ever made. A [`Span`] is a checked pointer and length, read and written by
+//! copying; a [`MemoryRef`] owns a part of some [`Memory`]; a [`Region`] is memory that the peers may reach. The idea
+//! of the checked span is vm-memory's `VolatileSlice`.
 #![allow(unsafe_code, reason = "raw copies between spans; the one place where span memory is touched")]
 
 use std::fmt;
@@ -30,8 +31,9 @@ impl<'a> Span<'a> {
     pub const EMPTY: Self = Self { pointer: std::ptr::dangling_mut(), len: 0, life: PhantomData };
 
     /// # Safety
-    /// `pointer..pointer + len` must stay mapped, readable and writable for `'a`, and no Rust reference to it may be used during `'a` while this span or its
-    /// copies are. For memory that may fault ([`Memory::may_fault`]) it must only be passed to the kernel.
+    /// `pointer..pointer + len` must stay mapped, readable and writable for `'a`, and no Rust reference to it may be
+    /// used during `'a` while this span or its copies are. For memory that may fault ([`Memory::may_fault`]) it must
+    /// only be passed to the kernel.
     pub unsafe fn from_raw(pointer: *mut u8, len: usize) -> Self {
         Self { pointer, len, life: PhantomData }
     }
@@ -186,8 +188,8 @@ unsafe impl Sync for BorrowedMemory {}
 
 impl BorrowedMemory {
     /// # Safety
-    /// The memory must stay valid, for reads and (where a peer or provider may write it) for writes, and must not be used through Rust references, until
-    /// this value has been dropped.
+    /// The memory must stay valid, for reads and (where a peer or provider may write it) for writes, and must not be
+    /// used through Rust references, until this value has been dropped.
     pub unsafe fn new(pointer: *mut u8, len: usize) -> Self {
         Self { pointer, len }
     }

@@ -18,12 +18,14 @@
 //! # Rules that every provider keeps (`spec/transport.md`)
 //! - **Order.** Messages of one connection arrive in the order of [`Endpoint::send`]. An RDMA write posted before a message is visible in
 //!   the peer's memory before that message is received. RDMA reads complete in any order with respect to messages.
-//! - **Bounds.** Every queue has a depth from [`Capabilities`]. Being full is a normal answer ([`PostError::Full`]): nothing was posted, the
-//!   caller keeps the work and tries again after the next completion, receipt or writable event.
+//! - **Bounds.** Every queue has a depth from [`Capabilities`]. Being full is a normal answer ([`PostError::Full`]):
+//!   nothing was posted, the caller keeps the work and tries again after the next completion, receipt or writable
+//!   event.
 //! - **Ownership.** Memory handed to `rdma_*` belongs to the provider until its [`Completion`] is polled, or the endpoint is dropped.
 //!   A [`SendSlot`] is the provider's memory; it is given back by [`Endpoint::send`] or [`Endpoint::cancel_send`].
-//! - **Registration.** A peer reaches memory only through a live [`Region`] of the domain that the endpoint belongs to, inside its bounds and with its
-//!   rights. One region serves all connections of its domain. When a region is dropped, no peer access to that memory happens any more.
+//! - **Registration.** A peer reaches memory only through a live [`Region`] of the domain that the endpoint belongs
+//!   to, inside its bounds and with its rights. One region serves all connections of its domain. When a region is
+//!   dropped, no peer access to that memory happens any more.
 //! - **Peer faults** end the connection with [`TransportError::Peer`], which says what was wrong; the process and other connections go on.
 //! - **No blocking** anywhere but in [`Domain::connect`] and [`Endpoint::wait`].
 
@@ -166,8 +168,8 @@ pub struct Capabilities {
     pub segments_max: u16,
     /// Largest single RDMA operation, bytes.
     pub rdma_size_max: u32,
-    /// [`Endpoint::remote_memory`] answers for memory that was allocated by the peer's domain: the server may let the kernel read and write files
-    /// straight in the client's memory.
+    /// [`Endpoint::remote_memory`] answers for memory that was allocated by the peer's domain: the server may let the
+    /// kernel read and write files straight in the client's memory.
     pub remote_mapped: bool,
     /// Ordinary memory of the client can be registered for a single operation at a cost that does not depend on its size.
     pub registers_ordinary_memory: bool,
@@ -180,10 +182,12 @@ pub trait Domain: Send + Sync {
     /// The provider.
     fn provider(&self) -> Provider;
 
-    /// Allocates zeroed memory of at least `len` bytes of the kind this provider reaches best, page aligned. Not yet registered. Not blocking.
+    /// Allocates zeroed memory of at least `len` bytes of the kind this provider reaches best, page aligned. Not yet
+    /// registered. Not blocking.
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError>;
 
-    /// Registers memory for access by the peers of this domain. The memory is kept alive by the region. Dropping the [`Region`] ends all access.
+    /// Registers memory for access by the peers of this domain. The memory is kept alive by the region. Dropping the
+    /// [`Region`] ends all access.
     ///
     /// Not blocking. Fails where the provider cannot reach such memory ([`RegionError::Unsupported`]) or a limit was hit.
     fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError>;
@@ -205,14 +209,16 @@ pub trait Listener: Send {
     /// Where it listens, with the port that was taken.
     fn address(&self) -> &Address;
 
-    /// The next connection whose handshake is complete, or `None` when there is none now. A peer that misbehaves or stalls in its handshake costs only itself: it
-    /// is dropped, logged and never returned. Not blocking; call it again until it answers `None`.
+    /// The next connection whose handshake is complete, or `None` when there is none now. A peer that misbehaves or
+    /// stalls in its handshake costs only itself: it is dropped, logged and never returned. Not blocking; call it
+    /// again until it answers `None`.
     fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError>;
 
     /// Drops handshakes that have lasted longer than the provider's limit. Called from the loop about once a second.
     fn expire_handshakes(&mut self);
 
-    /// What the event loop watches; call [`Listener::accept`] after any event. Handshakes in progress are the listener's own to watch (nested epoll).
+    /// What the event loop watches; call [`Listener::accept`] after any event. Handshakes in progress are the
+    /// listener's own to watch (nested epoll).
     fn event_fds(&self) -> EventFds;
 }
 
@@ -266,7 +272,8 @@ pub enum Received {
     },
 }
 
-/// Room for one outgoing message, reserved in the provider's memory. Give it back with [`Endpoint::send`] or [`Endpoint::cancel_send`], in any order.
+/// Room for one outgoing message, reserved in the provider's memory. Give it back with [`Endpoint::send`] or
+/// [`Endpoint::cancel_send`], in any order.
 #[derive(Debug)]
 #[must_use = "a reserved slot must be sent or cancelled"]
 pub struct SendSlot {
@@ -287,8 +294,8 @@ pub enum Posted {
 
 /// One connection.
 ///
-/// After [`Endpoint::recv`], [`Endpoint::flush`] or [`Endpoint::wait`] answered an error the connection is closed: posted operations still complete (as failed),
-/// everything else answers [`PostError::Closed`].
+/// After [`Endpoint::recv`], [`Endpoint::flush`] or [`Endpoint::wait`] answered an error the connection is closed:
+/// posted operations still complete (as failed), everything else answers [`PostError::Closed`].
 pub trait Endpoint: Send {
     /// What this connection can do.
     fn capabilities(&self) -> &Capabilities;
@@ -299,8 +306,8 @@ pub trait Endpoint: Send {
     /// The payload room of a reserved slot, of [`SendSlot::payload_capacity`] bytes, to be filled in place.
     fn slot_payload(&self, slot: &SendSlot) -> Span<'_>;
 
-    /// Queues the message: `head` (1 to [`HEAD_SIZE_MAX`] bytes, copied) and the first `payload_len` bytes of the slot. It leaves with the next
-    /// [`Endpoint::flush`] at the latest.
+    /// Queues the message: `head` (1 to [`HEAD_SIZE_MAX`] bytes, copied) and the first `payload_len` bytes of the
+    /// slot. It leaves with the next [`Endpoint::flush`] at the latest.
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError>;
 
     /// Gives a slot back unsent.
@@ -313,7 +320,8 @@ pub trait Endpoint: Send {
         self.send(slot, head, payload.len())
     }
 
-    /// The next message or immediate, in order; moves the connection's incoming data along. Implies [`Endpoint::recv_done`] for the one before.
+    /// The next message or immediate, in order; moves the connection's incoming data along. Implies
+    /// [`Endpoint::recv_done`] for the one before.
     ///
     /// Incoming RDMA is placed and served from here as well. Not blocking.
     fn recv(&mut self) -> Result<Option<Received>, TransportError>;
@@ -324,8 +332,9 @@ pub trait Endpoint: Send {
     /// The current message's payload is no longer needed: its receive is posted again.
     fn recv_done(&mut self);
 
-    /// Writes local memory, gathered in order, into the peer's registered memory. The segments' total must equal `remote.len`. With `immediate`, the
-    /// peer receives [`Received::Immediate`] after the data. Memory for which [`Memory::may_fault`] holds is accepted.
+    /// Writes local memory, gathered in order, into the peer's registered memory. The segments' total must equal
+    /// `remote.len`. With `immediate`, the peer receives [`Received::Immediate`] after the data. Memory for which
+    /// [`Memory::may_fault`] holds is accepted.
     fn rdma_write(
         &mut self,
         token: OpToken,
@@ -342,8 +351,9 @@ pub trait Endpoint: Send {
         remote: RemoteRange,
     ) -> Result<Posted, PostError>;
 
-    /// The peer's registered memory as memory of this process, where the provider maps it (`remote_mapped`); checked for bounds and `access`. The peer sees changes
-    /// at once and may change it at any time. `Ok(None)`: this memory is reached by RDMA only. An error is the peer's fault: a key it never registered.
+    /// The peer's registered memory as memory of this process, where the provider maps it (`remote_mapped`); checked
+    /// for bounds and `access`. The peer sees changes at once and may change it at any time. `Ok(None)`: this memory
+    /// is reached by RDMA only. An error is the peer's fault: a key it never registered.
     fn remote_memory(
         &mut self,
         remote: &RemoteRange,
@@ -353,21 +363,24 @@ pub trait Endpoint: Send {
     /// The next finished RDMA operation. Call until `None`.
     fn poll_completion(&mut self) -> Option<Completion>;
 
-    /// Sends what was queued; wakes the peer if it sleeps. Not blocking: what the transport cannot take now leaves on later calls of `flush` or `recv`.
+    /// Sends what was queued; wakes the peer if it sleeps. Not blocking: what the transport cannot take now leaves on
+    /// later calls of `flush` or `recv`.
     fn flush(&mut self) -> Result<(), TransportError>;
 
     /// Queued output that has not left: the loop calls [`Endpoint::flush`] again when the endpoint is writable.
     fn wants_flush(&self) -> bool;
 
-    /// An event for one of its descriptors was taken from the loop's poll. Call it for each, before the next [`Endpoint::recv`]: providers that hear of
-    /// every event can do without a system call that asks the descriptor once more.
+    /// An event for one of its descriptors was taken from the loop's poll. Call it for each, before the next
+    /// [`Endpoint::recv`]: providers that hear of every event can do without a system call that asks the descriptor
+    /// once more.
     fn on_event(&mut self) {}
 
-    /// Prepares to sleep: from now on the peer wakes this side through its event descriptors. `false` when something is already here; then drain first.
-    /// The next [`Endpoint::recv`] disarms.
+    /// Prepares to sleep: from now on the peer wakes this side through its event descriptors. `false` when something
+    /// is already here; then drain first. The next [`Endpoint::recv`] disarms.
     fn arm(&mut self) -> bool;
 
-    /// Waits, as the [`WaitPolicy`] says, until something may have arrived, output can leave, or the timeout passed; flushes first. The caller's thread blocks.
+    /// Waits, as the [`WaitPolicy`] says, until something may have arrived, output can leave, or the timeout passed;
+    /// flushes first. The caller's thread blocks.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError>;
 
     /// Spinning on [`Endpoint::recv`] is cheap and likely to pay now: the peer runs on another CPU and polling makes no system call.

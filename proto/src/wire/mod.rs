@@ -1,8 +1,9 @@
 //! The bytes of the protocol: `spec/wire.md` in code.
 //!
-//! A message is a *head* (the [`Header`] and an operation's fixed-layout body, at most [`HEAD_SIZE_MAX`] bytes) and a *payload*: file data, names, or
-//! MessagePack for what is rare and grows (negotiation, attributes, statistics). Everything is little-endian; reserved bytes are zero and checked.
-//! All decoding goes through [`Reader`], all encoding through [`Writer`]: no over-reads, no allocation before a length has been checked.
+//! A message is a *head* (the [`Header`] and an operation's fixed-layout body, at most [`HEAD_SIZE_MAX`] bytes) and a
+//! *payload*: file data, names, or MessagePack for what is rare and grows (negotiation, attributes, statistics).
+//! Everything is little-endian; reserved bytes are zero and checked. All decoding goes through [`Reader`], all
+//! encoding through [`Writer`]: no over-reads, no allocation before a length has been checked.
 
 mod attr;
 mod codec;

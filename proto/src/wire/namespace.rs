@@ -56,8 +56,9 @@ impl OpenRequest {
     }
 }
 
-/// Body of a request about one name, 8 bytes: lookup, getattr, mkdir, readlink, extended attributes. The payload is the path below the header's handle (for
-/// extended attributes: the path with a 16-bit length, the attribute's name with a 16-bit length, the value).
+/// Body of a request about one name, 8 bytes: lookup, getattr, mkdir, readlink, extended attributes. The payload is
+/// the path below the header's handle (for extended attributes: the path with a 16-bit length, the attribute's name
+/// with a 16-bit length, the value).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameRequest {
     /// A symbolic link at the end of the path is followed.
@@ -111,8 +112,9 @@ impl RemoveRequest {
     }
 }
 
-/// Payload of rename and link (old path, new path) and symlink (target, new path): each with a 16-bit length. The body of rename and link is the handle that the
-/// second path starts from (u64) and, for rename, whether an existing name may be replaced (u32) and 4 reserved bytes.
+/// Payload of rename and link (old path, new path) and symlink (target, new path): each with a 16-bit length. The
+/// body of rename and link is the handle that the second path starts from (u64) and, for rename, whether an existing
+/// name may be replaced (u32) and 4 reserved bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TwoNames<'a> {
     /// The first path, or the target of a symbolic link.
@@ -154,7 +156,8 @@ pub enum XattrSetMode {
     Replace,
 }
 
-/// Body of a readdir, 48 bytes: the cookie to resume after (0 from the beginning), then as in a read. Inline, `len` bounds the payload of the reply; direct, the ranges.
+/// Body of a readdir, 48 bytes: the cookie to resume after (0 from the beginning), then as in a read. Inline, `len`
+/// bounds the payload of the reply; direct, the ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReaddirRequest {
     /// Resume after the entry with this cookie.

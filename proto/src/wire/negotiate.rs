@@ -77,7 +77,8 @@ pub struct HelloReply {
     pub server_name: String,
 }
 
-/// Payload of `Authenticate`: `HMAC-SHA-256(key, "dafs client" ‖ client nonce ‖ server nonce ‖ hello payload)`; empty where no key is demanded or offered.
+/// Payload of `Authenticate`: `HMAC-SHA-256(key, "dafs client" ‖ client nonce ‖ server nonce ‖ hello payload)`; empty
+/// where no key is demanded or offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Authenticate {
     /// The client's proof.

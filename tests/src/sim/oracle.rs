@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 /// Blocks of one file. Each write fills a block with a number of its own, so that what is read tells which write it is from.
 ///
-/// While the server has not died, a block is exactly what was last acknowledged. When it has, it may also be an older value: any since the last commit that covered it.
+/// While the server has not died, a block is exactly what was last acknowledged. When it has, it may also be an older
+/// value: any since the last commit that covered it.
 #[derive(Debug, Default)]
 pub struct BlockOracle {
     blocks: BTreeMap<usize, Block>,
@@ -22,7 +23,8 @@ struct Block {
 }
 
 impl BlockOracle {
-    /// A write of a client was acknowledged. `durable` when it is stable already; `crashed` when the server died between its submission and now.
+    /// A write of a client was acknowledged. `durable` when it is stable already; `crashed` when the server died
+    /// between its submission and now.
     pub fn on_write(&mut self, client: usize, block: usize, value: u64, durable: bool, crashed: bool) {
         let block = self.blocks.entry(block).or_default();
         if durable {

@@ -22,8 +22,8 @@ use super::sys;
 /// Settings of a [`TcpDomain`].
 #[derive(Clone, Copy, Debug)]
 pub struct TcpSettings {
-    /// Send and receive buffer of sockets whose peer is on this host, bytes each. Between hosts the kernel's own tuning is left alone: the size
-    /// needed depends on the path, and a fixed one switches that tuning off.
+    /// Send and receive buffer of sockets whose peer is on this host, bytes each. Between hosts the kernel's own
+    /// tuning is left alone: the size needed depends on the path, and a fixed one switches that tuning off.
     pub loopback_buffer_size: usize,
     /// A peer that has not sent its hello by then is dropped.
     pub handshake_timeout: Duration,

@@ -214,8 +214,8 @@ impl Frame {
     }
 }
 
-/// Reads the first frame of `bytes`: the frame and the bytes of it (header and body) that are there, `None` when even the header is not. For tools and fuzzing:
-/// the endpoint decodes from its staging buffer.
+/// Reads the first frame of `bytes`: the frame and the bytes of it (header and body) that are there, `None` when even
+/// the header is not. For tools and fuzzing: the endpoint decodes from its staging buffer.
 pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, &[u8])>, PeerFault> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_SIZE>() else { return Ok(None) };
     let frame = Frame::decode(header)?;

@@ -405,7 +405,8 @@ impl Input {
         Ok(())
     }
 
-    /// How much may go to staging beside `direct` bytes that go to their place: little while large data is expected, since data in staging costs a copy.
+    /// How much may go to staging beside `direct` bytes that go to their place: little while large data is expected,
+    /// since data in staging costs a copy.
     fn staging_limit(&self, direct: usize) -> usize {
         if direct > 0 || self.messages_since_bulk < BULK_FORGET {
             let available = self.end - self.start;

@@ -1,8 +1,8 @@
 //! Software RDMA over one TCP stream.
 //!
 //! # Primer
-//! After a handshake of fixed size both ways ([`frame::Hello`]) the stream carries frames in each direction: a header of 32 bytes and the bytes it announces
-//! ([`frame::Frame`]; layouts in `spec/transport-tcp.md`).
+//! After a handshake of fixed size both ways ([`frame::Hello`]) the stream carries frames in each direction: a header
+//! of 32 bytes and the bytes it announces ([`frame::Frame`]; layouts in `spec/transport-tcp.md`).
 //!
 //! ```text
 //! SEND           a message: head and payload, read in place from the staging buffer it arrived in
@@ -12,9 +12,11 @@
 //! FAULT          why the sender closes the connection
 //! ```
 //!
-//! **Out** (`output.rs`): messages are built in place in buffers of the pool, RDMA data stays where it is; one `sendmsg` gathers as much of the queue as fits.
-//! **In** (`input.rs`): one `recvmsg` takes many small frames into staging. Once the header of a large data frame is known, the rest of its body is received straight
-//! into its memory, together with the headers that follow. `TCP_INQ` tells whether the socket is empty, which saves the call that would answer EAGAIN.
+//! **Out** (`output.rs`): messages are built in place in buffers of the pool, RDMA data stays where it is; one
+//! `sendmsg` gathers as much of the queue as fits. **In** (`input.rs`): one `recvmsg` takes many small frames into
+//! staging. Once the header of a large data frame is known, the rest of its body is received straight into its
+//! memory, together with the headers that follow. `TCP_INQ` tells whether the socket is empty, which saves the call
+//! that would answer EAGAIN.
 //!
 //! Idle connections hold no buffers: staging goes back to the pool in [`Endpoint::arm`](super::Endpoint::arm).
 

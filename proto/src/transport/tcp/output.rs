@@ -232,7 +232,8 @@ impl Output {
         Ok(())
     }
 
-    /// Sends as much as the kernel takes. A peer that has stopped receiving is no error here: what it still had to say comes first, from the receiving side.
+    /// Sends as much as the kernel takes. A peer that has stopped receiving is no error here: what it still had to
+    /// say comes first, from the receiving side.
     pub(super) fn flush(&mut self, link: &mut Link) -> Result<(), TransportError> {
         let mut reach = Reach::Everything;
         let mut flushed = 0;
@@ -374,7 +375,8 @@ impl Output {
         Ok((sys::send(link.socket.as_fd(), &gather, false), gather.total(), may_fault))
     }
 
-    /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was truncated, and the frame must have its length.
+    /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was
+    /// truncated, and the frame must have its length.
     #[cold]
     fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<usize> {
         let mut skip = self.front_sent;

@@ -88,7 +88,8 @@ pub(super) fn send(fd: BorrowedFd<'_>, gather: &Gather<'_>, more: bool) -> io::R
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = gather.0.list.as_ptr().cast_mut();
     message.msg_iovlen = gather.0.list.len() as _;
-    // SAFETY: the list describes memory that is readable for `'m`, which outlives the call; the kernel reports EFAULT for pages that are gone.
+    // SAFETY: the list describes memory that is readable for `'m`, which outlives the call; the kernel reports EFAULT
+    // for pages that are gone.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -112,7 +113,8 @@ pub(super) fn receive(fd: BorrowedFd<'_>, scatter: &Vectors<'_>) -> io::Result<R
     message.msg_iovlen = scatter.list.len() as _;
     message.msg_control = (&raw mut control.0).cast();
     message.msg_controllen = size_of::<Control>() as _;
-    // SAFETY: the list describes memory that is writable for its lifetime, which outlives the call, and the control buffer is of the stated size.
+    // SAFETY: the list describes memory that is writable for its lifetime, which outlives the call, and the control
+    // buffer is of the stated size.
     let received = unsafe {
         libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
     };
@@ -173,7 +175,8 @@ pub(super) struct Ready {
     pub(super) writable: bool,
 }
 
-/// Blocks until `fd` is readable, or writable where that is wanted, or the timeout (rounded up to milliseconds) has passed. A signal ends the wait.
+/// Blocks until `fd` is readable, or writable where that is wanted, or the timeout (rounded up to milliseconds) has
+/// passed. A signal ends the wait.
 pub(super) fn poll(fd: BorrowedFd<'_>, want_writable: bool, timeout: Option<Duration>) -> io::Result<Ready> {
     let events = libc::POLLIN | if want_writable { libc::POLLOUT } else { 0 };
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };

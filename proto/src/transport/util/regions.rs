@@ -13,10 +13,12 @@ const KEYS_DRAWN_AT_ONCE: usize = 32;
 
 /// Registered memory of one domain: key → memory and rights, bounded in number.
 ///
-/// Keys are 64 random bits from the system, never one that is live: a peer cannot guess one, and the chance that a key is ever drawn twice is that of guessing.
+/// Keys are 64 random bits from the system, never one that is live: a peer cannot guess one, and the chance that a
+/// key is ever drawn twice is that of guessing.
 ///
-/// Accesses share the table ([`RegionTable::access`]); [`RegionTable::deregister`] waits until the accesses in progress have ended. So an access must be short: a copy or one
-/// system call that does not block, never a wait. A thread must not register or drop a [`Region`] while it holds a [`RegionAccess`].
+/// Accesses share the table ([`RegionTable::access`]); [`RegionTable::deregister`] waits until the accesses in
+/// progress have ended. So an access must be short: a copy or one system call that does not block, never a wait. A
+/// thread must not register or drop a [`Region`] while it holds a [`RegionAccess`].
 pub struct RegionTable {
     regions: RwLock<Regions>,
     keys: Mutex<Vec<u64>>,
@@ -109,7 +111,8 @@ impl RegionAccess<'_> {
         })
     }
 
-    /// As [`RegionAccess::resolve`], answered with an owner of the bytes. For providers that place data later: they must ask again before every access.
+    /// As [`RegionAccess::resolve`], answered with an owner of the bytes. For providers that place data later: they
+    /// must ask again before every access.
     pub fn resolve_ref(&self, range: &RemoteRange, access: Access) -> Result<MemoryRef, RegionFault> {
         let (memory, offset, len) = self.memory(range, access)?;
         memory.slice(offset, len).ok_or(RegionFault::UnknownKey(range.key))
@@ -149,7 +152,8 @@ fn refill(keys: &mut Vec<u64>) -> Result<(), RegionError> {
     Ok(())
 }
 
-/// Keys are random already: hashing them again would only cost. What peers look up cannot make buckets longer, since only this side inserts.
+/// Keys are random already: hashing them again would only cost. What peers look up cannot make buckets longer, since
+/// only this side inserts.
 #[derive(Default)]
 struct KeyHasher(u64);
 
