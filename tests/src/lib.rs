@@ -2,6 +2,8 @@
 //!
 //! - [`harness`] starts a server on a provider in a temporary directory.
 //! - [`cut`] breaks connections after any byte.
+//! - [`program`] runs the server as a process of its own.
+//! - [`raw`] is a client that may break the rules of the protocol.
 //! - [`suite`] is what the suites share: one body for every provider, reproducible bytes.
 //! - [`sim`] is a world on virtual time: server and clients over a simulated network with seeded faults, and an
 //!   oracle that knows every acknowledged byte.
@@ -10,5 +12,7 @@
 
 pub mod cut;
 pub mod harness;
+pub mod program;
+pub mod raw;
 pub mod sim;
 pub mod suite;

@@ -1,0 +1,121 @@
+//! The real `dafs-server` as a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use dafs_client::{Config, Session};
+use dafs_proto::transport::Address;
+
+use crate::harness::On;
+
+/// A running server program with the exports `data` (a directory) and `mem` (memory). Killed when dropped.
+pub struct Program {
+    child: Child,
+    address: Address,
+    url: String,
+    directory: tempfile::TempDir,
+}
+
+impl Program {
+    /// Starts it with these flags besides the exports and the listener.
+    pub fn start(on: On, flags: &[&str]) -> Self {
+        Self::start_limited(on, flags, None)
+    }
+
+    /// As [`Program::start`], with at most so many open files.
+    pub fn start_limited(on: On, flags: &[&str], open_files_max: Option<u32>) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data).expect("the export's directory");
+        let listen = match on {
+            On::Tcp => "tcp://127.0.0.1:0".to_owned(),
+            On::Shm => format!("shm://{}", directory.path().join("socket").display()),
+        };
+        let program = program();
+        let mut command = match open_files_max {
+            None => Command::new(program),
+            Some(max) => {
+                let mut shell = Command::new("/bin/sh");
+                shell.args(["-c", &format!("ulimit -n {max} && exec \"$0\" \"$@\"")]).arg(program);
+                shell
+            }
+        };
+        let data = format!("data={}", data.display());
+        command.args(["--export", &data, "--export", "mem=mem:1G", "--listen", &listen]).args(flags);
+        let mut child = command
+            .env("DAFS_LOG", "warn")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server program starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("its output is a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("the server says where it listens");
+        let url = line.trim().strip_prefix("listening ").expect("a line for the listener").to_owned();
+        let address = match on {
+            On::Tcp => Address::Tcp(url.trim_start_matches("dafs+tcp://").parse().expect("an address")),
+            On::Shm => Address::Shm(PathBuf::from(url.trim_start_matches("dafs+shm://"))),
+        };
+        Self { child, address, url, directory }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The directory behind the export `data`.
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// A directory for the test's own files.
+    pub fn scratch(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A new session with these settings.
+    pub fn session_with(&self, config: &Config) -> Session {
+        Session::connect(&self.url, config).expect("the session opens")
+    }
+
+    /// A new session.
+    pub fn session(&self) -> Session {
+        self.session_with(&Config::default())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The server program beside this test's executable; built when it is not there. (`cargo test` of the whole workspace builds it anew.)
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let test = std::env::current_exe().expect("the test's own path");
+        let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+        let program = profile.join("dafs-server");
+        if !program.exists() {
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--package", "dafs-server", "--bin", "dafs-server"]);
+            build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+            build.arg("--target-dir").arg(profile.parent().expect("target"));
+            if profile.ends_with("release") {
+                build.arg("--release");
+            }
+            assert!(build.status().expect("cargo runs").success(), "dafs-server was not built");
+        }
+        program
+    })
+}

@@ -1,0 +1,302 @@
+//! Who may in and as whom: `spec/access.md`, through real connections.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dafs_client::{Config, Error, Identity, Key, OpenOptions, Session, Status};
+use dafs_proto::transport::Address;
+use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
+use dafs_server::config::Config as ServerConfig;
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::EXPORTS;
+use dafs_tests::suite::assert_status;
+
+on_each_provider! {
+    export_with_keys_is_there_for_their_holders_only,
+    export_with_clients_is_there_for_those_addresses_only,
+    squashed_clients_act_as_the_user_named,
+    client_in_another_process_acts_as_its_own_user,
+    fenced_client_is_refused_and_others_go_on,
+    fence_waits_for_what_the_client_has_in_flight,
+}
+
+mod every_host {
+    mod tcp {
+        #[test]
+        fn listener_beyond_loopback_demands_a_key_and_proves_it() {
+            super::super::keys_on_every_host();
+        }
+
+        #[test]
+        fn holder_of_a_key_acts_as_its_entry_or_its_claim_says() {
+            super::super::identity_by_key();
+        }
+    }
+}
+
+fn key(name: &str, seed: u8) -> Key {
+    Key { name: name.to_owned(), secret: Arc::from([seed; 32]) }
+}
+
+fn with_keys(config: &mut ServerConfig) {
+    config.access.keys.insert(KeyEntry { key: key("team", 1), forced: None });
+    let forced = Some(ForcedIdentity { uid: 1234, gid: 4321 });
+    config.access.keys.insert(KeyEntry { key: key("person", 2), forced });
+}
+
+/// A server that other hosts could reach, and how this one reaches it.
+fn on_every_host() -> (Harness, String) {
+    let harness = Harness::start_with(On::Tcp, |config| {
+        with_keys(config);
+        config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
+    });
+    let Address::Tcp(address) = harness.address() else { panic!("a TCP address") };
+    let url = format!("dafs+tcp://127.0.0.1:{}", address.port());
+    (harness, url)
+}
+
+fn connect(url: &str, key: Option<Key>) -> dafs_client::Result<Session> {
+    Session::connect(url, &Config { key, ..Config::default() })
+}
+
+// [ACC-1] [SESS-2] [SESS-3]
+fn keys_on_every_host() {
+    let (_harness, url) = on_every_host();
+    let missing = connect(&url, None).unwrap_err();
+    assert!(matches!(missing, Error::Handshake(_)), "{missing:?}");
+    assert_eq!(missing.errno(), libc::EACCES);
+    let wrong = connect(&url, Some(key("team", 9))).unwrap_err();
+    assert_eq!(wrong.status(), Some(Status::AUTH_FAILED), "{wrong:?}");
+    let unknown = connect(&url, Some(key("nobody's", 1))).unwrap_err();
+    assert_eq!(unknown.status(), Some(Status::AUTH_FAILED), "{unknown:?}");
+    let empty = connect(&url, Some(key("", 1))).unwrap_err();
+    assert!(matches!(empty, Error::Handshake(_)), "{empty:?}");
+    // [ACC-23]
+    assert!(!format!("{wrong} {wrong:?} {:?}", key("team", 7)).contains('7'));
+    let session = connect(&url, Some(key("team", 1))).unwrap();
+    session.mount("mem").unwrap();
+    session.ping().unwrap();
+    assert_eq!(session.statistics().unwrap().sessions, 1, "the others have none");
+}
+
+// [ACC-10] [ACC-14] [ACC-31] [ACC-32]
+fn identity_by_key() {
+    if !is_root() {
+        eprintln!("not run: acting as another user needs root");
+        return;
+    }
+    let (harness, url) = on_every_host();
+    std::fs::set_permissions(harness.data(), PermissionsExt::from_mode(0o777)).unwrap();
+    let session_of = |name, seed, uid, gid| {
+        let identity = Some(Identity { uid, gid, groups: vec![] });
+        Session::connect(&url, &Config { key: Some(key(name, seed)), identity, ..Config::default() })
+    };
+    for (name, seed, claim, expected) in [
+        ("team", 1, (77, 88), (77, 88)),
+        ("team", 1, (0, 0), (65534, 65534)),
+        ("person", 2, (77, 88), (1234, 4321)),
+        ("person", 2, (0, 0), (1234, 4321)),
+    ] {
+        let session = session_of(name, seed, claim.0, claim.1).unwrap();
+        let root = session.mount("data").unwrap();
+        let made = root.create(format!("{name}{}", claim.0)).unwrap().metadata().unwrap();
+        assert_eq!((made.uid, made.gid), expected, "{name} {claim:?}");
+        let refused = root.set_fence_list(&[]);
+        assert_status(refused, Status::PERMISSION, "a holder of a key does not administer");
+    }
+    let refused = session_of("team", 1, u32::MAX, 0).unwrap_err();
+    assert_eq!(refused.status(), Some(Status::INVALID), "{refused:?}");
+}
+
+// [ACC-2] [ACC-34]
+fn export_with_keys_is_there_for_their_holders_only(on: On) {
+    let harness = Harness::start_with(on, |config| {
+        with_keys(config);
+        config.exports[1].keys = vec!["team".into()];
+    });
+    let url = harness.url();
+    for other in [None, Some(key("person", 2))] {
+        let session = connect(&url, other).unwrap();
+        assert_status(session.mount("mem"), Status::NO_EXPORT, "without its key");
+        assert_eq!(session.exports().unwrap(), ["data"]);
+        session.mount("data").unwrap();
+    }
+    let session = connect(&url, Some(key("team", 1))).unwrap();
+    session.mount("mem").unwrap().metadata("").unwrap();
+    assert_eq!(session.exports().unwrap(), EXPORTS);
+    // A key that is offered is checked though none is demanded.
+    let wrong = connect(&url, Some(key("team", 3))).unwrap_err();
+    assert_eq!(wrong.status(), Some(Status::AUTH_FAILED));
+}
+
+// [ACC-34] [ACC-35]
+fn export_with_clients_is_there_for_those_addresses_only(on: On) {
+    let harness = Harness::start_with(on, |config| {
+        config.exports[0].clients = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        config.exports[1].clients = vec!["10.0.0.0/8".parse().unwrap(), "local".parse().unwrap()];
+    });
+    let session = harness.session();
+    assert_status(session.mount("data"), Status::NO_EXPORT, "from elsewhere only");
+    assert_eq!(session.exports().unwrap(), ["mem"]);
+    session.mount("mem").unwrap().create("f").unwrap();
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+// [ACC-30] [STOR-5]
+fn squashed_clients_act_as_the_user_named(on: On) {
+    if !is_root() {
+        eprintln!("not run: acting as another user needs root");
+        return;
+    }
+    let harness = Harness::start_with(on, |config| {
+        for export in &mut config.exports {
+            export.squash = IdentityMapping::Fixed { uid: 4444, gid: 5555 };
+        }
+    });
+    std::fs::write(harness.data().join("secret"), b"root's").unwrap();
+    std::fs::set_permissions(harness.data().join("secret"), PermissionsExt::from_mode(0o600)).unwrap();
+    let root = harness.session().mount("data").unwrap();
+    assert_status(root.create("f"), Status::ACCESS, "in a directory of root's");
+    std::fs::set_permissions(harness.data(), PermissionsExt::from_mode(0o777)).unwrap();
+    let made = root.create("f").unwrap().metadata().unwrap();
+    assert_eq!((made.uid, made.gid), (4444, 5555));
+    let made = root.create_dir("d", 0o700).unwrap();
+    assert_eq!((made.uid, made.gid), (4444, 5555));
+    let found = std::fs::metadata(harness.data().join("f")).unwrap();
+    assert_eq!((found.uid(), found.gid()), (4444, 5555));
+    assert_status(root.open("secret"), Status::ACCESS, "a file of root's");
+    assert_status(root.open_with("secret", OpenOptions::new().write(true)), Status::ACCESS, "to write");
+}
+
+const CHILD: &str = "DAFS_TEST_CHILD_URL";
+const CHILD_USER: (u32, u32) = (12345, 23456);
+
+// [ACC-10] [ACC-11] [ACC-12]
+fn client_in_another_process_acts_as_its_own_user(on: On) {
+    if let Some(url) = std::env::var_os(CHILD) {
+        // It claims to be root, which counts for nothing.
+        let identity = Some(Identity { uid: 0, gid: 0, groups: vec![0] });
+        let session = Session::connect(url, &Config { identity, ..Config::default() }).unwrap();
+        assert_eq!(session.limits().unwrap().uid, CHILD_USER.0);
+        let root = session.mount("data").unwrap();
+        assert_status(root.open("secret"), Status::ACCESS, "a file of root's");
+        assert_status(root.remove_file("closed/f"), Status::ACCESS, "in a directory of root's");
+        assert_status(root.set_fence_list(&[]), Status::PERMISSION, "not an administrator");
+        root.create("mine").unwrap().write_all_at(b"mine", 0).unwrap();
+        return;
+    }
+    if !is_root() {
+        eprintln!("not run: starting a process of another user needs root");
+        return;
+    }
+    let harness = Harness::start(on);
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    std::fs::write(harness.data().join("secret"), b"root's").unwrap();
+    mode(&harness.data().join("secret"), 0o600);
+    std::fs::create_dir(harness.data().join("closed")).unwrap();
+    std::fs::write(harness.data().join("closed/f"), b"root's").unwrap();
+    mode(&harness.data(), 0o777);
+    mode(harness.scratch(), 0o755);
+    if let Address::Shm(socket) = harness.address() {
+        mode(socket, 0o777);
+    }
+    let provider = if on == On::Tcp { "tcp" } else { "shm" };
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("{provider}::client_in_another_process_acts_as_its_own_user")])
+        .env(CHILD, harness.url())
+        .uid(CHILD_USER.0)
+        .gid(CHILD_USER.1)
+        .current_dir("/")
+        .output()
+        .expect("the test's executable can be run by other users");
+    let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    let made = std::fs::metadata(harness.data().join("mine")).unwrap();
+    assert_eq!(made.uid(), CHILD_USER.0);
+    if on == On::Shm {
+        assert_eq!(made.gid(), CHILD_USER.1);
+    }
+    assert!(harness.data().join("closed/f").exists());
+}
+
+fn fenced_client_is_refused_and_others_go_on(on: On) {
+    let harness = Harness::start(on);
+    let administrator = harness.session();
+    let config = |id: u8| Config { client_id: Some([id; 16]), ..Config::default() };
+    let (bad, good) = (harness.session_with(&config(1)), harness.session_with(&config(2)));
+    for export in EXPORTS {
+        let admin = administrator.mount(export).unwrap();
+        assert_eq!(admin.fence_list().unwrap(), Vec::<[u8; 16]>::new());
+        let bad_root = bad.mount(export).unwrap();
+        let bad_file = bad_root.create("f").unwrap();
+        let good_file = good.mount(export).unwrap().create("g").unwrap();
+        admin.set_fence_list(&[[1; 16], [9; 16]]).unwrap();
+        assert_eq!(admin.fence_list().unwrap(), [[1; 16], [9; 16]]);
+        assert_status(bad_file.write_at(b"x", 0), Status::FENCED, "a write");
+        assert_status(bad_file.write_at(&[1; 100_000], 0), Status::FENCED, "a large write");
+        assert_status(bad_file.append(b"x"), Status::FENCED, "an append");
+        assert_status(bad_root.create("h"), Status::FENCED, "a new file");
+        assert_status(bad.mount(export), Status::FENCED, "a mount");
+        let again = harness.session_with(&config(1));
+        assert_status(again.mount(export), Status::FENCED, "another session of the same client");
+        good_file.write_all_at(b"good", 0).unwrap();
+        assert_eq!(admin.metadata("f").unwrap().size, 0);
+        // Fences are of one export; the session goes on, and lives again when the fence falls.
+        bad.ping().unwrap();
+        admin.submit_set_fence_list(&[]).wait().unwrap();
+        bad_file.write_all_at(b"again", 0).unwrap();
+    }
+}
+
+fn fence_waits_for_what_the_client_has_in_flight(on: On) {
+    let harness = Harness::start(on);
+    let administrator = harness.session();
+    for export in EXPORTS {
+        let root = administrator.mount(export).unwrap();
+        root.create("log").unwrap();
+        let (done, appended) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let config = Config { client_id: Some([1; 16]), ..Config::default() };
+                let session = harness.session_with(&config);
+                let mount = session.mount(export).unwrap();
+                let file = mount.open_with("log", OpenOptions::new().append(true)).unwrap();
+                while !done.load(Ordering::Acquire) {
+                    let pendings: Vec<_> = (0..32).map(|_| file.submit_append(vec![7; 10_000])).collect();
+                    for pending in pendings {
+                        match pending.wait() {
+                            Ok(_) => drop(appended.fetch_add(10_000, Ordering::AcqRel)),
+                            Err(error) => assert_eq!(error.status(), Some(Status::FENCED), "{error}"),
+                        }
+                    }
+                }
+            });
+            for _ in 0..20 {
+                let before = appended.load(Ordering::Acquire);
+                while appended.load(Ordering::Acquire) < before + 100_000 {
+                    std::thread::yield_now();
+                }
+                root.set_fence_list(&[[1; 16]]).unwrap();
+                // From here on nothing of that client changes the file.
+                let size = root.metadata("log").unwrap().size;
+                for _ in 0..200 {
+                    administrator.ping().unwrap();
+                }
+                assert_eq!(root.metadata("log").unwrap().size, size, "{export}");
+                root.set_fence_list(&[]).unwrap();
+            }
+            done.store(true, Ordering::Release);
+        });
+        assert_eq!(root.metadata("log").unwrap().size, appended.load(Ordering::Acquire), "{export}");
+    }
+}

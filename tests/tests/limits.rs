@@ -1,0 +1,251 @@
+//! Bounds: many sessions at once, memory of the server, handles, open files, peers that take and never give.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use dafs_client::{Background, Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::program::Program;
+use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size};
+
+on_each_provider! {
+    a_thousand_sessions_are_all_served_beside_a_greedy_one,
+    idle_sessions_cost_the_server_little_memory,
+    sessions_beyond_the_limit_are_refused_until_one_ends,
+    handles_beyond_the_limit_are_refused_until_one_is_closed,
+    open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on,
+    client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody,
+    memory_export_that_is_full_says_so_and_stays_whole,
+}
+
+const SESSIONS: usize = 1000;
+
+fn idle() -> Config {
+    Config { background: Background::None, ..Config::default() }
+}
+
+fn sessions(program: &Program, count: usize) -> Vec<Session> {
+    (0..count).map(|_| program.session_with(&idle())).collect()
+}
+
+// [SESS-22]
+fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
+    const ROUNDS: u64 = 5;
+    const THREADS: usize = 4;
+    let program = Program::start(on, &[]);
+    let all = sessions(&program, SESSIONS);
+    assert_eq!(all[0].statistics().unwrap().sessions, SESSIONS as u64);
+    let greedy = program.session_with(&Config { credits: 4096, ..Config::default() });
+    let (done, taken) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = greedy.mount("mem").unwrap().create("greedy").unwrap();
+            while !done.load(Ordering::Acquire) {
+                let pendings: Vec<_> =
+                    (0..256).map(|index| file.submit_write_at(vec![1; 4096], index * 4096)).collect();
+                for pending in pendings {
+                    assert_eq!(pending.wait().result.unwrap(), 4096);
+                    taken.fetch_add(1, Ordering::AcqRel);
+                }
+            }
+        });
+        let workers: Vec<_> = all
+            .chunks(SESSIONS / THREADS)
+            .enumerate()
+            .map(|(part, sessions)| {
+                scope.spawn(move || {
+                    let files: Vec<_> = sessions
+                        .iter()
+                        .enumerate()
+                        .map(|(index, session)| {
+                            let name = format!("{part}-{index}");
+                            let mut options = OpenOptions::new();
+                            let options = options.read(true).write(true).create(true);
+                            session.mount("mem").unwrap().open_with(name, options).unwrap()
+                        })
+                        .collect();
+                    for round in 0..ROUNDS {
+                        // An operation of every session in flight, then every answer.
+                        let data = |index: usize| bytes(round << 32 | (part * 1000 + index) as u64, 3000);
+                        let writes: Vec<_> = files
+                            .iter()
+                            .enumerate()
+                            .map(|(index, file)| file.submit_write_at(data(index), round * 3000))
+                            .collect();
+                        writes.into_iter().for_each(|write| assert_eq!(write.wait().result.unwrap(), 3000));
+                        let reads: Vec<_> = files
+                            .iter()
+                            .map(|file| file.submit_read_at(vec![0; 3000], round * 3000))
+                            .collect();
+                        for (index, read) in reads.into_iter().enumerate() {
+                            let read = read.wait();
+                            assert_eq!(read.result.unwrap(), 3000);
+                            assert_same(&read.buffer, &data(index), "a session's own data");
+                        }
+                    }
+                })
+            })
+            .collect();
+        let outcome: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Ordering::Release);
+        outcome.into_iter().for_each(|outcome| outcome.unwrap());
+    });
+    assert!(taken.load(Ordering::Acquire) > 0, "the greedy one was served too");
+    assert!(all.iter().all(|session| session.reconnects() == 0));
+    assert_eq!(greedy.statistics().unwrap().protocol_errors, 0);
+}
+
+fn idle_sessions_cost_the_server_little_memory(on: On) {
+    const EACH_MAX: u64 = 64 << 10;
+    let program = Program::start(on, &[]);
+    // What is paid once is paid before.
+    let watcher = program.session();
+    let warm = sessions(&program, 50);
+    drop(warm);
+    let before = resident_size(program.id());
+    let all = sessions(&program, SESSIONS);
+    for session in &all {
+        session.ping().unwrap();
+    }
+    let after = resident_size(program.id());
+    let each = after.saturating_sub(before) / SESSIONS as u64;
+    assert_eq!(watcher.statistics().unwrap().sessions, SESSIONS as u64 + 1);
+    eprintln!("{on:?}: {each} bytes of the server's memory for each idle session");
+    assert!(each <= EACH_MAX, "{each} bytes of the server's memory for each of {SESSIONS} idle sessions");
+}
+
+fn sessions_beyond_the_limit_are_refused_until_one_ends(on: On) {
+    let harness = Harness::start_with(on, |config| config.sessions_max = 3);
+    let mut held: Vec<_> = (0..3).map(|_| harness.session()).collect();
+    let config = Config::default();
+    let refused = Session::connect(harness.url(), &config).unwrap_err();
+    assert_eq!(refused.status(), Some(Status::SERVER_FULL), "{refused:?}");
+    assert_eq!(refused.errno(), libc::EUSERS);
+    held.iter().for_each(|session| drop(session.mount("mem").unwrap()));
+    held.pop();
+    while held[0].statistics().unwrap().sessions > 2 {}
+    Session::connect(harness.url(), &config).unwrap().ping().unwrap();
+}
+
+fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let other = harness.session();
+    let root = session.mount("mem").unwrap();
+    root.create("f").unwrap();
+    let handles_max = session.agreed().handles_max as usize;
+    let mut files = Vec::new();
+    'full: loop {
+        let pendings: Vec<_> =
+            (0..1000).map(|_| root.submit_open_with("f", OpenOptions::new().read(true))).collect();
+        for pending in pendings {
+            match pending.wait() {
+                Ok(file) => files.push(file),
+                Err(error) => {
+                    assert_eq!(error.status(), Some(Status::TOO_MANY_OPEN), "{error}");
+                    break 'full;
+                }
+            }
+        }
+        assert!(files.len() <= handles_max, "{} open", files.len());
+    }
+    // The root is one of them.
+    assert_eq!(files.len(), handles_max - 1);
+    assert_status(root.lookup("f", true), Status::TOO_MANY_OPEN, "another kind of handle");
+    other.mount("mem").unwrap().open("f").unwrap();
+    files.truncate(10);
+    while session.statistics().unwrap().handles > 100 {}
+    root.open("f").unwrap();
+}
+
+fn open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on(on: On) {
+    let program = Program::start_limited(on, &[], Some(256));
+    let (session, other) = (program.session(), program.session());
+    let kept = other.mount("data").unwrap().create("kept").unwrap();
+    let root = session.mount("data").unwrap();
+    let mut files = Vec::new();
+    let error = loop {
+        match root.create(format!("f{}", files.len())) {
+            Ok(file) => files.push(file),
+            Err(error) => break error,
+        }
+        assert!(files.len() < 256);
+    };
+    assert_eq!(error.status(), Some(Status::TOO_MANY_OPEN), "{error}");
+    assert_eq!(error.errno(), libc::EMFILE);
+    // What is open works, here and elsewhere.
+    for file in files.iter().chain([&kept]) {
+        file.write_all_at(b"data", 0).unwrap();
+    }
+    other.mount("mem").unwrap().create("f").unwrap();
+    files.truncate(5);
+    while session.statistics().unwrap().handles > 20 {}
+    root.create("again").unwrap();
+    program.session().ping().unwrap();
+}
+
+// [PROV-9]
+fn client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody(on: On) {
+    const TAKERS: usize = 40;
+    let program = Program::start(on, &[]);
+    let other = program.session();
+    let file = other.mount("mem").unwrap().create("f").unwrap();
+    file.write_all_at(&bytes(1, 1 << 20), 0).unwrap();
+    let before = resident_size(program.id());
+    let takers = sessions(&program, TAKERS);
+    let files: Vec<_> =
+        takers.iter().map(|session| session.mount("mem").unwrap().open("f").unwrap()).collect();
+    // As many as credits allow are sent; none of their replies is taken.
+    let mut pendings = Vec::new();
+    for file in &files {
+        pendings.extend((0..500).map(|_| file.submit_read_at(vec![0; 16_000], 0)));
+    }
+    for session in &takers {
+        session.flush();
+    }
+    for round in 0..2000u64 {
+        let mut found = vec![0; 1000];
+        file.read_exact_at(&mut found, round * 100).unwrap();
+    }
+    let grown = resident_size(program.id()).saturating_sub(before);
+    // What the slots of a session may hold, and no more.
+    let bound = (TAKERS * 64 * (16 << 10)) as u64 + (32 << 20);
+    assert!(grown <= bound, "{grown} bytes for {TAKERS} clients that take nothing, {bound} at most");
+    // When they take again, all of it is there.
+    let expected = bytes(1, 1 << 20);
+    for pending in pendings {
+        let read = pending.wait();
+        assert_eq!(read.result.unwrap(), 16_000);
+        assert_same(&read.buffer, &expected[..16_000], "a reply that waited");
+    }
+}
+
+fn memory_export_that_is_full_says_so_and_stays_whole(on: On) {
+    let harness = Harness::start_with(on, |config| {
+        config.exports[1].kind = dafs_server::config::ExportKind::Memory { size_max: 1 << 20 };
+    });
+    let reconnect = ReconnectPolicy { backoff_max: Duration::from_millis(50), ..ReconnectPolicy::default() };
+    let session = harness.session_with(&Config { reconnect, ..Config::default() });
+    let root = session.mount("mem").unwrap();
+    let file = root.create("f").unwrap();
+    let mut written = 0;
+    let error = loop {
+        match file.write_at(&bytes(written, 50_000), written) {
+            Ok(count) => written += count as u64,
+            Err(error) => break error,
+        }
+        assert!(written <= 1 << 20);
+    };
+    assert_eq!(error.status(), Some(Status::NO_SPACE), "{error}");
+    assert!(matches!(error, Error::Status { .. }));
+    assert!(written >= 900_000, "only {written} bytes fit");
+    assert_eq!(root.statfs("").unwrap().blocks_free * root.statfs("").unwrap().block_size / (200 << 10), 0);
+    let mut found = vec![0; 50_000];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found, &bytes(0, 50_000), "what was written before");
+    assert!(file.append(&vec![1; 500_000]).is_err());
+    file.truncate(0).unwrap();
+    file.write_all_at(&bytes(5, 50_000), 0).unwrap();
+}
