@@ -220,6 +220,7 @@ mod tests {
         }
     }
 
+    // [CLI-3]
     #[test]
     fn decision_without_registration_of_ordinary_memory_stages_or_stays_inline() {
         let mut c = circumstances(Direction::Read, 1 << 20, Registration::Ordinary);

@@ -36,6 +36,7 @@ mod node;
 mod op;
 mod options;
 mod pending;
+mod pieces;
 mod process;
 mod read_dir;
 mod reconnect;

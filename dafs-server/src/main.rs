@@ -1,4 +1,5 @@
 //! `dafs-server`: flags → checked configuration → a server that runs.
+#![deny(unsafe_code)]
 
 use std::process::ExitCode;
 

@@ -58,7 +58,7 @@ fn client(identity: Identity, evidence: Evidence, key: Option<&str>) -> ClientId
     ClientIdentity { identity, evidence, key_name: key.map(str::to_owned) }
 }
 
-// [ACC-1]
+// [ACC-1] [ACC-2]
 #[test]
 fn terms_demand_a_key_beyond_loopback_only() {
     for (address, required) in [

@@ -71,6 +71,7 @@ fn tcp(text: &str) -> Address {
     Address::Tcp(text.parse().unwrap())
 }
 
+// [ACC-43]
 #[test]
 fn config_of_the_smallest_command_has_the_defaults() {
     let config = Place::new(true).config(&["--export", "data=DATA"]).unwrap();
@@ -302,7 +303,7 @@ fn config_without_or_with_repeated_exports_is_refused() {
     assert_says(twice, &["--export d=mem:", "\"d\" is taken"], "twice");
 }
 
-// [ACC-1]
+// [ACC-1] [SESS-3]
 #[test]
 fn listener_beyond_loopback_needs_keys() {
     let place = Place::new(true);
@@ -336,6 +337,7 @@ fn listener_that_is_no_address_is_refused() {
     }
 }
 
+// [ACC-50]
 #[test]
 fn metrics_beyond_loopback_need_a_word() {
     let place = Place::new(true);
@@ -366,6 +368,7 @@ fn key_file_that_is_missing_names_the_flag() {
     assert_says(error, &["--key-file", "/nowhere/keys", "keygen"], "keys");
 }
 
+// [ACC-42]
 #[test]
 fn file_says_what_flags_say() {
     let config = Place::new(true)

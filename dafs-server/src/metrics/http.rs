@@ -239,6 +239,7 @@ mod tests {
         }
     }
 
+    // [ACC-51]
     #[test]
     fn request_at_the_size_limit_waits_for_its_end() {
         let mut never = || String::new();
@@ -258,6 +259,7 @@ mod tests {
         assert!(read_all(&mut server, &mut stream, "x").ends_with("\r\n\r\nx"));
     }
 
+    // [ACC-51]
     #[test]
     fn clients_that_stall_are_dropped_and_make_room() {
         let mut server = server();

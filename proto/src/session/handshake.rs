@@ -317,6 +317,7 @@ mod tests {
         assert_eq!(error, HandshakeError::ServerUnproven("lab".into()));
     }
 
+    // [SESS-4]
     #[test]
     fn handshake_without_common_version_is_refused() {
         let (_, hello) = ClientHandshake::begin(&introduction(None), [1; 32]);

@@ -242,7 +242,7 @@ mod tests {
         CachedReply { head: Box::from([1, 2, 3]), payload: Box::default() }
     }
 
-    // [SESS-10..14] The (state, event) table of spec/session.md, walked.
+    // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-14] The (state, event) table of spec/session.md, walked.
     #[test]
     fn slot_in_every_state_with_every_sequence_answers_as_the_table_says() {
         type Make = fn() -> ServerSession;

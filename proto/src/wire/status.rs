@@ -120,6 +120,7 @@ impl fmt::Display for Status {
 mod tests {
     use super::Status;
 
+    // [ERR-3]
     #[test]
     fn status_of_errno_and_back_is_the_same_errno() {
         for status in Status::ALL.iter().filter(|s| **s != Status::OK && s.value() < 0x1000) {
@@ -127,6 +128,7 @@ mod tests {
         }
     }
 
+    // [ERR-2]
     #[test]
     fn status_of_a_later_version_survives_decoding() {
         assert_eq!(Status::from_value(0x7777).value(), 0x7777);

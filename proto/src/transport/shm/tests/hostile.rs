@@ -285,6 +285,7 @@ fn ordinary_memory_that_is_not_there_ends_the_connection() {
     assert!(matches!(server.recv(), Err(TransportError::Peer(_))));
 }
 
+// [PROV-27]
 #[test]
 fn handshake_that_breaks_the_rules_costs_only_itself() {
     let mut bed = Bed::new(small());
@@ -404,9 +405,8 @@ fn a_thousand_connections_each_progress_and_leave_nothing() {
     assert_eq!(client_domain.connection_counts(), (0, 0));
 }
 
-/// Not a test: the process that [`peer_killed_is_seen_and_its_memory_was_reached`] kills.
+/// The process that [`peer_killed_is_seen_and_its_memory_was_reached`] kills; nothing without its socket.
 #[test]
-#[ignore = "run by another test"]
 fn helper_client() {
     let Some(path) = std::env::var_os("DAFS_SHM_TEST_SOCKET") else { return };
     let domain = ShmDomain::new();
@@ -428,7 +428,7 @@ fn peer_killed_is_seen_and_its_memory_was_reached() {
     let mut bed = Bed::new(ConnectParams { wait: WaitPolicy::Busy, ..small() });
     let Address::Shm(path) = &bed.address else { panic!() };
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "transport::shm::tests::hostile::helper_client"])
+        .args(["--exact", "transport::shm::tests::hostile::helper_client"])
         .env("DAFS_SHM_TEST_SOCKET", path)
         .stdout(std::process::Stdio::null())
         .spawn()

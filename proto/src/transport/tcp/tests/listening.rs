@@ -57,7 +57,7 @@ fn hello_in_single_bytes_is_understood() {
     assert_eq!(listener.handshakes_count(), 0);
 }
 
-// [TCP-2]
+// [TCP-2] [PROV-27]
 #[test]
 fn silent_and_garbage_peers_cost_only_themselves() {
     let mut listener = listen();
