@@ -207,20 +207,28 @@ fn client_in_another_process_acts_as_its_own_user(on: On) {
     std::fs::write(harness.data().join("closed/f"), b"root's").unwrap();
     mode(&harness.data(), 0o777);
     mode(harness.scratch(), 0o755);
+    let run_child = || {
+        let provider = if on == On::Tcp { "tcp" } else { "shm" };
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("{provider}::client_in_another_process_acts_as_its_own_user")])
+            .env(CHILD, harness.url())
+            .uid(CHILD_USER.0)
+            .gid(CHILD_USER.1)
+            .current_dir("/")
+            .output()
+            .expect("the test's executable can be run by other users");
+        let said = String::from_utf8_lossy(&child.stdout).into_owned();
+        (child.status.success(), said + &String::from_utf8_lossy(&child.stderr))
+    };
     if let Address::Shm(socket) = harness.address() {
+        // [ACC-3]
+        mode(socket, 0o700);
+        let (passed, said) = run_child();
+        assert!(!passed && said.contains("PermissionDenied"), "{said}");
         mode(socket, 0o777);
     }
-    let provider = if on == On::Tcp { "tcp" } else { "shm" };
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("{provider}::client_in_another_process_acts_as_its_own_user")])
-        .env(CHILD, harness.url())
-        .uid(CHILD_USER.0)
-        .gid(CHILD_USER.1)
-        .current_dir("/")
-        .output()
-        .expect("the test's executable can be run by other users");
-    let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    let (passed, said) = run_child();
+    assert!(passed && said.contains("1 passed"), "{said}");
     let made = std::fs::metadata(harness.data().join("mine")).unwrap();
     assert_eq!(made.uid(), CHILD_USER.0);
     if on == On::Shm {

@@ -1,7 +1,7 @@
 //! A tree of many files and a large sparse file, in and out: contents and metadata compared, the server's memory flat meanwhile.
 //!
-//! Small by default. With `DAFS_FULL=1` the tree has 50,000 files and the file over 8 GiB (some 3 GiB of data, all copied three times: have 20 GiB free where
-//! `TMPDIR` points). `DAFS_TREE=DIR` takes an existing tree, such as `/usr`, instead of a generated one.
+//! Small by default. With `DAFS_FULL=1` the tree has 52,000 files and the file over 8 GiB (some 3 GiB of data): have 10 GiB free
+//! where `TMPDIR` points. `DAFS_TREE=DIR` takes an existing tree, such as `/usr`, instead of a generated one.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use std::collections::VecDeque;

@@ -137,6 +137,7 @@ mod tests {
         assert_eq!(Chains::default().on_request(&header(Flags::CHAIN_BACK), 8), Err(SessionFault::NoChain));
     }
 
+    // [SESS-32]
     #[test]
     fn chain_of_length_limit_is_accepted_and_one_more_is_a_fault() {
         let mut chains = Chains::default();

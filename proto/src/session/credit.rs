@@ -178,6 +178,16 @@ mod tests {
         }
     }
 
+    // [SESS-41]
+    #[test]
+    fn credits_raised_by_a_callback_are_the_same_on_both_sides_and_never_fall_by_one() {
+        let (mut client, mut server) = (ClientCredits::new(4, 16), ServerCredits::new(4, 16));
+        for (target, expected) in [(8, 8), (2, 8), (100, 16), (0, 16)] {
+            client.on_raise(server.on_raise(target));
+            assert_eq!((client.limit(), server.limit()), (expected, expected), "{target}");
+        }
+    }
+
     #[test]
     fn credits_one_request_too_many_is_refused() {
         let mut server = ServerCredits::new(2, 8);

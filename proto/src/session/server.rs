@@ -1,7 +1,7 @@
 use super::chain::Chains;
 use super::client::next_sequence;
 use super::{ChainLink, ChainStep, ServerCredits, SessionFault};
-use crate::wire::{FileHandle, Header, Opcode, Slot, SlotReport, Status};
+use crate::wire::{FileHandle, Flags, Header, Opcode, Slot, SlotReport, Status};
 
 /// Payload of a cached reply at most, bytes. Operations whose replies are cached answer less.
 pub const REPLY_CACHE_PAYLOAD_MAX: usize = 1024;
@@ -88,6 +88,9 @@ impl ServerSession {
     pub fn admit(&mut self, header: &Header) -> Result<Admission, SessionFault> {
         if header.opcode.is_handshake() || header.opcode.is_callback() {
             return Err(SessionFault::Misplaced { opcode: header.opcode, place: "in a session" });
+        }
+        if header.flags.intersects(Flags::REPLY | Flags::CALLBACK) {
+            return Err(SessionFault::Misplaced { opcode: header.opcode, place: "as a reply or callback" });
         }
         let index = self.slot_index(header.slot)?;
         let slot = &self.slots[index];
@@ -232,7 +235,6 @@ impl ServerSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Flags;
 
     fn request(opcode: Opcode, slot: u32, sequence: u32) -> Header {
         Header { slot: Slot(slot), sequence, credits: 4, ..Header::request(opcode, FileHandle(0)) }
@@ -317,6 +319,11 @@ mod tests {
         let mut session = ServerSession::new(4, 4);
         for opcode in [Opcode::Hello, Opcode::Authenticate, Opcode::Notice] {
             assert!(matches!(session.admit(&request(opcode, 0, 1)), Err(SessionFault::Misplaced { .. })));
+        }
+        for flag in [Flags::REPLY, Flags::CALLBACK] {
+            let mut header = request(Opcode::Null, 0, 1);
+            header.flags = flag;
+            assert!(matches!(session.admit(&header), Err(SessionFault::Misplaced { .. })));
         }
     }
 

@@ -12,6 +12,7 @@ use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, byt
 on_each_provider! {
     transfer_of_every_size_method_and_memory_moves_exactly_its_bytes,
     transfer_with_a_demanded_method_travels_that_way,
+    transfer_without_memory_to_stage_in_goes_all_the_same,
     read_around_the_end_is_short_only_there,
     read_and_write_at_the_last_offset_are_refused,
     write_of_each_stability_is_there_and_commits,
@@ -180,6 +181,26 @@ fn transfer_with_a_demanded_method_travels_that_way(on: On) {
             let what = format!("{method:?}, {size} bytes");
             assert_eq!(moved(before.bytes_written, after.bytes_written), expected, "written, {what}");
             assert_eq!(moved(before.bytes_read, after.bytes_read), expected, "read, {what}");
+        }
+    }
+}
+
+// [CLI-3]
+fn transfer_without_memory_to_stage_in_goes_all_the_same(on: On) {
+    let harness = harness(on);
+    for method in METHODS {
+        let session = harness.session_with(&Config { method, staging_size: 0, ..Config::default() });
+        let file = session.mount("mem").unwrap().create("f").unwrap();
+        let data = bytes(1, 400_000);
+        for memory in MEMORIES {
+            assert_eq!(write(&session, &file, memory, &data, 0), data.len());
+            assert_same(&read(&session, &file, memory, data.len(), 0), &data, "unstaged");
+        }
+        if on == On::Tcp && method == MethodOverride::Staged {
+            assert!(
+                session.statistics().unwrap().bytes_written[0] >= 400_000,
+                "inline where nothing can be staged"
+            );
         }
     }
 }
