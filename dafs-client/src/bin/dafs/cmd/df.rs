@@ -75,7 +75,8 @@ impl Space {
         let used = bytes(statistics.blocks.saturating_sub(statistics.blocks_free));
         let available = bytes(statistics.blocks_available);
         let both = u128::from(used) + u128::from(available);
-        let percent = (both > 0).then(|| (u128::from(used) * 100).div_ceil(both) as u64);
+        let percent =
+            (both > 0).then(|| u64::try_from((u128::from(used) * 100).div_ceil(both)).unwrap_or(100));
         Self { size: bytes(statistics.blocks), used, available, percent }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dafs_client::FileKind;
@@ -59,12 +60,22 @@ pub(super) struct Engine {
     pub(super) tally: Tally,
     pub(super) failures: Arc<Failures>,
     pub(super) interrupt: Interrupt,
+    // A session has ended.
+    over: AtomicBool,
     work: Mutex<Work>,
     more: Condvar,
-    // The path that a file with several names was copied to first: by tree and identity.
-    first_names: Mutex<HashMap<(usize, (u64, u64)), PathBuf>>,
+    // The path that a file with several names was copied to first.
+    first_names: Mutex<HashMap<Linked, PathBuf>>,
     second_names: Mutex<Vec<(Item, PathBuf)>>,
     directories: Mutex<Vec<Item>>,
+}
+
+/// A file with several names.
+#[derive(PartialEq, Eq, Hash)]
+struct Linked {
+    /// Which of the trees: the address of its roots.
+    tree: usize,
+    id: (u64, u64),
 }
 
 #[derive(Default)]
@@ -88,6 +99,7 @@ impl Engine {
             tally,
             failures,
             interrupt,
+            over: AtomicBool::new(false),
             work: Mutex::default(),
             more: Condvar::new(),
             first_names: Mutex::default(),
@@ -107,7 +119,7 @@ impl Engine {
             }
             self.work();
         });
-        if self.interrupt.is_set() {
+        if self.is_over() {
             return;
         }
         let links = std::mem::take(&mut *lock(&self.second_names));
@@ -117,7 +129,11 @@ impl Engine {
         self.finish_directories();
     }
 
+    /// Reports what could not be done. The end of a session is reported once, and ends everything: all that follows would fail for it.
     pub(super) fn failed(&self, place: &Place, action: &str, path: &Path, cause: &Cause) {
+        if cause.ends_session() && self.over.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.failures.report(&place.failed(action, path, cause));
     }
 
@@ -126,6 +142,11 @@ impl Engine {
             "it changed meanwhile, and the copy may be partly old and partly new: copy it again".into(),
         );
         self.failed(&item.roots.source, "copy exactly", &item.path, &cause);
+    }
+
+    /// The rest is not copied.
+    pub(super) fn is_over(&self) -> bool {
+        self.interrupt.is_set() || self.over.load(Ordering::Relaxed)
     }
 
     /// Copies one file now, whatever its size.
@@ -158,7 +179,7 @@ impl Engine {
     fn work(&self) {
         let mut work = lock(&self.work);
         loop {
-            if self.interrupt.is_set() {
+            if self.is_over() {
                 self.more.notify_all();
                 return;
             }
@@ -204,7 +225,7 @@ impl Engine {
         let mut directories = Vec::new();
         let roots = &item.roots;
         let listed = roots.source.list(&item.path, &mut |path, meta| {
-            if self.interrupt.is_set() {
+            if self.is_over() {
                 return;
             }
             match meta {
@@ -257,7 +278,7 @@ impl Engine {
         match item.meta.kind {
             FileKind::Directory => return self.make_directories(vec![item]),
             FileKind::File if item.meta.links > 1 && !item.follow => {
-                let key = (Arc::as_ptr(&item.roots) as usize, item.meta.id);
+                let key = Linked { tree: Arc::as_ptr(&item.roots) as usize, id: item.meta.id };
                 let mut names = lock(&self.first_names);
                 if let Some(first) = names.get(&key) {
                     let first = first.clone();

@@ -64,6 +64,9 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         );
         return Ok(ExitCode::from(INTERRUPTED));
     }
+    if engine.is_over() {
+        eprintln!("dafs: the rest was not copied: run the command again when the server is back");
+    }
     Ok(failures.exit())
 }
 

@@ -13,6 +13,7 @@ use crate::report::{Failure, explain, system_message};
 
 /// The root of a tree that is copied from or to.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "there are two for each operand")]
 pub(super) enum Place {
     Local(PathBuf),
     Remote(Target),
@@ -78,6 +79,14 @@ impl Cause {
     pub(super) fn is_not_found(&self) -> bool {
         self.errno() == libc::ENOENT
             && !matches!(self, Self::Client(error) if error.status() == Some(Status::NO_EXPORT))
+    }
+
+    /// The session has ended: nothing more can be asked of that server.
+    pub(super) fn ends_session(&self) -> bool {
+        matches!(
+            self,
+            Self::Client(Error::Connection { .. } | Error::Closed | Error::Peer(_) | Error::Handshake(_))
+        )
     }
 
     /// A symbolic link stands where none is followed.

@@ -92,7 +92,8 @@ fn counted(count: u64, one: &str, many: &str) -> String {
 }
 
 fn rate(bytes: u64, elapsed: Duration) -> String {
-    mebibytes((bytes as f64 / elapsed.as_secs_f64().max(1e-6)) as u64)
+    let per_second = u128::from(bytes) * 1_000_000_000 / elapsed.as_nanos().max(1);
+    mebibytes(u64::try_from(per_second).unwrap_or(u64::MAX))
 }
 
 fn mebibytes(bytes: u64) -> String {
