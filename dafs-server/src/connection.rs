@@ -98,6 +98,11 @@ impl Connection {
         self.outbox.is_empty()
     }
 
+    /// Messages that wait for room.
+    pub fn waiting(&self) -> usize {
+        self.outbox.len()
+    }
+
     /// Sends what waited and flushes the provider's queue.
     pub fn flush(&mut self) -> Result<(), TransportError> {
         loop {

@@ -115,6 +115,9 @@ pub enum Served {
     Closed,
 }
 
+/// Messages of the server's own accord that may wait on a connection beside its replies.
+const CALLBACKS_MAX: usize = 16;
+
 /// Messages of one connection handled in a turn, so that a busy one cannot starve the others.
 pub const MESSAGES_PER_TURN: usize = 32;
 
@@ -188,6 +191,7 @@ impl Server {
                 Ok(Some(Received::Message { head, payload_len })) => {
                     messages += 1;
                     self.on_message(key, head.as_bytes(), payload_len);
+                    self.check_outbox(key);
                 }
                 Ok(Some(Received::Immediate { .. })) => {
                     self.end_for_fault(key, "an immediate where none is expected");
@@ -198,10 +202,21 @@ impl Server {
         self.poll_rdma(key);
         self.run_wakeups();
         self.flush(key);
+        // A buffer that this connection gave back may have moved another's transfer along.
+        self.flush_dirty();
         match self.connections.get(key.index).filter(|c| c.key == key) {
             None => Served::Closed,
             Some(_) if messages == MESSAGES_PER_TURN => Served::Budget,
             Some(_) => Served::Messages(messages),
+        }
+    }
+
+    /// Ends the session of a client that sends requests and takes no replies: one that keeps to its credits never has more replies waiting than it has slots.
+    #[inline]
+    fn check_outbox(&mut self, key: ConnectionKey) {
+        let waiting_max = usize::from(self.settings.slots_max) + CALLBACKS_MAX;
+        if self.connection(key).is_some_and(|connection| connection.waiting() > waiting_max) {
+            self.end_for_fault(key, "more requests than credits: replies are not taken");
         }
     }
 
@@ -265,6 +280,11 @@ impl Server {
     /// Operations in flight.
     pub fn in_flight(&self) -> usize {
         self.operations.len()
+    }
+
+    /// Bytes of transfer buffers that operations hold.
+    pub fn buffers_lent(&self) -> usize {
+        self.buffers.lent_size()
     }
 
     /// Sessions.
