@@ -180,7 +180,12 @@ fn introduction(
     }
 }
 
-fn terms(welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
+/// A server that says it may be silent for longer is not waited for longer, milliseconds.
+const LEASE_MAX_MS: u32 = 60_000;
+
+fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
+    // The peer does not choose how long this side waits.
+    welcome.lease_ms = welcome.lease_ms.min(LEASE_MAX_MS);
     let capabilities = endpoint.capabilities();
     let thresholds = &welcome.thresholds;
     Terms {
