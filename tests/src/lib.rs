@@ -1,5 +1,6 @@
 //! Suites that run the whole of dafs on every provider: the real server and the real client library, in one process or as programs.
 //!
+//! - [`fuzz`] takes any bytes for input: what the fuzz targets run.
 //! - [`harness`] starts a server on a provider in a temporary directory.
 //! - [`cut`] breaks connections after any byte.
 //! - [`program`] runs the server as a process of its own.
@@ -11,6 +12,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing harness is a failing test")]
 
 pub mod cut;
+pub mod fuzz;
 pub mod harness;
 pub mod program;
 pub mod raw;

@@ -30,3 +30,11 @@ mod wake;
 pub use domain::{ShmConfig, ShmDomain};
 pub use endpoint::{Counters, ShmEndpoint};
 pub use listener::ShmListener;
+
+/// Decodes a message of the unix socket, to say what is wrong with it. For tools and fuzzing: endpoints do this with what arrives.
+pub fn check_control_message(bytes: &[u8]) -> Result<(), super::PeerFault> {
+    let mut message = [0; handshake::MESSAGE_SIZE];
+    let len = bytes.len().min(message.len());
+    message[..len].copy_from_slice(&bytes[..len]);
+    handshake::Message::decode(&message, bytes.len()).map(|_| ())
+}

@@ -1,0 +1,195 @@
+//! Decoders of single values. What decodes must encode to the same bytes again, so that no two messages mean the same and none is half understood.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use dafs_proto::address::{ListenUrl, Url};
+use dafs_proto::session::{format_key_line, parse_key_file};
+use dafs_proto::transport::tcp::frame;
+use dafs_proto::wire::{
+    AllocateRequest, Attributes, Authenticate, AuthenticateReply, CommitReply, CommitRequest, FsStatistics,
+    HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, MountReply, NameRequest, OpenRequest,
+    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SEGMENTS_MAX,
+    SeekReply, SeekRequest, SetAttributes, Statistics, TwoNames, Welcome, WireError, WriteReply,
+    WriteRequest, XattrNames, decode_dir_entries, decode_message_pack, decode_segments, encode_dir_entry,
+    encode_message_pack, encode_segments,
+};
+use dafs_server::access::{AddressRange, Keyring};
+use dafs_server::cli::Settings;
+use dafs_server::config::{Config, Environment};
+
+use super::input::Input;
+
+/// A message header and whatever body follows it. The length of the payload is taken from the header, so that more than the length check is reached.
+pub fn header(data: &[u8]) {
+    let payload_len = data.get(16..20).map_or(0, |len| u32::from_le_bytes(len.try_into().expect("4 bytes")));
+    if let Ok((header, body)) = Header::decode(data, payload_len) {
+        let mut again = [0; HEADER_SIZE];
+        header.encode(&mut again);
+        assert_eq!(again, data[..HEADER_SIZE]);
+        assert_eq!(body, &data[HEADER_SIZE..]);
+    }
+    assert!(Header::decode(data, payload_len ^ 1).is_err());
+}
+
+/// Fixed-layout bodies: the first byte says of which kind.
+pub fn bodies(data: &[u8]) {
+    let Some((kind, body)) = data.split_first() else { return };
+    macro_rules! bodies {
+        ($($number:literal => $kind:ty),* $(,)?) => {
+            match kind % 17 {
+                $($number => round_trip(body, <$kind>::decode(body), |value, out| value.encode(out)),)*
+                _ => {}
+            }
+        };
+    }
+    bodies! {
+        0 => OpenRequest, 1 => NameRequest, 2 => RemoveRequest, 3 => ReaddirRequest, 4 => ReaddirReply,
+        5 => AllocateRequest, 6 => SeekRequest, 7 => SeekReply, 8 => HintRequest, 9 => RenameRequest,
+        10 => ReadRequest, 11 => ReadReply, 12 => WriteRequest, 13 => WriteReply, 14 => CommitRequest,
+        15 => CommitReply,
+    }
+}
+
+fn round_trip<T>(body: &[u8], decoded: Result<T, WireError>, encode: impl FnOnce(&T, &mut [u8])) {
+    if let Ok(value) = decoded {
+        let mut again = vec![0; body.len()];
+        encode(&value, &mut again);
+        assert_eq!(again, body);
+    }
+}
+
+/// Two paths, and the names of an extended attribute.
+pub fn names(data: &[u8]) {
+    if let Ok(names) = TwoNames::decode(data) {
+        let mut again = vec![0; names.size()];
+        names.encode(&mut again);
+        assert_eq!(again, data);
+    }
+    if let Ok(names) = XattrNames::decode(data) {
+        let mut again = vec![0; names.size()];
+        names.encode(&mut again);
+        assert_eq!(again, data);
+    }
+}
+
+/// Entries of a directory.
+pub fn dir_entries(data: &[u8]) {
+    if let Ok(entries) = decode_dir_entries(data) {
+        let mut again = Vec::new();
+        entries.iter().for_each(|entry| encode_dir_entry(entry, &mut again));
+        assert_eq!(decode_dir_entries(&again).expect("our own entries"), entries);
+    }
+}
+
+/// MessagePack bodies: the first byte says of which kind.
+pub fn message_pack(data: &[u8]) {
+    let Some((kind, body)) = data.split_first() else { return };
+    macro_rules! kinds {
+        ($($number:literal => $kind:ty),* $(,)?) => {
+            match kind % 14 {
+                $($number => {
+                    if let Ok(value) = decode_message_pack::<$kind>("fuzzed", body) {
+                        let again = encode_message_pack(&value);
+                        let read = decode_message_pack::<$kind>("fuzzed", &again).expect("our own body");
+                        assert_eq!(read, value);
+                    }
+                })*
+                _ => {}
+            }
+        };
+    }
+    kinds! {
+        0 => Hello, 1 => HelloReply, 2 => Authenticate, 3 => AuthenticateReply, 4 => Welcome, 5 => MountReply,
+        6 => LimitsReply, 7 => Statistics, 8 => Attributes, 9 => SetAttributes, 10 => FsStatistics,
+        11 => Vec<[u8; 16]>, 12 => Vec<String>,
+    }
+}
+
+/// Segments of a direct request; the first two bytes are the count.
+pub fn segments(data: &[u8]) {
+    let mut input = Input::new(data);
+    let count = u16::from_le_bytes([input.byte(), input.byte()]) % (SEGMENTS_MAX as u16 + 1);
+    let payload = data.get(2..).unwrap_or_default();
+    if let Ok(segments) = decode_segments(payload, count) {
+        assert_eq!(segments.len(), usize::from(count));
+        let mut again = vec![0; payload.len()];
+        encode_segments(&segments, &mut again);
+        assert_eq!(again, payload);
+    }
+}
+
+/// A stream of the tcp transport: a hello, then frames.
+pub fn tcp_frames(mut data: &[u8]) {
+    if let Some((hello, rest)) = data.split_first_chunk()
+        && let Ok(decoded) = frame::Hello::decode(hello)
+    {
+        assert_eq!(decoded.encode(), *hello);
+        data = rest;
+    }
+    while let Ok(Some((frame, body))) = frame::decode(data) {
+        assert_eq!(frame.encode(), data[..frame::HEADER_SIZE]);
+        assert!(body.len() as u64 <= frame.body_len());
+        data = &data[frame::HEADER_SIZE + body.len()..];
+    }
+}
+
+/// A message on the unix socket of the shm transport.
+pub fn shm_handshake(data: &[u8]) {
+    // An error is an answer; anything but a panic is right.
+    let _ = dafs_proto::transport::shm::check_control_message(data);
+}
+
+/// Addresses: of servers and files, of listeners, ranges of clients.
+pub fn address(data: &[u8]) {
+    let text = OsStr::from_bytes(data);
+    if let Ok(url) = Url::parse(text) {
+        let again = Url::parse(&url.to_os_string()).expect("an address that was printed can be read");
+        assert_eq!(again, url);
+    }
+    let _ = ListenUrl::parse(text);
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(range) = text.parse::<AddressRange>()
+    {
+        assert_eq!(range.to_string().parse::<AddressRange>().as_ref(), Ok(&range));
+    }
+}
+
+/// Key files, of clients and of servers.
+pub fn key_file(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(lines) = parse_key_file(text) {
+        for line in lines {
+            let again = parse_key_file(&format_key_line(&line.key)).expect("our own line");
+            assert_eq!(again[0].key.name, line.key.name);
+            assert_eq!(again[0].key.secret, line.key.secret);
+        }
+    }
+    let _ = Keyring::parse(text, Path::new("keys"));
+}
+
+/// The server's settings file, up to a checked configuration.
+pub fn config(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(settings) = Settings::from_toml(text, "fuzzed")
+        && settings.listen.is_empty()
+        && settings.metrics.is_none()
+        && settings.key_file.is_none()
+    {
+        // Addresses and key files are left out: host names would be looked up and any file opened.
+        let _ = Config::from_settings(settings, environment());
+    }
+}
+
+/// One `--export` flag.
+pub fn export_flag(data: &[u8]) {
+    let settings = Settings { exports: vec![OsStr::from_bytes(data).to_owned()], ..Settings::default() };
+    let _ = Config::from_settings(settings, environment());
+}
+
+fn environment() -> &'static Environment {
+    static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
+    ENVIRONMENT.get_or_init(|| Environment::of_process(false).expect("this process has an identity"))
+}

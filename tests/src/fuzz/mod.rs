@@ -1,0 +1,41 @@
+//! Entry points for fuzzing: one function for each target, fed with any bytes. None may panic, hang, or allocate what the bytes ask for.
+//!
+//! The targets in `tests/fuzz` are one line each around these; `tests/tests/fuzz_corpus.rs` runs the same functions over the committed corpus and over generated
+//! inputs in a plain test.
+
+mod client;
+mod decoders;
+mod generate;
+mod input;
+mod server;
+mod stage;
+mod storage;
+
+pub use client::client_session;
+pub use decoders::{
+    address, bodies, config, dir_entries, export_flag, header, key_file, message_pack, names, segments,
+    shm_handshake, tcp_frames,
+};
+pub use generate::Generator;
+pub use server::server_session;
+
+/// A target's name and its function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("header", header),
+    ("bodies", bodies),
+    ("names", names),
+    ("dir_entries", dir_entries),
+    ("message_pack", message_pack),
+    ("segments", segments),
+    ("tcp_frames", tcp_frames),
+    ("shm_handshake", shm_handshake),
+    ("address", address),
+    ("key_file", key_file),
+    ("config", config),
+    ("export_flag", export_flag),
+    ("server_session", server_session),
+    ("client_session", client_session),
+];

@@ -1,0 +1,201 @@
+//! A simulated network with the real server in it, and a clock for the real client library.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use dafs_client::{Background, Clock, Config, ReconnectPolicy, WaitPolicy};
+use dafs_proto::session::Moment;
+use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimDomain, SimNet};
+use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
+use dafs_proto::wire::{Crossovers, Thresholds};
+use dafs_server::access::{Access, AccessConfig};
+use dafs_server::config::{ExportConfig, ExportKind};
+use dafs_server::connection::ConnectionKey;
+use dafs_server::server::{ListenerInfo, Parts, Served, Server, Settings};
+
+use super::storage::{CALM, FAULTY, FaultyStorage, Troubles};
+
+/// Where the server listens.
+pub(super) const PORT: Address = Address::Sim(1);
+/// A session without a sign of life ends after this.
+pub(super) const LEASE: Duration = Duration::from_secs(30);
+const SERVER: NodeId = NodeId(0);
+const TICK: Duration = Duration::from_millis(100);
+/// More turns than any honest run takes: a program that waits for ever.
+const TURNS_MAX: u64 = 1_000_000;
+
+/// What is stepped whenever the simulated programs wait.
+pub(super) trait Actor: Send {
+    fn step(&mut self, net: &SimNet);
+}
+
+/// A network and the actor on it. The network refers to the actor weakly: all is freed with the stage.
+pub(super) struct Stage<A> {
+    pub(super) net: SimNet,
+    actor: Arc<Mutex<A>>,
+}
+
+impl<A: Actor + 'static> Stage<A> {
+    pub(super) fn new(seed: u64, plan: FaultPlan, actor: impl FnOnce(&SimNet) -> A) -> Self {
+        let net = SimNet::new(seed, plan);
+        let actor = Arc::new(Mutex::new(actor(&net)));
+        let weak: Weak<Mutex<A>> = Arc::downgrade(&actor);
+        let shared = net.clone();
+        let mut turns = 0;
+        net.on_idle(move || {
+            turns += 1;
+            assert!(turns < TURNS_MAX, "a call waits for ever");
+            if let Some(actor) = weak.upgrade() {
+                actor.lock().unwrap_or_else(PoisonError::into_inner).step(&shared);
+            }
+        });
+        Self { net, actor }
+    }
+
+    pub(super) fn actor(&self) -> MutexGuard<'_, A> {
+        self.actor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the actor and the network go on for a while.
+    pub(super) fn pass(&self, duration: Duration) {
+        let until = self.net.now() + duration;
+        loop {
+            self.actor().step(&self.net);
+            let left = until.saturating_sub(self.net.now());
+            if left.is_zero() {
+                return;
+            }
+            let next = self.net.next_event_time().map_or(left, |at| at.saturating_sub(self.net.now()));
+            self.net.advance(next.min(left).max(Duration::from_nanos(1)));
+        }
+    }
+
+    /// A clock for a client on this stage.
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(StageClock { net: self.net.clone(), actor: Arc::downgrade(&self.actor) })
+    }
+}
+
+struct StageClock<A> {
+    net: SimNet,
+    actor: Weak<Mutex<A>>,
+}
+
+impl<A: Actor + 'static> Clock for StageClock<A> {
+    fn now(&self) -> Moment {
+        Moment::default().after(self.net.now())
+    }
+
+    fn sleep(&self, duration: Duration) {
+        match self.actor.upgrade() {
+            Some(actor) => Stage { net: self.net.clone(), actor }.pass(duration),
+            None => self.net.advance(duration),
+        }
+    }
+}
+
+/// Settings of a client that gives up soon.
+pub(super) fn client_config(node: u8) -> Config {
+    Config {
+        wait: WaitPolicy::Event,
+        background: Background::None,
+        client_id: Some([node; 16]),
+        credits: 8,
+        staging_size: 64 << 10,
+        connect_timeout: Duration::from_secs(2),
+        reconnect: ReconnectPolicy { attempts_max: 2, ..ReconnectPolicy::default() },
+        ..Config::default()
+    }
+}
+
+/// Inline limits of 4 KiB, so that small requests reach both methods.
+pub(super) fn thresholds() -> Thresholds {
+    let crossover = 4096;
+    Thresholds {
+        read_inline_max: 16 * 1024,
+        write_inline_max: 16 * 1024,
+        crossovers: Crossovers {
+            read_registered: crossover,
+            read_unregistered: crossover,
+            write_registered: crossover,
+            write_unregistered: crossover,
+        },
+    }
+}
+
+/// The real server over storage with faults.
+pub(super) struct ServerActor {
+    pub(super) server: Server,
+    listener: Box<dyn Listener>,
+    connections: Vec<ConnectionKey>,
+    next_tick: Duration,
+    _domain: SimDomain,
+}
+
+impl ServerActor {
+    pub(super) fn new(net: &SimNet, seed: u64, troubles: Troubles) -> Self {
+        let mut random = Random::new(seed);
+        let parts = Parts {
+            settings: Settings {
+                slots_max: 8,
+                operations_max: 64,
+                sessions_max: 8,
+                handles_max: 6,
+                inline_max: 16 * 1024,
+                transfer_size_max: 4 << 20,
+                // One of the largest buffers, or a few small ones: transfers wait for each other.
+                buffers_size_max: 1 << 20,
+                lease: LEASE,
+                keep_alive: LEASE / 3,
+                handshake: Duration::from_secs(10),
+                epoch: 1,
+            },
+            exports: [FAULTY, CALM]
+                .map(|name| ExportConfig::new(name, ExportKind::Memory { size_max: 8 << 20 }))
+                .to_vec(),
+            access: Access::new(AccessConfig::default()),
+            storage: Box::new(FaultyStorage::new(Random::new(seed ^ 1), troubles)),
+            randomness: Box::new(move |bytes| {
+                bytes.iter_mut().for_each(|byte| *byte = random.number().to_le_bytes()[0]);
+            }),
+        };
+        let mut server = Server::new(parts, Moment::default());
+        let domain = net.domain(SERVER);
+        let params = ConnectParams {
+            recv_depth: 24,
+            rdma_depth: 4,
+            wait: WaitPolicy::Event,
+            ..ConnectParams::default()
+        };
+        let listener = domain.listen(&PORT, &params).expect("the port is free");
+        server.add_listener(ListenerInfo { address: PORT, thresholds: thresholds() });
+        Self { server, listener, connections: Vec::new(), next_tick: Duration::ZERO, _domain: domain }
+    }
+}
+
+impl Actor for ServerActor {
+    fn step(&mut self, net: &SimNet) {
+        self.server.set_now(Moment::default().after(net.now()));
+        while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
+            self.connections.push(self.server.add_connection(0, endpoint));
+        }
+        let server = &mut self.server;
+        self.connections.retain(|key| {
+            loop {
+                match server.serve(*key) {
+                    Served::Budget => {}
+                    Served::Messages(_) => break true,
+                    Served::Closed => break false,
+                }
+            }
+        });
+        server.poll_storage();
+        let closed = server.take_closed();
+        self.connections.retain(|key| !closed.contains(key));
+        if net.now() >= self.next_tick {
+            server.on_tick();
+            self.next_tick = net.now() + TICK;
+        }
+        net.wake_at(self.next_tick);
+    }
+}
