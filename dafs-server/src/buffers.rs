@@ -1,7 +1,7 @@
 //! Transfer buffers: memory of the server that data passes through when storage and network cannot meet in the client's memory.
 //!
 //! Buffers come in size classes and under one budget of bytes. Free ones are kept for reuse, up to a part of the budget, so memory follows the operations in
-//! flight. A buffer that RDMA still holds when its operation gives it up is not reused: the last reference frees it.
+//! flight. A buffer that somebody still holds when its operation gives it up is reused once that has let go of it.
 
 use std::sync::Arc;
 
@@ -11,12 +11,17 @@ use dafs_proto::transport::{HeapMemory, Memory, MemoryRef};
 pub const BUFFER_SIZES: [usize; 3] = [16 * 1024, 128 * 1024, 1024 * 1024];
 
 /// Free buffers kept of each class, bytes.
-const KEPT_SIZE_MAX: usize = 8 * 1024 * 1024;
+const KEPT_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Buffers remembered that somebody still holds; beyond it the last holder frees them.
+const HELD_MAX: usize = 64;
 
 /// A pool of buffers.
 #[derive(Debug)]
 pub struct BufferPool {
     free: [Vec<Buffer>; BUFFER_SIZES.len()],
+    // Given back while somebody still held their memory.
+    held: Vec<Buffer>,
     size_max: usize,
     lent_size: usize,
 }
@@ -62,6 +67,7 @@ impl BufferPool {
         if self.lent_size + BUFFER_SIZES[class] > self.size_max {
             return None;
         }
+        self.reclaim();
         let buffer = match self.free[class].pop() {
             Some(buffer) => buffer,
             None => Buffer { memory: Arc::new(HeapMemory::allocate(BUFFER_SIZES[class])?), class },
@@ -73,8 +79,28 @@ impl BufferPool {
     /// Takes a buffer back.
     pub fn release(&mut self, buffer: Buffer) {
         self.lent_size -= buffer.size();
+        if Arc::strong_count(&buffer.memory) == 1 {
+            self.keep(buffer);
+        } else if self.held.len() < HELD_MAX {
+            self.held.push(buffer);
+        }
+    }
+
+    fn reclaim(&mut self) {
+        let mut place = 0;
+        while place < self.held.len() {
+            if Arc::strong_count(&self.held[place].memory) == 1 {
+                let buffer = self.held.swap_remove(place);
+                self.keep(buffer);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    fn keep(&mut self, buffer: Buffer) {
         let kept = self.free[buffer.class].len() * buffer.size();
-        if kept < KEPT_SIZE_MAX && Arc::strong_count(&buffer.memory) == 1 {
+        if kept < KEPT_SIZE_MAX {
             self.free[buffer.class].push(buffer);
         }
     }
@@ -122,6 +148,9 @@ mod tests {
         let held = buffer.memory();
         pool.release(buffer);
         let other = pool.acquire(1).unwrap();
-        assert_ne!(other.memory().span().as_ptr(), held.span().as_ptr());
+        let address = held.span().as_ptr();
+        assert_ne!(other.memory().span().as_ptr(), address);
+        drop(held);
+        assert_eq!(pool.acquire(1).unwrap().memory().span().as_ptr(), address, "let go of, it is used again");
     }
 }

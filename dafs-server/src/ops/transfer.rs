@@ -380,7 +380,10 @@ impl Server {
             return Progress::End(Err(Status::IO));
         };
         match write_all(&mut *self.storage, node, piece.offset, memory.span()) {
-            Ok(count) => self.piece_written(index, piece, count),
+            Ok(count) => {
+                drop(memory);
+                self.piece_written(index, piece, count)
+            }
             Err(NowError::Failed(status)) => Progress::End(Err(status)),
             Err(NowError::WouldBlock) => {
                 self.stats.storage_waits += 1;
