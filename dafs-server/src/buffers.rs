@@ -55,6 +55,7 @@ impl BufferPool {
     pub fn new(size_max: usize) -> Self {
         Self {
             free: Default::default(),
+            held: Vec::new(),
             size_max: size_max.max(BUFFER_SIZES[BUFFER_SIZES.len() - 1]),
             lent_size: 0,
         }

@@ -47,6 +47,8 @@ pub struct Connection {
     outbox: VecDeque<(Head, Vec<u8>)>,
     /// Operations whose RDMA found the queue full.
     pub post_waiters: VecDeque<usize>,
+    /// RDMA operations posted and not completed.
+    pub rdma_pending: u32,
     /// Something was queued since the last flush.
     pub dirty: bool,
 }
@@ -69,6 +71,7 @@ impl Connection {
             since: now,
             outbox: VecDeque::new(),
             post_waiters: VecDeque::new(),
+            rdma_pending: 0,
             dirty: false,
         }
     }
@@ -134,6 +137,12 @@ impl Connection {
             }
             Err(_) => false,
         }
+    }
+
+    /// Nothing is queued, posted or waiting on it.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        !self.dirty && self.rdma_pending == 0 && self.post_waiters.is_empty() && !self.wants_flush()
     }
 
     /// Output waits for the provider.

@@ -16,12 +16,14 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::connection::ConnectionKey;
-use crate::server::{ListenerInfo, Served, Server};
+use crate::server::{ListenerInfo, MESSAGES_PER_TURN, Served, Server};
 
 /// How long a silent connection is asked before it goes cold, where that is likely to pay.
 const SPIN: Duration = Duration::from_micros(50);
-/// Between two looks at the kernel's events while connections are hot, in turns.
-const TURNS_PER_POLL: u32 = 32;
+/// Between two looks at the kernel's events and the clock while connections are hot: turns that found nothing, or messages times eight.
+const WORK_PER_POLL: u32 = 256;
+/// What a message counts in that: about as many turns as it takes.
+const WORK_PER_MESSAGE: u32 = 8;
 /// Between two looks at leases and shares.
 const TICK: Duration = Duration::from_millis(100);
 /// Between two looks at handshakes and sessions while nobody is connected.
@@ -67,11 +69,16 @@ pub struct EventLoop {
     drain_for: Duration,
     next_tick: Moment,
     accepts: bool,
+    // As of the last look at the clock.
+    now: Moment,
+    // Done since the last look at the kernel's events.
+    work: u32,
 }
 
 struct Hot {
     key: ConnectionKey,
-    last_message: Moment,
+    // The first look at the clock after its last message; `None` until then.
+    silent_since: Option<Moment>,
 }
 
 impl EventLoop {
@@ -95,6 +102,8 @@ impl EventLoop {
             drain_for,
             next_tick: Moment::default(),
             accepts: true,
+            now: Moment::default(),
+            work: 0,
         })
     }
 
@@ -127,61 +136,59 @@ impl EventLoop {
     /// Serves until stopped; then drains. `observe` is called with the server about ten times a second.
     pub fn run(&mut self, mut observe: impl FnMut(&Server)) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
-        let mut turns = 0u32;
         let mut draining: Option<Moment> = None;
         self.accept_all();
         loop {
-            turns = turns.wrapping_add(1);
-            if self.hot.is_empty() || turns.is_multiple_of(TURNS_PER_POLL) {
+            if self.hot.is_empty() || self.work >= WORK_PER_POLL {
+                self.work = 0;
                 let timeout = if self.hot.is_empty() { self.until_tick() } else { Duration::ZERO };
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => return Err(error),
                     Ok(()) => {}
                 }
-                self.server.set_now(self.now());
+                self.look_at_clock();
                 self.on_events(&events);
-            } else if turns.is_multiple_of(4) {
-                self.server.set_now(self.now());
+                if self.now >= self.next_tick {
+                    self.tick();
+                    observe(&self.server);
+                }
             }
             self.serve_hot();
             if self.server.storage().pending() > 0 {
                 self.server.poll_storage();
             }
             self.forget_closed();
-            if self.now() >= self.next_tick {
-                self.tick();
-                observe(&self.server);
-            }
             if draining.is_none() && self.stop.requested.load(Ordering::Acquire) {
-                draining = Some(self.now().after(self.drain_for));
+                draining = Some(self.now.after(self.drain_for));
                 self.begin_drain();
             }
             if let Some(until) = draining
-                && ((self.hot.is_empty() && self.server.in_flight() == 0) || self.now() >= until)
+                && ((self.hot.is_empty() && self.server.in_flight() == 0) || self.now >= until)
             {
                 return Ok(());
             }
         }
     }
 
-    fn now(&self) -> Moment {
-        Moment::default().after(self.began.elapsed())
+    fn look_at_clock(&mut self) {
+        self.now = Moment::default().after(self.began.elapsed());
+        self.server.set_now(self.now);
     }
 
-    fn until_tick(&self) -> Duration {
-        self.next_tick.since(self.now()).max(Duration::from_millis(1))
+    fn until_tick(&mut self) -> Duration {
+        self.look_at_clock();
+        self.next_tick.since(self.now).max(Duration::from_millis(1))
     }
 
     fn tick(&mut self) {
-        self.server.set_now(self.now());
         self.server.on_tick();
         for (_, listener) in &mut self.listeners {
             listener.expire_handshakes();
         }
         self.forget_closed();
         let idle = self.server.sessions() == 0 && self.hot.is_empty();
-        self.next_tick = self.now().after(if idle { IDLE_TICK } else { TICK });
+        self.next_tick = self.now.after(if idle { IDLE_TICK } else { TICK });
         if self.accepts {
             // Descriptors may be free again after an accept that failed for want of them.
             self.accept_all();
@@ -219,8 +226,7 @@ impl EventLoop {
         }
         if !self.is_hot[key.index] {
             self.is_hot[key.index] = true;
-            let last_message = self.now();
-            self.hot.push(Hot { key, last_message });
+            self.hot.push(Hot { key, silent_since: None });
         }
     }
 
@@ -263,12 +269,14 @@ impl EventLoop {
 
     fn serve_hot(&mut self) {
         let mut place = 0;
+        self.work += 1;
         while place < self.hot.len() {
             let key = self.hot[place].key;
             let keep = match self.server.serve(key) {
                 Served::Closed => false,
                 Served::Budget => {
-                    self.hot[place].last_message = self.now();
+                    self.work += WORK_PER_MESSAGE * MESSAGES_PER_TURN as u32;
+                    self.hot[place].silent_since = None;
                     true
                 }
                 Served::Messages(count) => self.stays_hot(place, count),
@@ -283,18 +291,27 @@ impl EventLoop {
     }
 
     /// Whether a connection that has nothing more now is asked again without waiting for an event.
+    #[inline]
     fn stays_hot(&mut self, place: usize, messages: usize) -> bool {
-        let Hot { key, last_message } = self.hot[place];
-        let now = self.now();
+        let hot = &mut self.hot[place];
         if messages > 0 {
-            self.hot[place].last_message = now;
+            self.work += WORK_PER_MESSAGE * messages as u32;
+            hot.silent_since = None;
+            if self.policy == WaitPolicy::Busy {
+                return true;
+            }
+        } else if self.policy != WaitPolicy::Event && self.work < WORK_PER_POLL {
+            // Until the next look at the clock nothing is decided.
+            return true;
         }
+        let key = hot.key;
+        let since = *hot.silent_since.get_or_insert(self.now);
         let Some(connection) = self.server.connection(key) else { return false };
         let asks_on = match self.policy {
             WaitPolicy::Busy => true,
             WaitPolicy::Event => false,
             WaitPolicy::Adaptive => {
-                connection.endpoint.spin_pays() && (messages > 0 || now < last_message.after(SPIN))
+                connection.endpoint.spin_pays() && (messages > 0 || self.now < since.after(SPIN))
             }
         };
         asks_on || !connection.endpoint.arm()
@@ -302,6 +319,9 @@ impl EventLoop {
 
     /// Lets go of what belonged to closed connections. Their descriptors are closed, which took them out of the poll.
     fn forget_closed(&mut self) {
+        if !self.server.has_closed() {
+            return;
+        }
         for closed in self.server.take_closed() {
             if let Some(watched) =
                 self.watched.get_mut(closed.index).filter(|watched| **watched == Some(closed))

@@ -199,6 +199,12 @@ impl Server {
                 Err(error) => self.close(key, &error),
             }
         }
+        if messages == 0
+            && let Some(connection) = self.connections.get(key.index).filter(|c| c.key == key)
+            && connection.is_quiet()
+        {
+            return Served::Messages(0);
+        }
         self.poll_rdma(key);
         self.run_wakeups();
         self.flush(key);
@@ -236,6 +242,12 @@ impl Server {
         }
         self.flush_dirty();
         count
+    }
+
+    /// Some connection was closed since [`Server::take_closed`].
+    #[inline]
+    pub fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
     }
 
     /// Connections that were closed since the last call, for the loop to forget.
@@ -339,10 +351,17 @@ impl Server {
 
     /// Completions of RDMA, and posts that found no room before.
     fn poll_rdma(&mut self, key: ConnectionKey) {
+        if self
+            .connection(key)
+            .is_none_or(|connection| connection.rdma_pending == 0 && connection.post_waiters.is_empty())
+        {
+            return;
+        }
         let mut freed = false;
         while let Some(connection) = self.connection(key) {
             let Some(completion) = connection.endpoint.poll_completion() else { break };
             freed = true;
+            connection.rdma_pending = connection.rdma_pending.saturating_sub(1);
             self.on_rdma(completion.token, completion.result);
         }
         let Some(connection) = self.connection(key) else { return };

@@ -100,7 +100,10 @@ impl Server {
         let Some(index) = self.operation_index(token) else { return Err(Status::IO) };
         let posted = match self.connection(call.connection) {
             Some(connection) => {
-                connection.endpoint.rdma_write(token, LocalSegments::from_iter([memory]), remote, None)
+                let posted =
+                    connection.endpoint.rdma_write(token, LocalSegments::from_iter([memory]), remote, None);
+                connection.rdma_pending += u32::from(matches!(posted, Ok(Posted::Pending)));
+                posted
             }
             None => Err(PostError::Closed),
         };

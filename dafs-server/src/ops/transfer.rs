@@ -267,7 +267,9 @@ impl Server {
         let local = LocalSegments::from_iter([memory.clone()]);
         match connection.endpoint.rdma_write(token, local, remote, None) {
             Ok(posted) => {
-                self.operations[index].rdma_pending += u32::from(posted == Posted::Pending);
+                let pending = u32::from(posted == Posted::Pending);
+                connection.rdma_pending += pending;
+                self.operations[index].rdma_pending += pending;
                 if let Some(transfer) = self.transfer(index) {
                     transfer.step = Step::Next;
                     transfer.done += count;
@@ -294,7 +296,10 @@ impl Server {
     fn fetch_piece(&mut self, index: usize, token: OpToken) -> Progress {
         let call = self.operations[index].call;
         let Some(connection) = self.connections.get(call.connection.index) else { return Progress::Wait };
-        let size_max = u64::from(connection.endpoint.capabilities().rdma_size_max).min(PIECE_SIZE_MAX);
+        let capabilities = connection.endpoint.capabilities();
+        // Where RDMA is a copy by this CPU, a piece that stays in its cache is written out of there.
+        let piece_max = if capabilities.remote_mapped { COPIED_PIECE_SIZE_MAX } else { PIECE_SIZE_MAX };
+        let size_max = u64::from(capabilities.rdma_size_max).min(piece_max);
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let Some(piece) = transfer.piece(size_max) else { return Progress::End(Ok(())) };
         let memory = if transfer.direction == Direction::Append {
@@ -344,6 +349,7 @@ impl Server {
         match connection.endpoint.rdma_read(token, LocalSegments::from_iter([memory.clone()]), piece.remote) {
             Ok(Posted::Done) => self.piece_fetched(index, token, piece),
             Ok(Posted::Pending) => {
+                connection.rdma_pending += 1;
                 self.operations[index].rdma_pending += 1;
                 if let Some(transfer) = self.transfer(index) {
                     transfer.step = Step::Rdma { piece };
@@ -639,3 +645,5 @@ impl Server {
 
 /// A piece fits the largest buffer.
 const PIECE_SIZE_MAX: u64 = BUFFER_SIZES[BUFFER_SIZES.len() - 1] as u64;
+/// Half of a usual second-level cache at most.
+const COPIED_PIECE_SIZE_MAX: u64 = BUFFER_SIZES[1] as u64;

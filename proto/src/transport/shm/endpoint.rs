@@ -74,6 +74,8 @@ pub struct ShmEndpoint {
     pub(super) control_seen: u32,
     pub(super) polls: u32,
     pub(super) cpu: u32,
+    /// How long an adaptive wait gives the CPU away before it sleeps.
+    pub(super) yield_max: Duration,
 }
 
 pub(super) enum State {
@@ -115,6 +117,7 @@ impl ShmEndpoint {
             control_seen: 0,
             polls: 0,
             cpu: 0,
+            yield_max: super::wake::YIELD_MIN,
         };
         endpoint.publish_cpu();
         endpoint

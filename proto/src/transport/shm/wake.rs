@@ -14,9 +14,14 @@ use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM};
 use super::ring::Arrival;
 use super::sock;
 
-/// How long an adaptive wait pauses before it gives the CPU away, and how long it does that before it sleeps.
+/// How long an adaptive wait pauses before it gives the CPU away.
 const PAUSE_MAX: Duration = Duration::from_micros(2);
-const YIELD_MAX: Duration = Duration::from_micros(20);
+/// How long it gives the CPU away before it sleeps: at least, and at most where waits have been that long. A peer that moves a megabyte
+/// is worth waiting for; one that thinks is not.
+pub(super) const YIELD_MIN: Duration = Duration::from_micros(20);
+const YIELD_MAX: Duration = Duration::from_micros(500);
+/// Looks at the ring before the first pause: a `pause` takes longer than a quick answer.
+const LOOKS_BEFORE_PAUSE: u32 = 64;
 
 impl ShmEndpoint {
     /// Tells the peer that this side is about to sleep. The caller looks once more before it does.
@@ -64,6 +69,7 @@ impl ShmEndpoint {
             left,
             connection.has_waiting(),
         );
+        self.learn_wait(now.elapsed());
         // Still armed: the next `recv` disarms, silences the doorbell and looks at the socket.
         slept.map(drop).map_err(|error| TransportError::system("wait for the peer", error))
     }
@@ -104,6 +110,11 @@ impl ShmEndpoint {
     /// Pauses, then gives the CPU away, while that can pay; `true` when something came or the deadline passed.
     fn spin_briefly(&mut self, started: Instant, deadline: Option<Instant>) -> bool {
         let past = |now| deadline.is_some_and(|deadline| now >= deadline);
+        for _ in 0..LOOKS_BEFORE_PAUSE {
+            if self.is_ready() {
+                return true;
+            }
+        }
         loop {
             for _ in 0..16 {
                 if self.is_ready() {
@@ -115,10 +126,11 @@ impl ShmEndpoint {
             if past(now) {
                 return true;
             }
-            if now - started >= YIELD_MAX {
+            let waited = now - started;
+            if waited >= self.yield_max {
                 return false;
             }
-            if now - started >= PAUSE_MAX {
+            if waited >= PAUSE_MAX {
                 std::thread::yield_now();
                 self.publish_cpu();
                 if !self.spin_pays() {
@@ -126,6 +138,15 @@ impl ShmEndpoint {
                 }
             }
         }
+    }
+
+    /// After a wait that ended in sleep: waits of this length are worth giving the CPU away for, or not.
+    fn learn_wait(&mut self, waited: Duration) {
+        self.yield_max = if waited <= YIELD_MAX {
+            (waited * 2).clamp(YIELD_MIN, YIELD_MAX)
+        } else {
+            (self.yield_max / 2).max(YIELD_MIN)
+        };
     }
 
     /// Busy waiting: until something came, the peer died, or the deadline passed.
