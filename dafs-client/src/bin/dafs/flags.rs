@@ -18,7 +18,8 @@ pub(crate) struct Cli {
 /// Flags of all commands.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Global {
-    /// The key to prove, where the server demands one: a file with a line NAME:SECRET, as `dafs-server keygen` prints it, that only you can read
+    /// The key to prove, where the server demands one: a file with a line NAME:SECRET, as `dafs-server keygen` prints
+    /// it, that only you can read
     #[arg(long, value_name = "FILE", global = true, env = "DAFS_KEY_FILE", help_heading = "Connection")]
     pub(crate) key_file: Option<PathBuf>,
     /// How to wait for replies: sleep at once, spin all the time, or spin while that pays
@@ -207,7 +208,8 @@ pub(crate) struct Rm {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Only within one export: between exports, copy with `dafs cp -r`, then `dafs rm -r`.\n\nExample: dafs mv dafs://localhost/data/old dafs://localhost/data/new"
+    after_help = "Only within one export: between exports, copy with `dafs cp -r`, then `dafs rm -r`.\n\n\
+                  Example: dafs mv dafs://localhost/data/old dafs://localhost/data/new"
 )]
 pub(crate) struct Mv {
     /// Do not replace an existing file
@@ -219,9 +221,8 @@ pub(crate) struct Mv {
 }
 
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  dafs ln -s ../target dafs://localhost/data/link\n  dafs ln dafs://localhost/data/file dafs://localhost/data/second-name"
-)]
+#[command(after_help = "Examples:\n  dafs ln -s ../target dafs://localhost/data/link\n\
+                  \x20 dafs ln dafs://localhost/data/file dafs://localhost/data/second-name")]
 pub(crate) struct Ln {
     /// A symbolic link: TARGET is any text
     #[arg(short, long)]
@@ -321,8 +322,9 @@ Examples:
 Exit status: 0 all done; 1 something failed (said on standard error, the rest was done); 2 wrong usage; 130 interrupted.";
 
 const CP_HELP: &str = "\
-Modes, times (to the nanosecond), symbolic links, hard links within a tree and holes are kept. As with cp, what is copied goes into DESTINATION when that is a directory,
-and becomes DESTINATION otherwise. Symbolic links that are in the way in a destination tree are replaced, never followed.
+Modes, times (to the nanosecond), symbolic links, hard links within a tree and holes are kept. As with cp, what is copied goes into
+DESTINATION when that is a directory, and becomes DESTINATION otherwise. Symbolic links that are in the way in a
+destination tree are replaced, never followed.
 
 Examples:
   dafs cp -r ./tree dafs://localhost/data/tree

@@ -1,7 +1,7 @@
 //! The `dafs` command: looks at, copies and changes files of a dafs server.
 //!
-//! Flags are parsed into one struct (`flags`), checked into settings (`config`), and carried out by one file per subcommand (`cmd`). What it deliberately does not do: mount anything,
-//! or keep state between runs.
+//! Flags are parsed into one struct (`flags`), checked into settings (`config`), and carried out by one file per
+//! subcommand (`cmd`). What it deliberately does not do: mount anything, or keep state between runs.
 #![deny(unsafe_code)]
 
 mod cmd;

@@ -12,7 +12,8 @@ impl Interrupt {
     pub(crate) fn catch() -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // In this order: the shutdown looks at the flag before the second handler sets it. Where handlers cannot be set, the signal ends the program as ever.
+            // In this order: the shutdown looks at the flag before the second handler sets it. Where handlers cannot
+            // be set, the signal ends the program as ever.
             let caught = signal_hook::flag::register_conditional_shutdown(
                 signal,
                 i32::from(crate::report::INTERRUPTED),

@@ -65,7 +65,8 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
             }
         }
         Err(error) if error.status() == Some(Status::CROSS_DEVICE) => Err(Failure::text(format!(
-            "cannot move '{}' to '{}': they are on different file systems of the server (copy it with `dafs cp -r`, then remove it with `dafs rm -r`)",
+            "cannot move '{}' to '{}': they are on different file systems of the server \
+             (copy it with `dafs cp -r`, then remove it with `dafs rm -r`)",
             from.url(),
             to.url()
         ))),

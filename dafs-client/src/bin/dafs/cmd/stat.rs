@@ -56,7 +56,10 @@ fn show(flags: &Stat, target: &Target, out: &mut Output, owners: &mut Owners) ->
 fn rest(attributes: &Attributes, owners: &mut Owners) -> String {
     let user = owners.user(attributes.uid).to_owned();
     format!(
-        "  Size: {:<14} Allocated: {:<14} {}\n Inode: {:<14} File system: {:<12x} Links: {}\n  Mode: {:04o} ({})  Uid: {} ({user})  Gid: {} ({})\nAccess: {}\nModify: {}\nChange: {}\n",
+        "  Size: {:<14} Allocated: {:<14} {}\n\
+         \x20Inode: {:<14} File system: {:<12x} Links: {}\n\
+         \x20 Mode: {:04o} ({})  Uid: {} ({user})  Gid: {} ({})\n\
+         Access: {}\nModify: {}\nChange: {}\n",
         attributes.size,
         attributes.allocated,
         format::kind_name(attributes.kind),

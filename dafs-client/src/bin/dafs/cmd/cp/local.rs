@@ -1,4 +1,5 @@
-//! Files of this machine. Nothing here follows a symbolic link at the end of a path in a destination tree, and attributes are set through open files: names could change meanwhile.
+//! Files of this machine. Nothing here follows a symbolic link at the end of a path in a destination tree, and
+//! attributes are set through open files: names could change meanwhile.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

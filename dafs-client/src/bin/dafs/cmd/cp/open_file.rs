@@ -101,7 +101,8 @@ impl Source {
 }
 
 impl Sink {
-    /// Begins to open a file for writing, made or cut to no bytes; with its final mode less what others may do, until its attributes are set.
+    /// Begins to open a file for writing, made or cut to no bytes; with its final mode less what others may do, until
+    /// its attributes are set.
     pub(super) fn begin_create(place: &Place, path: &Path, follow: bool) -> Later<Self> {
         let own = place.path(path);
         match place {
