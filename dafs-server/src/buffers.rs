@@ -1,7 +1,8 @@
 //! Transfer buffers: memory of the server that data passes through when storage and network cannot meet in the client's memory.
 //!
-//! Buffers come in size classes and under one budget of bytes. Free ones are kept for reuse, up to a part of the budget, so memory follows the operations in
-//! flight. A buffer that somebody still holds when its operation gives it up is reused once that has let go of it.
+//! Buffers come in size classes and under one budget of bytes. Free ones are kept for reuse, up to a part of the
+//! budget, so memory follows the operations in flight. A buffer that somebody still holds when its operation gives it
+//! up is reused once that has let go of it.
 
 use std::sync::Arc;
 

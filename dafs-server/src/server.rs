@@ -1,7 +1,8 @@
 //! The server without its loop: connections, sessions, operations in flight, and the rules that join them.
 //!
-//! [`Server`] does no waiting and reads no clock: a driver (the event loop, or a simulation) tells it the time, hands it accepted endpoints, and calls
-//! [`Server::serve`] for connections where something may have happened and [`Server::poll_storage`] when storage has finished something.
+//! [`Server`] does no waiting and reads no clock: a driver (the event loop, or a simulation) tells it the time, hands
+//! it accepted endpoints, and calls [`Server::serve`] for connections where something may have happened and
+//! [`Server::poll_storage`] when storage has finished something.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -217,7 +218,8 @@ impl Server {
         }
     }
 
-    /// Ends the session of a client that sends requests and takes no replies: one that keeps to its credits never has more replies waiting than it has slots.
+    /// Ends the session of a client that sends requests and takes no replies: one that keeps to its credits never has
+    /// more replies waiting than it has slots.
     #[inline]
     fn check_outbox(&mut self, key: ConnectionKey) {
         let waiting_max = usize::from(self.settings.slots_max) + CALLBACKS_MAX;

@@ -1,5 +1,6 @@
-//! The fuzz targets without a fuzzer: the committed corpus, and generated inputs from seeds. `DAFS_FUZZ_CASES=n` runs that many for each decoder, a hundredth of it for each
-//! side of the session; a failing input is printed, to be put in the corpus.
+//! The fuzz targets without a fuzzer: the committed corpus, and generated inputs from seeds. `DAFS_FUZZ_CASES=n` runs
+//! that many for each decoder, a hundredth of it for each side of the session; a failing input is printed, to be put
+//! in the corpus.
 // [WIRE-2] [SESS-13] [SESS-45]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 

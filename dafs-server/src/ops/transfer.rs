@@ -1,5 +1,5 @@
-//! Direct transfers that pass through the server's memory or a mapped file, piece by piece, because the client's memory is reached by RDMA only, is in several
-//! ranges, or storage has to be waited for.
+//! Direct transfers that pass through the server's memory or a mapped file, piece by piece, because the client's
+//! memory is reached by RDMA only, is in several ranges, or storage has to be waited for.
 //!
 //! ```text
 //! read:   next piece ─▶ mapped file, or buffer ◀─ storage ─▶ RDMA write ─▶ next piece … ─▶ reply (ordered behind the writes) ─▶ drain
@@ -313,7 +313,8 @@ impl Server {
         }
     }
 
-    /// The memory for the next piece of an append. All its buffers are lent at once: two appends that each wait for the other's would wait for ever.
+    /// The memory for the next piece of an append. All its buffers are lent at once: two appends that each wait for
+    /// the other's would wait for ever.
     fn append_buffer(&mut self, index: usize, token: OpToken, size_max: u64) -> Option<MemoryRef> {
         let transfer = self.transfer(index)?;
         let pieces = transfer.pieces(size_max);

@@ -1,4 +1,5 @@
-//! A hostile server against the real client library: the bytes say what is wrong with each reply. When they are used up, replies are honest.
+//! A hostile server against the real client library: the bytes say what is wrong with each reply. When they are used
+//! up, replies are honest.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Decoders of single values. What decodes must encode to the same bytes again, so that no two messages mean the same and none is half understood.
+//! Decoders of single values. What decodes must encode to the same bytes again, so that no two messages mean the same
+//! and none is half understood.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +23,8 @@ use dafs_server::config::{Config, Environment};
 
 use super::input::Input;
 
-/// A message header and whatever body follows it. The length of the payload is taken from the header, so that more than the length check is reached.
+/// A message header and whatever body follows it. The length of the payload is taken from the header, so that more
+/// than the length check is reached.
 pub fn header(data: &[u8]) {
     let payload_len = data.get(16..20).map_or(0, |len| u32::from_le_bytes(len.try_into().expect("4 bytes")));
     if let Ok((header, body)) = Header::decode(data, payload_len) {

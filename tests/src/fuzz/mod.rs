@@ -1,7 +1,7 @@
 //! Entry points for fuzzing: one function for each target, fed with any bytes. None may panic, hang, or allocate what the bytes ask for.
 //!
-//! The targets in `tests/fuzz` are one line each around these; `tests/tests/fuzz_corpus.rs` runs the same functions over the committed corpus and over generated
-//! inputs in a plain test.
+//! The targets in `tests/fuzz` are one line each around these; `tests/tests/fuzz_corpus.rs` runs the same functions
+//! over the committed corpus and over generated inputs in a plain test.
 
 mod client;
 mod decoders;

@@ -1,4 +1,5 @@
-//! A hostile client against the real server: the bytes are read as a conversation of messages, handshakes, cuts and waits on several connections.
+//! A hostile client against the real server: the bytes are read as a conversation of messages, handshakes, cuts and
+//! waits on several connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,8 @@ const PEERS: usize = 3;
 const DATA: &[u8] = b"what the other client wrote";
 const REGION_SIZE: usize = 1 << 20;
 
-/// Plays the conversation. The server must not panic, must keep a session beside it working, and must hold nothing of it when its clients are gone.
+/// Plays the conversation. The server must not panic, must keep a session beside it working, and must hold nothing of
+/// it when its clients are gone.
 pub fn server_session(data: &[u8]) {
     let mut input = Input::new(data);
     let rough = input.byte();

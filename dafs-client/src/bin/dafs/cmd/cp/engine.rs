@@ -1,7 +1,9 @@
 //! Copies trees with several threads.
 //!
-//! Each thread takes what there is to do: a batch of small files, one large file, or a directory to list, whose entries become work in turn. Directories are made before anything in them and
-//! get their attributes at the end, deepest first; second names of a file are made after all files. What fails is reported and left out; the rest goes on.
+//! Each thread takes what there is to do: a batch of small files, one large file, or a directory to list, whose
+//! entries become work in turn. Directories are made before anything in them and get their attributes at the end,
+//! deepest first; second names of a file are made after all files. What fails is reported and left out; the rest goes
+//! on.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -311,7 +313,8 @@ impl Engine {
         (work.files.len() > WAITING_MAX).then(|| work.batch())
     }
 
-    /// Sets the attributes of the directories that were made, deepest first: a directory may lose the permission that is needed to reach those in it.
+    /// Sets the attributes of the directories that were made, deepest first: a directory may lose the permission that
+    /// is needed to reach those in it.
     fn finish_directories(&self) {
         let mut directories = std::mem::take(&mut *lock(&self.directories));
         let depth = |item: &Item| item.path.components().count();

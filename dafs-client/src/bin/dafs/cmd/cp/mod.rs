@@ -154,7 +154,8 @@ fn place(operand: &OsStr, remotes: &Remotes) -> Result<Place> {
     }
 }
 
-/// The name that a source gets in a directory: its last part; nothing for `.`, `..` and `/`, whose content goes there itself, as with cp; the export's name for its root.
+/// The name that a source gets in a directory: its last part; nothing for `.`, `..` and `/`, whose content goes there
+/// itself, as with cp; the export's name for its root.
 fn base_name(source: &Place) -> PathBuf {
     let path = match source {
         Place::Remote(target) if target.path.as_os_str().is_empty() => return target.export.name().into(),
@@ -171,7 +172,8 @@ fn base_name(source: &Place) -> PathBuf {
     }
 }
 
-/// Within one session, copying a file onto itself would empty it, and a directory into itself would never end. Answers whether it is one session.
+/// Within one session, copying a file onto itself would empty it, and a directory into itself would never end.
+/// Answers whether it is one session.
 fn refuse_copies_into_themselves(source: &Place, destination: &Place, meta: &Meta) -> Result<bool> {
     let (Place::Remote(from), Place::Remote(to)) = (source, destination) else { return Ok(false) };
     let top = Path::new("");

@@ -1,6 +1,7 @@
 //! Where a tree is read from or written to: a directory of this machine, or one of an export.
 //!
-//! Every step that costs a round trip on a server begins here and is waited for later, so that a batch of files has its requests in flight together; on this machine it is carried out at once.
+//! Every step that costs a round trip on a server begins here and is waited for later, so that a batch of files has
+//! its requests in flight together; on this machine it is carried out at once.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,7 +51,8 @@ pub(super) enum Later<T> {
 }
 
 impl Later<()> {
-    /// A request of which only the success matters; `again` repeats it when a restart of the server leaves open whether it was executed, which must do no harm then.
+    /// A request of which only the success matters; `again` repeats it when a restart of the server leaves open
+    /// whether it was executed, which must do no harm then.
     pub(super) fn request<R: 'static>(
         pending: Pending<Result<R, Error>>,
         again: impl FnOnce() -> Result<R, Error> + 'static,
