@@ -96,7 +96,8 @@ fn load_key(path: &Path) -> Result<Key> {
     }
     if metadata.mode() & 0o077 != 0 {
         return Err(Failure::text(format!(
-            "others may read the key in {name} (mode {:03o}): take that away with `chmod 600 {name}`, and have a new key made if one could have read it",
+            "others may read the key in {name} (mode {:03o}): take that away with `chmod 600 {name}`, \
+             and have a new key made if one could have read it",
             metadata.mode() & 0o777
         )));
     }
