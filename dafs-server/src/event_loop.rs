@@ -22,9 +22,9 @@ use crate::server::{ListenerInfo, MESSAGES_PER_TURN, Served, Server};
 /// How long a silent connection is asked before it goes cold, where that is likely to pay.
 const SPIN: Duration = Duration::from_micros(50);
 /// Between two looks at the kernel's events and the clock while connections are hot: turns that found nothing, or messages times eight.
-const WORK_PER_POLL: u32 = 256;
+const WORK_PER_POLL: usize = 256;
 /// What a message counts in that: about as many turns as it takes.
-const WORK_PER_MESSAGE: u32 = 8;
+const WORK_PER_MESSAGE: usize = 8;
 /// Between two looks at leases and shares.
 const TICK: Duration = Duration::from_millis(100);
 /// Between two looks at handshakes and sessions while nobody is connected.
@@ -73,7 +73,7 @@ pub struct EventLoop {
     // As of the last look at the clock.
     now: Moment,
     // Done since the last look at the kernel's events.
-    work: u32,
+    work: usize,
 }
 
 struct Hot {
@@ -276,7 +276,7 @@ impl EventLoop {
             let keep = match self.server.serve(key) {
                 Served::Closed => false,
                 Served::Budget => {
-                    self.work += WORK_PER_MESSAGE * MESSAGES_PER_TURN as u32;
+                    self.work += WORK_PER_MESSAGE * MESSAGES_PER_TURN;
                     self.hot[place].silent_since = None;
                     true
                 }
@@ -296,7 +296,7 @@ impl EventLoop {
     fn stays_hot(&mut self, place: usize, messages: usize) -> bool {
         let hot = &mut self.hot[place];
         if messages > 0 {
-            self.work += WORK_PER_MESSAGE * messages as u32;
+            self.work += WORK_PER_MESSAGE * messages;
             hot.silent_since = None;
             if self.policy == WaitPolicy::Busy {
                 return true;

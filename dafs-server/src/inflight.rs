@@ -78,7 +78,6 @@ impl Server {
 
     /// The place of a live operation.
     pub(crate) fn operation_index(&self, token: OpToken) -> Option<usize> {
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves of the token")]
         let (index, generation) = ((token.0 & 0xffff_ffff) as usize, (token.0 >> 32) as u32);
         self.operations.get(index).filter(|operation| operation.generation == generation).map(|_| index)
     }

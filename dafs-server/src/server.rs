@@ -367,7 +367,7 @@ impl Server {
             self.on_rdma(completion.token, completion.result);
         }
         let Some(connection) = self.connection(key) else { return };
-        if connection.post_waiters.is_empty() || !(freed || !connection.endpoint.wants_flush()) {
+        if connection.post_waiters.is_empty() || (!freed && connection.endpoint.wants_flush()) {
             return;
         }
         for index in std::mem::take(&mut connection.post_waiters) {

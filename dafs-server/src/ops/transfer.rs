@@ -6,6 +6,7 @@
 //! write:  next piece ─▶ buffer ◀─ RDMA read ─▶ storage ─▶ next piece … ─▶ commit where asked ─▶ reply
 //! append: all pieces ─▶ buffers ◀─ RDMA reads ─▶ storage, in one operation ─▶ reply
 //! ```
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use dafs_proto::transport::{
     Access, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, TransportError,
