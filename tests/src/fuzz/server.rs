@@ -432,7 +432,7 @@ impl Peer {
             }
             Opcode::Readdir => {
                 let len = input.number32();
-                let segment = if input.byte() % 2 == 0 { [0; 3] } else { self.segment(input, len.into()) };
+                let segment = if input.byte().is_multiple_of(2) { [0; 3] } else { self.segment(input, len.into()) };
                 ReaddirRequest { cookie: input.number(), len, segment, attributes: true }.encode(&mut body);
                 (ReaddirRequest::HEAD_SIZE, Vec::new())
             }
@@ -457,11 +457,11 @@ impl Peer {
             }
             Opcode::Rename | Opcode::Link => {
                 let second_handle = self.handles.first().map_or(0, |handle| handle.0);
-                RenameRequest { second_handle, replace: input.byte() % 2 == 0 }.encode(&mut body);
+                RenameRequest { second_handle, replace: input.byte().is_multiple_of(2) }.encode(&mut body);
                 (RenameRequest::HEAD_SIZE, two_names(input))
             }
             Opcode::Remove => {
-                RemoveRequest { directory: input.byte() % 2 == 0 }.encode(&mut body);
+                RemoveRequest { directory: input.byte().is_multiple_of(2) }.encode(&mut body);
                 (RemoveRequest::HEAD_SIZE, path(input))
             }
             _ => return self.name_body(opcode, input),
@@ -472,7 +472,7 @@ impl Peer {
 
     fn name_body(&self, opcode: Opcode, input: &mut Input<'_>) -> (Vec<u8>, Vec<u8>) {
         let mut body = vec![0; NameRequest::HEAD_SIZE - HEADER_SIZE];
-        NameRequest { follow: input.byte() % 2 == 0, mode: 0 }.encode(&mut body);
+        NameRequest { follow: input.byte().is_multiple_of(2), mode: 0 }.encode(&mut body);
         match opcode {
             Opcode::Lookup | Opcode::Getattr | Opcode::Mkdir | Opcode::Readlink => (body, path(input)),
             Opcode::Symlink => (body, two_names(input)),

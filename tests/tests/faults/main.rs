@@ -1,0 +1,443 @@
+//! Peers that break the rules, stall or lie, against the real server: what is wrong is named, the session ends exactly
+//! where the protocol was broken, another client does not notice,
+//! and nothing of it is left in the server.
+// [WIRE-2] [SESS-1] [SESS-12] [SESS-13] [SESS-21] [SESS-45] [ERR-1]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod raw;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use dafs_client::{Config as ClientConfig, Error, File, Key, Session};
+use dafs_proto::transport::{Access, Address};
+use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, Opcode, Slot, Status};
+use dafs_tests::harness::{Harness, On};
+use raw::{Raw, connect, last_words, read_body, receive, send, write_body};
+
+const DATA: &[u8] = b"of the client that does nothing wrong";
+const LEN: u32 = 1 << 20;
+
+/// A server, and a client on it that must notice nothing.
+struct Scene {
+    harness: Harness,
+    session: Session,
+    file: File,
+    handles: u64,
+}
+
+impl Scene {
+    fn new(on: On) -> Self {
+        let harness = Harness::start_with(on, |config| config.handshake_ms = 300);
+        let session = harness.session();
+        let file = session.mount("data").unwrap().create("healthy").unwrap();
+        file.write_all_at(DATA, 0).unwrap();
+        let handles = session.statistics().unwrap().handles;
+        Self { harness, session, file, handles }
+    }
+
+    fn raw(&self) -> Raw {
+        Raw::open(self.harness.address())
+    }
+
+    /// The other client goes on, and the server comes to hold what it uses and no more. A session whose connection was cut
+    /// stays for its lease, so it is not counted here.
+    fn settle(&self) {
+        let mut data = vec![0; DATA.len()];
+        self.file.read_exact_at(&mut data, 0).unwrap();
+        assert_eq!(data, DATA);
+        assert_eq!(self.session.reconnects(), 0);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let counts = self.session.statistics().unwrap();
+            let left = (counts.sessions, counts.connections, counts.handles, counts.in_flight);
+            if left == (1, 1, self.handles, 0) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "sessions, connections, handles, operations: {left:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn request(opcode: Opcode, handle: FileHandle) -> Header {
+    Header::request(opcode, handle)
+}
+
+/// Each breaks one rule in a session of its own, and is told which.
+fn broken_messages_end_the_session(on: On) {
+    let scene = Scene::new(on);
+    let null = Header { sequence: 1, ..request(Opcode::Null, FileHandle(0)) };
+    let encoded = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut head = vec![0; HEADER_SIZE];
+        null.encode(&mut head);
+        change(&mut head);
+        head
+    };
+    type Change = &'static dyn Fn(&mut Vec<u8>);
+    let cases: [(Change, &str); 11] = [
+        (&|head| head.truncate(20), "missing"),
+        (&|head| head.truncate(1), "missing"),
+        (&|head| head[0] = 0x77, "opcode"),
+        (&|head| head[3] = 0x80, "flags"),
+        (&|head| head[14] = 41, "head_len"),
+        (&|head| head[16] = 9, "payload_len"),
+        (&|head| head[12..14].fill(0), "credits"),
+        (&|head| head[20] = 5, "status"),
+        (&|head| head[36] = 1, "reserved"),
+        (&|head| head[4..8].copy_from_slice(&999u32.to_le_bytes()), "slot 999 does not exist"),
+        (&|head| head[8] = 7, "sequence"),
+    ];
+    for (change, expected) in cases {
+        let mut raw = scene.raw();
+        raw.mount("data");
+        let mut head = encoded(change);
+        if expected != "sequence" {
+            // The next of slot 0, so that nothing else is wrong.
+            head.get_mut(8).map(|byte| *byte = 2).unwrap_or_default();
+        }
+        raw.endpoint.send_copy(&head, &[]).unwrap();
+        raw.endpoint.flush().unwrap();
+        let words = raw.last_words();
+        assert!(words.contains(expected), "{expected}: {words:?}");
+    }
+    scene.settle();
+}
+
+/// Lengths and counts that lie, requests in busy slots or out of order, replays.
+fn lies_in_bodies_are_told(on: On) {
+    let scene = Scene::new(on);
+    let lies: [(Opcode, Vec<u8>, &[u8], &str); 5] = [
+        (Opcode::Read, read_body(0, 5, None)[..39].to_vec(), &[], "missing"),
+        (Opcode::Read, [read_body(0, 5, None), vec![0]].concat(), &[], "bytes"),
+        (Opcode::Write, write_body(0, 6, None), b"five!", "length of an inline write"),
+        (Opcode::Append, write_body(1, 5, None), b"five!", "offset of an append"),
+        (Opcode::Null, vec![1], &[], "bytes"),
+    ];
+    for (opcode, body, payload, expected) in lies {
+        let mut raw = scene.raw();
+        let root = raw.mount("data");
+        let file = raw.create(root, b"file");
+        let mut header = request(opcode, file);
+        raw.session.begin(&mut header, 16).unwrap();
+        send(&mut *raw.endpoint, header, &body, payload);
+        let words = raw.last_words();
+        assert!(words.contains(expected), "{expected}: {words:?}");
+    }
+    // The same request again is answered from the cache, and another under its number is refused without effect.
+    let mut raw = scene.raw();
+    let root = raw.mount("data");
+    let mut header = request(Opcode::Mkdir, root);
+    raw.session.begin(&mut header, 16).unwrap();
+    for _ in 0..3 {
+        send(&mut *raw.endpoint, header, &[0; 8], b"directory");
+        assert_eq!(receive(&mut *raw.endpoint).unwrap().header.status, Status::OK);
+    }
+    send(
+        &mut *raw.endpoint,
+        Header { opcode: Opcode::Remove, ..header },
+        &[1, 0, 0, 0, 0, 0, 0, 0],
+        b"directory",
+    );
+    assert_eq!(receive(&mut *raw.endpoint).unwrap().header.status, Status::FALSE_RETRY);
+    assert!(scene.harness.data().join("directory").is_dir());
+    raw.endpoint.close();
+    let counts = scene.session.statistics().unwrap();
+    assert_eq!(counts.replies_replayed, 2);
+}
+
+/// Keys that were never given out, ranges out of bounds, and rights that are missing: an error where the server looks
+/// first, the end of the connection where the provider meets it.
+fn forged_memory_is_refused(on: On) {
+    let scene = Scene::new(on);
+    for case in 0..5 {
+        let mut raw = scene.raw();
+        let other = scene.raw();
+        let root = raw.mount("data");
+        let file = raw.create(root, b"victim");
+        raw.call(request(Opcode::Write, file), &write_body(0, 5, None), b"whole");
+        let (mine, theirs) =
+            (raw.region(LEN as usize, Access::REMOTE_READ), other.region(LEN as usize, Access::REMOTE_READ));
+        let range = mine.range();
+        let (opcode, segment) = match case {
+            0 => (Opcode::Write, [0xdead_beef, range.offset, u64::from(LEN)]),
+            1 => (Opcode::Write, [range.key.0, range.offset + 1, u64::from(LEN)]),
+            2 => (Opcode::Write, [range.key.0, u64::MAX - 5, u64::from(LEN)]),
+            3 => (Opcode::Read, [range.key.0, range.offset, u64::from(LEN)]),
+            _ => (Opcode::Write, [theirs.range().key.0 ^ 0x5555_0000, theirs.range().offset, u64::from(LEN)]),
+        };
+        let body = match opcode {
+            Opcode::Read => read_body(0, LEN, Some(segment)),
+            _ => write_body(0, LEN, Some(segment)),
+        };
+        let mut header = request(opcode, file);
+        raw.session.begin(&mut header, 16).unwrap();
+        send(&mut *raw.endpoint, header, &body, &[]);
+        match receive(&mut *raw.endpoint) {
+            Some(reply) => assert_eq!(reply.header.status, Status::REMOTE_ACCESS, "case {case}"),
+            None => assert_eq!(on, On::Tcp, "only where the client itself finds the fault: case {case}"),
+        }
+        assert!(mine.memory().span().to_vec().iter().all(|byte| *byte == 0), "case {case}");
+        assert_eq!(std::fs::read(scene.harness.data().join("victim")).unwrap(), b"whole", "case {case}");
+    }
+}
+
+/// More requests than credits, and a client that takes no replies.
+fn too_many_requests_end_the_session(on: On) {
+    let scene = Scene::new(on);
+    let mut raw = scene.raw();
+    let root = raw.mount("data");
+    let file = raw.create(root, b"big");
+    raw.call(request(Opcode::Write, file), &write_body(0, 16_000, None), &[1; 16_000]);
+    // Reads without end, and no reply is ever taken. The server stops listening to it before its memory is full.
+    let mut sent = 0u64;
+    let mut sequence = 3;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let ended = loop {
+        sequence += 1;
+        let header = Header { sequence, slot: Slot(0), head_len: 80, ..request(Opcode::Read, file) };
+        let mut head = vec![0; 80];
+        header.encode(&mut head);
+        head[HEADER_SIZE..].copy_from_slice(&read_body(0, 16_000, None));
+        match raw.endpoint.send_copy(&head, &[]) {
+            Ok(()) => sent += 1,
+            Err(dafs_proto::transport::PostError::Full) => sequence -= 1,
+            Err(_) => break true,
+        }
+        if raw.endpoint.flush().is_err() {
+            break true;
+        }
+        // A queue that stays full is a bound as well.
+        if Instant::now() > deadline || scene.session.statistics().unwrap().protocol_errors > 0 {
+            break scene.session.statistics().unwrap().protocol_errors > 0;
+        }
+    };
+    assert!(ended, "{sent} requests were taken");
+    // Not because of the first requests, whose replies found room.
+    assert!(sent > 80, "{sent} requests were taken");
+    scene.settle();
+}
+
+/// Handshakes that are never begun, stop in the middle, or begin with something else.
+fn unfinished_handshakes_are_dropped(on: On) {
+    let scene = Scene::new(on);
+    let (_silent_domain, _silent) = connect(scene.harness.address());
+    let (_domain, mut wrong) = connect(scene.harness.address());
+    send(&mut *wrong, request(Opcode::Null, FileHandle(0)), &[], &[]);
+    assert_eq!(last_words(&mut *wrong), "");
+    let (_domain, mut garbage) = connect(scene.harness.address());
+    send(&mut *garbage, request(Opcode::Hello, FileHandle(0)), &[], &[0xc1; 100]);
+    assert_eq!(last_words(&mut *garbage), "");
+    let mut streams = Vec::new();
+    if let Address::Tcp(address) = scene.harness.address() {
+        for count in 0..20 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&b"dafs-tcp\x01\0\x10\0\0\0\0\0\x10\0"[..count.min(18)]).unwrap();
+            streams.push(stream);
+        }
+    }
+    // The silent one is closed when its time is over.
+    scene.settle();
+    drop(streams);
+    scene.settle();
+}
+
+/// The paths of a client never lead out of the export.
+fn paths_that_leave_the_export_are_refused(on: On) {
+    let scene = Scene::new(on);
+    std::fs::write(scene.harness.scratch().join("outside"), b"secret").unwrap();
+    let data = scene.harness.data();
+    std::os::unix::fs::symlink("../outside", data.join("relative")).unwrap();
+    std::os::unix::fs::symlink(scene.harness.scratch().join("outside"), data.join("absolute")).unwrap();
+    std::os::unix::fs::symlink("/proc/self/root", data.join("magic")).unwrap();
+    std::os::unix::fs::symlink("/proc/self/fd", data.join("descriptors")).unwrap();
+    std::os::unix::fs::symlink("loop", data.join("loop")).unwrap();
+    let mut raw = scene.raw();
+    let root = raw.mount("data");
+    let open = 1u32.to_le_bytes();
+    let body = [&open[..], &[0; 4]].concat();
+    for path in [
+        "..",
+        "../outside",
+        "a/../../outside",
+        "relative",
+        "absolute",
+        "magic",
+        "magic/etc/passwd",
+        "descriptors/0",
+        "loop",
+        "/etc/passwd",
+    ] {
+        let reply = raw.call(request(Opcode::Open, root), &body, path.as_bytes());
+        let status = reply.header.status;
+        assert!(
+            [Status::CROSS_DEVICE, Status::LOOP, Status::NOT_FOUND, Status::INVALID].contains(&status),
+            "{path}: {status:?}"
+        );
+        assert!(reply.payload.is_empty(), "{path}");
+    }
+    // A link may be made, but not followed.
+    let export = scene.session.mount("data").unwrap();
+    let error = export.open("relative").unwrap_err();
+    assert_eq!(error.status(), Some(Status::CROSS_DEVICE), "{error}");
+    assert!(error.to_string().contains("relative"), "{error}");
+    assert!(raw.call(request(Opcode::Open, root), &body, b"a\0b").header.status == Status::INVALID);
+    assert!(
+        raw.call(request(Opcode::Open, root), &body, &[b'n'; 256]).header.status == Status::NAME_TOO_LONG
+    );
+}
+
+/// An export in memory that is full: an error, and nothing acknowledged is lost.
+fn full_storage_is_told_and_keeps_what_it_acknowledged(on: On) {
+    let harness = Harness::start_with(on, |config| {
+        config.exports[1].kind = dafs_server::config::ExportKind::Memory { size_max: 1 << 20 };
+    });
+    let session = harness.session();
+    let export = session.mount("mem").unwrap();
+    let file = export.create("file").unwrap();
+    let mut acknowledged = 0;
+    let error = loop {
+        match file.write_at(&[7; 100_000], acknowledged) {
+            Ok(count) => acknowledged += count as u64,
+            Err(error) => break error,
+        }
+        assert!(acknowledged <= 1 << 20);
+    };
+    assert_eq!(error.status(), Some(Status::NO_SPACE), "{error}");
+    assert!(error.to_string().contains("no space"), "{error}");
+    let mut data = vec![0; usize::try_from(acknowledged).unwrap()];
+    file.read_exact_at(&mut data, 0).unwrap();
+    assert!(data.iter().all(|byte| *byte == 7));
+    // Space that is given back can be used again.
+    file.truncate(0).unwrap();
+    file.write_all_at(&[8; 100_000], 0).unwrap();
+}
+
+mod tcp {
+    use super::*;
+
+    #[test]
+    fn messages_broken_end_the_session() {
+        broken_messages_end_the_session(On::Tcp);
+    }
+
+    #[test]
+    fn bodies_that_lie_are_told() {
+        lies_in_bodies_are_told(On::Tcp);
+    }
+
+    #[test]
+    fn memory_forged_is_refused() {
+        forged_memory_is_refused(On::Tcp);
+    }
+
+    #[test]
+    fn requests_without_end_end_the_session() {
+        too_many_requests_end_the_session(On::Tcp);
+    }
+
+    #[test]
+    fn handshakes_unfinished_are_dropped() {
+        unfinished_handshakes_are_dropped(On::Tcp);
+    }
+
+    #[test]
+    fn paths_leaving_the_export_are_refused() {
+        paths_that_leave_the_export_are_refused(On::Tcp);
+    }
+
+    #[test]
+    fn storage_full_is_told() {
+        full_storage_is_told_and_keeps_what_it_acknowledged(On::Tcp);
+    }
+
+    /// Frames of the transport that cannot be: the connection ends, and only that.
+    #[test]
+    fn frames_broken_end_the_connection() {
+        let scene = Scene::new(On::Tcp);
+        let Address::Tcp(address) = *scene.harness.address() else { panic!("tcp") };
+        let hello = dafs_proto::transport::tcp::frame::Hello::new(&Default::default()).encode();
+        for seed in 0..40u8 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let mut bytes = hello.to_vec();
+            // Frames of every kind and of none, of sizes within and beyond the limits.
+            bytes.extend((0..200u8).map(|place| match place % 32 {
+                0 => seed % 8,
+                1 => seed / 8 % 3,
+                4..=7 => seed.wrapping_mul(37) >> (seed % 7),
+                _ => seed.wrapping_mul(place) & if seed % 2 == 0 { 0 } else { 0xff },
+            }));
+            // One byte at a time.
+            for byte in bytes {
+                if stream.write_all(&[byte]).is_err() {
+                    break;
+                }
+            }
+            stream.shutdown(std::net::Shutdown::Write).unwrap_or_default();
+            let mut answer = Vec::new();
+            // A reset is an end as well.
+            let _ = stream.take(1 << 20).read_to_end(&mut answer);
+            assert!(answer.len() < 4096);
+        }
+        scene.settle();
+    }
+
+    #[test]
+    fn key_wrong_or_missing_is_told() {
+        let key = |name: &str, byte: u8| Key { name: name.into(), secret: vec![byte; 32].into() };
+        let harness = Harness::start_with(On::Tcp, |config| {
+            config.access.keys.insert(dafs_server::access::KeyEntry { key: key("good", 1), forced: None });
+        });
+        let connect = |key| Session::connect(harness.url(), &ClientConfig { key, ..ClientConfig::default() });
+        assert!(connect(Some(key("good", 1))).unwrap().ping().is_ok());
+        for bad in [key("good", 2), key("unknown", 1)] {
+            match connect(Some(bad)) {
+                Err(error @ Error::Handshake(_)) => {
+                    assert_eq!(error.status(), Some(Status::AUTH_FAILED), "{error}");
+                    assert!(error.to_string().contains("key"), "{error}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+mod shm {
+    use super::*;
+
+    #[test]
+    fn messages_broken_end_the_session() {
+        broken_messages_end_the_session(On::Shm);
+    }
+
+    #[test]
+    fn bodies_that_lie_are_told() {
+        lies_in_bodies_are_told(On::Shm);
+    }
+
+    #[test]
+    fn memory_forged_is_refused() {
+        forged_memory_is_refused(On::Shm);
+    }
+
+    #[test]
+    fn requests_without_end_end_the_session() {
+        too_many_requests_end_the_session(On::Shm);
+    }
+
+    #[test]
+    fn handshakes_unfinished_are_dropped() {
+        unfinished_handshakes_are_dropped(On::Shm);
+    }
+
+    #[test]
+    fn paths_leaving_the_export_are_refused() {
+        paths_that_leave_the_export_are_refused(On::Shm);
+    }
+
+    #[test]
+    fn storage_full_is_told() {
+        full_storage_is_told_and_keeps_what_it_acknowledged(On::Shm);
+    }
+}
