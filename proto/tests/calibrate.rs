@@ -1,5 +1,6 @@
 //! The calibration on every provider: it ends, and its results can be used. `--nocapture` shows them. No test depends on how fast
 //! anything is.
+#![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! The golden messages of `spec/vectors/messages.txt`: what is encoded today is what was written down, and decodes to the same.
+#![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 // [WIRE-1] [WIRE-3] [WIRE-5] [WIRE-6] [WIRE-9]
 
 use dafs_proto::wire::{

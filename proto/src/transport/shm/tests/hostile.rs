@@ -88,7 +88,7 @@ fn segment_scribbled_at_random_never_panics_or_leaves_the_segment() {
             for _ in 0..next_random(&mut random) % 6 {
                 let at = usize::try_from(next_random(&mut random) % end).unwrap();
                 // Small values get further.
-                let byte = u8::try_from(next_random(&mut random) % 256 >> (seed % 8)).unwrap();
+                let byte = u8::try_from((next_random(&mut random) % 256) >> (seed % 8)).unwrap();
                 client.connection.segment.span().write_from(at, &[byte]);
             }
             let size = usize::try_from(next_random(&mut random) % 8193).unwrap();

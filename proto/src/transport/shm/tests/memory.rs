@@ -134,7 +134,8 @@ fn remote_access_outside_bounds_rights_or_life_ends_the_connection() {
         ];
         for (bad, expected) in cases {
             let (_client, mut server) = bed.connect(&client_domain);
-            let into = ordinary(&vec![0; bad.len as usize]).slice(0, bad.len as usize).unwrap();
+            let len = usize::try_from(bad.len).unwrap();
+            let into = ordinary(&vec![0; len]).slice(0, len).unwrap();
             assert!(server.remote_memory(&bad, Access::REMOTE_READ).is_err());
             let posted = server.rdma_read(OpToken(7), smallvec![into], bad);
             assert_eq!(fault_of(&mut server, posted), expected.into());
