@@ -10,6 +10,7 @@
 //!   oracle that knows every acknowledged byte.
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing harness is a failing test")]
+#![allow(clippy::cast_possible_truncation, reason = "bytes of patterns, and sizes that the suites choose")]
 
 pub mod cut;
 pub mod fuzz;

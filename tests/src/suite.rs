@@ -29,6 +29,7 @@ impl Numbers {
     }
 
     /// The next number.
+    #[allow(clippy::should_implement_trait, reason = "numbers without end are no iteration")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -3,7 +3,10 @@
 //! The targets in `tests/fuzz` are one line each around these; `tests/tests/fuzz_corpus.rs` runs the same functions
 //! over the committed corpus and over generated inputs in a plain test.
 
-#![allow(clippy::cast_possible_truncation, reason = "numbers are cut to fit: any value is as good as another")]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers are cut to fit: any value is as good as another"
+)]
 
 mod client;
 mod decoders;

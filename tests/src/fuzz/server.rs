@@ -432,7 +432,8 @@ impl Peer {
             }
             Opcode::Readdir => {
                 let len = input.number32();
-                let segment = if input.byte().is_multiple_of(2) { [0; 3] } else { self.segment(input, len.into()) };
+                let segment =
+                    if input.byte().is_multiple_of(2) { [0; 3] } else { self.segment(input, len.into()) };
                 ReaddirRequest { cookie: input.number(), len, segment, attributes: true }.encode(&mut body);
                 (ReaddirRequest::HEAD_SIZE, Vec::new())
             }

@@ -113,7 +113,7 @@ fn copy_of_several_into_what_is_no_directory_is_refused(on: On) {
     fs::write(world.data().join("file"), "kept").unwrap();
     let url = world.url("data/file");
     dafs(["cp", &url, &url, &world.url("data/nothing")]).failed(2, &["is no directory"]);
-    dafs(["cp", "-r", &world.url("data"), &world.local("x").to_str().unwrap().to_owned(), &url])
+    dafs(["cp", "-r", &world.url("data"), world.local("x").to_str().unwrap(), &url])
         .failed(2, &["is no directory"]);
     assert_eq!(fs::read(world.data().join("file")).unwrap(), b"kept");
 }

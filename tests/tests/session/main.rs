@@ -1,4 +1,5 @@
 //! Sessions of the client library through a real server: credits, time, broken connections, restarts, many threads.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and patterns that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 mod cuts;
