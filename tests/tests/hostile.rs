@@ -1,4 +1,9 @@
 //! Clients that break the protocol, against a real server: each ends with a reason, and nobody else notices.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::type_complexity,
+    reason = "sizes, patterns and tables that the tests choose"
+)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use dafs_client::Session;

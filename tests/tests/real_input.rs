@@ -2,6 +2,7 @@
 //!
 //! Small by default. With `DAFS_FULL=1` the tree has 52,000 files and the file over 8 GiB (some 3 GiB of data): have 10 GiB free
 //! where `TMPDIR` points. `DAFS_TREE=DIR` takes an existing tree, such as `/usr`, instead of a generated one.
+#![allow(clippy::cast_possible_truncation, reason = "sizes, patterns and tables that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use std::collections::VecDeque;

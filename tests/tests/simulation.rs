@@ -1,5 +1,6 @@
 //! The real server and the real client library on virtual time, with seeded faults. Every seed is a run of its own; a
 //! failing one prints its seed, and `DAFS_SEED=n` repeats it alone. `DAFS_SEEDS=n` runs that many.
+#![allow(clippy::cast_possible_truncation, reason = "sizes, patterns and tables that the tests choose")]
 // [SESS-10] [SESS-11] [SESS-14] [SESS-50] [SESS-51] [SESS-52]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
