@@ -222,7 +222,7 @@ fn names_and_paths_are_bounded(on: On) {
         root.create("x").unwrap();
         let path_of = |len: usize| {
             let dots = "./".repeat((len - 1) / 2);
-            format!("{dots}{}x", if len % 2 == 0 { "/" } else { "" })
+            format!("{dots}{}x", if len.is_multiple_of(2) { "/" } else { "" })
         };
         for len in [4094, 4095] {
             assert_eq!(path_of(len).len(), len);
