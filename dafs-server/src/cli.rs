@@ -46,6 +46,7 @@ pub struct Settings {
     #[arg(skip)]
     #[serde(default, rename = "export")]
     pub export_tables: Vec<ExportTable>,
+    #[allow(rustdoc::broken_intra_doc_links, reason = "[:PORT] is shown by --help as it is, and is no link")]
     /// Listen here: tcp://HOST[:PORT] (0 takes any free port) or shm:///SOCKET/PATH; may be repeated
     ///
     /// Without any: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock or $XDG_RUNTIME_DIR/dafs.sock,

@@ -4,7 +4,7 @@
 //! - [`server`]: connections, sessions and operations, without waiting and without a clock; `dispatch` begins
 //!   requests, `ops` says what they mean, `inflight` keeps those that wait.
 //! - [`backend`]: files, submitted and completed; directories confined by `openat2`, or memory.
-//! - [`event_loop`]: the one place that waits. [`run`] puts all of it together.
+//! - [`event_loop`]: the one place that waits. [`mod@run`] puts all of it together.
 #![deny(unsafe_code)]
 
 pub mod access;

@@ -17,7 +17,7 @@ pub struct ChainLink {
 /// What to do with a link whose turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainStep {
-    /// The link before is still being executed: keep the request until [`Chains::on_reply`] says so.
+    /// The link before is still being executed: keep the request until `Chains::on_reply` says so.
     Wait,
     /// Execute it, with the saved handle where the request names it.
     Execute(Option<FileHandle>),
