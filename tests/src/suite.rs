@@ -82,6 +82,11 @@ pub fn assert_invalid<T: std::fmt::Debug>(result: Result<T>, what: &str) {
 /// The resident memory of a process, bytes.
 pub fn resident_size(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel counts memory");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    // Mapped files are the page cache's memory, not the server's.
+    let counted = ["RssAnon:", "RssShmem:"];
+    let kib = counted.map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel counts memory");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    });
+    kib.iter().sum::<u64>() * 1024
 }

@@ -19,7 +19,7 @@ const STRIDE: usize = 16 * 1024 * 1024;
 const WINDOW_SIZE: usize = 2 * STRIDE;
 
 /// Windows kept at a time (4 GiB of addresses); the least recently used goes first.
-const WINDOWS_MAX: usize = 128;
+const WINDOWS_MAX: usize = 16;
 
 /// Below this, copying is cheaper than faulting pages in, bytes.
 pub(super) const MAP_SIZE_MIN: usize = 32 * 1024;
