@@ -215,9 +215,16 @@ fn announce(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
     out.flush()?;
     if let (Some(address), Some(export)) = (addresses.last(), config.exports.first()) {
         let separator = if matches!(address, Address::Shm(_)) { ":" } else { "" };
-        eprintln!("try:  dafs ls -l '{address}{separator}/{}'", export.name);
+        eprintln!("try:  {} ls -l '{address}{separator}/{}'", client_command(), export.name);
     }
     Ok(())
+}
+
+/// How this user runs the `dafs` command: it lies beside the server, or cargo builds it.
+fn client_command() -> String {
+    let beside =
+        std::env::current_exe().ok().map(|own| own.with_file_name("dafs")).filter(|path| path.is_file());
+    beside.map_or_else(|| "cargo run --release --bin dafs --".to_owned(), |path| path.display().to_string())
 }
 
 fn signal_pipe() -> std::io::Result<(UnixStream, UnixStream)> {

@@ -107,7 +107,7 @@ opcodes! {
     FenceRead = 0x0051, true;
     /// From the server: something the client should know.
     Notice = 0x8001, true;
-    /// From the server: use at most this many credits.
+    /// From the server: this many credits are granted at once.
     CreditTarget = 0x8002, true;
 }
 

@@ -18,7 +18,7 @@ const STRIDE: usize = 16 * 1024 * 1024;
 /// Two strides, so that a range of one stride lies in one window wherever it begins.
 const WINDOW_SIZE: usize = 2 * STRIDE;
 
-/// Windows kept at a time (4 GiB of addresses); the least recently used goes first.
+/// Windows kept at a time (512 MiB of addresses); the least recently used goes first.
 const WINDOWS_MAX: usize = 16;
 
 /// Below this, copying is cheaper than faulting pages in, bytes.
