@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use dafs_tests::harness::On;
 use dafs_tests::on_each_provider;
 
-use crate::programs::{World, dafs};
+use crate::programs::{World, command, dafs};
 use crate::trees::{self, SPARSE_SIZE, allocated, assert_same_data, assert_same_tree, look};
 
 on_each_provider![
@@ -21,6 +21,7 @@ on_each_provider![
     copy_onto_itself_is_refused_and_loses_nothing,
     copy_of_special_files_skips_them,
     copy_by_each_method_is_the_same,
+    copy_through_a_crash_of_the_server_loses_nothing,
 ];
 
 fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
@@ -227,4 +228,32 @@ fn copy_by_each_method_is_the_same(on: On) {
             dafs_tests::suite::assert_same(&back.stdout, &data, method);
         }
     }
+}
+
+fn copy_through_a_crash_of_the_server_loses_nothing(on: On) {
+    let mut world = World::start(on);
+    let (tree, there) = (world.local("tree"), world.data().join("tree"));
+    fs::create_dir(&tree).unwrap();
+    for number in 0..3000usize {
+        fs::write(tree.join(number.to_string()), dafs_tests::suite::bytes(number as u64, number)).unwrap();
+    }
+    fs::write(tree.join("large"), dafs_tests::suite::bytes(1, 20 << 20)).unwrap();
+    let expected = look(&tree);
+    let mut copy = command(["cp", "-r", tree.to_str().unwrap(), &world.url("data/tree")])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // In the midst of it, whatever the machine's speed.
+    while fs::read_dir(&there).map_or(0, |entries| entries.count()) < 500
+        && copy.try_wait().unwrap().is_none()
+    {
+        std::thread::yield_now();
+    }
+    world.crash_and_restart();
+    let output = copy.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(!said.contains("dafs: "), "{said}");
+    assert_same_tree(&look(&there), &expected);
+    assert_same_data(&there, &tree, &expected);
 }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 /// A server program with the exports `data` (a directory) and `mem` (memory). Ends with the test.
 pub(crate) struct World {
     server: Child,
+    on: On,
     address: String,
     directory: TempDir,
 }
@@ -32,22 +33,22 @@ impl World {
     /// Starts a server with more flags, given the directory of the test.
     pub(crate) fn start_with(on: On, more: impl FnOnce(&mut Command, &Path)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let data = directory.path().join("data");
-        std::fs::create_dir(&data).unwrap();
+        std::fs::create_dir(directory.path().join("data")).unwrap();
         let listen = match on {
             On::Tcp => "tcp://127.0.0.1:0".to_owned(),
             On::Shm => format!("shm://{}/socket", directory.path().display()),
         };
-        let mut command = Command::new(program("dafs-server"));
-        command.arg("--export").arg(format!("data={}", data.display()));
-        command.args(["--export", "mem=mem:1G", "--no-calibrate", "--listen", &listen]);
-        more(&mut command, directory.path());
-        let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address =
-            line.trim().strip_prefix("listening ").expect("the server says where it listens").to_owned();
-        Self { server, address, directory }
+        let (server, address) = serve(directory.path(), &listen, more);
+        Self { server, on, address, directory }
+    }
+
+    /// Ends the server as a crash would, and starts another in its place.
+    pub(crate) fn crash_and_restart(&mut self) {
+        self.kill();
+        let listen = self.address.strip_prefix("dafs+").unwrap();
+        let (server, address) = serve(self.directory.path(), listen, |_, _| {});
+        assert_eq!(address, self.address, "{:?}", self.on);
+        self.server = server;
     }
 
     /// The address of the server.
@@ -116,6 +117,20 @@ impl Ran {
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
+}
+
+/// Starts a server program; answers it and where it listens.
+fn serve(directory: &Path, listen: &str, more: impl FnOnce(&mut Command, &Path)) -> (Child, String) {
+    let mut command = Command::new(program("dafs-server"));
+    command.arg("--export").arg(format!("data={}", directory.join("data").display()));
+    command.args(["--export", "mem=mem:1G", "--no-calibrate", "--listen", listen]);
+    more(&mut command, directory);
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address =
+        line.trim().strip_prefix("listening ").expect("the server says where it listens").to_owned();
+    (server, address)
 }
 
 /// Runs `dafs` to its end.

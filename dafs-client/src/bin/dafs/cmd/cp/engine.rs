@@ -121,13 +121,16 @@ impl Engine {
             }
             self.work();
         });
-        if self.is_over() {
+        if self.over.load(Ordering::Relaxed) {
             return;
         }
-        let links = std::mem::take(&mut *lock(&self.second_names));
-        for chunk in links.chunks(BATCH_COUNT) {
-            batch::make_hard_links(self, chunk.to_vec());
+        if !self.interrupt.is_set() {
+            let links = std::mem::take(&mut *lock(&self.second_names));
+            for chunk in links.chunks(BATCH_COUNT) {
+                batch::make_hard_links(self, chunk.to_vec());
+            }
         }
+        // After an interruption too: what is there can then be used by those it was meant for.
         self.finish_directories();
     }
 

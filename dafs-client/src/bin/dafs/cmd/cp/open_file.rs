@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use dafs_client::{Error, File, OpenOptions, Stability, Status};
 
@@ -19,7 +20,7 @@ pub(super) enum Source {
 /// A file that is copied to.
 pub(super) enum Sink {
     Local(fs::File),
-    Remote(File),
+    Remote(Arc<File>),
 }
 
 impl Source {
@@ -121,7 +122,7 @@ impl Sink {
                         }
                         result => result?,
                     };
-                    Ok(Self::Remote(file))
+                    Ok(Self::Remote(Arc::new(file)))
                 }))
             }
         }
@@ -153,8 +154,8 @@ impl Sink {
                 Later::Now(local::set_file_attributes(file, meta, keep_owner).map_err(Cause::from))
             }
             Self::Remote(file) => {
-                let pending = file.submit_set_attributes(&meta.to_set(keep_owner));
-                Later::Wait(Box::new(move || Ok(pending.wait().map(drop)?)))
+                let (file, set) = (Arc::clone(file), meta.to_set(keep_owner));
+                Later::request(file.submit_set_attributes(&set), move || file.set_attributes(&set))
             }
         }
     }
@@ -163,7 +164,10 @@ impl Sink {
     pub(super) fn truncate(&self, size: u64) -> Result<(), Cause> {
         match self {
             Self::Local(file) => Ok(file.set_len(size)?),
-            Self::Remote(file) => Ok(file.truncate(size)?),
+            Self::Remote(file) => match file.truncate(size) {
+                Err(Error::InDoubt { .. }) => Ok(file.truncate(size)?),
+                result => Ok(result?),
+            },
         }
     }
 }
