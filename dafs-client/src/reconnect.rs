@@ -111,7 +111,8 @@ fn reopen_all(
     session: &mut ClientSession,
 ) -> Result<Vec<Renewed>, CallError> {
     let open: Vec<Arc<Node>> = {
-        let core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.doubt_uncollected_opens();
         core.nodes.iter().filter_map(|(_, node)| node.upgrade()).filter(|node| !node.is_stale()).collect()
     };
     let mut roots: Vec<(String, Option<FileHandle>)> = Vec::new();
@@ -236,6 +237,17 @@ impl Core {
             self.repeat(unanswered);
         }
         self.terms = terms;
+    }
+
+    /// Handles that were answered in the lost session and not taken by their callers yet mean nothing any more.
+    fn doubt_uncollected_opens(&mut self) {
+        for (_, op) in &mut self.ops {
+            let opens = matches!(op.opcode, Opcode::Open | Opcode::Lookup | Opcode::Mount);
+            if let (true, Work::Named(named)) = (op.done && opens && op.error.is_none(), &mut op.work) {
+                named.reply = None;
+                op.error = Some(Box::new(Error::InDoubt { operation: op.opcode }));
+            }
+        }
     }
 
     /// In a new session: requests that were sent in the old one go back into the queue, or end as in doubt.
