@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     wake: Condvar,
     /// More than one thread uses the session.
     pub(crate) contended: AtomicBool,
+    /// The thread that keeps the session alive holds the lock, for a moment: no reason to share.
+    pub(crate) keeping_alive: AtomicBool,
     closes: Mutex<Vec<Closing>>,
     has_closes: AtomicBool,
     sleeper: Mutex<Option<Sleeper>>,
@@ -59,6 +61,7 @@ impl Shared {
             core: Mutex::new(core),
             wake: Condvar::new(),
             contended: AtomicBool::new(false),
+            keeping_alive: AtomicBool::new(false),
             closes: Mutex::default(),
             has_closes: AtomicBool::new(false),
             sleeper: Mutex::new(None),
@@ -76,7 +79,9 @@ impl Shared {
             Ok(core) => core,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                self.contended.store(true, Ordering::Relaxed);
+                if !self.keeping_alive.load(Ordering::Relaxed) {
+                    self.contended.store(true, Ordering::Relaxed);
+                }
                 self.core.lock().unwrap_or_else(PoisonError::into_inner)
             }
         }

@@ -407,7 +407,9 @@ fn keep_alive(weak: &Weak<Shared>) {
             if core.leader || core.dead.is_some() {
                 drop(core);
             } else {
+                shared.keeping_alive.store(true, std::sync::atomic::Ordering::Relaxed);
                 drop(shared.turn(core));
+                shared.keeping_alive.store(false, std::sync::atomic::Ordering::Relaxed);
             }
             Duration::from_millis((keep_alive_ms / 4).clamp(10, 10_000))
         };

@@ -25,6 +25,10 @@ const SPIN: Duration = Duration::from_micros(50);
 const WORK_PER_POLL: usize = 256;
 /// What a message counts in that: about as many turns as it takes.
 const WORK_PER_MESSAGE: usize = 8;
+/// What a look that is a system call counts, beside the turn that it is made in.
+const WORK_PER_CALL: usize = 15;
+/// Connections whose looks are system calls are spun on while there are no more than this: else the kernel's events are cheaper.
+const CALLS_PER_TURN_MAX: usize = 4;
 /// Between two looks at leases and shares.
 const TICK: Duration = Duration::from_millis(100);
 /// Between two looks at handshakes and sessions while nobody is connected.
@@ -80,6 +84,7 @@ struct Hot {
     key: ConnectionKey,
     // The first look at the clock after its last message; `None` until then.
     silent_since: Option<Moment>,
+    look_is_system_call: bool,
 }
 
 impl EventLoop {
@@ -226,8 +231,10 @@ impl EventLoop {
             self.watched.resize(key.index + 1, None);
         }
         if !self.is_hot[key.index] {
+            let Some(connection) = self.server.connection(key) else { return };
+            let look_is_system_call = connection.endpoint.look_is_system_call();
             self.is_hot[key.index] = true;
-            self.hot.push(Hot { key, silent_since: None });
+            self.hot.push(Hot { key, silent_since: None, look_is_system_call });
         }
     }
 
@@ -294,14 +301,19 @@ impl EventLoop {
     /// Whether a connection that has nothing more now is asked again without waiting for an event.
     #[inline]
     fn stays_hot(&mut self, place: usize, messages: usize) -> bool {
+        let few = self.hot.len() <= CALLS_PER_TURN_MAX;
         let hot = &mut self.hot[place];
+        self.work += if hot.look_is_system_call { WORK_PER_CALL } else { 0 };
         if messages > 0 {
             self.work += WORK_PER_MESSAGE * messages;
             hot.silent_since = None;
             if self.policy == WaitPolicy::Busy {
                 return true;
             }
-        } else if self.policy != WaitPolicy::Event && self.work < WORK_PER_POLL {
+        } else if self.policy != WaitPolicy::Event
+            && self.work < WORK_PER_POLL
+            && (few || !hot.look_is_system_call)
+        {
             // Until the next look at the clock nothing is decided.
             return true;
         }
@@ -312,7 +324,9 @@ impl EventLoop {
             WaitPolicy::Busy => true,
             WaitPolicy::Event => false,
             WaitPolicy::Adaptive => {
-                connection.endpoint.spin_pays() && (messages > 0 || self.now < since.after(SPIN))
+                connection.endpoint.spin_pays()
+                    && (few || !hot.look_is_system_call)
+                    && (messages > 0 || self.now < since.after(SPIN))
             }
         };
         asks_on || !connection.endpoint.arm()

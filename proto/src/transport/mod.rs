@@ -383,8 +383,14 @@ pub trait Endpoint: Send {
     /// flushes first. The caller's thread blocks.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError>;
 
-    /// Spinning on [`Endpoint::recv`] is cheap and likely to pay now: the peer runs on another CPU and polling makes no system call.
+    /// Spinning on [`Endpoint::recv`] is likely to pay now: the peer runs on another CPU, and spins have paid lately.
     fn spin_pays(&self) -> bool;
+
+    /// [`Endpoint::recv`] makes a system call where nothing is here: a loop spins on few such endpoints at once, and looks at the
+    /// clock sooner.
+    fn look_is_system_call(&self) -> bool {
+        false
+    }
 
     /// What an event loop watches.
     fn event_fds(&self) -> EventFds;

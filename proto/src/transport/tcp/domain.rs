@@ -89,7 +89,6 @@ impl TcpDomain {
         let bytes = exchange_hellos(&stream, &own, deadline).map_err(failed)?;
         let theirs = Hello::decode(&bytes)
             .map_err(|fault| ConnectError::Peer { address: address.to_string(), fault })?;
-        stream.set_nonblocking(true).map_err(failed)?;
         Ok(TcpEndpoint::new(stream, Arc::clone(&self.shared), peer, own, theirs, params.wait))
     }
 

@@ -19,7 +19,8 @@ use super::frame::Hello;
 use super::input::{Filled, Input, Step};
 use super::output::Output;
 use super::spin::{SPIN_MAX, SpinHistory};
-use super::{RDMA_SIZE_MAX, SEGMENTS_MAX, sys};
+use super::sys::{self, Block};
+use super::{RDMA_SIZE_MAX, SEGMENTS_MAX};
 
 /// Bytes that one call of [`Endpoint::recv`] takes from the socket before it lets others work.
 const RECV_BYTES_MAX: usize = 1 << 20;
@@ -72,7 +73,15 @@ pub struct TcpEndpoint {
     told_of_events: bool,
     // `recv` has answered `None` on the strength of `Input::drained`; the next one asks the socket.
     drained_answered: bool,
+    // A message was received since the last round without one.
+    busy: bool,
+    // The loop asks again for a while before it sleeps.
+    asks_again: bool,
+    // Rounds that asked the socket in vain since the last message or event.
+    vain_rounds: u32,
     closed: bool,
+    // What `sys::set_receive_timeout` was told last; `None` before that.
+    receive_timeout: Option<Option<Duration>>,
     // `Counters::bytes_sent` when a message was last refused for want of room.
     refused_at: Option<u64>,
     // Found outside `recv`; its next call answers it.
@@ -80,7 +89,7 @@ pub struct TcpEndpoint {
 }
 
 impl TcpEndpoint {
-    /// A connection over `socket`, which is not blocking, after the hellos were exchanged.
+    /// A connection over `socket`, which is blocking, after the hellos were exchanged.
     pub(super) fn new(
         socket: TcpStream,
         shared: Arc<Shared>,
@@ -115,7 +124,11 @@ impl TcpEndpoint {
             peer_on_this_cpu: false,
             told_of_events: false,
             drained_answered: true,
+            busy: false,
+            asks_again: false,
+            vain_rounds: 0,
             closed: false,
+            receive_timeout: None,
             refused_at: None,
             failure: None,
         }
@@ -129,6 +142,12 @@ impl TcpEndpoint {
     #[cfg(test)]
     pub(super) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.link.socket.as_fd()
+    }
+
+    /// Leaves out the look at the CPU that the peer runs on.
+    #[cfg(test)]
+    pub(super) fn believe_peer_is_elsewhere(&mut self) {
+        self.loopback = false;
     }
 
     /// Memory in buffers of this connection, bytes.
@@ -172,9 +191,9 @@ impl TcpEndpoint {
     }
 
     /// One receive; how many bytes came.
-    fn fill(&mut self) -> Result<usize, TransportError> {
+    fn fill(&mut self, block: Block) -> Result<usize, TransportError> {
         self.drained_answered = false;
-        match self.input.fill(&mut self.link) {
+        match self.input.fill(&mut self.link, block) {
             Ok(Filled::Bytes(count)) => Ok(count),
             Ok(Filled::Nothing) => {
                 self.drained_answered = true;
@@ -219,7 +238,7 @@ impl TcpEndpoint {
         }
         let began = Instant::now();
         loop {
-            if self.fill()? > 0 || self.has_news() {
+            if self.fill(Block::No)? > 0 || self.has_news() {
                 self.spin.paid();
                 return Ok(true);
             }
@@ -235,6 +254,43 @@ impl TcpEndpoint {
                 return Ok(false);
             }
             std::hint::spin_loop();
+        }
+    }
+
+    /// What arrives is all there is to wait for, and may be received at once.
+    fn can_wait_in_receive(&self, timeout: Option<Duration>) -> bool {
+        self.output.is_empty() && self.input.can_block() && timeout.is_none_or(|timeout| !timeout.is_zero())
+    }
+
+    /// Waits in the receiving call itself: one system call instead of two.
+    fn wait_in_receive(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+        if self.receive_timeout != Some(timeout) {
+            sys::set_receive_timeout(self.link.socket.as_fd(), timeout)
+                .map_err(|error| self.fail(TransportError::system("set how long to wait", error)))?;
+            self.receive_timeout = Some(timeout);
+        }
+        self.fill(Block::Yes).map(|_| ())
+    }
+
+    /// Learns whether asking again in place of sleeping pays: here it does if the loop asked in vain before.
+    #[inline]
+    fn on_received(&mut self) {
+        self.busy = true;
+        if self.vain_rounds > 0 {
+            self.vain_rounds = 0;
+            self.spin.paid();
+        }
+    }
+
+    /// Nothing more is here.
+    #[inline]
+    fn on_silence(&mut self) {
+        if self.busy {
+            self.busy = false;
+            self.asks_again =
+                self.told_of_events && self.policy == WaitPolicy::Adaptive && self.spin_is_worth_it();
+        } else if self.asks_again {
+            self.vain_rounds += 1;
         }
     }
 
@@ -275,6 +331,10 @@ impl Endpoint for TcpEndpoint {
             self.output.cancel(&self.link, &slot);
             return Err(PostError::Closed);
         }
+        if self.input.drained {
+            // The peer answers what has left: until the next flush there is nothing that it is worth asking for.
+            self.drained_answered = false;
+        }
         self.output.send(&self.link, slot, head, payload_len)
     }
 
@@ -290,7 +350,10 @@ impl Endpoint for TcpEndpoint {
         let (mut bytes, mut frames) = (0, 0);
         loop {
             match self.input.step(&mut self.link, &mut self.output) {
-                Ok(Step::Received(received)) => return Ok(Some(received)),
+                Ok(Step::Received(received)) => {
+                    self.on_received();
+                    return Ok(Some(received));
+                }
                 Ok(Step::Progress) => {
                     frames += 1;
                     if frames >= RECV_FRAMES_MAX {
@@ -305,13 +368,16 @@ impl Endpoint for TcpEndpoint {
                     if bytes >= RECV_BYTES_MAX {
                         break;
                     }
-                    match self.fill()? {
+                    match self.fill(Block::No)? {
                         0 if self.input.drained => break,
                         count => bytes += count,
                     }
                 }
                 Err(error) => return Err(self.fail(error)),
             }
+        }
+        if bytes == 0 {
+            self.on_silence();
         }
         // A loop that hears of events flushes on the writable one.
         if self.output.can_go_on() || !(self.output.is_empty() || self.told_of_events) {
@@ -381,6 +447,7 @@ impl Endpoint for TcpEndpoint {
     fn on_event(&mut self) {
         self.told_of_events = true;
         self.input.drained = false;
+        self.vain_rounds = 0;
     }
 
     fn arm(&mut self) -> bool {
@@ -392,7 +459,7 @@ impl Endpoint for TcpEndpoint {
             if self.input.has_message() {
                 return false;
             }
-            match self.fill() {
+            match self.fill(Block::No) {
                 Ok(0) if self.input.drained => {}
                 Ok(_) => return false,
                 Err(error) => {
@@ -400,6 +467,10 @@ impl Endpoint for TcpEndpoint {
                     return false;
                 }
             }
+        }
+        if self.vain_rounds > 0 {
+            self.vain_rounds = 0;
+            self.spin.missed();
         }
         self.drained_answered = !self.told_of_events;
         self.input.release(&self.link);
@@ -414,11 +485,21 @@ impl Endpoint for TcpEndpoint {
         if self.has_news() || may_have_room {
             return Ok(());
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = match self.policy {
+            WaitPolicy::Event => None,
+            _ => timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+        };
         if self.spin_for_input(deadline)? {
             return Ok(());
         }
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // Only a spin has used up some of it.
+        let left = match self.policy {
+            WaitPolicy::Event => timeout,
+            _ => deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+        };
+        if self.can_wait_in_receive(left) {
+            return self.wait_in_receive(left);
+        }
         self.link.counters.polls += 1;
         let ready = sys::poll(self.link.socket.as_fd(), !self.output.is_empty(), left)
             .map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
@@ -432,8 +513,11 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn spin_pays(&self) -> bool {
-        // Every look is a system call.
-        false
+        self.asks_again
+    }
+
+    fn look_is_system_call(&self) -> bool {
+        true
     }
 
     fn event_fds(&self) -> EventFds {

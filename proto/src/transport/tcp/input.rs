@@ -14,7 +14,7 @@ use super::endpoint::Link;
 use super::frame::{Frame, HEADER_SIZE};
 use super::memory::{Buffer, BufferPool};
 use super::output::Output;
-use super::sys::{self, Vectors};
+use super::sys::{self, Block, Vectors};
 
 /// Least size of a staging buffer, bytes.
 const STAGING_MIN: usize = 64 << 10;
@@ -127,6 +127,11 @@ impl Input {
         self.message.is_some()
     }
 
+    /// A receive may wait: no message is in its way, and no region is held over it.
+    pub(super) fn can_block(&self) -> bool {
+        self.message.is_none() && !matches!(self.placing, Some(Placing::Write { .. }))
+    }
+
     pub(super) fn recv_done(&mut self) {
         if let Some(message) = self.message.take() {
             self.start = message.next;
@@ -209,7 +214,7 @@ impl Input {
     }
 
     /// One receive: into the memory of the data frame that is arriving, if any, and into staging. No message may be outstanding.
-    pub(super) fn fill(&mut self, link: &mut Link) -> Result<Filled, TransportError> {
+    pub(super) fn fill(&mut self, link: &mut Link, block: Block) -> Result<Filled, TransportError> {
         self.make_room(link)?;
         // Held over the call: no region is dropped while the kernel writes into it.
         let access =
@@ -228,7 +233,7 @@ impl Input {
         let offered = vectors.total();
 
         link.counters.recvs += 1;
-        let received = sys::receive(link.socket.as_fd(), &vectors);
+        let received = sys::receive(link.socket.as_fd(), &vectors, block);
         drop(vectors);
         drop(access);
         match received {

@@ -194,22 +194,24 @@ impl TcpListener {
     fn finish(&mut self, mut handshake: Handshake, outcome: Outcome) {
         let peer = handshake.peer;
         let failure = match outcome {
-            Outcome::Done(theirs) => match handshake.answer(&self.hello) {
-                Ok(()) => {
-                    let Handshake { stream, peer, .. } = handshake;
-                    let shared = Arc::clone(&self.shared);
-                    self.ready.push_back(TcpEndpoint::new(
-                        stream,
-                        shared,
-                        peer,
-                        self.hello,
-                        theirs,
-                        self.policy,
-                    ));
-                    return;
+            Outcome::Done(theirs) => {
+                match handshake.answer(&self.hello).and_then(|()| handshake.established()) {
+                    Ok(()) => {
+                        let Handshake { stream, peer, .. } = handshake;
+                        let shared = Arc::clone(&self.shared);
+                        self.ready.push_back(TcpEndpoint::new(
+                            stream,
+                            shared,
+                            peer,
+                            self.hello,
+                            theirs,
+                            self.policy,
+                        ));
+                        return;
+                    }
+                    Err(error) => Failure::System(error),
                 }
-                Err(error) => Failure::System(error),
-            },
+            }
             Outcome::Failed(failure) => {
                 // Whoever speaks another version of this transport learns ours.
                 if matches!(failure, Failure::Peer(_)) {
@@ -264,6 +266,11 @@ impl Handshake {
             Ok(hello) => Outcome::Done(hello),
             Err(fault) => Outcome::Failed(fault.into()),
         }
+    }
+
+    /// From here on each call says for itself whether it waits.
+    fn established(&self) -> io::Result<()> {
+        self.stream.set_nonblocking(false)
     }
 
     /// The first bytes this way: they fit the socket's buffer or the peer is of no use.

@@ -102,11 +102,21 @@ pub(super) struct Receipt {
     pub(super) drained: bool,
 }
 
-/// Receives without blocking, filling the list in order. Needs [`report_queue`] for [`Receipt::drained`].
-pub(super) fn receive(fd: BorrowedFd<'_>, scatter: &Vectors<'_>) -> io::Result<Receipt> {
+/// Whether a receive waits for the first byte.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Block {
+    /// It answers `WouldBlock` when nothing is here.
+    No,
+    /// It waits, at most as long as [`set_receive_timeout`] said last; the socket must not be in non-blocking mode.
+    Yes,
+}
+
+/// Receives what is here, filling the list in order. Needs [`report_queue`] for [`Receipt::drained`].
+pub(super) fn receive(fd: BorrowedFd<'_>, scatter: &Vectors<'_>, block: Block) -> io::Result<Receipt> {
     #[repr(C, align(8))]
     struct Control([u8; 64]);
     let mut control = Control([0; 64]);
+    let flags = libc::MSG_CMSG_CLOEXEC | if block == Block::Yes { 0 } else { libc::MSG_DONTWAIT };
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = scatter.list.as_ptr().cast_mut();
@@ -115,9 +125,7 @@ pub(super) fn receive(fd: BorrowedFd<'_>, scatter: &Vectors<'_>) -> io::Result<R
     message.msg_controllen = size_of::<Control>() as _;
     // SAFETY: the list describes memory that is writable for its lifetime, which outlives the call, and the control
     // buffer is of the stated size.
-    let received = unsafe {
-        libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
-    };
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
     let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     Ok(Receipt { len, drained: bytes_left(&message) == Some(0) })
 }
@@ -147,6 +155,13 @@ pub(super) fn report_queue(fd: BorrowedFd<'_>) {
     if result != 0 {
         tracing::debug!(error = %io::Error::last_os_error(), "no TCP_INQ: one more receive per wake");
     }
+}
+
+/// How long a blocking receive waits from now on; `None` for ever. Rounded up to the kernel's clock, a millisecond at least.
+pub(super) fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<()> {
+    // All zero is for ever.
+    let timeout = timeout.map_or(Duration::ZERO, |timeout| timeout.max(Duration::from_millis(1)));
+    socket2::SockRef::from(&fd).set_read_timeout(Some(timeout).filter(|timeout| !timeout.is_zero()))
 }
 
 /// The packets of this socket were last handled on the CPU that this thread runs on: over loopback, the peer runs here too.

@@ -20,10 +20,13 @@ fn event(endpoint: &mut TcpEndpoint) {
 #[test]
 fn round_trip_costs_one_send_and_one_receive_a_side() {
     let mut pair = pair();
+    assert!(pair.client.recv().unwrap().is_none());
     for _ in 0..10 {
         let before = (pair.client.counters(), pair.server.counters());
 
         pair.client.send_copy(b"request", b"1234").unwrap();
+        // Nothing can be here before the request has left: asking costs nothing.
+        assert!(pair.client.recv().unwrap().is_none());
         pair.client.flush().unwrap();
 
         event(&mut pair.server);
@@ -38,8 +41,35 @@ fn round_trip_costs_one_send_and_one_receive_a_side() {
         assert!(pair.client.recv().unwrap().is_none());
 
         assert_eq!(spent(&pair.server, before.1), (1, 1, 0));
-        assert_eq!(spent(&pair.client, before.0), (1, 1, 1));
+        assert_eq!(spent(&pair.client, before.0), (1, 1, 0));
     }
+}
+
+// [TCP-10]: a loop that asks again instead of sleeping has the next request without an event, and sleeps when it came too rarely.
+#[test]
+fn adaptive_loop_asks_again_until_that_does_not_pay() {
+    let params = ConnectParams { wait: WaitPolicy::Adaptive, ..params() };
+    let mut pair = pair_with(params, params);
+    // Both ends are this thread, beside which a spin would never pay.
+    pair.server.believe_peer_is_elsewhere();
+    assert!(!pair.server.spin_pays(), "nobody tells it of events");
+    for round in 0..3 {
+        pair.client.send_copy(b"request", &[]).unwrap();
+        pair.client.flush().unwrap();
+        event(&mut pair.server);
+        expect_message(&mut pair.server);
+        assert!(pair.server.recv().unwrap().is_none());
+        assert!(pair.server.spin_pays(), "round {round}");
+        // One vain look, then sleep.
+        assert!(pair.server.recv().unwrap().is_none());
+        assert!(pair.server.arm(), "round {round}");
+    }
+    pair.client.send_copy(b"request", &[]).unwrap();
+    pair.client.flush().unwrap();
+    event(&mut pair.server);
+    expect_message(&mut pair.server);
+    assert!(pair.server.recv().unwrap().is_none());
+    assert!(!pair.server.spin_pays(), "three vain spins switch it off");
 }
 
 #[test]
