@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::address::{Address, DEFAULT_PORT, Location, ResolveError, Scheme, Url};
-use dafs_proto::session::{ClientHandshake, ClientIntroduction, Moment, SessionFault};
+use dafs_proto::session::{ClientHandshake, ClientIntroduction, ClientSession, Moment, SessionFault};
 use dafs_proto::transport::{
     ConnectParams, Domain, Endpoint, Head, PostError, Provider, Received, TransportError,
 };
@@ -145,7 +145,7 @@ pub(crate) fn establish(
     let (handshake, hello) = ClientHandshake::begin(&introduction, nonce);
     let exchange = |endpoint: &mut dyn Endpoint, opcode, payload: &[u8]| {
         let header = Header::request(opcode, FileHandle(0));
-        call(endpoint, header, &[], payload, deadline, clock).map_err(|error| error.at(&server.name))
+        call(endpoint, None, header, &[], payload, deadline, clock).map_err(|error| error.at(&server.name))
     };
     let reply = exchange(&mut *endpoint, Opcode::Hello, &hello)?;
     let (proven, authenticate) = handshake.on_hello_reply(reply.header.status, &reply.payload)?;
@@ -232,13 +232,15 @@ impl CallError {
     }
 }
 
-/// One request and its reply, on an endpoint that nobody else uses yet. Blocks until `deadline`.
+/// One request and its reply, on an endpoint that nobody else uses yet. Callbacks that come meanwhile are counted in
+/// `session`, where there is one. Blocks until `deadline`.
 #[allow(
     clippy::cast_possible_truncation,
     reason = "heads and the payloads of names and handshakes are small"
 )]
 pub(crate) fn call(
     endpoint: &mut dyn Endpoint,
+    mut session: Option<&mut ClientSession>,
     mut header: Header,
     body: &[u8],
     payload: &[u8],
@@ -265,7 +267,7 @@ pub(crate) fn call(
     loop {
         match endpoint.recv().map_err(CallError::Transport)? {
             Some(Received::Message { head, payload_len }) => {
-                if let Some(answer) = answer(endpoint, &head, payload_len, &header)? {
+                if let Some(answer) = answer(endpoint, session.as_deref_mut(), &head, payload_len, &header)? {
                     return Ok(answer);
                 }
             }
@@ -287,9 +289,10 @@ fn wait(
     endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(CallError::Transport)
 }
 
-/// The reply to `request`; `None` for a callback, which is ignored here.
+/// The reply to `request`; `None` for a callback.
 fn answer(
     endpoint: &dyn Endpoint,
+    session: Option<&mut ClientSession>,
     head: &Head,
     payload_len: u32,
     request: &Header,
@@ -297,6 +300,12 @@ fn answer(
     let (header, _) = Header::decode(head.as_bytes(), payload_len)
         .map_err(|error| CallError::Fault(SessionFault::Wire(error)))?;
     if header.flags.contains(Flags::CALLBACK) {
+        if let Some(session) = session {
+            session.on_callback(&header).map_err(CallError::Fault)?;
+            if header.opcode == Opcode::CreditTarget {
+                session.on_credit_target(header.credits);
+            }
+        }
         return Ok(None);
     }
     let expected = (request.opcode, request.slot, request.sequence);

@@ -176,7 +176,7 @@ impl Core {
                 self.queue.pop_front();
                 continue;
             };
-            if op.target.as_ref().is_some_and(|node| node.is_stale()) {
+            if op.is_stale() {
                 let path = op.path();
                 self.fail(index, Error::Stale { path });
                 continue;
@@ -374,7 +374,8 @@ impl Core {
         match &mut op.work {
             Work::Named(named) => {
                 // Bounded by `recv_payload_max`.
-                named.reply = Some(NamedReply { header: *header, head: *head, payload: payload.to_vec() });
+                let (epoch, payload) = (self.epoch, payload.to_vec());
+                named.reply = Some(NamedReply { epoch, header: *header, head: *head, payload });
                 Ok(())
             }
             Work::Data(transfer) => {
@@ -452,7 +453,7 @@ impl Core {
         if let (true, Work::Named(named)) = (opens, op.work)
             && let Some(reply) = named.reply
         {
-            self.close(Closing { index: None, epoch: self.epoch, handle: reply.header.handle });
+            self.close(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle });
         }
     }
 

@@ -520,6 +520,7 @@ fn opened(
     path: &[u8],
     reopen: Reopen,
 ) -> Result<(Arc<Node>, Attributes)> {
+    let operation = op.opcode;
     let reply = reply(op)?;
     let attributes: Attributes = decode_message_pack("attributes", &reply.payload)?;
     let node = owner.shared.node(NodeParts {
@@ -528,8 +529,9 @@ fn opened(
         reopen,
         file_id: attributes.file_id,
         handle: reply.header.handle,
+        epoch: reply.epoch,
     });
-    Ok((node, attributes))
+    Ok((node.ok_or(Error::InDoubt { operation })?, attributes))
 }
 
 fn name_request(path: &Path, follow: bool, mode: u32) -> Result<(Named, Vec<u8>)> {

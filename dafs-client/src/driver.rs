@@ -93,14 +93,16 @@ impl Shared {
         self.has_closes.store(true, Ordering::Release);
     }
 
-    /// Makes a node for a handle that the server gave in the session of now.
-    pub(crate) fn node(self: &Arc<Self>, parts: NodeParts) -> Arc<Node> {
+    /// Makes a node for a handle that the server gave; `None` when the session that gave it is gone.
+    pub(crate) fn node(self: &Arc<Self>, parts: NodeParts) -> Option<Arc<Node>> {
         let mut core = self.lock();
-        let epoch = core.epoch;
+        if parts.epoch != core.epoch {
+            return None;
+        }
         let entry = core.nodes.vacant_entry();
-        let node = Arc::new(Node::new(parts, epoch, entry.key(), Arc::downgrade(self)));
+        let node = Arc::new(Node::new(parts, entry.key(), Arc::downgrade(self)));
         entry.insert(Arc::downgrade(&node));
-        node
+        Some(node)
     }
 
     /// Starts an operation. It leaves at once, or with others: see [`Config::batch_submits`].
@@ -427,5 +429,38 @@ impl Drop for Owner {
         let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.say_goodbye();
         core.die(Error::Closed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::node::Reopen;
+    use crate::testing::World;
+
+    // [CLI-36] A thread took the reply of an open, and the session was lost before it made a node of it.
+    #[test]
+    fn node_for_a_handle_of_a_lost_session_is_refused() {
+        let world = World::new(1);
+        let session = world.session();
+        let export = session.mount("data").unwrap();
+        let shared = &session.owner.shared;
+        let parts = |epoch| NodeParts {
+            export: "data".to_owned(),
+            path: b"f".to_vec(),
+            reopen: Reopen::Lookup { follow: true },
+            file_id: 1,
+            handle: dafs_proto::wire::FileHandle(1),
+            epoch,
+        };
+        let epoch = shared.lock().epoch;
+        assert!(shared.node(parts(epoch)).is_some());
+        world.server().restart();
+        export.metadata("").unwrap();
+        assert!(shared.node(parts(epoch)).is_none());
+        let epoch = shared.lock().epoch;
+        assert!(shared.node(parts(epoch)).is_some());
     }
 }

@@ -47,6 +47,12 @@ mod transfer;
 mod transmit;
 mod unstable;
 
+#[cfg(test)]
+extern crate self as dafs_client;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod testing;
+
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, MethodOverride, ReconnectPolicy};
 pub use dafs_proto::address::{Address, Url};

@@ -56,10 +56,12 @@ pub(crate) struct NodeParts {
     pub(crate) reopen: Reopen,
     pub(crate) file_id: u64,
     pub(crate) handle: FileHandle,
+    /// The session that gave the handle.
+    pub(crate) epoch: u64,
 }
 
 impl Node {
-    pub(crate) fn new(parts: NodeParts, epoch: u64, index: usize, shared: Weak<Shared>) -> Self {
+    pub(crate) fn new(parts: NodeParts, index: usize, shared: Weak<Shared>) -> Self {
         Self {
             export: parts.export,
             path: parts.path,
@@ -67,7 +69,7 @@ impl Node {
             file_id: parts.file_id,
             unstable: Mutex::default(),
             handle: AtomicU64::new(parts.handle.0),
-            epoch: AtomicU64::new(epoch),
+            epoch: AtomicU64::new(parts.epoch),
             stale: AtomicBool::new(false),
             index,
             shared,

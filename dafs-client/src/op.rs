@@ -63,6 +63,8 @@ pub(crate) struct Named {
 
 /// The reply to a [`Named`] request.
 pub(crate) struct NamedReply {
+    /// The session that answered ([`crate::core::Core::epoch`]): a handle in the reply means nothing in another.
+    pub(crate) epoch: u64,
     pub(crate) header: Header,
     pub(crate) head: Head,
     pub(crate) payload: Vec<u8>,
@@ -128,6 +130,15 @@ impl Op {
 
     pub(crate) fn named(opcode: Opcode, target: Option<Arc<Node>>, named: Named) -> Self {
         Self::new(opcode, target, Work::Named(Box::new(named)))
+    }
+
+    /// A file that it names is gone.
+    pub(crate) fn is_stale(&self) -> bool {
+        let second = match &self.work {
+            Work::Named(named) => named.second.as_ref(),
+            Work::Data(_) => None,
+        };
+        self.target.iter().chain(second).any(|node| node.is_stale())
     }
 
     /// It has more to send.

@@ -112,7 +112,8 @@ fn reopen_all(
 ) -> Result<Vec<Renewed>, CallError> {
     let open: Vec<Arc<Node>> = {
         let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
-        core.doubt_uncollected_opens();
+        // From here on handles of the lost session are refused: none can slip in between this look and the new session.
+        core.epoch += 1;
         core.nodes.iter().filter_map(|(_, node)| node.upgrade()).filter(|node| !node.is_stale()).collect()
     };
     let mut roots: Vec<(String, Option<FileHandle>)> = Vec::new();
@@ -198,7 +199,7 @@ fn rebuild_call(
     // One after the other: a credit is always there.
     session.begin(&mut header, 1);
     let deadline = shared.clock.now().after(shared.config.connect_timeout);
-    let answer = call(endpoint, header, body, payload, deadline, &*shared.clock)?;
+    let answer = call(endpoint, Some(session), header, body, payload, deadline, &*shared.clock)?;
     session.on_reply(&answer.header).map_err(CallError::Fault)?;
     Ok(answer)
 }
@@ -229,24 +230,23 @@ impl Core {
             self.resend = unanswered.into_iter().map(|(_, slot)| Slot(slot)).collect();
         } else {
             self.session = session;
-            self.epoch += 1;
             for (node, handle) in nodes {
                 node.renew(self.epoch, handle);
             }
             self.resend.clear();
+            self.forget_closes();
             self.repeat(unanswered);
         }
         self.terms = terms;
     }
 
-    /// Handles that were answered in the lost session and not taken by their callers yet mean nothing any more.
-    fn doubt_uncollected_opens(&mut self) {
-        for (_, op) in &mut self.ops {
-            let opens = matches!(op.opcode, Opcode::Open | Opcode::Lookup | Opcode::Mount);
-            if let (true, Work::Named(named)) = (op.done && opens && op.error.is_none(), &mut op.work) {
-                named.reply = None;
-                op.error = Some(Box::new(Error::InDoubt { operation: op.opcode }));
-            }
+    /// In a new session: handles of the old one need not be given back, and would name others now.
+    fn forget_closes(&mut self) {
+        let closes = self.ops.iter().filter(|(_, op)| op.opcode == Opcode::Close && op.queued);
+        let closes: Vec<usize> = closes.map(|(index, _)| index).collect();
+        for index in closes {
+            self.stop(index);
+            self.finish_if_ended(index);
         }
     }
 

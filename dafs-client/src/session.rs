@@ -301,7 +301,9 @@ impl Session {
                 reopen: Reopen::Mount,
                 file_id: mounted.attributes.file_id,
                 handle: reply.header.handle,
+                epoch: reply.epoch,
             });
+            let node = node.ok_or(Error::InDoubt { operation: Opcode::Mount })?;
             Ok(Export::new(Dir::new(owner, node), export, mounted))
         });
         Ok(Call { op: Op::named(Opcode::Mount, None, named), finish })

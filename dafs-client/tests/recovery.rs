@@ -128,6 +128,59 @@ fn file_replaced_while_the_server_was_away_is_stale_and_others_are_not() {
     assert_eq!(export.open("old").unwrap().read_at(&mut [0; 99], 0).unwrap(), 12);
 }
 
+// [CLI-36]
+#[test]
+fn handle_answered_before_a_restart_and_collected_after_it_is_in_doubt() {
+    let world = World::new(51);
+    let session = world.session();
+    world.server().make(b"early", b"1");
+    world.server().make(b"other", b"2");
+    let export = session.mount("data").unwrap();
+    let early = export.submit_open_with("early", OpenOptions::new().read(true));
+    let mount = session.submit_mount("data");
+    // Answered after both.
+    session.ping().unwrap();
+    world.server().restart();
+    let other = export.open("other").unwrap();
+    assert!(matches!(early.wait(), Err(Error::InDoubt { operation: Opcode::Open })));
+    assert!(matches!(mount.wait(), Err(Error::InDoubt { operation: Opcode::Mount })));
+    let mut byte = [0; 2];
+    assert_eq!((other.read_at(&mut byte, 0).unwrap(), byte[0]), (1, b'2'));
+    let opened = export.open("early").unwrap();
+    assert_eq!((opened.read_at(&mut byte, 0).unwrap(), byte[0]), (1, b'1'));
+}
+
+// [CLI-36]
+#[test]
+fn handle_given_back_but_not_sent_before_a_restart_closes_nothing_in_the_new_session() {
+    let world = World::new(52);
+    world.server().credits = 1;
+    let session = world.session();
+    world.server().make(b"dropped", b"1");
+    let export = session.mount("data").unwrap();
+    let file = export.open("dropped").unwrap();
+    world.once(Opcode::Mkdir, |_| Action::CrashBefore);
+    // The only credit is taken, so the close waits behind it.
+    let sent = export.submit_create_dir("sent", 0o755);
+    drop(file);
+    assert!(matches!(sent.wait(), Err(Error::InDoubt { .. })));
+    export.metadata("dropped").unwrap();
+    assert_eq!(world.server().log.iter().filter(|(opcode, _)| *opcode == Opcode::Close).count(), 0);
+}
+
+#[test]
+fn handshake_through_a_queue_that_is_nearly_always_full_succeeds() {
+    for seed in 0..20 {
+        let plan = FaultPlan { full_ppm: 900_000, ..FaultPlan::calm() };
+        let world = World::with_plan(seed, plan);
+        let export = world.session().mount("data").unwrap();
+        world.server().make(b"f", b"1");
+        // In a new session files are opened again the same way.
+        world.server().restart();
+        export.metadata("f").unwrap();
+    }
+}
+
 // [CLI-20]
 #[test]
 fn commit_after_a_restart_names_the_ranges_that_were_lost() {
