@@ -46,6 +46,7 @@ struct Chain {
 
 impl Chains {
     /// Places an arriving request; `None` when it is of no chain.
+    #[inline]
     pub(super) fn on_request(
         &mut self,
         header: &Header,

@@ -48,11 +48,13 @@ impl ClientSession {
     }
 
     /// A request can be sent now.
+    #[inline]
     pub fn can_send(&self) -> bool {
         self.credits.available() && (!self.free.is_empty() || self.slots.len() < usize::from(self.slots_max))
     }
 
     /// Requests outstanding.
+    #[inline]
     pub fn outstanding(&self) -> u16 {
         self.credits.outstanding()
     }
@@ -64,6 +66,7 @@ impl ClientSession {
 
     /// Gives a request a slot and fills in its header; `None` when credits or slots are used up. `wanted` is how many
     /// requests the client would like outstanding.
+    #[inline]
     pub fn begin(&mut self, header: &mut Header, wanted: u16) -> Option<Sent> {
         if !self.can_send() {
             return None;
@@ -97,6 +100,7 @@ impl ClientSession {
     }
 
     /// A reply arrived. Its slot is free again.
+    #[inline]
     pub fn on_reply(&mut self, header: &Header) -> Result<Slot, SessionFault> {
         let unexpected = SessionFault::UnexpectedReply { slot: header.slot.0, sequence: header.sequence };
         let state = self.slots.get_mut(header.slot.0 as usize).ok_or(unexpected.clone())?;
@@ -138,6 +142,7 @@ impl ClientSession {
     }
 
     /// Fills in the header of an unanswered request that is sent again.
+    #[inline]
     pub fn again(&self, header: &mut Header, slot: Slot) {
         header.slot = slot;
         header.sequence = self.slots.get(slot.0 as usize).map_or(0, |state| state.sequence);
@@ -147,6 +152,7 @@ impl ClientSession {
 }
 
 /// Sequence numbers go round from the last to 1; 0 stands for "no request yet".
+#[inline]
 pub(super) fn next_sequence(sequence: u32) -> u32 {
     sequence.checked_add(1).unwrap_or(1)
 }

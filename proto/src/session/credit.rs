@@ -19,17 +19,20 @@ impl ClientCredits {
     }
 
     /// Another request may be sent.
+    #[inline]
     pub fn available(&self) -> bool {
         self.outstanding < self.limit
     }
 
     /// A request was sent.
+    #[inline]
     pub fn on_request(&mut self) {
         debug_assert!(self.available(), "the caller asked first");
         self.outstanding += 1;
     }
 
     /// A reply arrived with the server's target.
+    #[inline]
     pub fn on_reply(&mut self, target: u16) {
         self.outstanding = self.outstanding.saturating_sub(1);
         self.limit = next_limit(self.limit, target, self.slots);
@@ -41,11 +44,13 @@ impl ClientCredits {
     }
 
     /// Requests that may be outstanding.
+    #[inline]
     pub fn limit(&self) -> u16 {
         self.limit
     }
 
     /// Requests outstanding.
+    #[inline]
     pub fn outstanding(&self) -> u16 {
         self.outstanding
     }
@@ -70,6 +75,7 @@ impl ServerCredits {
     /// A request arrived. `Err` with the limit when it is one too many: because the client subtracts one at most per
     /// reply, requests being executed never exceed the limit of the last reply sent, whatever the client has read of
     /// the replies.
+    #[inline]
     pub fn on_request(&mut self, wanted: u16) -> Result<(), u16> {
         if self.executing >= self.limit {
             return Err(self.limit);
@@ -80,6 +86,7 @@ impl ServerCredits {
     }
 
     /// A reply is sent with this target; returns it, bounded.
+    #[inline]
     pub fn on_reply(&mut self, target: u16) -> u16 {
         let target = target.clamp(1, self.slots);
         self.executing = self.executing.saturating_sub(1);
@@ -109,16 +116,19 @@ impl ServerCredits {
     }
 
     /// Requests the client may have outstanding.
+    #[inline]
     pub fn limit(&self) -> u16 {
         self.limit
     }
 }
 
+#[inline]
 fn next_limit(limit: u16, target: u16, slots: u16) -> u16 {
     limit.saturating_sub(1).max(target).clamp(1, slots)
 }
 
 /// The target for one session: what it wants, within its fair share of `budget` operations among `active` sessions; never below 1.
+#[inline]
 pub fn fair_target(wanted: u16, slots: u16, budget: u32, active: u32) -> u16 {
     let share = u16::try_from(budget / active.max(1)).unwrap_or(u16::MAX);
     wanted.min(share).clamp(1, slots.max(1))

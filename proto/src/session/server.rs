@@ -75,6 +75,7 @@ impl ServerSession {
     }
 
     /// Slots of the session.
+    #[inline]
     pub fn slots_max(&self) -> u16 {
         self.slots_max
     }
@@ -85,6 +86,7 @@ impl ServerSession {
     }
 
     /// A request arrived.
+    #[inline]
     pub fn admit(&mut self, header: &Header) -> Result<Admission, SessionFault> {
         if header.opcode.is_handshake() || header.opcode.is_callback() {
             return Err(SessionFault::Misplaced { opcode: header.opcode, place: "in a session" });
@@ -111,6 +113,7 @@ impl ServerSession {
         self.admit_again(index, header)
     }
 
+    #[inline]
     fn slot_index(&mut self, slot: Slot) -> Result<usize, SessionFault> {
         let index = slot.0 as usize;
         if index >= usize::from(self.slots_max) {
@@ -123,6 +126,7 @@ impl ServerSession {
         Ok(index)
     }
 
+    #[inline]
     fn admit_new(&mut self, index: usize, header: &Header) -> Result<Admission, SessionFault> {
         self.take_credit(header)?;
         let link = self.chains.on_request(header, self.slots_max)?;
@@ -153,6 +157,7 @@ impl ServerSession {
         }
     }
 
+    #[inline]
     fn take_credit(&mut self, header: &Header) -> Result<(), SessionFault> {
         self.credits.on_request(header.credits).map_err(|granted| SessionFault::CreditsExceeded {
             outstanding: self.credits.executing().saturating_add(1),
@@ -168,6 +173,7 @@ impl ServerSession {
     /// The reply to an admitted request is about to be sent: returns the credit target for its header. `cache` is
     /// given where the operation must not be executed twice; `saved` where the request saves its handle for its
     /// chain.
+    #[inline]
     pub fn on_reply(
         &mut self,
         request: &Header,

@@ -14,6 +14,7 @@ impl Moment {
     }
 
     /// `duration` later; the end of time when that is too far.
+    #[inline]
     pub fn after(self, duration: Duration) -> Self {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Self { micros: self.micros.saturating_add(micros) }

@@ -34,31 +34,37 @@ impl<'a> Span<'a> {
     /// `pointer..pointer + len` must stay mapped, readable and writable for `'a`, and no Rust reference to it may be
     /// used during `'a` while this span or its copies are. For memory that may fault ([`Memory::may_fault`]) it must
     /// only be passed to the kernel.
+    #[inline]
     pub unsafe fn from_raw(pointer: *mut u8, len: usize) -> Self {
         Self { pointer, len, life: PhantomData }
     }
 
     /// A span over memory that is borrowed exclusively.
+    #[inline]
     pub fn from_mut(bytes: &'a mut [u8]) -> Self {
         Self { pointer: bytes.as_mut_ptr(), len: bytes.len(), life: PhantomData }
     }
 
     /// The address, for system calls.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.pointer
     }
 
     /// Bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// No bytes.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The part of `len` bytes from `offset`; `None` when it is not all inside.
+    #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Option<Span<'a>> {
         if offset.checked_add(len)? > self.len {
             return None;
@@ -68,6 +74,7 @@ impl<'a> Span<'a> {
     }
 
     /// Copies `bytes` in at `offset`. Panics when they do not fit: a fault of the calling code.
+    #[inline]
     pub fn write_from(&self, offset: usize, bytes: &[u8]) {
         let part = self.slice(offset, bytes.len()).expect("the caller checked that the bytes fit the span");
         // SAFETY: `part` is valid for writes of its length; `bytes` is a live reference, so does not overlap memory used as a span.
@@ -75,13 +82,23 @@ impl<'a> Span<'a> {
     }
 
     /// Copies the bytes at `offset` out. Panics when they are not all there: a fault of the calling code.
+    #[inline]
     pub fn read_into(&self, offset: usize, bytes: &mut [u8]) {
         let part = self.slice(offset, bytes.len()).expect("the caller checked that the span is long enough");
         // SAFETY: `part` is valid for reads of its length; `bytes` is an exclusive reference, so does not overlap memory used as a span.
         unsafe { std::ptr::copy_nonoverlapping(part.pointer, bytes.as_mut_ptr(), bytes.len()) }
     }
 
+    /// A private copy of the `N` bytes at `offset`; `None` when they are not all there.
+    #[inline]
+    pub fn read_array<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        let part = self.slice(offset, N)?;
+        // SAFETY: `part` is valid for reads of N bytes, and any bytes are an array of bytes.
+        Some(unsafe { part.pointer.cast::<[u8; N]>().read_unaligned() })
+    }
+
     /// Copies from another span of the same length; the two may overlap. Panics when the lengths differ: a fault of the calling code.
+    #[inline]
     pub fn copy_from(&self, source: Span<'_>) {
         assert_eq!(self.len, source.len, "spans of different length");
         // SAFETY: both are valid for their length; `copy` allows overlap.
@@ -220,6 +237,7 @@ impl MemoryRef {
     }
 
     /// The part of `len` bytes from `offset`; `None` when it is not all inside.
+    #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Option<Self> {
         (offset.checked_add(len)? <= self.len).then(|| Self {
             memory: Arc::clone(&self.memory),
@@ -229,16 +247,19 @@ impl MemoryRef {
     }
 
     /// The bytes.
+    #[inline]
     pub fn span(&self) -> Span<'_> {
         self.memory.span().slice(self.offset, self.len).unwrap_or(Span::EMPTY)
     }
 
     /// Bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// No bytes.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -296,6 +317,7 @@ pub struct RemoteRange {
 
 impl RemoteRange {
     /// The part of `len` bytes from `offset`; `None` when it is not all inside.
+    #[inline]
     pub fn slice(&self, offset: u64, len: u64) -> Option<Self> {
         (offset.checked_add(len)? <= self.len).then_some(())?;
         Some(Self { key: self.key, offset: self.offset.checked_add(offset)?, len })

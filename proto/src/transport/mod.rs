@@ -241,7 +241,18 @@ impl Head {
         Some(copy)
     }
 
+    /// A copy of the `len` bytes at `offset`, and of what lies behind them, which is never shown: a copy of a fixed size is a few
+    /// instructions. `None` when `len` is above [`HEAD_SIZE_MAX`], or that many bytes are not there.
+    #[inline]
+    pub(crate) fn read_from(span: Span<'_>, offset: usize, len: u8) -> Option<Self> {
+        if usize::from(len) > HEAD_SIZE_MAX {
+            return None;
+        }
+        Some(Self { bytes: span.read_array(offset)?, len })
+    }
+
     /// The bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -359,6 +370,17 @@ pub trait Endpoint: Send {
         remote: &RemoteRange,
         access: Access,
     ) -> Result<Option<MemoryRef>, RegionError>;
+
+    /// As [`Endpoint::remote_memory`], for one use on the spot: `access_now` is called with the bytes. `Ok(false)`: not called, this
+    /// memory is reached by RDMA only.
+    fn with_remote_memory(
+        &mut self,
+        remote: &RemoteRange,
+        access: Access,
+        access_now: &mut dyn FnMut(Span<'_>),
+    ) -> Result<bool, RegionError> {
+        Ok(self.remote_memory(remote, access)?.map(|memory| access_now(memory.span())).is_some())
+    }
 
     /// The next finished RDMA operation. Call until `None`.
     fn poll_completion(&mut self) -> Option<Completion>;

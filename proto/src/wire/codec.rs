@@ -58,11 +58,13 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads `bytes` from the beginning.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// The next `len` bytes.
+    #[inline]
     pub fn bytes(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], WireError> {
         match self.rest.split_at_checked(len) {
             Some((taken, rest)) => {
@@ -74,21 +76,25 @@ impl<'a> Reader<'a> {
     }
 
     /// One byte.
+    #[inline]
     pub fn u8(&mut self, what: &'static str) -> Result<u8, WireError> {
         Ok(self.bytes(what, 1)?[0])
     }
 
     /// 16 bits.
+    #[inline]
     pub fn u16(&mut self, what: &'static str) -> Result<u16, WireError> {
         Ok(LittleEndian::read_u16(self.bytes(what, 2)?))
     }
 
     /// 32 bits.
+    #[inline]
     pub fn u32(&mut self, what: &'static str) -> Result<u32, WireError> {
         Ok(LittleEndian::read_u32(self.bytes(what, 4)?))
     }
 
     /// 64 bits.
+    #[inline]
     pub fn u64(&mut self, what: &'static str) -> Result<u64, WireError> {
         Ok(LittleEndian::read_u64(self.bytes(what, 8)?))
     }
@@ -103,6 +109,7 @@ impl<'a> Reader<'a> {
     }
 
     /// `len` bytes that must be zero.
+    #[inline]
     pub fn reserved(&mut self, what: &'static str, len: usize) -> Result<(), WireError> {
         match self.bytes(what, len)?.iter().find(|byte| **byte != 0) {
             None => Ok(()),
@@ -121,6 +128,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Nothing may be left.
+    #[inline]
     pub fn finish(&self, what: &'static str) -> Result<(), WireError> {
         match self.rest.len() {
             0 => Ok(()),
@@ -138,11 +146,13 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Writes into `bytes` from the beginning.
+    #[inline]
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, len: 0 }
     }
 
     /// Raw bytes.
+    #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
@@ -150,21 +160,25 @@ impl<'a> Writer<'a> {
     }
 
     /// One byte.
+    #[inline]
     pub fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes(&[value])
     }
 
     /// 16 bits.
+    #[inline]
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
     /// 32 bits.
+    #[inline]
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
     /// 64 bits.
+    #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
@@ -176,6 +190,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Zero bytes.
+    #[inline]
     pub fn reserved(&mut self, len: usize) -> &mut Self {
         self.bytes[self.len..self.len + len].fill(0);
         self.len += len;

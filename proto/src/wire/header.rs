@@ -1,4 +1,4 @@
-use super::{HEAD_SIZE_MAX, Opcode, Reader, Status, WireError, Writer};
+use super::{HEAD_SIZE_MAX, Opcode, Status, WireError};
 
 /// Bytes of a header.
 pub const HEADER_SIZE: usize = 40;
@@ -68,6 +68,7 @@ pub struct Header {
 
 impl Header {
     /// A request's header; the session fills in slot, sequence and credits.
+    #[inline]
     pub fn request(opcode: Opcode, handle: FileHandle) -> Self {
         Self {
             opcode,
@@ -89,6 +90,7 @@ impl Header {
     }
 
     /// The header of the answer to `self`; the session fills in credits.
+    #[inline]
     pub fn reply(&self, status: Status) -> Self {
         Self {
             flags: Flags::REPLY,
@@ -103,45 +105,55 @@ impl Header {
     }
 
     /// Writes the 40 bytes at the beginning of `head`.
+    #[inline]
     pub fn encode(&self, head: &mut [u8]) {
-        Writer::new(head)
-            .u16(self.opcode.value())
-            .u16(self.flags.bits())
-            .u32(self.slot.0)
-            .u32(self.sequence)
-            .u16(self.credits)
-            .u16(self.head_len)
-            .u32(self.payload_len)
-            .u32(self.status.value())
-            .u64(self.handle.0)
-            .u32(self.deadline_ms)
-            .reserved(4);
+        let mut bytes = [0; HEADER_SIZE];
+        bytes[0..2].copy_from_slice(&self.opcode.value().to_le_bytes());
+        bytes[2..4].copy_from_slice(&self.flags.bits().to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.slot.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.credits.to_le_bytes());
+        bytes[14..16].copy_from_slice(&self.head_len.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.payload_len.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.status.value().to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.handle.0.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.deadline_ms.to_le_bytes());
+        head[..HEADER_SIZE].copy_from_slice(&bytes);
     }
 
     /// Reads the header of a whole head and checks it against the lengths that arrived. Returns the body behind it.
+    #[inline]
     pub fn decode(head: &[u8], payload_len: u32) -> Result<(Self, &[u8]), WireError> {
-        let mut reader = Reader::new(head);
-        let opcode = reader.u16("opcode")?;
-        let flags = reader.u16("flags")?;
+        let Some((bytes, body)) = head.split_first_chunk::<HEADER_SIZE>() else {
+            return Err(WireError::Truncated { what: "header", missing: HEADER_SIZE - head.len() });
+        };
+        // One check of the length for all fields: this is done for every message.
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (opcode, flags, reserved) = (u16_at(0), u16_at(2), u32_at(36));
         let header = Self {
             opcode: Opcode::from_value(opcode)
                 .ok_or(WireError::Invalid { what: "opcode", value: u64::from(opcode) })?,
             flags: Flags::from_bits(flags)
                 .ok_or(WireError::Invalid { what: "flags", value: u64::from(flags) })?,
-            slot: Slot(reader.u32("slot")?),
-            sequence: reader.u32("sequence")?,
-            credits: reader.u16("credits")?,
-            head_len: reader.u16("head_len")?,
-            payload_len: reader.u32("payload_len")?,
-            status: Status::from_value(reader.u32("status")?),
-            handle: FileHandle(reader.u64("handle")?),
-            deadline_ms: reader.u32("deadline_ms")?,
+            slot: Slot(u32_at(4)),
+            sequence: u32_at(8),
+            credits: u16_at(12),
+            head_len: u16_at(14),
+            payload_len: u32_at(16),
+            status: Status::from_value(u32_at(20)),
+            handle: FileHandle(u64::from(u32_at(24)) | u64::from(u32_at(28)) << 32),
+            deadline_ms: u32_at(32),
         };
-        reader.reserved("reserved header bytes", 4)?;
+        if reserved != 0 {
+            let value = reserved.to_le_bytes().into_iter().find(|byte| *byte != 0).unwrap_or(0);
+            return Err(WireError::Invalid { what: "reserved header bytes", value: u64::from(value) });
+        }
         header.check(head.len(), payload_len)?;
-        Ok((header, reader.rest()))
+        Ok((header, body))
     }
 
+    #[inline]
     fn check(&self, head_len: usize, payload_len: u32) -> Result<(), WireError> {
         if usize::from(self.head_len) != head_len || head_len > HEAD_SIZE_MAX {
             return Err(WireError::Invalid { what: "head_len", value: u64::from(self.head_len) });

@@ -3,23 +3,27 @@ macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal, $idempotent:literal;)*) => {
         /// What a message asks, answers or tells. Numbers are those of `spec/wire.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Opcode { $($(#[$doc])* $name,)* }
+        #[repr(u16)]
+        pub enum Opcode { $($(#[$doc])* $name = $value,)* }
 
         impl Opcode {
             /// All of them, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// The number on the wire.
+            #[inline]
             pub const fn value(self) -> u16 {
-                match self { $(Self::$name => $value,)* }
+                self as u16
             }
 
             /// The opcode with this number.
+            #[inline]
             pub const fn from_value(value: u16) -> Option<Self> {
                 match value { $($value => Some(Self::$name),)* _ => None }
             }
 
             /// Executing it twice has the effect of executing it once: its reply need not be cached.
+            #[inline]
             pub const fn is_idempotent(self) -> bool {
                 match self { $(Self::$name => $idempotent,)* }
             }
@@ -113,16 +117,19 @@ opcodes! {
 
 impl Opcode {
     /// Sent by the server on its own account.
+    #[inline]
     pub const fn is_callback(self) -> bool {
         self.value() & 0x8000 != 0
     }
 
     /// Belongs to the handshake, before there is a session.
+    #[inline]
     pub const fn is_handshake(self) -> bool {
         matches!(self, Self::Hello | Self::Authenticate)
     }
 
     /// Changes files, directories or the server: refused on read-only exports and to fenced clients.
+    #[inline]
     pub const fn modifies(self) -> bool {
         matches!(
             self,

@@ -104,6 +104,7 @@ impl ReadRequest {
     pub const HEAD_SIZE: usize = HEADER_SIZE + READ_REQUEST_SIZE;
 
     /// Writes the body.
+    #[inline]
     pub fn encode(&self, body: &mut [u8]) {
         let mut writer = Writer::new(body);
         writer.u64(self.offset).u32(self.len).u8(self.method.value()).reserved(1).u16(self.segment_count);
@@ -113,6 +114,7 @@ impl ReadRequest {
     }
 
     /// Reads the body.
+    #[inline]
     pub fn decode(body: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
         let offset = reader.u64("read offset")?;
@@ -141,11 +143,13 @@ impl ReadReply {
     pub const HEAD_SIZE: usize = HEADER_SIZE + 8;
 
     /// Writes the body.
+    #[inline]
     pub fn encode(&self, body: &mut [u8]) {
         Writer::new(body).u32(self.count).u32(u32::from(self.end_of_file));
     }
 
     /// Reads the body.
+    #[inline]
     pub fn decode(body: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
         let reply = Self {
@@ -183,6 +187,7 @@ impl WriteRequest {
     pub const HEAD_SIZE: usize = HEADER_SIZE + 40;
 
     /// Writes the body.
+    #[inline]
     pub fn encode(&self, body: &mut [u8]) {
         let mut writer = Writer::new(body);
         writer
@@ -197,6 +202,7 @@ impl WriteRequest {
     }
 
     /// Reads the body.
+    #[inline]
     pub fn decode(body: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
         let offset = reader.u64("write offset")?;
@@ -229,6 +235,7 @@ impl WriteReply {
     pub const HEAD_SIZE: usize = HEADER_SIZE + 24;
 
     /// Writes the body.
+    #[inline]
     pub fn encode(&self, body: &mut [u8]) {
         Writer::new(body)
             .u64(self.offset)
@@ -239,6 +246,7 @@ impl WriteReply {
     }
 
     /// Reads the body.
+    #[inline]
     pub fn decode(body: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
         let offset = reader.u64("write offset")?;
@@ -334,6 +342,7 @@ pub fn decode_segments(payload: &[u8], count: u16) -> Result<Vec<WireRange>, Wir
     Ok(segments)
 }
 
+#[inline]
 fn segment_count(reader: &mut Reader<'_>, method: Method) -> Result<u16, WireError> {
     let count = reader.u16("segment count")?;
     if usize::from(count) > SEGMENTS_MAX {

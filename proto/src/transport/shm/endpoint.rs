@@ -74,6 +74,7 @@ pub struct ShmEndpoint {
     pub(super) control_seen: u32,
     pub(super) polls: u32,
     pub(super) cpu: u32,
+    pub(super) waits: u32,
     /// How long an adaptive wait gives the CPU away before it sleeps.
     pub(super) yield_max: Duration,
 }
@@ -117,6 +118,7 @@ impl ShmEndpoint {
             control_seen: 0,
             polls: 0,
             cpu: 0,
+            waits: 0,
             yield_max: super::wake::YIELD_MIN,
         };
         endpoint.publish_cpu();
@@ -212,6 +214,7 @@ impl ShmEndpoint {
     }
 
     /// Nothing in the ring: looks, now and then or when there is reason to, at the socket.
+    #[inline(never)]
     fn recv_nothing(&mut self) -> Result<Option<Received>, TransportError> {
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(POLLS_BETWEEN_CPU_LOOKS) {
@@ -321,7 +324,7 @@ impl Endpoint for ShmEndpoint {
         let (arrival, at) = self.arrival();
         match arrival {
             Arrival::Message => match self.take_entry(at) {
-                Ok(received) => Ok(Some(received)),
+                Ok(taken) => Ok(Some(self.received(at, &taken))),
                 Err(fault) => {
                     self.fail(fault);
                     Err(self.end())
@@ -377,6 +380,15 @@ impl Endpoint for ShmEndpoint {
         access: Access,
     ) -> Result<Option<MemoryRef>, RegionError> {
         self.lease_remote(remote, access)
+    }
+
+    fn with_remote_memory(
+        &mut self,
+        remote: &RemoteRange,
+        access: Access,
+        access_now: &mut dyn FnMut(Span<'_>),
+    ) -> Result<bool, RegionError> {
+        self.use_remote(remote, access, access_now)
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {

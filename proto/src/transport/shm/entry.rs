@@ -15,6 +15,7 @@ pub(super) const KIND_MESSAGE: u8 = 1;
 const KIND_IMMEDIATE: u8 = 2;
 /// Set in the kind of an entry whose payload lies behind the head.
 const KIND_EMBEDDED: u8 = 0x80;
+const KIND_MESSAGE_EMBEDDED: u8 = KIND_MESSAGE | KIND_EMBEDDED;
 /// The payload of a message to be written: its buffer, and how much of it.
 #[derive(Clone, Copy)]
 pub(super) struct Payload {
@@ -25,6 +26,34 @@ pub(super) struct Payload {
 /// What was negotiated for the messages of `sender`.
 pub(super) fn direction(connection: &Connection, sender: Side) -> Direction {
     connection.layout.directions[sender as usize]
+}
+
+/// The usual sizes of heads are copied by a few instructions each, others by a call.
+#[inline]
+fn write_head(room: Span<'_>, head: &[u8]) {
+    fn exactly<const SIZE: usize>(room: Span<'_>, head: &[u8]) -> bool {
+        head.first_chunk::<SIZE>().map(|head| room.write_from(ENTRY_CONTROL_SIZE, head)).is_some()
+    }
+    // Headers alone; replies to reads and to writes; reads and writes.
+    let written = match head.len() {
+        40 => exactly::<40>(room, head),
+        48 => exactly::<48>(room, head),
+        64 => exactly::<64>(room, head),
+        80 => exactly::<80>(room, head),
+        _ => false,
+    };
+    if !written {
+        room.write_from(ENTRY_CONTROL_SIZE, head);
+    }
+}
+
+/// Copies between spans of one length. One word, the usual case beside large payloads, is copied without a call.
+#[inline]
+fn copy_small(from: Span<'_>, to: Span<'_>) {
+    match (from.len(), from.read_array::<4>(0)) {
+        (4, Some(word)) => to.write_from(0, &word),
+        _ => to.copy_from(from),
+    }
 }
 
 impl ShmEndpoint {
@@ -45,7 +74,7 @@ impl ShmEndpoint {
                 let from = segment.slice(connection.layout.buffer(side, buffer), len);
                 let to = room.slice(ENTRY_CONTROL_SIZE + head.len(), len);
                 if let (Some(from), Some(to)) = (from, to) {
-                    to.copy_from(from);
+                    copy_small(from, to);
                 }
                 self.counters.bytes_embedded += len as u64;
                 self.send_ring.free_buffer(buffer);
@@ -62,7 +91,7 @@ impl ShmEndpoint {
         control[10] = u8::try_from(head.len()).unwrap_or(0);
         control[11] = kind;
         room.write_from(4, &control);
-        room.write_from(ENTRY_CONTROL_SIZE, head);
+        write_head(room, head);
         connection.segment.word(at).store(sequence, Ordering::Release);
         self.send_ring.sent(kept);
         self.sent_unflushed = true;
@@ -86,25 +115,21 @@ impl ShmEndpoint {
         (self.recv_ring.classify(sequence), at)
     }
 
-    /// Takes the message in the entry at `at`. Everything is checked on private copies.
-    pub(super) fn take_entry(&mut self, at: usize) -> Result<Received, PeerFault> {
+    /// Checks the control part of the entry at `at` on a private copy, and takes the message. Its head is still to be copied.
+    #[inline]
+    pub(super) fn take_entry(&mut self, at: usize) -> Result<Taken, PeerFault> {
         let way = direction(&self.connection, self.connection.side.peer());
-        let entry = self.connection.segment.span().slice(at, ENTRY_SIZE).unwrap_or(Span::EMPTY);
-        let mut control = [0u8; ENTRY_CONTROL_SIZE - 4];
-        entry.read_into(4, &mut control);
-        let [t0, t1, t2, t3, l0, l1, l2, l3, p0, p1, head_len, kind] = control;
+        let segment = self.connection.segment.span();
+        let control: [u8; ENTRY_CONTROL_SIZE] = segment.read_array(at).unwrap_or_default();
+        let [_, _, _, _, t0, t1, t2, t3, l0, l1, l2, l3, p0, p1, head_len, kind] = control;
         let payload_len = u32::from_ne_bytes([l0, l1, l2, l3]);
         let buffer = u16::from_ne_bytes([p0, p1]);
         let head_size = usize::from(head_len);
         if head_size == 0 || head_size > HEAD_SIZE_MAX {
             return Err(malformed("size of a head", head_len.into(), HEAD_SIZE_MAX as u64));
         }
-        let mut bytes = [0u8; HEAD_SIZE_MAX];
-        entry.read_into(ENTRY_CONTROL_SIZE, &mut bytes[..head_size]);
-        let head = Head::copy_of(&bytes[..head_size]).unwrap_or(Head::EMPTY);
         let len = payload_len as usize;
         let offset = match kind {
-            KIND_IMMEDIATE if head_size == 8 && len == 0 => 0,
             KIND_MESSAGE if len == 0 => 0,
             KIND_MESSAGE => {
                 if payload_len > way.payload_max {
@@ -115,13 +140,14 @@ impl ShmEndpoint {
                 }
                 self.connection.layout.buffer(self.connection.side.peer(), buffer)
             }
-            _ if kind == KIND_MESSAGE | KIND_EMBEDDED => {
+            KIND_MESSAGE_EMBEDDED => {
                 let room = (ENTRY_ROOM - head_size).min(way.payload_max as usize);
                 if len > room {
                     return Err(malformed("size of an embedded payload", payload_len.into(), room as u64));
                 }
                 at + ENTRY_CONTROL_SIZE + head_size
             }
+            KIND_IMMEDIATE if head_size == 8 && len == 0 => 0,
             _ => return Err(malformed("kind of a ring entry", kind.into(), KIND_IMMEDIATE.into())),
         };
         let taken = u32::from_ne_bytes([t0, t1, t2, t3]);
@@ -130,11 +156,28 @@ impl ShmEndpoint {
         }
         self.current = Some((offset, len));
         self.counters.messages_received += 1;
-        if kind == KIND_IMMEDIATE {
-            let [d0, d1, d2, d3, s0, s1, s2, s3, ..] = bytes;
-            let (data, size) = (u32::from_ne_bytes([d0, d1, d2, d3]), u32::from_ne_bytes([s0, s1, s2, s3]));
-            return Ok(Received::Immediate { data, size });
-        }
-        Ok(Received::Message { head, payload_len })
+        Ok(Taken { is_immediate: kind == KIND_IMMEDIATE, head_len, payload_len })
     }
+
+    /// What was taken, with a private copy of its head.
+    #[inline]
+    pub(super) fn received(&self, at: usize, taken: &Taken) -> Received {
+        let segment = self.connection.segment.span();
+        if taken.is_immediate {
+            let bytes: [u8; 8] = segment.read_array(at + ENTRY_CONTROL_SIZE).unwrap_or_default();
+            let [d0, d1, d2, d3, s0, s1, s2, s3] = bytes;
+            let (data, size) = (u32::from_ne_bytes([d0, d1, d2, d3]), u32::from_ne_bytes([s0, s1, s2, s3]));
+            return Received::Immediate { data, size };
+        }
+        let head = Head::read_from(segment, at + ENTRY_CONTROL_SIZE, taken.head_len).unwrap_or(Head::EMPTY);
+        Received::Message { head, payload_len: taken.payload_len }
+    }
+}
+
+/// A message that was taken from its entry.
+pub(super) struct Taken {
+    is_immediate: bool,
+    // Checked against `HEAD_SIZE_MAX`.
+    head_len: u8,
+    payload_len: u32,
 }

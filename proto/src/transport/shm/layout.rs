@@ -33,6 +33,7 @@ pub(super) enum Side {
 
 impl Side {
     /// The other end.
+    #[inline]
     pub(super) fn peer(self) -> Self {
         match self {
             Self::Client => Self::Server,
@@ -57,6 +58,7 @@ impl Direction {
     }
 
     /// Bytes from one payload buffer to the next: whole pages, so that direct disk I/O can use them.
+    #[inline]
     pub(super) fn buffer_size(self) -> usize {
         (self.payload_max as usize).next_multiple_of(PAGE)
     }
@@ -130,36 +132,43 @@ impl Layout {
     }
 
     /// `u32` of `side`: 0 awake, else what wakes it (`SLEEPS_*`). Written by `side`; cleared by the peer that rings.
+    #[inline]
     pub(super) fn sleeping(&self, side: Side) -> usize {
         side as usize * LINE_PAIR
     }
 
     /// `u32`: one more than the CPU that `side` was last seen on, 0 unknown.
+    #[inline]
     pub(super) fn cpu(&self, side: Side) -> usize {
         self.sleeping(side) + 4
     }
 
     /// `u32`: messages that `side` has sent over the socket since the handshake.
+    #[inline]
     pub(super) fn control_sent(&self, side: Side) -> usize {
         self.sleeping(side) + 8
     }
 
     /// `u32`: messages sent by `sender` that the other side has taken. Written by the receiver.
+    #[inline]
     pub(super) fn consumed(&self, sender: Side) -> usize {
         (2 + sender as usize) * LINE_PAIR
     }
 
     /// Entry `entry` of the ring that `sender` writes.
+    #[inline]
     pub(super) fn entry(&self, sender: Side, entry: u32) -> usize {
         self.rings[sender as usize] + entry as usize * ENTRY_SIZE
     }
 
     /// Payload buffer `buffer` of the direction that `sender` writes.
+    #[inline]
     pub(super) fn buffer(&self, sender: Side, buffer: u16) -> usize {
         self.buffers[sender as usize] + usize::from(buffer) * self.directions[sender as usize].buffer_size()
     }
 
     /// Record `slot` of the regions that belong to `owner`.
+    #[inline]
     pub(super) fn record(&self, owner: Side, slot: u16) -> usize {
         self.records[owner as usize] + usize::from(slot) * RECORD_SIZE
     }

@@ -105,6 +105,7 @@ impl Mapping {
     }
 
     /// The bytes.
+    #[inline]
     pub(super) fn span(&self) -> Span<'_> {
         // SAFETY: mapped for `self.mapped` bytes while `self` lives (skip + len ≤ mapped), backed by a file that cannot shrink.
         unsafe { Span::from_raw(self.base.add(self.skip), self.len) }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::super::{
     Access, Completion, LocalSegments, Memory, MemoryRef, OpToken, PeerFault, PostError, Posted, RegionError,
-    RegionFault, RemoteRange, TransportError,
+    RegionFault, RemoteRange, Span, TransportError,
 };
 use super::cma::{self, LocalParts, Way};
 use super::endpoint::ShmEndpoint;
 use super::handshake::malformed;
 use super::map::{MappedMemory, Mapping};
-use super::remote::{Lease, Resolved, Unreachable};
+use super::remote::{Counted, Lease, Resolved, Unreachable};
 
 /// Segments in one gather or scatter list.
 pub(super) const SEGMENTS_MAX: u16 = 64;
@@ -63,12 +63,32 @@ impl ShmEndpoint {
                 Ok(MemoryRef::new(memory).slice(offset, len))
             }
             Ok((Resolved::Ordinary(_), _)) => Ok(None),
-            Err(Unreachable::Fault(fault)) => Err(RegionError::Fault(fault)),
-            Err(Unreachable::Unknown) => Err(RegionError::Fault(RegionFault::UnknownKey(remote.key))),
-            Err(Unreachable::System(source)) => {
-                Err(RegionError::System { what: "map memory of the peer", source })
-            }
+            Err(unreachable) => Err(region_error(unreachable, remote)),
         }
+    }
+
+    /// As `Endpoint::with_remote_memory`: the access is counted for the time of the call, and nothing is allocated.
+    #[inline]
+    pub(super) fn use_remote(
+        &mut self,
+        remote: &RemoteRange,
+        access: Access,
+        access_now: &mut dyn FnMut(Span<'_>),
+    ) -> Result<bool, RegionError> {
+        if self.remote.knows(remote.key)
+            && let Some(_counted) = Counted::begin(&self.connection, remote.key)
+        {
+            return match self.remote.mapped(remote, access) {
+                Ok(Some(span)) => {
+                    access_now(span);
+                    Ok(true)
+                }
+                Ok(None) => Ok(false),
+                Err(unreachable) => Err(region_error(unreachable, remote)),
+            };
+        }
+        // Not seen yet, ordinary, or gone: the long way tells.
+        Ok(self.lease_remote(remote, access)?.map(|memory| access_now(memory.span())).is_some())
     }
 
     fn check_post(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<(), PostError> {
@@ -194,6 +214,15 @@ fn copy_mapped(
         offset += len;
     }
     Ok(())
+}
+
+#[cold]
+fn region_error(unreachable: Unreachable, remote: &RemoteRange) -> RegionError {
+    match unreachable {
+        Unreachable::Fault(fault) => RegionError::Fault(fault),
+        Unreachable::Unknown => RegionError::Fault(RegionFault::UnknownKey(remote.key)),
+        Unreachable::System(source) => RegionError::System { what: "map memory of the peer", source },
+    }
 }
 
 #[cold]

@@ -2,9 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::{Access, PeerFault, RegionFault, RegionKey, RemoteRange};
+use super::super::{Access, PeerFault, RegionFault, RegionKey, RemoteRange, Span};
 use super::connection::Connection;
 use super::handshake::malformed;
 use super::layout::REGIONS_MAX;
@@ -112,6 +112,32 @@ impl RemoteRegions {
         }
     }
 
+    /// A memory file that holds a region of this key is mapped here.
+    #[inline]
+    pub(super) fn knows(&self, key: RegionKey) -> bool {
+        let region = self.slots.get(usize::from(key_slot(key.0))).and_then(Option::as_ref);
+        region.is_some_and(|region| region.key == key.0)
+    }
+
+    /// The bytes of a range in a memory file that [`RemoteRegions::knows`]; they are mapped as long as `self` is not changed. The access
+    /// must be counted already.
+    #[inline]
+    pub(super) fn mapped(
+        &self,
+        range: &RemoteRange,
+        access: Access,
+    ) -> Result<Option<Span<'_>>, Unreachable> {
+        let region = self.slots.get(usize::from(key_slot(range.key.0))).and_then(Option::as_ref);
+        let region = region.filter(|region| region.key == range.key.0).ok_or(Unreachable::Unknown)?;
+        check(range, access, region.len, region.access)?;
+        let mapping = region.mapping.as_ref();
+        let mapping =
+            mapping.map_err(|code| Unreachable::System(std::io::Error::from_raw_os_error(*code)))?;
+        // In bounds of a mapping that exists, so both numbers fit.
+        let (offset, len) = (usize::try_from(range.offset), usize::try_from(range.len));
+        Ok(mapping.span().slice(offset.unwrap_or(usize::MAX), len.unwrap_or(usize::MAX)))
+    }
+
     /// Finds a range. A lease on it must be held already, so that what is found stays the peer's region.
     pub(super) fn resolve(
         &self,
@@ -193,27 +219,56 @@ fn check(range: &RemoteRange, access: Access, region_len: u64, rights: Access) -
 
 /// Counts one access to a region of the peer, from before it looks the region up until it is done. The peer that
 /// takes a region away waits for it.
+pub(super) struct Counted<'a> {
+    connection: &'a Connection,
+    slot: u16,
+}
+
+impl<'a> Counted<'a> {
+    /// Begins an access; `None` when the peer has no such region (any more).
+    #[inline]
+    pub(super) fn begin(connection: &'a Connection, key: RegionKey) -> Option<Self> {
+        let counted = Self { connection, slot: key_slot(key.0) };
+        // Counted first, then looked at; the owner takes the key away first, then looks at the count. One of the two sees the other.
+        counted.count().fetch_add(1, Ordering::SeqCst);
+        let record = connection.layout.record(connection.side.peer(), counted.slot);
+        let live = connection.segment.long(record + RECORD_KEY).load(Ordering::SeqCst);
+        (live == key.0 && live != 0).then_some(counted)
+    }
+
+    #[inline]
+    fn count(&self) -> &AtomicU32 {
+        let record = self.connection.layout.record(self.connection.side.peer(), self.slot);
+        self.connection.segment.word(record + RECORD_IN_USE)
+    }
+}
+
+impl Drop for Counted<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.count().fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// An access that is counted for as long as this lives, wherever it goes.
 pub(super) struct Lease {
     connection: Arc<Connection>,
     slot: u16,
 }
 
 impl Lease {
-    /// Begins an access; `None` when the peer has no such region (any more).
+    /// As [`Counted::begin`].
     pub(super) fn begin(connection: &Arc<Connection>, key: RegionKey) -> Option<Self> {
-        let slot = key_slot(key.0);
-        let record = connection.layout.record(connection.side.peer(), slot);
-        // Counted first, then looked at; the owner takes the key away first, then looks at the count. One of the two sees the other.
-        connection.segment.word(record + RECORD_IN_USE).fetch_add(1, Ordering::SeqCst);
-        let lease = Self { connection: Arc::clone(connection), slot };
-        let live = connection.segment.long(record + RECORD_KEY).load(Ordering::SeqCst);
-        (live == key.0 && live != 0).then_some(lease)
+        let counted = Counted::begin(connection, key)?;
+        let lease = Self { connection: Arc::clone(connection), slot: counted.slot };
+        // The count goes over to the lease.
+        std::mem::forget(counted);
+        Some(lease)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let record = self.connection.layout.record(self.connection.side.peer(), self.slot);
-        self.connection.segment.word(record + RECORD_IN_USE).fetch_sub(1, Ordering::SeqCst);
+        drop(Counted { connection: &self.connection, slot: self.slot });
     }
 }

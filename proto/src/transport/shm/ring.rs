@@ -65,21 +65,25 @@ impl SendRing {
     }
 
     /// Another message fits, by what is known of the receiver.
+    #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.next.wrapping_sub(self.taken) + self.reserved < self.depth
     }
 
     /// A buffer is free without growing.
+    #[inline]
     pub(super) fn has_free_buffer(&self) -> bool {
         !self.free.is_empty()
     }
 
     /// Sent, and not known to be taken.
+    #[inline]
     pub(super) fn in_flight(&self) -> u32 {
         self.next.wrapping_sub(self.taken)
     }
 
     /// Reserves an entry without payload buffer. The caller has seen [`SendRing::has_room`].
+    #[inline]
     pub(super) fn reserve(&mut self) {
         debug_assert!(self.has_room());
         self.reserved += 1;
@@ -87,6 +91,7 @@ impl SendRing {
 
     /// Takes the hottest free buffer, or one never used before. `None` cannot happen for a reserved entry:
     /// there are as many buffers as entries.
+    #[inline]
     pub(super) fn take_buffer(&mut self) -> Option<u16> {
         self.free.pop().or_else(|| {
             (u32::from(self.grown) < self.depth).then(|| {
@@ -97,22 +102,26 @@ impl SendRing {
     }
 
     /// Gives a buffer back.
+    #[inline]
     pub(super) fn free_buffer(&mut self, buffer: u16) {
         debug_assert!(buffer < self.grown && !self.free.contains(&buffer));
         self.free.push(buffer);
     }
 
     /// Gives a reserved entry back.
+    #[inline]
     pub(super) fn cancel(&mut self) {
         self.reserved = self.reserved.saturating_sub(1);
     }
 
     /// The entry that the next message goes to, and its sequence.
+    #[inline]
     pub(super) fn next_entry(&self) -> (u32, u32) {
         (self.next & self.mask, self.next.wrapping_add(1))
     }
 
     /// The next message was written to its entry, which had been reserved; it refers to `buffer`.
+    #[inline]
     pub(super) fn sent(&mut self, buffer: Option<u16>) {
         self.holders[(self.next & self.mask) as usize] = buffer.unwrap_or(NO_BUFFER);
         self.next = self.next.wrapping_add(1);
@@ -120,17 +129,20 @@ impl SendRing {
     }
 
     /// Messages known to be taken.
+    #[inline]
     pub(super) fn taken(&self) -> u32 {
         self.taken
     }
 
     /// As [`SendRing::taken_until`], for a word that may be older than what is known already.
+    #[inline]
     pub(super) fn taken_until_at_least(&mut self, taken: u32) -> Result<(), BadIndex> {
         let is_old = self.taken.wrapping_sub(taken) <= u32::MAX / 2;
         if is_old { Ok(()) } else { self.taken_until(taken) }
     }
 
     /// The receiver says that it has taken all messages before number `taken`; their buffers are free.
+    #[inline]
     pub(super) fn taken_until(&mut self, taken: u32) -> Result<(), BadIndex> {
         let newly = taken.wrapping_sub(self.taken);
         if newly > self.in_flight() {
@@ -162,6 +174,7 @@ impl RecvRing {
     }
 
     /// The entry that the next message comes in.
+    #[inline]
     pub(super) fn next_entry(&self) -> u32 {
         self.next & self.mask
     }
@@ -181,11 +194,13 @@ impl RecvRing {
     }
 
     /// The sequence that [`Arrival::Message`] would have, for reports.
+    #[inline]
     pub(super) fn expected(&self) -> u32 {
         self.next.wrapping_add(1)
     }
 
     /// The message was taken. Answers how many were taken so far.
+    #[inline]
     pub(super) fn taken(&mut self) -> u32 {
         self.next = self.next.wrapping_add(1);
         self.next

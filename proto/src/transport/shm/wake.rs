@@ -21,7 +21,10 @@ const PAUSE_MAX: Duration = Duration::from_micros(2);
 pub(super) const YIELD_MIN: Duration = Duration::from_micros(20);
 const YIELD_MAX: Duration = Duration::from_micros(500);
 /// Looks at the ring before the first pause: a `pause` takes longer than a quick answer.
-const LOOKS_BEFORE_PAUSE: u32 = 64;
+const LOOKS_BEFORE_PAUSE: u32 = 512;
+
+/// Waits between two looks at the CPU, where the waits are short.
+const WAITS_BETWEEN_CPU_LOOKS: u32 = 16;
 
 impl ShmEndpoint {
     /// Tells the peer that this side is about to sleep. The caller looks once more before it does.
@@ -39,10 +42,14 @@ impl ShmEndpoint {
         if self.armed {
             self.disarm();
         }
-        self.publish_cpu();
-        if self.is_ready() {
+        self.waits = self.waits.wrapping_add(1);
+        if self.waits.is_multiple_of(WAITS_BETWEEN_CPU_LOOKS) {
+            self.publish_cpu();
+        }
+        if self.is_ready() || (self.policy != WaitPolicy::Event && self.spin_pays() && self.look_often()) {
             return Ok(());
         }
+        self.publish_cpu();
         let now = Instant::now();
         let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
         match self.policy {
@@ -107,14 +114,14 @@ impl ShmEndpoint {
         }
     }
 
+    /// Looks at the ring without a pause and without the clock, for about as long as a small request takes.
+    fn look_often(&self) -> bool {
+        (0..LOOKS_BEFORE_PAUSE).any(|_| !matches!(self.arrival().0, Arrival::Nothing)) || self.is_ready()
+    }
+
     /// Pauses, then gives the CPU away, while that can pay; `true` when something came or the deadline passed.
     fn spin_briefly(&mut self, started: Instant, deadline: Option<Instant>) -> bool {
         let past = |now| deadline.is_some_and(|deadline| now >= deadline);
-        for _ in 0..LOOKS_BEFORE_PAUSE {
-            if self.is_ready() {
-                return true;
-            }
-        }
         loop {
             for _ in 0..16 {
                 if self.is_ready() {
