@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use dafs_proto::transport::{Access, HeapMemory, MemoryRef, RegionKey, RemoteRange};
+use dafs_proto::transport::{Access, HeapMemory, MemoryRef, RegionKey, RemoteRange, Span};
 use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Status, decode_segments};
 
 use super::transfer::{Direction, Segments};
 use super::{Server, Transfer};
 use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::connection::Connection;
 use crate::dispatch::{Answer, Payload, Problem};
 use crate::inflight::{Call, State};
 
@@ -128,16 +129,19 @@ impl Server {
         len: u32,
         segments: Segments,
     ) -> Result<(), Problem> {
-        if let [segment] = segments[..]
-            && let Some(memory) = self.remote_memory(call, &segment, Access::REMOTE_WRITE)?
-        {
-            match self.storage.read_now(node, offset, &[memory.span()]) {
-                Ok(count) => {
+        if let [segment] = segments[..] {
+            let storage = &mut *self.storage;
+            let connection = self.connections.get_mut(call.connection.index);
+            let moved = with_remote_memory(connection, call, &segment, Access::REMOTE_WRITE, |span| {
+                storage.read_now(node, offset, &[span])
+            })?;
+            match moved {
+                Some(Ok(count)) => {
                     self.reply_read(call, usize::from(node.export.0), count, len);
                     return Ok(());
                 }
-                Err(NowError::Failed(status)) => return Err(status.into()),
-                Err(NowError::WouldBlock) => {}
+                Some(Err(NowError::Failed(status))) => return Err(status.into()),
+                Some(Err(NowError::WouldBlock)) | None => {}
             }
         }
         let transfer = Transfer::new(Direction::Read, node, offset, u64::from(len), segments);
@@ -190,6 +194,31 @@ impl Server {
         }
         Ok(ranges)
     }
+}
+
+/// Calls `use_now` with the client's memory where the provider maps it; `None` where it does not.
+#[inline]
+pub(crate) fn with_remote_memory<T>(
+    connection: Option<&mut Connection>,
+    call: &Call,
+    range: &RemoteRange,
+    access: Access,
+    mut use_now: impl FnMut(Span<'_>) -> T,
+) -> Result<Option<T>, Problem> {
+    let Some(connection) = connection.filter(|connection| connection.key == call.connection) else {
+        return Ok(None);
+    };
+    if !connection.endpoint.capabilities().remote_mapped {
+        return Ok(None);
+    }
+    let mut result = None;
+    let used =
+        connection.endpoint.with_remote_memory(range, access, &mut |span| result = Some(use_now(span)));
+    used.map_err(|error| {
+        tracing::warn!(%error, "remote memory refused");
+        Problem::Status(Status::REMOTE_ACCESS)
+    })?;
+    Ok(result)
 }
 
 pub(crate) fn range([key, offset, len]: [u64; 3]) -> RemoteRange {

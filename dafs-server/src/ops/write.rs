@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dafs_proto::transport::{Access, HeapMemory, MemoryRef, Span};
 use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteRequest};
 
+use super::read::with_remote_memory;
 use super::transfer::Direction;
 use super::{After, Server, Transfer};
 use crate::backend::{FsOp, NodeId, NowError};
@@ -124,17 +125,25 @@ impl Server {
 
     /// Straight out of the client's memory where the provider maps it; else as a transfer.
     fn write_direct(&mut self, call: &Call, transfer: Transfer) -> Result<(), Problem> {
+        let (node, offset, stability) = (transfer.node, transfer.offset, transfer.stability);
+        if let ([segment], Direction::Write) = (&transfer.segments[..], transfer.direction) {
+            let storage = &mut *self.storage;
+            let connection = self.connections.get_mut(call.connection.index);
+            let moved = with_remote_memory(connection, call, segment, Access::REMOTE_READ, |span| {
+                write_all(storage, node, offset, span)
+            })?;
+            match moved {
+                Some(Ok(count)) => {
+                    return self.written(call, node, offset, count, stability, Method::Direct);
+                }
+                Some(Err(NowError::Failed(status))) => return Err(status.into()),
+                Some(Err(NowError::WouldBlock)) => self.stats.storage_waits += 1,
+                None => {}
+            }
+        }
         if let [segment] = transfer.segments[..]
             && let Some(memory) = self.remote_memory(call, &segment, Access::REMOTE_READ)?
         {
-            let (node, offset, stability) = (transfer.node, transfer.offset, transfer.stability);
-            if transfer.direction == Direction::Write {
-                match write_all(&mut *self.storage, node, offset, memory.span()) {
-                    Ok(count) => return self.written(call, node, offset, count, stability, Method::Direct),
-                    Err(NowError::Failed(status)) => return Err(status.into()),
-                    Err(NowError::WouldBlock) => self.stats.storage_waits += 1,
-                }
-            }
             let append = transfer.direction == Direction::Append;
             return self.write_later(call, node, offset, stability, append, vec![memory], Method::Direct);
         }

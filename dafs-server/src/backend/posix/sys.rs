@@ -344,6 +344,14 @@ pub(super) unsafe fn preadv2(
     offset: u64,
     flags: i32,
 ) -> SysResult<usize> {
+    if let ([segment], 0) = (segments, flags) {
+        // The same by a shorter way through the kernel: a tenth of a microsecond of half a one.
+        // SAFETY: the caller vouches for the segment.
+        return retry(|| unsafe {
+            libc::pread(fd.as_raw_fd(), segment.iov_base, segment.iov_len, offset.cast_signed())
+                as libc::c_long
+        });
+    }
     let count = i32::try_from(segments.len().min(IOV_MAX)).unwrap_or(0);
     // SAFETY: the caller vouches for the segments.
     retry(|| unsafe {
@@ -361,6 +369,13 @@ pub(super) unsafe fn pwritev2(
     offset: Option<u64>,
     flags: i32,
 ) -> SysResult<usize> {
+    if let ([segment], Some(offset), 0) = (segments, offset, flags) {
+        // SAFETY: the caller vouches for the segment.
+        return retry(|| unsafe {
+            libc::pwrite(fd.as_raw_fd(), segment.iov_base, segment.iov_len, offset.cast_signed())
+                as libc::c_long
+        });
+    }
     let count = i32::try_from(segments.len().min(IOV_MAX)).unwrap_or(0);
     let offset = offset.map_or(-1, u64::cast_signed);
     // SAFETY: the caller vouches for the segments.
