@@ -236,11 +236,7 @@ impl Core {
                 }
                 self.unflushed = true;
                 self.spoke = true;
-                let place = slot.0 as usize;
-                if place >= self.requests.len() {
-                    self.requests.resize_with(place + 1, || None);
-                }
-                self.requests[place] = Some(Request { order, ..request });
+                self.note_request(slot, Request { order, ..request });
                 Ok(true)
             }
             Err(error) => {
@@ -257,6 +253,15 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Remembers what is in flight in a slot.
+    pub(crate) fn note_request(&mut self, slot: Slot, request: Request) {
+        let place = slot.0 as usize;
+        if place >= self.requests.len() {
+            self.requests.resize_with(place + 1, || None);
+        }
+        self.requests[place] = Some(request);
     }
 
     /// Sends an unanswered request again on a new connection; `false` when there is no room now.
@@ -289,7 +294,12 @@ impl Core {
             }
             _ => 0,
         };
-        let now = usize::from(self.session.outstanding()) + self.queue.len() + more;
+        self.note_wanted(usize::from(self.session.outstanding()) + self.queue.len() + more)
+    }
+
+    /// As many requests could be outstanding now; answers how many to ask for.
+    #[inline]
+    pub(crate) fn note_wanted(&mut self, now: usize) -> u16 {
         let now = u16::try_from(now).unwrap_or(u16::MAX).min(self.credits_max);
         self.peak_replies += 1;
         if now >= self.peak {
@@ -320,7 +330,7 @@ impl Core {
         Ok(any)
     }
 
-    fn on_message(&mut self, head: &Head, payload_len: u32) -> Result<(), Broken> {
+    pub(crate) fn on_message(&mut self, head: &Head, payload_len: u32) -> Result<(), Broken> {
         let (header, body) = Header::decode(head.as_bytes(), payload_len)?;
         if header.flags.contains(Flags::CALLBACK) {
             return self.on_callback(&header, body);

@@ -22,7 +22,7 @@ use crate::reconnect;
 use crate::sleep::Sleeper;
 
 /// A lone thread looks up from waiting at least this often: for deadlines, the lease, and other threads.
-const SLICE: Duration = Duration::from_millis(50);
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
 /// Longest sleep of a leader without the lock.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// How often a leader polls the endpoint before it sleeps, where spinning pays.
@@ -148,12 +148,18 @@ impl Shared {
     }
 
     fn collect_closes(&self, core: &mut Core) {
-        if self.has_closes.swap(false, Ordering::AcqRel) {
+        if self.has_closes.load(Ordering::Acquire) && self.has_closes.swap(false, Ordering::AcqRel) {
             let closes = std::mem::take(&mut *self.closes.lock().unwrap_or_else(PoisonError::into_inner));
             for closing in closes {
                 core.close(closing);
             }
         }
+    }
+
+    /// Several threads use the session, or handles wait to be given back.
+    #[inline]
+    pub(crate) fn is_shared_or_has_closes(&self) -> bool {
+        self.contended.load(Ordering::Relaxed) || self.has_closes.load(Ordering::Acquire)
     }
 
     /// Runs an operation to its end and returns it.
@@ -405,8 +411,8 @@ impl Shared {
 }
 
 /// Memory of a blocking call must not be left to an operation in flight: when a panic unwinds through it, the session ends first.
-struct EndOnUnwind<'a> {
-    shared: &'a Shared,
+pub(crate) struct EndOnUnwind<'a> {
+    pub(crate) shared: &'a Shared,
 }
 
 impl Drop for EndOnUnwind<'_> {

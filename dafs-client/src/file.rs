@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::dir::{forms, getattr_call, setattr_call, submitted};
 use crate::driver::Owner;
 use crate::error::{Error, Result};
+use crate::lone::{Ask, Lone, LoneRequest};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::node::Node;
 use crate::op::{BODY_MAX, Named, Op, TransferKind, Work};
@@ -81,7 +82,11 @@ impl File {
     /// file. Large reads are cut into requests in flight together.
     #[inline]
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let memory = Memory::Raw(SmallVec::from_buf([RawMemory::of_mut(buffer)]));
+        let memory = RawMemory::of_mut(buffer);
+        if let Some(result) = self.lone(Ask::Read, offset, memory) {
+            return result;
+        }
+        let memory = Memory::Raw(SmallVec::from_buf([memory]));
         self.run(Opcode::Read, TransferKind::Read, offset, memory).and_then(count)
     }
 
@@ -102,8 +107,7 @@ impl File {
 
     /// Reads at `offset` into a registered buffer: no copy, no registration.
     pub fn read_buf_at(&self, buffer: &mut RegisteredBuf, offset: u64) -> Result<usize> {
-        let memory = Memory::Registered(buffer.raw(), buffer.range_in(&self.owner.shared.domain));
-        self.run_registered(Opcode::Read, TransferKind::Read, offset, memory, buffer).and_then(count)
+        self.run_registered(Ask::Read, offset, buffer)
     }
 
     /// Writes a slice at `offset`, as durable as the file was opened for; answers the bytes written, fewer than the
@@ -115,7 +119,11 @@ impl File {
 
     /// As [`File::write_at`], as durable as asked for.
     pub fn write_at_with(&self, data: &[u8], offset: u64, stability: Stability) -> Result<usize> {
-        let memory = Memory::Raw(SmallVec::from_buf([RawMemory::of(data)]));
+        let memory = RawMemory::of(data);
+        if let Some(result) = self.lone(Ask::Write(stability), offset, memory) {
+            return result;
+        }
+        let memory = Memory::Raw(SmallVec::from_buf([memory]));
         self.run(Opcode::Write, TransferKind::Write(stability), offset, memory).and_then(count)
     }
 
@@ -141,9 +149,7 @@ impl File {
 
     /// Writes a registered buffer at `offset`: no copy, no registration.
     pub fn write_buf_at(&self, buffer: &RegisteredBuf, offset: u64) -> Result<usize> {
-        let memory = Memory::Registered(buffer.raw(), buffer.range_in(&self.owner.shared.domain));
-        let kind = TransferKind::Write(self.stability);
-        self.run_registered(Opcode::Write, kind, offset, memory, buffer).and_then(count)
+        self.run_registered(Ask::Write(self.stability), offset, buffer)
     }
 
     /// Writes a slice at the end of the file, whole and atomically, and answers where it went. At most
@@ -299,20 +305,43 @@ impl File {
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
     }
 
-    /// As `run`, for a registered buffer that the caller lends: when the session ends meanwhile, so does its registration.
-    fn run_registered(
-        &self,
-        opcode: Opcode,
-        kind: TransferKind,
-        offset: u64,
-        memory: Memory,
-        buffer: &RegisteredBuf,
-    ) -> Result<Op> {
-        let op = self.run(opcode, kind, offset, memory)?;
+    /// One request and its reply on the short way, where that is open to ordinary memory.
+    #[inline]
+    fn lone(&self, ask: Ask, offset: u64, memory: RawMemory) -> Option<Result<usize>> {
+        let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range: None };
+        match self.owner.shared.run_lone(&request) {
+            Lone::NotBegun => None,
+            Lone::Done(count) => Some(Ok(count)),
+            Lone::Ended(op) => Some(count(*op)),
+        }
+    }
+
+    /// Runs a transfer of a registered buffer that the caller lends: when the session ends meanwhile, so does the buffer's registration.
+    #[inline]
+    fn run_registered(&self, ask: Ask, offset: u64, buffer: &RegisteredBuf) -> Result<usize> {
+        let (memory, range) = (buffer.raw(), buffer.range_in(&self.owner.shared.domain));
+        let lone = match range {
+            Some(_) => {
+                let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range };
+                self.owner.shared.run_lone(&request)
+            }
+            None => Lone::NotBegun,
+        };
+        let op = match lone {
+            Lone::Done(count) => return Ok(count),
+            Lone::Ended(op) => *op,
+            Lone::NotBegun => {
+                let (opcode, kind) = match ask {
+                    Ask::Write(stability) => (Opcode::Write, TransferKind::Write(stability)),
+                    Ask::Read | Ask::Null => (Opcode::Read, TransferKind::Read),
+                };
+                self.run(opcode, kind, offset, Memory::Registered(memory, range))?
+            }
+        };
         if op.error.is_some() && self.owner.shared.lock().dead.is_some() {
             buffer.revoke();
         }
-        Ok(op)
+        count(op)
     }
 
     pub(crate) fn position(&self) -> std::sync::MutexGuard<'_, u64> {

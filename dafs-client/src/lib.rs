@@ -31,6 +31,7 @@ mod error;
 mod file;
 mod file_submit;
 pub mod io_path;
+mod lone;
 mod memory;
 mod node;
 mod op;

@@ -17,7 +17,8 @@ use crate::dir::{Dir, Export, check_name};
 use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
 use crate::io_path::{Circumstances, Decision, Direction, Registration, decide};
-use crate::memory::RegisteredBuf;
+use crate::lone::{Ask, Lone, LoneRequest};
+use crate::memory::{RawMemory, RegisteredBuf};
 use crate::node::{NodeParts, Reopen};
 use crate::op::{Named, NamedReply, Op, Work};
 use crate::pending::{Call, Finish, Pending};
@@ -207,8 +208,20 @@ impl Session {
     /// A round trip to the server: its duration. Blocks.
     pub fn ping(&self) -> Result<Duration> {
         let begin = Instant::now();
-        self.null_call().run(&self.owner)?;
+        self.probe()?;
         Ok(begin.elapsed())
+    }
+
+    /// An empty request and its reply: [`Session::ping`] for callers who need no time. Blocks.
+    #[inline]
+    pub fn probe(&self) -> Result<()> {
+        let memory = RawMemory::of(&[]);
+        let request = LoneRequest { ask: Ask::Null, node: None, offset: 0, memory, range: None };
+        match self.owner.shared.run_lone(&request) {
+            Lone::Done(_) => Ok(()),
+            Lone::Ended(op) => done(*op),
+            Lone::NotBegun => self.null_call().run(&self.owner),
+        }
     }
 
     /// Nonblocking form of a round trip.

@@ -205,7 +205,8 @@ fn registration(registered: bool) -> Registration {
 }
 
 /// File offsets are below 2⁶³, as in every file system.
-fn check_extent(offset: u64, len: usize) -> Result<()> {
+#[inline]
+pub(crate) fn check_extent(offset: u64, len: usize) -> Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= i64::MAX as u64 => Ok(()),
         _ => Err(Error::Invalid(format!("bytes {offset}+{len} lie beyond the end of any file"))),

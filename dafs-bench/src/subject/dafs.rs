@@ -138,7 +138,7 @@ impl Link {
     }
 
     fn ping_each(&self, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
-        repeat(budget, samples, || Ok(self.session.ping().map(drop)?))
+        repeat(budget, samples, || Ok(self.session.probe()?))
     }
 
     /// One operation after the other through the blocking calls.

@@ -1,0 +1,340 @@
+//! The short way of one blocking operation that is alone in its session.
+//!
+//! A small read or write, or an empty request, needs neither a place among the operations nor a queue while the session has
+//! nothing else to do: its request is written into the endpoint, and the thread that waits takes its reply. Whatever is unusual is left
+//! to the general way: before the request is sent, by not beginning; afterwards, by making the operation that the general way would have made,
+//! with its request in flight. From there on replay, doubt and the end of the session are what they always are.
+
+use std::sync::Arc;
+
+use dafs_proto::session::Sent;
+use dafs_proto::transport::{HEAD_SIZE_MAX, Head, PostError, Received, RemoteRange, TransportError};
+use dafs_proto::wire::{
+    FileHandle, Flags, HEADER_SIZE, Header, Method, Opcode, ReadReply, ReadRequest, Stability, Status,
+    WriteReply, WriteRequest,
+};
+use smallvec::SmallVec;
+
+use crate::config::Config;
+use crate::core::{Broken, Core, Request};
+use crate::driver::{EndOnUnwind, Guard, SLICE, Shared};
+use crate::io_path::{Direction, IoPath, Registration, decide};
+use crate::memory::RawMemory;
+use crate::node::Node;
+use crate::op::{Named, Op, Transfer, TransferKind, Work};
+use crate::pieces::void;
+use crate::transfer::check_extent;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Nothing: an empty request.
+    Null,
+    /// File data, into the memory.
+    Read,
+    /// File data, out of the memory.
+    Write(Stability),
+}
+
+/// One operation, by reference: it ends before its caller goes on.
+pub(crate) struct LoneRequest<'a> {
+    pub(crate) ask: Ask,
+    /// Of which file.
+    pub(crate) node: Option<&'a Arc<Node>>,
+    pub(crate) offset: u64,
+    pub(crate) memory: RawMemory,
+    /// Where the server reaches the memory, when it is registered.
+    pub(crate) range: Option<RemoteRange>,
+}
+
+/// What became of it.
+pub(crate) enum Lone {
+    /// It was not begun: the general way does it.
+    NotBegun,
+    /// Done; bytes moved.
+    Done(usize),
+    /// It ended in the general way.
+    Ended(Box<Op>),
+}
+
+impl Shared {
+    /// Runs an operation to its end, if it can go the short way. Blocks.
+    #[inline]
+    pub(crate) fn run_lone(&self, request: &LoneRequest<'_>) -> Lone {
+        if self.config.operation_timeout.is_some() || self.is_shared_or_has_closes() {
+            return Lone::NotBegun;
+        }
+        let unwinding = EndOnUnwind { shared: self };
+        let outcome = match self.core.try_lock() {
+            Ok(core) => self.run_lone_locked(core, request),
+            Err(_) => Lone::NotBegun,
+        };
+        std::mem::forget(unwinding);
+        outcome
+    }
+
+    #[inline]
+    fn run_lone_locked(&self, mut core: Guard<'_>, request: &LoneRequest<'_>) -> Lone {
+        let Some(path) = core.lone_path(&self.config, request) else { return Lone::NotBegun };
+        let (sent, was_sent) = match core.send_lone(request, path) {
+            LoneSend::NotBegun => return Lone::NotBegun,
+            LoneSend::Sent(sent) => (sent, true),
+            LoneSend::Lost(sent) => (sent, false),
+        };
+        let outcome = if was_sent { core.await_lone(request, path, &sent) } else { Await::Unusual };
+        let message = match outcome {
+            Await::Done(count) => return Lone::Done(count),
+            Await::Unusual => None,
+            Await::Message(head, payload_len) => Some(Ok((head, payload_len))),
+            Await::Broken(error) => Some(Err(error)),
+        };
+        self.end_generally(core, request, path, sent, message)
+    }
+
+    /// The general way takes over, with what came last.
+    #[cold]
+    fn end_generally(
+        &self,
+        mut core: Guard<'_>,
+        request: &LoneRequest<'_>,
+        path: IoPath,
+        sent: Sent,
+        last: Option<Result<(Head, u32), TransportError>>,
+    ) -> Lone {
+        let index = core.adopt(request, path, sent);
+        let outcome = match last {
+            None => Ok(()),
+            Some(Ok((head, payload_len))) => core.on_message(&head, payload_len),
+            Some(Err(error)) => Err(Broken::Lost(error)),
+        };
+        if let Err(broken) = outcome {
+            self.on_broken(&mut core, broken);
+        }
+        let mut core = self.wait_until(core, |core| core.ops.get(index).is_none_or(|op| op.done));
+        Lone::Ended(Box::new(core.collect(index)))
+    }
+}
+
+/// What came of sending.
+enum LoneSend {
+    /// There was no room, or nobody to send to: nothing has happened.
+    NotBegun,
+    /// It is on its way.
+    Sent(Sent),
+    /// It has its number and counts as sent, but the connection is closed.
+    Lost(Sent),
+}
+
+/// What came of waiting.
+enum Await {
+    Done(usize),
+    /// Something else than the one reply.
+    Message(Head, u32),
+    Broken(TransportError),
+    /// Nothing, for long.
+    Unusual,
+}
+
+impl Ask {
+    fn opcode(self) -> Opcode {
+        match self {
+            Self::Null => Opcode::Null,
+            Self::Read => Opcode::Read,
+            Self::Write(_) => Opcode::Write,
+        }
+    }
+}
+
+impl Core {
+    /// How the data would travel; `None` where the operation cannot go the short way.
+    #[inline]
+    fn lone_path(&self, config: &Config, request: &LoneRequest<'_>) -> Option<IoPath> {
+        let is_free = self.endpoint.is_some()
+            && self.dead.is_none()
+            && !self.leader
+            && self.followers == 0
+            && self.deadlines == 0
+            && self.queue.is_empty()
+            && self.resend.is_empty()
+            && self.session.outstanding() == 0;
+        if !is_free || request.node.is_some_and(|node| node.is_stale()) {
+            return None;
+        }
+        let len = request.memory.len();
+        let (direction, inline_max) = match request.ask {
+            Ask::Null => return Some(IoPath::Inline),
+            Ask::Read => (Direction::Read, self.terms.read_inline_max),
+            Ask::Write(_) => (Direction::Write, self.terms.write_inline_max),
+        };
+        if len == 0 || check_extent(request.offset, len).is_err() {
+            return None;
+        }
+        let registration = match request.range {
+            Some(_) => Registration::Registered,
+            None => Registration::Ordinary,
+        };
+        match decide(&self.circumstances(config, direction, len as u64, registration)).path {
+            IoPath::Inline if len <= inline_max as usize => Some(IoPath::Inline),
+            IoPath::Direct if len <= self.terms.welcome.transfer_size_max as usize => Some(IoPath::Direct),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "lengths were checked against limits of 32 bits")]
+    fn send_lone(&mut self, request: &LoneRequest<'_>, path: IoPath) -> LoneSend {
+        let wanted = self.note_wanted(1);
+        let Some(endpoint) = self.endpoint.as_mut() else { return LoneSend::NotBegun };
+        let len = request.memory.len();
+        let payload_len = match (request.ask, path) {
+            (Ask::Write(_), IoPath::Inline) => len,
+            _ => 0,
+        };
+        let Ok(room) = endpoint.reserve(payload_len) else { return LoneSend::NotBegun };
+        let handle = request.node.map_or(FileHandle(0), |node| node.handle());
+        let mut header = Header::request(request.ask.opcode(), handle);
+        let Some(sent) = self.session.begin(&mut header, wanted) else {
+            endpoint.cancel_send(room);
+            return LoneSend::NotBegun;
+        };
+        if payload_len > 0
+            && let Some(target) = endpoint.slot_payload(&room).slice(0, len)
+        {
+            target.copy_from(request.memory.span());
+        }
+        let mut head = [0; HEAD_SIZE_MAX];
+        let head_len = encode_lone(request, path, &mut head);
+        header.head_len = head_len as u16;
+        header.payload_len = payload_len as u32;
+        header.encode(&mut head);
+        self.spoke = true;
+        self.heard = true;
+        match endpoint.send(room, &head[..head_len], payload_len) {
+            Ok(()) => LoneSend::Sent(sent),
+            Err(PostError::Closed) => LoneSend::Lost(sent),
+            Err(PostError::Full | PostError::Invalid(_)) => {
+                self.session.take_back(sent.slot);
+                LoneSend::NotBegun
+            }
+        }
+    }
+
+    /// Waits for the reply, once.
+    #[inline]
+    fn await_lone(&mut self, request: &LoneRequest<'_>, path: IoPath, sent: &Sent) -> Await {
+        let Some(endpoint) = self.endpoint.as_mut() else { return Await::Unusual };
+        self.unflushed = false;
+        if let Err(error) = endpoint.wait(Some(SLICE)) {
+            return Await::Broken(error);
+        }
+        match endpoint.recv() {
+            Ok(Some(Received::Message { ref head, payload_len })) => {
+                match self.take_lone(request, path, sent, head, payload_len) {
+                    Some(count) => Await::Done(count),
+                    None => Await::Message(*head, payload_len),
+                }
+            }
+            Ok(_) => Await::Unusual,
+            Err(error) => Await::Broken(error),
+        }
+    }
+
+    /// Takes the reply; `None`, and nothing done, when the message is anything but a good one.
+    #[inline]
+    fn take_lone(
+        &mut self,
+        request: &LoneRequest<'_>,
+        path: IoPath,
+        sent: &Sent,
+        head: &Head,
+        payload_len: u32,
+    ) -> Option<usize> {
+        let (header, body) = Header::decode(head.as_bytes(), payload_len).ok()?;
+        if header.flags != Flags::REPLY || header.status != Status::OK || header.slot != sent.slot {
+            return None;
+        }
+        let payload = self.endpoint.as_ref().map(|endpoint| endpoint.payload())?;
+        let len = request.memory.len();
+        match request.ask {
+            Ask::Null => {
+                self.session.on_reply(&header).ok()?;
+                Some(0)
+            }
+            Ask::Read => {
+                let count = ReadReply::decode(body).ok()?.count as usize;
+                let in_payload = if path == IoPath::Inline { count } else { 0 };
+                if count > len || payload.len() != in_payload {
+                    return None;
+                }
+                let target = request.memory.span().slice(0, in_payload)?;
+                self.session.on_reply(&header).ok()?;
+                target.copy_from(payload);
+                Some(count)
+            }
+            Ask::Write(_) => {
+                let reply = WriteReply::decode(body).ok()?;
+                let count = reply.count as usize;
+                if count > len {
+                    return None;
+                }
+                self.session.on_reply(&header).ok()?;
+                if let (Stability::Unstable, Some(node)) = (reply.stability, request.node) {
+                    let end = request.offset.saturating_add(count as u64);
+                    node.unstable().add(reply.verifier, request.offset..end);
+                }
+                Some(count)
+            }
+        }
+    }
+
+    /// Makes the operation that the general way would have made, its one request in flight.
+    fn adopt(&mut self, request: &LoneRequest<'_>, path: IoPath, sent: Sent) -> usize {
+        let len = request.memory.len();
+        let transfer = |kind| {
+            Work::Data(Transfer {
+                kind,
+                path,
+                offset: request.offset,
+                len,
+                cut: len,
+                memory: SmallVec::from_buf([request.memory]),
+                ranges: request.range.into_iter().collect(),
+                discard: false,
+                ..void()
+            })
+        };
+        let work = match request.ask {
+            Ask::Null => Work::Named(Box::new(Named { sent: true, ..Named::default() })),
+            Ask::Read => transfer(TransferKind::Read),
+            Ask::Write(stability) => transfer(TransferKind::Write(stability)),
+        };
+        let mut op = Op::new(request.ask.opcode(), request.node.map(Arc::clone), work);
+        op.outstanding = 1;
+        let index = self.ops.insert(op);
+        self.note_request(sent.slot, Request { op: index, order: sent.order, at: 0, len, staging: None });
+        index
+    }
+}
+
+/// Writes the body behind the header's place; the length of both.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "lengths were checked against limits of 32 bits")]
+fn encode_lone(request: &LoneRequest<'_>, path: IoPath, head: &mut [u8; HEAD_SIZE_MAX]) -> usize {
+    let body = &mut head[HEADER_SIZE..];
+    let (offset, len) = (request.offset, request.memory.len() as u32);
+    let (method, segment_count, segment) = match (path, request.range) {
+        (IoPath::Direct, Some(range)) => (Method::Direct, 1, [range.key.0, range.offset, range.len]),
+        _ => (Method::Inline, 0, [0; 3]),
+    };
+    match request.ask {
+        Ask::Null => HEADER_SIZE,
+        Ask::Read => {
+            ReadRequest { offset, len, method, segment_count, segment }.encode(body);
+            ReadRequest::HEAD_SIZE
+        }
+        Ask::Write(stability) => {
+            WriteRequest { offset, len, method, stability, segment_count, segment }.encode(body);
+            WriteRequest::HEAD_SIZE
+        }
+    }
+}
