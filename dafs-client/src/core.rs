@@ -10,6 +10,7 @@ use dafs_proto::wire::{Flags, Header, NoticeKind, Opcode, Resume, Slot, Status, 
 use slab::Slab;
 use smallvec::SmallVec;
 
+use crate::driver::Calm;
 use crate::error::Error;
 use crate::memory::Staging;
 use crate::node::{Closing, Node};
@@ -126,6 +127,8 @@ pub(crate) struct Core {
     pub(crate) peak: u16,
     pub(crate) peak_replies: u32,
     pub(crate) reconnects: u64,
+    /// Since threads last met in a session that they share.
+    pub(crate) calm: Calm,
 }
 
 impl Core {

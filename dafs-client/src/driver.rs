@@ -2,8 +2,9 @@
 //! and the others sleep until it tells them.
 //!
 //! A lone thread keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
-//! is for, and no other system call is made. The first time a second thread meets the lock taken the session turns to
-//! sharing: the leader then sleeps without the lock, on the endpoint's descriptors.
+//! is for, and no other system call is made. When a second thread meets the lock taken the session turns to
+//! sharing: the leader then sleeps without the lock, on the endpoint's descriptors. It turns back when operations have
+//! followed each other for long without another thread in sight, and the oftener it has turned, the longer that takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use dafs_proto::transport::{Domain, TransportError};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Background, Config};
 use crate::connect::Server;
 use crate::core::{Broken, Core};
 use crate::error::Error;
@@ -27,6 +28,10 @@ pub(crate) const SLICE: Duration = Duration::from_millis(50);
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// How often a leader polls the endpoint before it sleeps, where spinning pays.
 const SPINS_MAX: u32 = 2000;
+
+/// Operations without another thread in sight after which a shared session is one thread's again: at first, and at most.
+const CALM_MIN: u32 = 128;
+const CALM_MAX: u32 = 1 << 16;
 
 /// A session as its threads and handles share it.
 pub(crate) struct Shared {
@@ -79,10 +84,15 @@ impl Shared {
             Ok(core) => core,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                if !self.keeping_alive.load(Ordering::Relaxed) {
+                let shares = !self.keeping_alive.load(Ordering::Relaxed);
+                if shares {
                     self.contended.store(true, Ordering::Relaxed);
                 }
-                self.core.lock().unwrap_or_else(PoisonError::into_inner)
+                let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+                if shares {
+                    core.calm.on_collision();
+                }
+                core
             }
         }
     }
@@ -176,8 +186,19 @@ impl Shared {
         }
         let mut core = self.wait_until(core, |core| core.ops.get(index).is_none_or(|op| op.done));
         let op = core.collect(index);
+        self.note_calm(&mut core);
         std::mem::forget(unwinding);
         op
+    }
+
+    /// A blocking operation has ended. After many without another thread in sight the session is one thread's again.
+    fn note_calm(&self, core: &mut Core) {
+        if self.contended.load(Ordering::Relaxed)
+            && self.config.background != Background::Progress
+            && core.calm.lasts()
+        {
+            self.contended.store(false, Ordering::Relaxed);
+        }
     }
 
     /// The name of this client, the same in every session.
@@ -311,6 +332,7 @@ impl Shared {
         if let Err(broken) = core.flush() {
             self.on_broken(&mut core, broken);
         }
+        core.calm.on_company();
         core.followers += 1;
         let (mut core, _) = self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
         core.followers -= 1;
@@ -407,6 +429,43 @@ impl Shared {
         }
         core.unflushed = false;
         self.tell(core);
+    }
+}
+
+/// How long a session has been used by one thread at a time, in operations.
+#[derive(Debug)]
+pub(crate) struct Calm {
+    operations: u32,
+    /// So many are enough.
+    enough: u32,
+}
+
+impl Default for Calm {
+    fn default() -> Self {
+        Self { operations: 0, enough: CALM_MIN }
+    }
+}
+
+impl Calm {
+    /// Two threads met: next time it takes longer to believe in calm.
+    fn on_collision(&mut self) {
+        self.operations = 0;
+        self.enough = (self.enough * 2).min(CALM_MAX);
+    }
+
+    /// Another thread waits for its operation.
+    fn on_company(&mut self) {
+        self.operations = 0;
+    }
+
+    /// Another operation ended; whether the calm has lasted long enough.
+    fn lasts(&mut self) -> bool {
+        self.operations += 1;
+        let lasts = self.operations >= self.enough;
+        if lasts {
+            self.operations = 0;
+        }
+        lasts
     }
 }
 

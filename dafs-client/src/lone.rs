@@ -338,3 +338,197 @@ fn encode_lone(request: &LoneRequest<'_>, path: IoPath, head: &mut [u8; HEAD_SIZ
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::{Action, World, config};
+    use crate::{Config, Error, Export, File, OpenOptions, Session};
+
+    // The export is given as well: dropping it would have its handle closed, by a request.
+    fn opened(world: &World) -> (Session, Export, File) {
+        world.server().make(b"f", b"12345678");
+        let session = world.session();
+        let export = session.mount("data").unwrap();
+        let file = export.open_with("f", OpenOptions::new().read(true).write(true)).unwrap();
+        (session, export, file)
+    }
+
+    fn run(session: &Session, file: &File, ask: Ask, bytes: &mut [u8]) -> Lone {
+        let memory = RawMemory::of_mut(bytes);
+        let request = LoneRequest { ask, node: Some(&file.node), offset: 0, memory, range: None };
+        session.owner.shared.run_lone(&request)
+    }
+
+    fn places_used(session: &Session) -> (usize, usize) {
+        let core = session.owner.shared.lock();
+        (core.ops.len(), core.requests.iter().flatten().count())
+    }
+
+    // Behind each test in which the short way ends generally: without this they would not be about it.
+    #[test]
+    fn lone_operations_of_a_free_session_leave_nothing_behind() {
+        let world = World::new(1);
+        let (session, _export, file) = opened(&world);
+        let mut bytes = [0; 16];
+        assert!(matches!(run(&session, &file, Ask::Read, &mut bytes), Lone::Done(8)));
+        assert_eq!(&bytes[..9], b"12345678\0");
+        let write = Ask::Write(Stability::Unstable);
+        assert!(matches!(run(&session, &file, write, &mut bytes[..3]), Lone::Done(3)));
+        assert!(matches!(run(&session, &file, Ask::Null, &mut []), Lone::Done(0)));
+        assert_eq!(places_used(&session), (0, 0));
+        assert_eq!(session.owner.shared.lock().session.outstanding(), 0);
+    }
+
+    // [CLI-20] what was written the short way is remembered as unstable
+    #[test]
+    fn lone_write_lost_by_a_restart_is_named_by_the_commit() {
+        let world = World::new(2);
+        let (session, _export, file) = opened(&world);
+        let write = Ask::Write(Stability::Unstable);
+        assert!(matches!(run(&session, &file, write, &mut [7; 5]), Lone::Done(5)));
+        world.server().restart();
+        match file.commit() {
+            Err(Error::WritesLost { ranges, .. }) => assert_eq!(ranges, std::slice::from_ref(&(0..5))),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // [CLI-30] [SESS-51]
+    #[test]
+    fn lone_request_cut_off_before_or_after_it_was_executed_is_sent_again() {
+        for before in [true, false] {
+            for ask in [Ask::Null, Ask::Read, Ask::Write(Stability::Unstable)] {
+                let world = World::new(3 + u64::from(before));
+                let (session, _export, file) = opened(&world);
+                world.once(ask.opcode(), move |_| if before { Action::CutBefore } else { Action::CutAfter });
+                let mut bytes = *b"abcdefgh";
+                let Lone::Ended(op) = run(&session, &file, ask, &mut bytes) else { panic!("{ask:?}") };
+                assert!(op.error.is_none(), "{ask:?}: {:?}", op.error);
+                assert!(world.server().log.contains(&(ask.opcode(), Flags::REPLAY)), "{ask:?}");
+                assert_eq!(session.reconnects(), 1);
+                match ask {
+                    Ask::Read => assert_eq!(&bytes, b"12345678"),
+                    Ask::Write(_) => assert_eq!(world.server().data(b"f"), b"abcdefgh"),
+                    Ask::Null => {}
+                }
+                assert_eq!(places_used(&session), (0, 0));
+                assert!(matches!(run(&session, &file, ask, &mut bytes), Lone::Done(_)), "{ask:?} afterwards");
+            }
+        }
+    }
+
+    // [CLI-31] a write is idempotent, so a new session repeats it
+    #[test]
+    fn lone_request_in_a_session_that_the_server_lost_is_repeated_in_the_new_one() {
+        for ask in [Ask::Null, Ask::Read, Ask::Write(Stability::Unstable)] {
+            let world = World::new(5);
+            let (session, _export, file) = opened(&world);
+            world.once(ask.opcode(), |_| Action::CrashBefore);
+            let mut bytes = *b"abcdefgh";
+            let Lone::Ended(op) = run(&session, &file, ask, &mut bytes) else { panic!("{ask:?}") };
+            assert!(op.error.is_none(), "{ask:?}: {:?}", op.error);
+            assert_eq!(places_used(&session), (0, 0));
+        }
+    }
+
+    #[test]
+    fn lone_request_that_the_server_refuses_ends_with_its_status() {
+        let world = World::new(6);
+        let (session, _export, file) = opened(&world);
+        world.once(Opcode::Read, |header| {
+            let mut head = [0; HEADER_SIZE];
+            header.reply(Status::IO).encode(&mut head);
+            Action::Say(head.to_vec(), Vec::new())
+        });
+        let Lone::Ended(op) = run(&session, &file, Ask::Read, &mut [0; 8]) else { panic!() };
+        assert!(matches!(op.error.as_deref(), Some(Error::Status { status: Status::IO, .. })));
+        assert_eq!(places_used(&session), (0, 0));
+    }
+
+    // [CLI-40] in every byte of the reply's head
+    #[test]
+    fn lone_reply_that_is_broken_anywhere_is_judged_by_the_general_way() {
+        for place in 0..ReadReply::HEAD_SIZE {
+            let world = World::new(7);
+            let (session, _export, file) = opened(&world);
+            world.once(Opcode::Read, move |header| {
+                let mut reply = header.reply(Status::OK);
+                (reply.head_len, reply.payload_len) = (48, 8);
+                let mut head = [0; ReadReply::HEAD_SIZE];
+                reply.encode(&mut head);
+                ReadReply { count: 8, end_of_file: false }.encode(&mut head[HEADER_SIZE..]);
+                head[place] ^= 0x40;
+                Action::Say(head.to_vec(), b"abcdefgh".to_vec())
+            });
+            let mut bytes = [0; 8];
+            // The handle, the credits and the deadline of a reply to a read mean nothing, or anything.
+            let harmless = matches!(place, 12 | 13 | 24..36);
+            match run(&session, &file, Ask::Read, &mut bytes) {
+                Lone::Done(8) => assert!(harmless && &bytes == b"abcdefgh", "byte {place}"),
+                Lone::Ended(op) => assert!(op.error.is_some() && !harmless, "byte {place}: {:?}", op.error),
+                _ => panic!("byte {place}"),
+            }
+        }
+    }
+
+    #[test]
+    fn lone_request_is_not_begun_where_it_would_not_be_alone() {
+        let world = World::new(8);
+        let (session, _export, file) = opened(&world);
+        let begins = || !matches!(run(&session, &file, Ask::Null, &mut []), Lone::NotBegun);
+        assert!(begins());
+        let in_flight = file.submit_read_at(vec![0; 8], 0);
+        assert!(!begins(), "a request is in flight");
+        in_flight.wait().into_result().unwrap();
+        assert!(begins());
+        let guard = session.owner.shared.lock();
+        assert!(!begins(), "another thread has the lock");
+        drop(guard);
+        session.owner.shared.contended.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(!begins(), "several threads use the session");
+    }
+
+    #[test]
+    fn lone_request_with_a_time_limit_goes_the_general_way() {
+        let world = World::new(9);
+        let limited = Config { operation_timeout: Some(Duration::from_secs(1)), ..config() };
+        let session = world.connect(&limited).unwrap();
+        let memory = RawMemory::of(&[]);
+        let request = LoneRequest { ask: Ask::Null, node: None, offset: 0, memory, range: None };
+        assert!(matches!(session.owner.shared.run_lone(&request), Lone::NotBegun));
+        session.ping().unwrap();
+    }
+
+    #[test]
+    fn lone_transfer_that_needs_cutting_or_registering_is_not_begun() {
+        let world = World::new(10);
+        let (session, _export, file) = opened(&world);
+        let crossover = crate::testing::CROSSOVER as usize;
+        let mut bytes = vec![0; crossover + 1];
+        assert!(matches!(run(&session, &file, Ask::Read, &mut bytes[..crossover - 1]), Lone::Done(8)));
+        for len in [0, crossover, crossover + 1] {
+            assert!(matches!(run(&session, &file, Ask::Read, &mut bytes[..len]), Lone::NotBegun), "{len}");
+        }
+    }
+
+    // A session that two threads used becomes one thread's again, and not too soon.
+    #[test]
+    fn session_shared_once_is_lone_again_after_calm() {
+        let world = World::new(11);
+        let (session, _export, file) = opened(&world);
+        session.owner.shared.contended.store(true, std::sync::atomic::Ordering::Relaxed);
+        let mut bytes = [0; 8];
+        let mut operations = 0;
+        while matches!(run(&session, &file, Ask::Read, &mut bytes), Lone::NotBegun) {
+            file.read_at(&mut bytes, 0).unwrap();
+            operations += 1;
+            assert!(operations <= 128, "never");
+        }
+        assert_eq!(operations, 128);
+    }
+}

@@ -390,6 +390,7 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         peak: 1,
         peak_replies: 0,
         reconnects: 0,
+        calm: Default::default(),
         terms,
     }
 }
