@@ -1,9 +1,10 @@
 //! The short way of one blocking operation that is alone in its session.
 //!
-//! A small read or write, or an empty request, needs neither a place among the operations nor a queue while the session has
-//! nothing else to do: its request is written into the endpoint, and the thread that waits takes its reply. Whatever is unusual is left
-//! to the general way: before the request is sent, by not beginning; afterwards, by making the operation that the general way would have made,
-//! with its request in flight. From there on replay, doubt and the end of the session are what they always are.
+//! A small read or write, or an empty request, needs neither a place among the operations nor a queue while the session
+//! has nothing else to do: its request is written into the endpoint, and the thread that waits takes its reply. Whatever
+//! is unusual is left to the general way: before the request is sent, by not beginning; afterwards, by making the
+//! operation that the general way would have made, with its request in flight. From there on replay, doubt and the end
+//! of the session are what they always are.
 
 use std::sync::Arc;
 
