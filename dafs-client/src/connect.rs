@@ -191,6 +191,7 @@ fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
     Terms {
         // An inline limit of 0 would leave no way to move a byte; every peer takes PAYLOAD_SIZE_MIN.
         read_inline_max: thresholds.read_inline_max.min(capabilities.recv_payload_max).max(1),
+        cuts_inline_writes: capabilities.provider == Provider::Tcp,
         write_inline_max: thresholds.write_inline_max.min(capabilities.send_payload_max).max(1),
         send_payload_max: capabilities.send_payload_max,
         registers_ordinary_memory: capabilities.registers_ordinary_memory,

@@ -72,6 +72,8 @@ pub(crate) struct Terms {
     /// Largest payload of a request, bytes.
     pub(crate) send_payload_max: u32,
     pub(crate) registers_ordinary_memory: bool,
+    /// Writes too large for a message are better cut than sent direct, where Inline is faster up to its limit.
+    pub(crate) cuts_inline_writes: bool,
     pub(crate) segments_max: usize,
 }
 

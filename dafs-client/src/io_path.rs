@@ -66,6 +66,9 @@ pub struct Circumstances {
     pub registers_ordinary_memory: bool,
     /// The library has buffers to stage in.
     pub can_stage: bool,
+    /// The transfer may be cut into inline messages, and the server fetches direct data from this side at the cost of a round trip:
+    /// a write over a stream that need not be durable or in one piece.
+    pub cuts_inline: bool,
 }
 
 /// A decision and its reason.
@@ -97,6 +100,11 @@ pub enum Reason {
         /// The largest payload, bytes.
         inline_max: u32,
     },
+    /// Too large for one message, and cut: Inline is faster up to its limit, and direct data would cost a round trip more.
+    CutInline {
+        /// The largest payload, bytes.
+        inline_max: u32,
+    },
     /// No memory can be registered.
     NothingToRegister,
 }
@@ -113,6 +121,10 @@ pub fn decide(c: &Circumstances) -> Decision {
     let crossover = crossover(c);
     if c.size <= u64::from(c.inline_max) && c.size < u64::from(crossover) {
         return Decision { path: IoPath::Inline, reason: Reason::BelowCrossover { crossover } };
+    }
+    if c.cuts_inline && crossover > c.inline_max {
+        let reason = Reason::CutInline { inline_max: c.inline_max };
+        return Decision { path: IoPath::Inline, reason };
     }
     let path = direct(c, false);
     let reason = match path {
@@ -139,6 +151,9 @@ impl Decision {
             Reason::BelowCrossover { crossover } => format!("direct pays from {crossover} bytes"),
             Reason::FromCrossover { crossover } => format!("direct pays from {crossover} bytes"),
             Reason::AboveInlineMax { inline_max } => format!("a message carries at most {inline_max} bytes"),
+            Reason::CutInline { inline_max } => format!(
+                "direct pays at no size up to a message's {inline_max} bytes, and the data is cut into such messages"
+            ),
             Reason::NothingToRegister => {
                 "the provider registers no ordinary memory, and there are no buffers to stage in".to_owned()
             }
@@ -193,6 +208,21 @@ mod tests {
             inline_max: 8000,
             registers_ordinary_memory: true,
             can_stage: true,
+            cuts_inline: false,
+        }
+    }
+
+    // [CLI-4]
+    #[test]
+    fn decision_where_direct_never_pays_cuts_what_may_be_cut() {
+        for (inline_max, cut) in [(9_999, true), (10_000, false), (10_001, false)] {
+            let mut c = circumstances(Direction::Write, 1 << 20, Registration::Ordinary);
+            (c.inline_max, c.cuts_inline) = (inline_max, true);
+            let decision = decide(&c);
+            assert_eq!(decision.path == IoPath::Inline, cut, "{inline_max}");
+            assert_eq!(decision.reason == Reason::CutInline { inline_max }, cut, "{inline_max}");
+            c.cuts_inline = false;
+            assert_eq!(decide(&c).path, IoPath::DirectRegister, "{inline_max}");
         }
     }
 

@@ -56,6 +56,8 @@ pub struct Agreed {
     pub lease_ms: u32,
     /// Ordinary memory is registered for single operations.
     pub registers_ordinary_memory: bool,
+    /// Where Direct pays at no size up to the inline limit, larger unstable writes are cut into inline messages.
+    pub cuts_inline_writes: bool,
 }
 
 impl Session {
@@ -151,6 +153,7 @@ impl Session {
             session: welcome.session,
             slots: welcome.slots,
             thresholds: welcome.thresholds,
+            cuts_inline_writes: terms.cuts_inline_writes,
             read_inline_max: terms.read_inline_max,
             write_inline_max: terms.write_inline_max,
             transfer_size_max: welcome.transfer_size_max,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::transport::Access;
-use dafs_proto::wire::{Opcode, Verifier};
+use dafs_proto::wire::{Opcode, Stability, Verifier};
 use smallvec::SmallVec;
 
 use crate::config::{Config, MethodOverride};
@@ -75,7 +75,9 @@ impl Shared {
             TransferKind::Read | TransferKind::Readdir { .. } => Direction::Read,
             TransferKind::Write(_) | TransferKind::Append(_) => Direction::Write,
         };
-        let circumstances = core.circumstances(&self.config, direction, len as u64, registration);
+        let mut circumstances = core.circumstances(&self.config, direction, len as u64, registration);
+        // Each piece would be made durable by itself, and an append is not cut.
+        circumstances.cuts_inline &= matches!(parts.kind, TransferKind::Write(Stability::Unstable));
         // Nothing moves, and no bytes have no address that a peer could reach.
         let path = if len == 0 { IoPath::Inline } else { decide(&circumstances).path };
         let mut transfer = Transfer {
@@ -193,6 +195,7 @@ impl Core {
             method: config.method,
             inline_max,
             registers_ordinary_memory: self.terms.registers_ordinary_memory,
+            cuts_inline: self.terms.cuts_inline_writes && direction == Direction::Write,
             can_stage: self.staging.is_some()
                 || config.staging_size > 0
                 || config.method == MethodOverride::Staged,

@@ -66,9 +66,12 @@ fn transmit_data(
         _ if segments.len() > 1 => segments.len() * REMOTE_RANGE_SIZE,
         _ => 0,
     };
-    let slot = endpoint.reserve(payload_len)?;
     let mut head = [0; HEAD_SIZE_MAX];
     let head_len = encode_body(transfer, at, len, &segments, &mut head);
+    if transfer.path == IoPath::Inline && writes && endpoint.prefers_gathered(payload_len)? {
+        return transmit_gathered(endpoint, header, transfer, request, &mut head, head_len, number);
+    }
+    let slot = endpoint.reserve(payload_len)?;
     if let (Some(chunk), Some(pool), true) = (request.staging, staging, writes) {
         gather(transfer, at, len, pool.span(chunk, len));
     }
@@ -85,6 +88,34 @@ fn transmit_data(
         }
     }
     finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
+}
+
+/// Sends inline data from the caller's memory, without a copy of the library's.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max"
+)]
+fn transmit_gathered(
+    endpoint: &mut dyn Endpoint,
+    mut header: Header,
+    transfer: &Transfer,
+    request: &Request,
+    head: &mut [u8; HEAD_SIZE_MAX],
+    head_len: usize,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let parts = transfer.parts(request.at, request.len);
+    let payload: SmallVec<[Span<'_>; 4]> =
+        parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len)).collect();
+    let Some(slot) = number(&mut header) else { return Err(PostError::Full) };
+    header.head_len = head_len as u16;
+    header.payload_len = request.len as u32;
+    header.encode(head);
+    match endpoint.send_gathered(&head[..head_len], &payload) {
+        // As in `finish`.
+        Ok(()) | Err(PostError::Closed) => Ok(slot),
+        Err(error) => Err(error),
+    }
 }
 
 #[allow(

@@ -96,7 +96,7 @@ pub struct Settings {
     /// Operations in flight of all sessions together [default: 4096]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub operations_max: Option<u64>,
-    /// Largest inline transfer [default: 16K]
+    /// Largest inline transfer; over tcp inline writes may be four times as large [default: 16K]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub inline_max: Option<Size>,
     /// Largest single read or write [default: 64M]

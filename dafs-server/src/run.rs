@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::shm::ShmDomain;
-use dafs_proto::transport::tcp::TcpDomain;
+use dafs_proto::transport::tcp::{self, TcpDomain};
 use dafs_proto::transport::{Address, ConnectParams, Domain, calibrate};
 use dafs_proto::wire::{Crossovers, Thresholds};
 
@@ -23,6 +23,8 @@ use crate::server::{ListenerInfo, Parts, Server, Settings};
 
 /// Handles that one session may have open.
 const HANDLES_MAX: u32 = 1 << 16;
+/// Over tcp inline writes may be this many times the inline limit.
+const TCP_WRITE_FACTOR: u32 = 4;
 /// Messages that a connection may hold beside one for every slot: callbacks and what is on its way.
 const SPARE_RECEIVES: u16 = 16;
 
@@ -126,13 +128,13 @@ fn prepare(config: &Config) -> anyhow::Result<EventLoop> {
     let drain = Duration::from_millis(u64::from(config.drain_ms));
     let mut event_loop =
         EventLoop::new(server, config.poll, drain).context("cannot set the event loop up")?;
-    let params = ConnectParams {
-        recv_payload_max: config.inline_max,
-        recv_depth: config.slots_max.saturating_add(SPARE_RECEIVES),
-        rdma_depth: 256,
-        wait: config.poll,
-    };
     for address in &config.listeners {
+        let params = ConnectParams {
+            recv_payload_max: write_inline_max(config, address),
+            recv_depth: config.slots_max.saturating_add(SPARE_RECEIVES),
+            rdma_depth: 256,
+            wait: config.poll,
+        };
         let domain = domain(address)?;
         let listener = domain.listen(address, &params)?;
         let thresholds = thresholds(config, address, &params);
@@ -140,6 +142,15 @@ fn prepare(config: &Config) -> anyhow::Result<EventLoop> {
         event_loop.add_listener(listener, info).with_context(|| format!("cannot watch {address}"))?;
     }
     Ok(event_loop)
+}
+
+/// Largest inline write, bytes. Over tcp a direct one costs a round trip more, in which the server asks for the data; and what is ready
+/// to receive inline data is one buffer, lent while data arrives, not one for each request.
+fn write_inline_max(config: &Config, address: &Address) -> u32 {
+    match address {
+        Address::Tcp(_) => config.inline_max.saturating_mul(TCP_WRITE_FACTOR).min(tcp::PAYLOAD_MAX),
+        Address::Shm(_) | Address::Sim(_) => config.inline_max,
+    }
 }
 
 fn domain(address: &Address) -> anyhow::Result<Arc<dyn Domain>> {
@@ -178,11 +189,11 @@ fn thresholds(config: &Config, address: &Address, params: &ConnectParams) -> Thr
         if config.calibrate { measure(address, params) } else { Err(anyhow::anyhow!("switched off")) };
     let crossovers = measured.unwrap_or_else(|error| {
         tracing::info!(%address, %error, "thresholds are not measured: Inline up to its limit");
-        calibrate::Crossovers::inline_up_to(config.inline_max, config.inline_max)
+        calibrate::Crossovers::inline_up_to(config.inline_max, params.recv_payload_max)
     });
     Thresholds {
         read_inline_max: config.inline_max,
-        write_inline_max: config.inline_max,
+        write_inline_max: params.recv_payload_max,
         crossovers: Crossovers {
             read_registered: crossovers.read_registered_bytes,
             read_unregistered: crossovers.read_unregistered_bytes,

@@ -121,6 +121,8 @@ const CALLBACKS_MAX: usize = 16;
 
 /// Messages of one connection handled in a turn, so that a busy one cannot starve the others.
 pub const MESSAGES_PER_TURN: usize = 32;
+/// Payloads of one connection handled in a turn, bytes; for the same reason.
+const BYTES_PER_TURN: u32 = 1 << 20;
 
 impl Server {
     /// A server that serves nobody yet.
@@ -182,8 +184,8 @@ impl Server {
 
     /// Handles what has arrived on a connection, and flushes what that led to.
     pub fn serve(&mut self, key: ConnectionKey) -> Served {
-        let mut messages = 0;
-        while messages < MESSAGES_PER_TURN {
+        let (mut messages, mut bytes) = (0, 0);
+        while messages < MESSAGES_PER_TURN && bytes < BYTES_PER_TURN {
             let Some(connection) = self.connections.get_mut(key.index).filter(|c| c.key == key) else {
                 return Served::Closed;
             };
@@ -191,6 +193,7 @@ impl Server {
                 Ok(None) => break,
                 Ok(Some(Received::Message { head, payload_len })) => {
                     messages += 1;
+                    bytes += payload_len;
                     self.on_message(key, head.as_bytes(), payload_len);
                     self.check_outbox(key);
                 }
@@ -213,7 +216,7 @@ impl Server {
         self.flush_dirty();
         match self.connections.get(key.index).filter(|c| c.key == key) {
             None => Served::Closed,
-            Some(_) if messages == MESSAGES_PER_TURN => Served::Budget,
+            Some(_) if messages == MESSAGES_PER_TURN || bytes >= BYTES_PER_TURN => Served::Budget,
             Some(_) => Served::Messages(messages),
         }
     }

@@ -91,6 +91,11 @@ impl Dafs {
         Ok(&self.links[place])
     }
 
+    /// Sessions cut large writes into inline messages where Direct never pays.
+    fn cuts_writes(&self) -> bool {
+        self.links.first().is_some_and(|link| link.session.agreed().cuts_inline_writes)
+    }
+
     fn setup(&self, load: &Load) -> Setup {
         // Over shared memory the server finishes operations by itself; a byte stream needs somebody to read it.
         let progress_thread = load.compute_ns > 0 && self.target.transport == Transport::Tcp;
@@ -243,9 +248,9 @@ impl Subject for Dafs {
         let inline_max = self.links.first().map_or([0, 0], |link| link.inline_max);
         match (load.method, load.op) {
             (_, Op::Ping) => true,
-            // More than one message carries would be another method: several requests.
+            // More than one message carries would be another method, several requests, unless that is what sessions do of themselves.
             (Method::Inline, Op::Read) => load.bytes <= inline_max[0] as usize,
-            (Method::Inline, Op::Write) => load.bytes <= inline_max[1] as usize,
+            (Method::Inline, Op::Write) => self.cuts_writes() || load.bytes <= inline_max[1] as usize,
             (_, Op::Copy) => false,
             _ => true,
         }
@@ -275,6 +280,9 @@ impl Subject for Dafs {
             (_, true) => (crossovers.read_registered, link.inline_max[0]),
             (_, false) => (crossovers.read_unregistered, link.inline_max[0]),
         };
+        if op == Op::Write && self.cuts_writes() && crossover > inline_max {
+            return None;
+        }
         // Beyond the hard limit the session takes Direct, whatever the crossover says.
         Some(u64::from(crossover).min(u64::from(inline_max) + 1))
     }

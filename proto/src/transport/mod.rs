@@ -331,6 +331,20 @@ pub trait Endpoint: Send {
         self.send(slot, head, payload.len())
     }
 
+    /// Whether a message with a payload of this length is better sent from where its bytes are, by [`Endpoint::send_gathered`],
+    /// than built in a slot. `Ok(true)` also says that there is room for it now; `Full` that there will be.
+    fn prefers_gathered(&mut self, payload_len: usize) -> Result<bool, PostError> {
+        let _ = payload_len;
+        Ok(false)
+    }
+
+    /// Sends a message whose payload is gathered, in order, from memory that is the caller's again on return; what the transport
+    /// does not take at once is copied. Only right after [`Endpoint::prefers_gathered`] has answered `true` for its length.
+    fn send_gathered(&mut self, head: &[u8], payload: &[Span<'_>]) -> Result<(), PostError> {
+        let _ = (head, payload);
+        Err(PostError::Invalid("this transport sends from its own memory only"))
+    }
+
     /// The next message or immediate, in order; moves the connection's incoming data along. Implies
     /// [`Endpoint::recv_done`] for the one before.
     ///

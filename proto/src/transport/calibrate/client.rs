@@ -171,6 +171,14 @@ impl<'a> Client<'a> {
     }
 
     fn write_inline(&mut self, size: u32) -> Result<(), CalibrateError> {
+        let request = Request { kind: Kind::WriteInline, size, range: None };
+        if self.endpoint.prefers_gathered(size as usize)? {
+            let source = self.ordinary.span().slice(0, size as usize);
+            let source = source.ok_or(CalibrateError::Unexpected("size"))?;
+            self.endpoint.send_gathered(&request.encode(), &[source])?;
+            self.answer()?;
+            return Ok(());
+        }
         let slot = self.endpoint.reserve(size as usize)?;
         let both = (
             self.endpoint.slot_payload(&slot).slice(0, size as usize),
@@ -178,7 +186,6 @@ impl<'a> Client<'a> {
         );
         let (Some(target), Some(source)) = both else { return Err(CalibrateError::Unexpected("slot size")) };
         target.copy_from(source);
-        let request = Request { kind: Kind::WriteInline, size, range: None };
         self.endpoint.send(slot, &request.encode(), size as usize)?;
         self.answer()?;
         Ok(())

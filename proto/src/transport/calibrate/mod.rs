@@ -7,7 +7,7 @@
 //!
 //! | | inline | direct |
 //! |---|---|---|
-//! | read | `pread` into the reply; the client copies it out | `pread` into mapped client memory, else RDMA write from a file mapping |
+//! | read | `pread` into the reply; the client copies it out | `pread` into mapped client memory, else RDMA write from a buffer or, large, a file mapping |
 //! | write | the client copies it in; `pwrite` from the payload | `pwrite` from mapped client memory, else RDMA read, then `pwrite` |
 //!
 //! Direct is timed twice: with memory registered before, and with registration paid in every operation (where a provider cannot
@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use super::{
     Address, ConnectError, ConnectParams, Domain, Endpoint, PostError, Provider, RegionError, RemoteRange,
-    TransportError,
+    TransportError, WaitPolicy,
 };
 
 /// What a calibration may take, by default.
@@ -158,6 +158,10 @@ pub fn measure(
         let crossovers = Crossovers::simulated(params.recv_payload_max, params.recv_payload_max);
         return Ok(Calibration::of(crossovers, begin));
     }
+    // Two ends that spin on one CPU wait for the scheduler, and nothing is measured in time.
+    let one_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    let wait = if one_cpu { WaitPolicy::Event } else { params.wait };
+    let params = &ConnectParams { wait, ..*params };
     let listener = server.listen(address, params)?;
     let deadline = begin + TIME_MAX;
     let timed = std::thread::scope(|scope| {

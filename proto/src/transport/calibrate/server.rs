@@ -53,6 +53,9 @@ pub(super) fn run(
     }
 }
 
+/// From this size up a server sends from a mapping of the file, bytes; below, copying is cheaper than faulting pages in.
+const MAP_SIZE_MIN: u64 = 32 << 10;
+
 struct Server {
     endpoint: Box<dyn Endpoint>,
     file: File,
@@ -81,7 +84,7 @@ impl Server {
             (Kind::ReadDirect, Some(range)) => {
                 match self.mapped(&range, Access::REMOTE_WRITE)? {
                     Some(memory) => self.file.read(memory.span())?,
-                    None => self.write_from_mapping(range)?,
+                    None => self.write_remote(range)?,
                 }
                 self.answer()?;
             }
@@ -111,8 +114,14 @@ impl Server {
     }
 
     /// The reply follows the write in order, so nobody waits for its completion.
-    fn write_from_mapping(&mut self, range: RemoteRange) -> Result<(), CalibrateError> {
-        let local = part(self.file.mapping(), range)?;
+    fn write_remote(&mut self, range: RemoteRange) -> Result<(), CalibrateError> {
+        let local = if range.len < MAP_SIZE_MIN {
+            let buffer = part(&self.buffer, range)?;
+            self.file.read(buffer.span())?;
+            buffer
+        } else {
+            part(self.file.mapping(), range)?
+        };
         self.endpoint.rdma_write(OpToken(0), [local].into_iter().collect(), range, None)?;
         Ok(())
     }

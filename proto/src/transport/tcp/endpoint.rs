@@ -28,6 +28,12 @@ const RECV_BYTES_MAX: usize = 1 << 20;
 /// Frames that one call of [`Endpoint::recv`] deals with before it lets others work.
 const RECV_FRAMES_MAX: u32 = 256;
 
+/// Payloads from this size up are sent from where they are: a copy of less costs no more than an additional system call, bytes.
+const GATHERED_MIN: usize = 16 << 10;
+
+/// Messages of this many bytes together leave at once: while the peer works on them the next ones are made, bytes.
+const EARLY_FLUSH: usize = 32 << 10;
+
 /// Waits between two looks at which CPU the peer runs on.
 const CPU_CHECK_INTERVAL: u32 = 32;
 
@@ -335,11 +341,50 @@ impl Endpoint for TcpEndpoint {
             // The peer answers what has left: until the next flush there is nothing that it is worth asking for.
             self.drained_answered = false;
         }
-        self.output.send(&self.link, slot, head, payload_len)
+        self.output.send(&self.link, slot, head, payload_len)?;
+        if self.output.can_go_on()
+            && self.output.unsent_message_bytes() >= EARLY_FLUSH
+            && let Err(error) = self.flush_output()
+        {
+            // The message is queued; the next receive says that it was in vain.
+            self.failure = Some(error);
+        }
+        Ok(())
     }
 
     fn cancel_send(&mut self, slot: SendSlot) {
         self.output.cancel(&self.link, &slot);
+    }
+
+    fn prefers_gathered(&mut self, payload_len: usize) -> Result<bool, PostError> {
+        if self.closed || self.output.is_broken() {
+            return Err(PostError::Closed);
+        }
+        if payload_len < GATHERED_MIN {
+            return Ok(false);
+        }
+        if !self.output.is_empty()
+            && let Err(error) = self.flush_output()
+        {
+            self.failure = Some(error);
+            return Err(PostError::Closed);
+        }
+        let room = self.output.has_room_for_gathered(payload_len);
+        if let Err(PostError::Full) = room {
+            self.refused_at = Some(self.link.counters.bytes_sent);
+        }
+        room.map(|()| true)
+    }
+
+    fn send_gathered(&mut self, head: &[u8], payload: &[Span<'_>]) -> Result<(), PostError> {
+        if self.closed || self.output.is_broken() {
+            return Err(PostError::Closed);
+        }
+        if self.input.drained {
+            // As in `send`; the message has left, but its answer has hardly come.
+            self.drained_answered = false;
+        }
+        self.output.send_in_place(&mut self.link, head, payload)
     }
 
     fn recv(&mut self) -> Result<Option<Received>, TransportError> {

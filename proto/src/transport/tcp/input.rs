@@ -282,7 +282,8 @@ impl Input {
         // The decoder has checked the length.
         let head = Head::copy_of(head).unwrap_or(Head::EMPTY);
         self.message = Some(Message { payload_at, payload_len: payload_len as usize, next });
-        self.messages_since_bulk = self.messages_since_bulk.saturating_add(1);
+        let bulk = u64::from(payload_len) >= BULK_MIN;
+        self.messages_since_bulk = if bulk { 0 } else { self.messages_since_bulk.saturating_add(1) };
         // Spares the caller one round when this was the last.
         self.starved = next == self.end;
         self.needed = HEADER_SIZE;

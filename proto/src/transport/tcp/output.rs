@@ -53,6 +53,8 @@ pub(super) struct Output {
     // Invariant: the sizes of the buffers in `slots` and `queue`; at most `message_bytes_max`.
     message_bytes: usize,
     message_bytes_max: usize,
+    // Invariant: the lengths of the messages in `queue`, what has left of the first included.
+    queued_bytes: usize,
     // Invariant: slots and queued messages; at most `messages_max`.
     messages: usize,
     messages_max: usize,
@@ -67,10 +69,22 @@ pub(super) struct Output {
 }
 
 enum Item {
-    Message { buffer: Buffer, start: usize, len: usize },
+    Message {
+        buffer: Buffer,
+        start: usize,
+        len: usize,
+    },
     Write(usize),
     Control(HeaderBytes),
-    Response { header: HeaderBytes, range: RemoteRange },
+    Response {
+        header: HeaderBytes,
+        range: RemoteRange,
+    },
+    /// The end of a message whose beginning has left.
+    Tail {
+        buffer: Buffer,
+        len: usize,
+    },
 }
 
 struct Write {
@@ -110,6 +124,7 @@ impl Output {
             writes: Slab::new(),
             cache: BufferCache::new(),
             message_bytes: 0,
+            queued_bytes: 0,
             message_bytes_max: MESSAGE_BYTES_MAX
                 .max(MESSAGES_MIN * BufferPool::size_for(HEADROOM + payload_max)),
             messages: 0,
@@ -135,6 +150,11 @@ impl Output {
     /// There is output that no writable event will come for.
     pub(super) fn can_go_on(&self) -> bool {
         !self.queue.is_empty() && !self.blocked
+    }
+
+    /// Bytes of messages that wait to leave.
+    pub(super) fn unsent_message_bytes(&self) -> usize {
+        self.queued_bytes.saturating_sub(self.front_sent)
     }
 
     /// The peer does not receive any more: nothing can be sent.
@@ -191,7 +211,120 @@ impl Output {
         let start = HEADROOM - head.len() - HEADER_SIZE;
         buffer.span().write_from(start, &frame.encode());
         buffer.span().write_from(start + HEADER_SIZE, head);
-        self.queue.push_back(Item::Message { buffer, start, len: HEADER_SIZE + head.len() + payload_len });
+        let len = HEADER_SIZE + head.len() + payload_len;
+        self.queued_bytes += len;
+        self.queue.push_back(Item::Message { buffer, start, len });
+        Ok(())
+    }
+
+    /// Whether [`Output::send_in_place`] can take a message now: nothing is queued before it, and what the kernel leaves of it can be kept.
+    pub(super) fn has_room_for_gathered(&self, payload_len: usize) -> Result<(), PostError> {
+        if payload_len > self.payload_max {
+            return Err(PostError::Invalid("the payload exceeds send_payload_max"));
+        }
+        let size = BufferPool::size_for(HEADROOM + payload_len);
+        if !self.queue.is_empty()
+            || self.messages >= self.messages_max
+            || self.message_bytes + size > self.message_bytes_max
+        {
+            return Err(PostError::Full);
+        }
+        Ok(())
+    }
+
+    /// Sends a message from where its payload is, and keeps a copy of what the kernel does not take.
+    pub(super) fn send_in_place(
+        &mut self,
+        link: &mut Link,
+        head: &[u8],
+        payload: &[Span<'_>],
+    ) -> Result<(), PostError> {
+        let payload_len = payload.iter().map(Span::len).sum();
+        self.has_room_for_gathered(payload_len)?;
+        if !(1..=HEAD_SIZE_MAX).contains(&head.len()) {
+            return Err(PostError::Invalid("a head of no or too many bytes"));
+        }
+        let frame = Frame::Send {
+            head_len: u8::try_from(head.len()).unwrap_or(u8::MAX),
+            payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX),
+        };
+        let mut front = [0; HEADROOM];
+        let front_len = HEADER_SIZE + head.len();
+        front[..HEADER_SIZE].copy_from_slice(&frame.encode());
+        front[HEADER_SIZE..front_len].copy_from_slice(head);
+        let front = &front[..front_len];
+        let total = front_len + payload_len;
+        let sent = self.send_at_once(link, front, payload)?;
+        if sent < total {
+            self.keep_tail(link, front, payload, sent, total - sent)?;
+        }
+        Ok(())
+    }
+
+    /// How much of front and payload the kernel takes now.
+    fn send_at_once(
+        &mut self,
+        link: &mut Link,
+        front: &[u8],
+        payload: &[Span<'_>],
+    ) -> Result<usize, PostError> {
+        let mut gather = Gather::new();
+        gather.push_bytes_after(&mut 0, front);
+        payload.iter().for_each(|part| gather.vectors().push(*part));
+        link.counters.sends += 1;
+        match sys::send(link.socket.as_fd(), &gather, false) {
+            Ok(sent) => {
+                link.counters.bytes_sent += sent as u64;
+                // Less than offered: the socket is full.
+                self.blocked = sent < gather.total();
+                Ok(sent)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.blocked = true;
+                Ok(0)
+            }
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
+                self.fail(link);
+                Err(PostError::Closed)
+            }
+            // Whatever else is the matter, such as memory that is gone: the copy, or the flush of it, meets it again.
+            Err(_) => Ok(0),
+        }
+    }
+
+    #[cold]
+    fn keep_tail(
+        &mut self,
+        link: &mut Link,
+        front: &[u8],
+        payload: &[Span<'_>],
+        sent: usize,
+        len: usize,
+    ) -> Result<(), PostError> {
+        let Some(buffer) = self.cache.take(&link.shared.pool, len) else {
+            // A message cannot be taken back once its beginning has left: the stream ends here.
+            self.fail(link);
+            return Err(PostError::Closed);
+        };
+        let (mut skip, mut done) = (sent, 0);
+        let mut keep = |part: Span<'_>| {
+            let skipped = skip.min(part.len());
+            skip -= skipped;
+            let rest = part.len() - skipped;
+            if let (Some(from), Some(to)) = (part.slice(skipped, rest), buffer.span().slice(done, rest)) {
+                to.copy_from(from);
+            }
+            done += rest;
+        };
+        let mut front = front.to_vec();
+        keep(Span::from_mut(&mut front));
+        payload.iter().for_each(|part| keep(*part));
+        self.messages += 1;
+        self.message_bytes += buffer.size();
+        self.queued_bytes += len;
+        self.queue.push_back(Item::Tail { buffer, len });
         Ok(())
     }
 
@@ -277,7 +410,8 @@ impl Output {
 
     /// Tells the peer why the connection ends, as far as the stream allows it now: never in the middle of a frame.
     pub(super) fn send_fault(&mut self, link: &Link, fault: &PeerFault) {
-        if self.front_sent > 0 || self.broken {
+        let within_a_frame = self.front_sent > 0 || matches!(self.queue.front(), Some(Item::Tail { .. }));
+        if within_a_frame || self.broken {
             return;
         }
         let header = Frame::Fault(FaultReason::new(fault)).encode();
@@ -292,10 +426,11 @@ impl Output {
     pub(super) fn fail(&mut self, link: &mut Link) {
         self.broken = true;
         self.front_sent = 0;
+        self.queued_bytes = 0;
         self.responses.clear();
         while let Some(item) = self.queue.pop_front() {
             match item {
-                Item::Message { buffer, .. } => self.free_message(link, buffer),
+                Item::Message { buffer, .. } | Item::Tail { buffer, .. } => self.free_message(link, buffer),
                 Item::Write(key) => {
                     let write = self.writes.remove(key);
                     link.complete(write.token, Err(TransportError::Closed));
@@ -346,6 +481,10 @@ impl Output {
                 Item::Message { buffer, start, len } => {
                     let message = buffer.span().slice(*start, *len).unwrap_or(Span::EMPTY);
                     gather.vectors().push_after(&mut skip, message);
+                }
+                Item::Tail { buffer, len } => {
+                    let tail = buffer.span().slice(0, *len).unwrap_or(Span::EMPTY);
+                    gather.vectors().push_after(&mut skip, tail);
                 }
                 Item::Write(key) => {
                     let write = &self.writes[*key];
@@ -412,7 +551,7 @@ impl Output {
         self.front_sent += sent;
         while let Some(front) = self.queue.front() {
             let len = match front {
-                Item::Message { len, .. } => *len,
+                Item::Message { len, .. } | Item::Tail { len, .. } => *len,
                 Item::Write(key) => HEADER_SIZE + self.writes[*key].len,
                 Item::Control(_) => HEADER_SIZE,
                 Item::Response { range, .. } => {
@@ -424,7 +563,10 @@ impl Output {
             }
             self.front_sent -= len;
             match self.queue.pop_front() {
-                Some(Item::Message { buffer, .. }) => self.free_message(link, buffer),
+                Some(Item::Message { buffer, .. } | Item::Tail { buffer, .. }) => {
+                    self.queued_bytes -= len;
+                    self.free_message(link, buffer);
+                }
                 Some(Item::Write(key)) => {
                     let write = self.writes.remove(key);
                     link.complete(write.token, Ok(()));

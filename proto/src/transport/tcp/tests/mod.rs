@@ -2,6 +2,7 @@
 
 mod counts;
 mod faults;
+mod gathered;
 mod listening;
 mod transfer;
 
@@ -14,7 +15,7 @@ use super::super::{
     Access, Address, Completion, ConnectParams, Domain, Endpoint, Listener, MemoryRef, OpToken, Posted,
     Received, Region, RemoteRange, TransportError, WaitPolicy,
 };
-use super::frame::{HEADER_SIZE, Hello};
+use super::frame::{Frame, HEADER_SIZE, Hello};
 use super::{TcpDomain, TcpEndpoint, TcpListener, sys};
 
 /// A test that waits longer than this has hung: it fails.
