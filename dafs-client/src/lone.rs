@@ -191,15 +191,25 @@ impl Core {
             (Ask::Write(_), IoPath::Inline) => len,
             _ => 0,
         };
-        let Ok(room) = endpoint.reserve(payload_len) else { return LoneSend::NotBegun };
+        let room = match endpoint.prefers_gathered(payload_len) {
+            Ok(true) => None,
+            Ok(false) => match endpoint.reserve(payload_len) {
+                Ok(room) => Some(room),
+                Err(_) => return LoneSend::NotBegun,
+            },
+            Err(_) => return LoneSend::NotBegun,
+        };
         let handle = request.node.map_or(FileHandle(0), |node| node.handle());
         let mut header = Header::request(request.ask.opcode(), handle);
         let Some(sent) = self.session.begin(&mut header, wanted) else {
-            endpoint.cancel_send(room);
+            if let Some(room) = room {
+                endpoint.cancel_send(room);
+            }
             return LoneSend::NotBegun;
         };
         if payload_len > 0
-            && let Some(target) = endpoint.slot_payload(&room).slice(0, len)
+            && let Some(room) = &room
+            && let Some(target) = endpoint.slot_payload(room).slice(0, len)
         {
             target.copy_from(request.memory.span());
         }
@@ -210,7 +220,11 @@ impl Core {
         header.encode(&mut head);
         self.spoke = true;
         self.heard = true;
-        match endpoint.send(room, &head[..head_len], payload_len) {
+        let posted = match room {
+            Some(room) => endpoint.send(room, &head[..head_len], payload_len),
+            None => endpoint.send_gathered(&head[..head_len], &[request.memory.span()]),
+        };
+        match posted {
             Ok(()) => LoneSend::Sent(sent),
             Err(PostError::Closed) => LoneSend::Lost(sent),
             Err(PostError::Full | PostError::Invalid(_)) => {
@@ -231,7 +245,13 @@ impl Core {
         match endpoint.recv() {
             Ok(Some(Received::Message { ref head, payload_len })) => {
                 match self.take_lone(request, path, sent, head, payload_len) {
-                    Some(count) => Await::Done(count),
+                    Some(count) => {
+                        // A message that is still being looked at is in the way of the next wait.
+                        if let Some(endpoint) = self.endpoint.as_mut() {
+                            endpoint.recv_done();
+                        }
+                        Await::Done(count)
+                    }
                     None => Await::Message(*head, payload_len),
                 }
             }
