@@ -142,6 +142,7 @@ impl Server {
             client_id: hello.client_id,
             client_name: hello.client_name.clone(),
             connection: None,
+            raised: None,
             last_heard: self.now,
             waiting: 0,
             active_until: self.now,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dafs_proto::session::{KeySource, Moment};
 use dafs_proto::transport::{Address, Endpoint, OpToken, Received, TransportError};
-use dafs_proto::wire::{Header, NoticeKind, Opcode, Status, Thresholds};
+use dafs_proto::wire::{HEADER_SIZE, Header, NoticeKind, Opcode, Status, Thresholds};
 use slab::Slab;
 
 use crate::access::Access;
@@ -278,9 +278,44 @@ impl Server {
             tracing::info!(session = session.0, "session ended: no sign of life within the lease");
             self.end_session(session);
         }
-        let active = self.sessions.iter().filter(|(_, session)| session.active_until > now).count();
+        let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
         self.active_sessions = u32::try_from(active).unwrap_or(u32::MAX).max(1);
+        self.raise_credits();
         self.flush_dirty();
+    }
+
+    /// Tells active sessions whose share has grown since their last reply: one that waits for a slow operation has none coming.
+    fn raise_credits(&mut self) {
+        let now = self.now;
+        let raised: Vec<_> = self
+            .sessions
+            .iter()
+            .filter_map(|(key, session)| {
+                let credits = session.core.credits();
+                let target = self.credit_target(credits.wanted(), session.core.slots_max());
+                // A client that has sent nothing since may not have read the last: its receives for callbacks are few.
+                let heard = session.raised.is_none_or(|raised| session.last_heard >= raised);
+                let grows = heard && session.is_active(now) && target > credits.limit();
+                grows.then_some((key, session.connection?, target))
+            })
+            .collect();
+        for (session, connection, target) in raised {
+            // Behind replies that wait it would tell nothing new.
+            if !self.connection(connection).is_some_and(|connection| connection.sends_at_once()) {
+                continue;
+            }
+            let Some(session) = self.sessions.find_mut(session) else { continue };
+            session.raised = Some(now);
+            let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
+            header.credits = session.core.on_credit_target(target);
+            let mut head = [0; HEADER_SIZE];
+            header.encode(&mut head);
+            if let Some(connection) = self.connection(connection) {
+                connection.send(&head, &[]);
+                let key = connection.key;
+                self.mark_dirty(key);
+            }
+        }
     }
 
     /// Stops taking sessions and tells the clients; operations in flight finish.

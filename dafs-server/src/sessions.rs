@@ -34,12 +34,21 @@ pub struct Session {
     pub client_name: String,
     /// The connection it is on now.
     pub connection: Option<ConnectionKey>,
+    /// When credits were last raised by a callback.
+    pub raised: Option<Moment>,
     /// Last sign of life.
     pub last_heard: Moment,
     /// Operations in flight that wait for something.
     pub waiting: usize,
     /// Counts toward the fair shares until this time.
     pub active_until: Moment,
+}
+
+impl Session {
+    /// It has a share of the server: a request of it is in progress, or was a little while ago.
+    pub fn is_active(&self, now: Moment) -> bool {
+        self.active_until > now || self.core.credits().executing() > 0
+    }
 }
 
 /// All sessions.
