@@ -300,6 +300,9 @@ impl MemExport {
             return Err(Status::INVALID);
         };
         let opened = self.node(*node)?;
+        if let FsOp::Allocate { offset, len, .. } | FsOp::Punch { offset, len, .. } = op {
+            check_len(*offset, *len)?;
+        }
         let (inode, space, now) = match self.writable(*node) {
             // As the kernel: a descriptor that may only read cannot be cut, and cannot be allocated for.
             Err(Status::BAD_HANDLE) if opened.read && matches!(op, FsOp::Truncate { .. }) => {
@@ -314,11 +317,9 @@ impl MemExport {
                 data.truncate(space, size)?;
             }
             FsOp::Allocate { offset, len, .. } => {
-                check_len(offset, len)?;
                 data.allocate(space, offset, len)?;
             }
             FsOp::Punch { offset, len, .. } => {
-                check_len(offset, len)?;
                 data.punch(space, offset, len)?;
             }
             _ => return Err(Status::INVALID),
@@ -338,6 +339,10 @@ impl MemExport {
         let node = self.node(node)?;
         let inode = self.tree.inode(node.ino)?;
         let directory = inode.directory()?;
+        // It was removed while it was open.
+        if inode.links == 0 {
+            return Err(Status::NOT_FOUND);
+        }
         if !node.read {
             inode.check(identity, May::Read)?;
         }

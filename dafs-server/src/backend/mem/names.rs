@@ -34,13 +34,14 @@ impl MemExport {
                 self.attributes(ino)
             }
             FsOp::Symlink { target, at } => {
-                let (parent, name) = self.free_name(identity, &at, false)?;
+                self.place(identity, &at, false)?;
                 match target.len() {
                     0 => return Err(Status::NOT_FOUND),
                     len if len >= PATH_SIZE_MAX => return Err(Status::NAME_TOO_LONG),
                     _ if target.contains(&0) => return Err(Status::INVALID),
                     _ => {}
                 }
+                let (parent, name) = self.free_name(identity, &at, false)?;
                 let ino = self.make(identity, parent, &name, Content::Symlink(target), 0o777)?;
                 self.attributes(ino)
             }
@@ -155,10 +156,14 @@ impl MemExport {
         let create = flags.contains(OpenFlags::CREATE);
         let exclusive = flags.contains(OpenFlags::EXCLUSIVE);
         let follow = !flags.contains(OpenFlags::NO_FOLLOW) && !exclusive;
-        let found = self.tree.walk(self.node(at.node)?.ino, &at.path, follow, identity)?;
+        let base = self.node(at.node)?.ino;
         if create && at.path.last() == Some(&b'/') {
+            // Whatever the name is, no file can be made there.
+            let end = at.path.iter().rposition(|byte| *byte != b'/').map_or(at.path.len(), |last| last + 1);
+            self.tree.walk(base, &at.path[..end], false, identity)?;
             return Err(Status::IS_DIRECTORY);
         }
+        let found = self.tree.walk(base, &at.path, follow, identity)?;
         let ino = match (found.ino, found.place) {
             (Some(_), _) if exclusive => return Err(Status::EXISTS),
             (Some(ino), _) => ino,
@@ -330,6 +335,8 @@ impl MemExport {
     }
 
     fn link(&mut self, identity: &Identity, from: &At, to: &At) -> FsResult {
+        // As in a directory of the system: both places are found before either name is looked at.
+        self.place(identity, to, false)?;
         let ino = if from.path.is_empty() {
             self.node(from.node)?.ino
         } else {

@@ -3,5 +3,7 @@
 
 mod confinement;
 mod harness;
+mod model;
 mod promises;
+mod ring;
 mod semantics;
