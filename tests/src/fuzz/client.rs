@@ -20,7 +20,8 @@ use dafs_proto::wire::{
 use dafs_server::access::Keyring;
 
 use super::input::Input;
-use super::stage::{Actor, PORT, Stage, client_config, thresholds};
+use super::stage::{Actor, PORT, Stage, client_config};
+use crate::sim::serve::thresholds;
 
 /// Virtual time that a conversation may take: each call has its own limit.
 const TIME_MAX: Duration = Duration::from_secs(3600);

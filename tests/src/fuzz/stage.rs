@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use dafs_client::{Background, Clock, Config, ReconnectPolicy, WaitPolicy};
 use dafs_proto::session::Moment;
-use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimDomain, SimNet};
-use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
-use dafs_proto::wire::{Crossovers, Thresholds};
+use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
+use dafs_proto::transport::{Address, ConnectParams};
 use dafs_server::access::{Access, AccessConfig};
 use dafs_server::config::{ExportConfig, ExportKind};
-use dafs_server::connection::ConnectionKey;
-use dafs_server::server::{ListenerInfo, Parts, Served, Server, Settings};
+use dafs_server::server::{Parts, Settings};
+
+use crate::sim::serve::SimServer;
 
 use super::storage::{CALM, FAULTY, FaultyStorage, Troubles};
 
@@ -20,7 +20,6 @@ pub(super) const PORT: Address = Address::Sim(1);
 /// A session without a sign of life ends after this.
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 const SERVER: NodeId = NodeId(0);
-const TICK: Duration = Duration::from_millis(100);
 /// More turns than any honest run takes: a program that waits for ever.
 const TURNS_MAX: u64 = 1_000_000;
 
@@ -108,29 +107,8 @@ pub(super) fn client_config(node: u8) -> Config {
     }
 }
 
-/// Inline limits of 4 KiB, so that small requests reach both methods.
-pub(super) fn thresholds() -> Thresholds {
-    let crossover = 4096;
-    Thresholds {
-        read_inline_max: 16 * 1024,
-        write_inline_max: 16 * 1024,
-        crossovers: Crossovers {
-            read_registered: crossover,
-            read_unregistered: crossover,
-            write_registered: crossover,
-            write_unregistered: crossover,
-        },
-    }
-}
-
 /// The real server over storage with faults.
-pub(super) struct ServerActor {
-    pub(super) server: Server,
-    listener: Box<dyn Listener>,
-    connections: Vec<ConnectionKey>,
-    next_tick: Duration,
-    _domain: SimDomain,
-}
+pub(super) struct ServerActor(pub(super) SimServer);
 
 impl ServerActor {
     pub(super) fn new(net: &SimNet, seed: u64, troubles: Troubles) -> Self {
@@ -159,43 +137,18 @@ impl ServerActor {
                 bytes.iter_mut().for_each(|byte| *byte = random.number().to_le_bytes()[0]);
             }),
         };
-        let mut server = Server::new(parts, Moment::default());
-        let domain = net.domain(SERVER);
         let params = ConnectParams {
             recv_depth: 24,
             rdma_depth: 4,
             wait: WaitPolicy::Event,
             ..ConnectParams::default()
         };
-        let listener = domain.listen(&PORT, &params).expect("the port is free");
-        server.add_listener(ListenerInfo { address: PORT, thresholds: thresholds() });
-        Self { server, listener, connections: Vec::new(), next_tick: Duration::ZERO, _domain: domain }
+        Self(SimServer::start(net, SERVER, &PORT, &params, parts))
     }
 }
 
 impl Actor for ServerActor {
     fn step(&mut self, net: &SimNet) {
-        self.server.set_now(Moment::default().after(net.now()));
-        while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
-            self.connections.push(self.server.add_connection(0, endpoint));
-        }
-        let server = &mut self.server;
-        self.connections.retain(|key| {
-            loop {
-                match server.serve(*key) {
-                    Served::Budget => {}
-                    Served::Messages(_) => break true,
-                    Served::Closed => break false,
-                }
-            }
-        });
-        server.poll_storage();
-        let closed = server.take_closed();
-        self.connections.retain(|key| !closed.contains(key));
-        if net.now() >= self.next_tick {
-            server.on_tick();
-            self.next_tick = net.now() + TICK;
-        }
-        net.wake_at(self.next_tick);
+        self.0.step(net);
     }
 }

@@ -1,6 +1,7 @@
 //! A world on virtual time.
 
 mod oracle;
+pub(crate) mod serve;
 mod storage;
 mod world;
 

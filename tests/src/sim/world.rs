@@ -5,19 +5,17 @@ use std::time::Duration;
 
 use dafs_client::{Background, Clock, Config, ReconnectPolicy, Session, WaitPolicy};
 use dafs_proto::session::Moment;
-use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimDomain, SimNet};
-use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
-use dafs_proto::wire::{Crossovers, Thresholds};
+use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
+use dafs_proto::transport::{Address, ConnectParams, Domain};
 use dafs_server::access::{Access, AccessConfig};
 use dafs_server::config::{ExportConfig, ExportKind};
-use dafs_server::connection::ConnectionKey;
-use dafs_server::server::{ListenerInfo, Parts, Served, Server, Settings};
+use dafs_server::server::{Parts, Settings};
 
 use super::SharedStorage;
+use super::serve::SimServer;
 
 const SERVER: NodeId = NodeId(0);
 const PORT: Address = Address::Sim(1);
-const TICK: Duration = Duration::from_millis(100);
 
 /// What a world's chances are.
 #[derive(Clone, Debug)]
@@ -38,21 +36,13 @@ pub struct World {
 struct Inside {
     net: SimNet,
     storage: SharedStorage,
-    running: Option<Running>,
+    running: Option<SimServer>,
     random: Random,
     crash_ppm: u32,
     crashes: u64,
     // A crashed server starts again at this time.
     starts_at: Duration,
     epoch: u64,
-}
-
-struct Running {
-    server: Server,
-    listener: Box<dyn Listener>,
-    connections: Vec<ConnectionKey>,
-    next_tick: Duration,
-    _domain: SimDomain,
 }
 
 impl World {
@@ -131,10 +121,6 @@ impl World {
 }
 
 impl Inside {
-    fn now(&self) -> Moment {
-        Moment::default().after(self.net.now())
-    }
-
     fn start(&mut self) {
         self.epoch += 1;
         let mut random = Random::new(self.random.number());
@@ -159,27 +145,8 @@ impl Inside {
                 bytes.iter_mut().for_each(|byte| *byte = random.below(256) as u8)
             }),
         };
-        let mut server = Server::new(parts, self.now());
-        let domain = self.net.domain(SERVER);
         let params = ConnectParams { recv_depth: 64, wait: WaitPolicy::Event, ..ConnectParams::default() };
-        let listener = domain.listen(&PORT, &params).expect("the port is free");
-        let crossover = 4096;
-        server.add_listener(ListenerInfo {
-            address: PORT,
-            thresholds: Thresholds {
-                read_inline_max: 16 * 1024,
-                write_inline_max: 16 * 1024,
-                crossovers: Crossovers {
-                    read_registered: crossover,
-                    read_unregistered: crossover,
-                    write_registered: crossover,
-                    write_unregistered: crossover,
-                },
-            },
-        });
-        let next_tick = self.net.now();
-        self.running =
-            Some(Running { server, listener, connections: Vec::new(), next_tick, _domain: domain });
+        self.running = Some(SimServer::start(&self.net, SERVER, &PORT, &params, parts));
     }
 
     fn crash(&mut self) {
@@ -203,36 +170,8 @@ impl Inside {
                 false => return self.net.wake_at(self.starts_at),
             }
         }
-        let (now, moment) = (self.net.now(), self.now());
         if let Some(running) = &mut self.running {
-            running.step(now, moment);
-            self.net.wake_at(running.next_tick);
-        }
-    }
-}
-
-impl Running {
-    fn step(&mut self, now: Duration, moment: Moment) {
-        self.server.set_now(moment);
-        while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
-            self.connections.push(self.server.add_connection(0, endpoint));
-        }
-        let server = &mut self.server;
-        self.connections.retain(|key| {
-            loop {
-                match server.serve(*key) {
-                    Served::Budget => {}
-                    Served::Messages(_) => break true,
-                    Served::Closed => break false,
-                }
-            }
-        });
-        server.poll_storage();
-        server.take_closed();
-        if now >= self.next_tick {
-            server.on_tick();
-            self.listener.expire_handshakes();
-            self.next_tick = now + TICK;
+            running.step(&self.net);
         }
     }
 }

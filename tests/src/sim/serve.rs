@@ -1,0 +1,80 @@
+//! The real server on a simulated network, stepped by whoever owns the network's time.
+
+use std::time::Duration;
+
+use dafs_proto::session::Moment;
+use dafs_proto::transport::sim::{NodeId, SimDomain, SimNet};
+use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
+use dafs_proto::wire::{Crossovers, Thresholds};
+use dafs_server::connection::ConnectionKey;
+use dafs_server::server::{ListenerInfo, Parts, Served, Server};
+
+const TICK: Duration = Duration::from_millis(100);
+
+/// A server with one listener, and the connections that it accepted.
+pub(crate) struct SimServer {
+    pub(crate) server: Server,
+    listener: Box<dyn Listener>,
+    connections: Vec<ConnectionKey>,
+    next_tick: Duration,
+    _domain: SimDomain,
+}
+
+/// Inline up to 16 KiB; Direct pays from 4 KiB, so that small requests reach both methods.
+pub(crate) fn thresholds() -> Thresholds {
+    let crossover = 4096;
+    Thresholds {
+        read_inline_max: 16 * 1024,
+        write_inline_max: 16 * 1024,
+        crossovers: Crossovers {
+            read_registered: crossover,
+            read_unregistered: crossover,
+            write_registered: crossover,
+            write_unregistered: crossover,
+        },
+    }
+}
+
+impl SimServer {
+    /// A server that listens at `address` on a node of the network.
+    pub(crate) fn start(
+        net: &SimNet,
+        node: NodeId,
+        address: &Address,
+        params: &ConnectParams,
+        parts: Parts,
+    ) -> Self {
+        let mut server = Server::new(parts, Moment::default().after(net.now()));
+        let domain = net.domain(node);
+        let listener = domain.listen(address, params).expect("the port is free");
+        server.add_listener(ListenerInfo { address: address.clone(), thresholds: thresholds() });
+        Self { server, listener, connections: Vec::new(), next_tick: net.now(), _domain: domain }
+    }
+
+    /// Handles all that is there now; the network wakes for the next tick.
+    pub(crate) fn step(&mut self, net: &SimNet) {
+        self.server.set_now(Moment::default().after(net.now()));
+        while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
+            self.connections.push(self.server.add_connection(0, endpoint));
+        }
+        let server = &mut self.server;
+        self.connections.retain(|key| {
+            loop {
+                match server.serve(*key) {
+                    Served::Budget => {}
+                    Served::Messages(_) => break true,
+                    Served::Closed => break false,
+                }
+            }
+        });
+        server.poll_storage();
+        let closed = server.take_closed();
+        self.connections.retain(|key| !closed.contains(key));
+        if net.now() >= self.next_tick {
+            server.on_tick();
+            self.listener.expire_handshakes();
+            self.next_tick = net.now() + TICK;
+        }
+        net.wake_at(self.next_tick);
+    }
+}
