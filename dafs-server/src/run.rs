@@ -30,7 +30,7 @@ const SPARE_RECEIVES: u16 = 16;
 
 /// Serves until SIGTERM or SIGINT; prints `listening <address>` on standard output for each listener once it serves.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    let mut event_loop = prepare(&config)?;
+    let mut event_loop = prepare(&config, |storage| storage)?;
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
     event_loop.watch_signals(signals.as_raw_fd())?;
     let mut metrics = config.metrics_address.map(MetricsServer::bind).transpose().with_context(|| {
@@ -60,9 +60,17 @@ pub struct Running {
 impl Running {
     /// Starts a server in a new thread.
     pub fn start(config: Config) -> anyhow::Result<Self> {
+        Self::start_over(config, |storage| storage)
+    }
+
+    /// As [`Running::start`], over what `wrap` makes of the configured storage: for tests of storage that fails.
+    pub fn start_over(
+        config: Config,
+        wrap: impl FnOnce(Box<dyn backend::Storage>) -> Box<dyn backend::Storage> + Send + 'static,
+    ) -> anyhow::Result<Self> {
         let (send, receive) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("dafs-server".into()).spawn(move || {
-            let mut event_loop = match prepare(&config) {
+            let mut event_loop = match prepare(&config, wrap) {
                 Ok(event_loop) => event_loop,
                 Err(error) => return drop(send.send(Err(error))),
             };
@@ -101,8 +109,11 @@ impl Drop for Running {
 }
 
 /// Everything but the serving: storage opened, thresholds measured, listeners bound.
-fn prepare(config: &Config) -> anyhow::Result<EventLoop> {
-    let storage = storage(config)?;
+fn prepare(
+    config: &Config,
+    wrap: impl FnOnce(Box<dyn backend::Storage>) -> Box<dyn backend::Storage>,
+) -> anyhow::Result<EventLoop> {
+    let storage = wrap(storage(config)?);
     let mut epoch = [0; 8];
     system_randomness(&mut epoch);
     let parts = Parts {

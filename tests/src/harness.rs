@@ -9,6 +9,8 @@ use dafs_server::access::{AccessConfig, ServerIdentity};
 use dafs_server::config::{Config, ExportConfig, ExportKind};
 use tempfile::TempDir;
 
+use crate::faulty::Faults;
+
 /// The providers that carry real connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
@@ -32,8 +34,23 @@ impl Harness {
         Self::start_with(on, |_| {})
     }
 
+    /// Starts one whose storage fails as the answered rules say.
+    pub fn start_faulty(on: On, change: impl FnOnce(&mut Config)) -> (Self, Faults) {
+        let (faults, wrap) = Faults::new();
+        let start = |config| Running::start_over(config, wrap);
+        (Self::start_by(on, change, start), faults)
+    }
+
     /// Starts one with changed settings.
     pub fn start_with(on: On, change: impl FnOnce(&mut Config)) -> Self {
+        Self::start_by(on, change, Running::start)
+    }
+
+    fn start_by(
+        on: On,
+        change: impl FnOnce(&mut Config),
+        start: impl FnOnce(Config) -> anyhow::Result<Running>,
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = directory.path().join("data");
         std::fs::create_dir(&data).expect("the export's directory");
@@ -55,7 +72,7 @@ impl Harness {
             ..Config::default()
         };
         change(&mut config);
-        let server = Running::start(config.clone()).expect("the server starts");
+        let server = start(config.clone()).expect("the server starts");
         let address = server.addresses()[0].clone();
         // A restarted server listens where the first did.
         config.listeners = vec![address.clone()];

@@ -2,17 +2,25 @@
 
 use std::time::Duration;
 
-use dafs_proto::session::{ClientHandshake, ClientIntroduction};
+use dafs_proto::session::{ClientHandshake, ClientIntroduction, ClientSession};
 use dafs_proto::transport::shm::ShmDomain;
 use dafs_proto::transport::tcp::TcpDomain;
-use dafs_proto::transport::{Address, ConnectParams, Domain, Endpoint, Received, WaitPolicy};
-use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, NoticeKind, Opcode, Resume, Status, Welcome};
+use dafs_proto::transport::{
+    Access, Address, ConnectParams, Domain, Endpoint, MemoryRef, Received, Region, WaitPolicy,
+};
+use dafs_proto::wire::{
+    FileHandle, HEADER_SIZE, Header, Method, NoticeKind, Opcode, OpenFlags, OpenRequest, ReadRequest, Resume,
+    Stability, Status, Welcome, WriteRequest,
+};
 
 /// A connection, before or after its handshake.
 pub struct Raw {
     /// The connection.
     pub endpoint: Box<dyn Endpoint>,
-    _domain: Box<dyn Domain>,
+    /// Registers memory for the server.
+    pub domain: Box<dyn Domain>,
+    /// Slots and credits, after the handshake; for those who keep the rules.
+    slots: Option<ClientSession>,
 }
 
 /// A message of the server.
@@ -49,7 +57,7 @@ impl Raw {
         };
         let params = ConnectParams { wait: WaitPolicy::Event, ..ConnectParams::default() };
         let endpoint = domain.connect(address, &params, Duration::from_secs(10)).expect("a connection");
-        Self { endpoint, _domain: domain }
+        Self { endpoint, domain, slots: None }
     }
 
     /// Shakes hands; the status is that of the reply that ended it.
@@ -65,7 +73,9 @@ impl Raw {
         if reply.header.status != Status::OK {
             return Err(reply.header.status);
         }
-        Ok(proven.on_authenticate_reply(reply.header.status, &reply.payload).expect("a welcome"))
+        let welcome = proven.on_authenticate_reply(reply.header.status, &reply.payload).expect("a welcome");
+        self.slots = Some(ClientSession::new(&welcome));
+        Ok(welcome)
     }
 
     /// Connects and shakes hands.
@@ -73,6 +83,52 @@ impl Raw {
         let mut raw = Self::connect(address);
         let welcome = raw.shake(&introduction(slots, None)).expect("a session");
         (raw, welcome)
+    }
+
+    /// Gives a request a slot of its own.
+    pub fn begin(&mut self, header: &mut Header) {
+        self.slots.as_mut().and_then(|slots| slots.begin(header, 16)).expect("a session with credits");
+    }
+
+    /// The slot of this reply's request is free again.
+    pub fn end(&mut self, reply: &Message) {
+        let slots = self.slots.as_mut().expect("a session");
+        slots.on_reply(&reply.header).expect("the reply of a request");
+    }
+
+    /// A request in a slot of its own, and its reply.
+    pub fn call(&mut self, mut header: Header, body: &[u8], payload: &[u8]) -> Message {
+        self.begin(&mut header);
+        let reply = self.ask(header, body, payload);
+        self.end(&reply);
+        reply
+    }
+
+    /// The root of an export.
+    pub fn mount(&mut self, name: &str) -> FileHandle {
+        let reply = self.call(Header::request(Opcode::Mount, FileHandle(0)), &[], name.as_bytes());
+        assert_eq!(reply.header.status, Status::OK);
+        reply.header.handle
+    }
+
+    /// Opens a file.
+    pub fn open(&mut self, root: FileHandle, path: &[u8], flags: OpenFlags) -> Message {
+        let mut body = [0; 8];
+        OpenRequest { flags, mode: 0o644 }.encode(&mut body);
+        self.call(Header::request(Opcode::Open, root), &body, path)
+    }
+
+    /// A file for reading and writing, made when it is not there.
+    pub fn create(&mut self, root: FileHandle, path: &[u8]) -> FileHandle {
+        let reply = self.open(root, path, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE);
+        assert_eq!(reply.header.status, Status::OK);
+        reply.header.handle
+    }
+
+    /// Registers new memory.
+    pub fn region(&self, len: usize, access: Access) -> Region {
+        let memory = MemoryRef::new(self.domain.allocate(len).expect("memory"));
+        self.domain.register(memory, access).expect("a region")
     }
 
     /// Sends a message and waits for the next one.
@@ -98,8 +154,20 @@ impl Raw {
         }
     }
 
-    /// The next message; `None` when the server closed the connection.
+    /// The next message; `None` when the server closed the connection. Raised credits are taken note of.
     pub fn receive(&mut self) -> Option<Message> {
+        loop {
+            let message = self.receive_any()?;
+            match &mut self.slots {
+                Some(slots) if message.header.opcode == Opcode::CreditTarget => {
+                    slots.on_credit_target(message.header.credits);
+                }
+                _ => return Some(message),
+            }
+        }
+    }
+
+    fn receive_any(&mut self) -> Option<Message> {
         loop {
             match self.endpoint.recv() {
                 Ok(Some(Received::Message { head, payload_len })) => {
@@ -135,4 +203,29 @@ pub fn request(opcode: Opcode, slot: u32, sequence: u32) -> Header {
     header.sequence = sequence;
     header.credits = 16;
     header
+}
+
+/// Body of a read; direct when there is a segment.
+pub fn read_body(offset: u64, len: u32, segment: Option<[u64; 3]>) -> Vec<u8> {
+    let mut body = vec![0; ReadRequest::HEAD_SIZE - HEADER_SIZE];
+    let method = if segment.is_some() { Method::Direct } else { Method::Inline };
+    let segment_count = u16::from(segment.is_some());
+    ReadRequest { offset, len, method, segment_count, segment: segment.unwrap_or_default() }
+        .encode(&mut body);
+    body
+}
+
+/// Body of an unstable write or append; direct when there is a segment.
+pub fn write_body(offset: u64, len: u32, segment: Option<[u64; 3]>) -> Vec<u8> {
+    stable_write_body(offset, len, Stability::Unstable, segment)
+}
+
+/// As [`write_body`], as durable as asked for.
+pub fn stable_write_body(offset: u64, len: u32, stability: Stability, segment: Option<[u64; 3]>) -> Vec<u8> {
+    let mut body = vec![0; WriteRequest::HEAD_SIZE - HEADER_SIZE];
+    let method = if segment.is_some() { Method::Direct } else { Method::Inline };
+    let segment_count = u16::from(segment.is_some());
+    let segment = segment.unwrap_or_default();
+    WriteRequest { offset, len, method, stability, segment_count, segment }.encode(&mut body);
+    body
 }

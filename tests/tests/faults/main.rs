@@ -4,8 +4,6 @@
 // [WIRE-2] [SESS-1] [SESS-12] [SESS-13] [SESS-21] [SESS-45] [ERR-1]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
-mod raw;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -14,7 +12,7 @@ use dafs_client::{Config as ClientConfig, Error, File, Key, Session};
 use dafs_proto::transport::{Access, Address};
 use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, Opcode, Slot, Status};
 use dafs_tests::harness::{Harness, On};
-use raw::{Raw, connect, last_words, read_body, receive, send, write_body};
+use dafs_tests::raw::{Raw, read_body, write_body};
 
 const DATA: &[u8] = b"of the client that does nothing wrong";
 const LEN: u32 = 1 << 20;
@@ -38,7 +36,7 @@ impl Scene {
     }
 
     fn raw(&self) -> Raw {
-        Raw::open(self.harness.address())
+        Raw::session(self.harness.address(), 16).0
     }
 
     /// The other client goes on, and the server comes to hold what it uses and no more. A session whose connection was cut
@@ -99,7 +97,7 @@ fn broken_messages_end_the_session(on: On) {
         }
         raw.endpoint.send_copy(&head, &[]).unwrap();
         raw.endpoint.flush().unwrap();
-        let words = raw.last_words();
+        let words = raw.ending().unwrap_or_default();
         assert!(words.contains(expected), "{expected}: {words:?}");
     }
     scene.settle();
@@ -120,27 +118,22 @@ fn lies_in_bodies_are_told(on: On) {
         let root = raw.mount("data");
         let file = raw.create(root, b"file");
         let mut header = request(opcode, file);
-        raw.session.begin(&mut header, 16).unwrap();
-        send(&mut *raw.endpoint, header, &body, payload);
-        let words = raw.last_words();
+        raw.begin(&mut header);
+        raw.send(header, &body, payload);
+        let words = raw.ending().unwrap_or_default();
         assert!(words.contains(expected), "{expected}: {words:?}");
     }
     // The same request again is answered from the cache, and another under its number is refused without effect.
     let mut raw = scene.raw();
     let root = raw.mount("data");
     let mut header = request(Opcode::Mkdir, root);
-    raw.session.begin(&mut header, 16).unwrap();
+    raw.begin(&mut header);
     for _ in 0..3 {
-        send(&mut *raw.endpoint, header, &[0; 8], b"directory");
-        assert_eq!(receive(&mut *raw.endpoint).unwrap().header.status, Status::OK);
+        raw.send(header, &[0; 8], b"directory");
+        assert_eq!(raw.receive().unwrap().header.status, Status::OK);
     }
-    send(
-        &mut *raw.endpoint,
-        Header { opcode: Opcode::Remove, ..header },
-        &[1, 0, 0, 0, 0, 0, 0, 0],
-        b"directory",
-    );
-    assert_eq!(receive(&mut *raw.endpoint).unwrap().header.status, Status::FALSE_RETRY);
+    raw.send(Header { opcode: Opcode::Remove, ..header }, &[1, 0, 0, 0, 0, 0, 0, 0], b"directory");
+    assert_eq!(raw.receive().unwrap().header.status, Status::FALSE_RETRY);
     assert!(scene.harness.data().join("directory").is_dir());
     raw.endpoint.close();
     let counts = scene.session.statistics().unwrap();
@@ -172,9 +165,9 @@ fn forged_memory_is_refused(on: On) {
             _ => write_body(0, LEN, Some(segment)),
         };
         let mut header = request(opcode, file);
-        raw.session.begin(&mut header, 16).unwrap();
-        send(&mut *raw.endpoint, header, &body, &[]);
-        match receive(&mut *raw.endpoint) {
+        raw.begin(&mut header);
+        raw.send(header, &body, &[]);
+        match raw.receive() {
             Some(reply) => assert_eq!(reply.header.status, Status::REMOTE_ACCESS, "case {case}"),
             None => assert_eq!(on, On::Tcp, "only where the client itself finds the fault: case {case}"),
         }
@@ -222,13 +215,13 @@ fn too_many_requests_end_the_session(on: On) {
 /// Handshakes that are never begun, stop in the middle, or begin with something else.
 fn unfinished_handshakes_are_dropped(on: On) {
     let scene = Scene::new(on);
-    let (_silent_domain, _silent) = connect(scene.harness.address());
-    let (_domain, mut wrong) = connect(scene.harness.address());
-    send(&mut *wrong, request(Opcode::Null, FileHandle(0)), &[], &[]);
-    assert_eq!(last_words(&mut *wrong), "");
-    let (_domain, mut garbage) = connect(scene.harness.address());
-    send(&mut *garbage, request(Opcode::Hello, FileHandle(0)), &[], &[0xc1; 100]);
-    assert_eq!(last_words(&mut *garbage), "");
+    let _silent = Raw::connect(scene.harness.address());
+    let mut wrong = Raw::connect(scene.harness.address());
+    wrong.send(request(Opcode::Null, FileHandle(0)), &[], &[]);
+    assert_eq!(wrong.ending(), None);
+    let mut garbage = Raw::connect(scene.harness.address());
+    garbage.send(request(Opcode::Hello, FileHandle(0)), &[], &[0xc1; 100]);
+    assert_eq!(garbage.ending(), None);
     let mut streams = Vec::new();
     if let Address::Tcp(address) = scene.harness.address() {
         for count in 0..20 {

@@ -2,7 +2,9 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes and patterns that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
+mod by_hand;
 mod cuts;
+mod drain;
 mod life;
 mod load;
 mod restart;

@@ -1,0 +1,260 @@
+//! Storage that fails on demand, in front of the real one: errors, short writes, operations that hang until they are let go.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::wire::Status;
+use dafs_server::backend::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted};
+
+/// A wait for less than this is no failure.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What an operation is, for rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Reading data.
+    Read,
+    /// Writing data.
+    Write,
+    /// Appending.
+    Append,
+    /// Making data durable.
+    Commit,
+    /// Listing a directory.
+    Readdir,
+    /// Making a directory.
+    Mkdir,
+    /// Opening.
+    Open,
+    /// Anything else.
+    Other,
+}
+
+/// What happens to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails with this status and has no effect. A commit that fails so has lost what it covered: the verifier changes.
+    Fail(Status),
+    /// A write stops after half of its bytes.
+    Short,
+    /// It waits until [`Faults::release`].
+    Hold,
+}
+
+/// The rules of a faulty storage; clones are the same.
+#[derive(Clone)]
+pub struct Faults {
+    inside: Arc<(Mutex<Inside>, Condvar)>,
+}
+
+struct Inside {
+    /// Each holds for so many operations of its kind.
+    rules: Vec<(Kind, Fault, usize)>,
+    held: usize,
+    released: bool,
+    lost: u64,
+    wake: UnixStream,
+}
+
+/// The storage.
+pub struct FaultyStorage {
+    storage: Box<dyn Storage>,
+    faults: Faults,
+    held: Vec<(OpToken, Identity, FsOp)>,
+    woken: UnixStream,
+}
+
+impl Faults {
+    /// Rules without any fault yet, and the function that puts them before a storage.
+    pub fn new() -> (Self, impl FnOnce(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static) {
+        let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
+        wake.set_nonblocking(true).expect("a flag");
+        woken.set_nonblocking(true).expect("a flag");
+        let inside = Inside { rules: Vec::new(), held: 0, released: true, lost: 0, wake };
+        let faults = Self { inside: Arc::new((Mutex::new(inside), Condvar::new())) };
+        let shared = faults.clone();
+        let wrap = move |storage| -> Box<dyn Storage> {
+            Box::new(FaultyStorage { storage, faults: shared, held: Vec::new(), woken })
+        };
+        (faults, wrap)
+    }
+
+    /// The next `count` operations of this kind meet the fault.
+    pub fn next(&self, kind: Kind, fault: Fault, count: usize) {
+        let mut inside = self.lock();
+        inside.released &= fault != Fault::Hold;
+        inside.rules.push((kind, fault, count));
+    }
+
+    /// No more faults; what is held goes on.
+    pub fn release(&self) {
+        let mut inside = self.lock();
+        inside.rules.clear();
+        inside.released = true;
+        // A full pipe wakes as well.
+        let _ = inside.wake.write(&[1]);
+    }
+
+    /// Waits until so many operations are held.
+    pub fn wait_for_held(&self, count: usize) {
+        let mut inside = self.lock();
+        while inside.held < count {
+            let (next, waited) =
+                self.inside.1.wait_timeout(inside, LONGEST).unwrap_or_else(PoisonError::into_inner);
+            inside = next;
+            assert!(!waited.timed_out(), "{} operations are held, not {count}", inside.held);
+        }
+    }
+
+    /// Operations that are held now.
+    pub fn held(&self) -> usize {
+        self.lock().held
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fault of an operation that begins now.
+    fn take(&self, kind: Kind) -> Option<Fault> {
+        let mut inside = self.lock();
+        let place = inside.rules.iter().position(|(of, _, left)| *of == kind && *left > 0)?;
+        inside.rules[place].2 -= 1;
+        Some(inside.rules[place].1)
+    }
+
+    fn expects(&self, kind: Kind) -> bool {
+        self.lock().rules.iter().any(|(of, _, left)| *of == kind && *left > 0)
+    }
+}
+
+impl FaultyStorage {
+    fn held_changed(&self) {
+        self.faults.lock().held = self.held.len();
+        self.faults.inside.1.notify_all();
+    }
+}
+
+impl Storage for FaultyStorage {
+    fn export(&self, name: &str) -> Option<ExportId> {
+        self.storage.export(name)
+    }
+
+    fn root(&self, export: ExportId) -> NodeId {
+        self.storage.root(export)
+    }
+
+    fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+        match self.faults.expects(Kind::Read) {
+            // Its fault is met by the operation that follows.
+            true => Err(NowError::WouldBlock),
+            false => self.storage.read_now(node, offset, into),
+        }
+    }
+
+    fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
+        match self.faults.expects(Kind::Write) {
+            true => Err(NowError::WouldBlock),
+            false => self.storage.write_now(node, offset, from),
+        }
+    }
+
+    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
+        match self.faults.expects(Kind::Read) {
+            true => None,
+            false => self.storage.map(node, offset, len),
+        }
+    }
+
+    fn submit(&mut self, token: OpToken, identity: &Identity, mut op: FsOp) -> Submitted {
+        let kind = kind(&op);
+        match self.faults.take(kind) {
+            None => {}
+            Some(Fault::Fail(status)) => {
+                if kind == Kind::Commit {
+                    self.faults.lock().lost += 1;
+                }
+                return Submitted::Done(Err(status));
+            }
+            Some(Fault::Short) => {
+                if let FsOp::Write { from, .. } | FsOp::Append { from, .. } = &mut op {
+                    halve(from);
+                }
+            }
+            Some(Fault::Hold) => {
+                self.held.push((token, identity.clone(), op));
+                self.held_changed();
+                return Submitted::Pending;
+            }
+        }
+        self.storage.submit(token, identity, op)
+    }
+
+    fn flush(&mut self) {
+        self.storage.flush();
+    }
+
+    fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
+        let mut drained = [0; 64];
+        while matches!(self.woken.read(&mut drained), Ok(count) if count > 0) {}
+        if !self.held.is_empty() && self.faults.lock().released {
+            for (token, identity, op) in std::mem::take(&mut self.held) {
+                if let Submitted::Done(result) = self.storage.submit(token, &identity, op) {
+                    done.push((token, result));
+                }
+            }
+            self.held_changed();
+            self.storage.flush();
+        }
+        self.storage.poll(done);
+    }
+
+    fn pending(&self) -> usize {
+        self.storage.pending() + self.held.len()
+    }
+
+    fn close(&mut self, node: NodeId) {
+        self.storage.close(node);
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        let mut fds = self.storage.event_fds();
+        fds.push(self.woken.as_raw_fd());
+        fds
+    }
+
+    fn verifier(&self, export: ExportId) -> u64 {
+        self.storage.verifier(export).wrapping_add(self.faults.lock().lost)
+    }
+}
+
+fn kind(op: &FsOp) -> Kind {
+    match op {
+        FsOp::Read { .. } => Kind::Read,
+        FsOp::Write { .. } => Kind::Write,
+        FsOp::Append { .. } => Kind::Append,
+        FsOp::Commit { .. } => Kind::Commit,
+        FsOp::Readdir { .. } => Kind::Readdir,
+        FsOp::Mkdir { .. } => Kind::Mkdir,
+        FsOp::Open { .. } => Kind::Open,
+        _ => Kind::Other,
+    }
+}
+
+/// Keeps the first half of the bytes, one at least.
+fn halve(from: &mut Vec<MemoryRef>) {
+    let len: usize = from.iter().map(MemoryRef::len).sum();
+    let mut left = len.div_ceil(2);
+    from.retain_mut(|part| {
+        let keep = left.min(part.len());
+        left -= keep;
+        if keep > 0 && keep < part.len() {
+            *part = part.slice(0, keep).expect("a part of it");
+        }
+        keep > 0
+    });
+}

@@ -1,0 +1,122 @@
+//! Storage that is slow: a server that stops meanwhile, deadlines that pass, credits that grow without a reply.
+
+use dafs_client::{Background, Config, Error, MethodOverride, ReconnectPolicy, Session};
+use dafs_proto::wire::{Flags, Header, Opcode, Status, WriteReply};
+use dafs_tests::faulty::{Fault, Kind};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::raw::{Raw, read_body, write_body};
+use dafs_tests::suite::{assert_same, bytes};
+
+use crate::cuts::wait_for;
+
+on_each_provider! {
+    server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions,
+    request_whose_deadline_passes_before_its_turn_has_no_effect,
+    credits_grow_without_a_reply_when_another_session_falls_idle,
+}
+
+fn progress() -> Config {
+    let reconnect = ReconnectPolicy { attempts_max: 2, ..ReconnectPolicy::default() };
+    Config { background: Background::Progress, reconnect, ..Config::default() }
+}
+
+// [SESS-40]
+fn server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions(on: On) {
+    let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 60_000);
+    let url = harness.url();
+    let session = harness.session_with(&progress());
+    let root = session.mount("mem").unwrap();
+    let file = root.create("log").unwrap();
+    faults.next(Kind::Append, Fault::Hold, 1);
+    faults.next(Kind::Mkdir, Fault::Hold, 1);
+    let appended = file.submit_append(b"once".to_vec());
+    let made = root.submit_create_dir("d", 0o755);
+    session.flush();
+    faults.wait_for_held(2);
+    assert!(!session.is_draining());
+    std::thread::scope(|scope| {
+        scope.spawn(|| harness.stop());
+        wait_for(|| session.is_draining());
+        let refused = Session::connect(&url, &progress()).expect_err("a server that stops takes no sessions");
+        assert!(matches!(refused, Error::Connect(_)), "{refused:?}");
+        // Sessions that are there go on as long as the server does.
+        session.ping().unwrap();
+        assert_eq!(faults.held(), 2);
+        faults.release();
+        assert_eq!(appended.wait().unwrap(), 0);
+        made.wait().unwrap();
+    });
+    let gone = session.ping().expect_err("the server is gone");
+    assert!(matches!(gone, Error::Connection { .. }), "{gone:?}");
+    assert!(gone.to_string().contains("attempts to connect again"), "{gone}");
+}
+
+// [SESS-30] [SESS-44]
+fn request_whose_deadline_passes_before_its_turn_has_no_effect(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let watcher = harness.session();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("mem");
+    let file = raw.create(root, b"log");
+    faults.next(Kind::Read, Fault::Hold, 1);
+    let mut first = Header { flags: Flags::CHAIN_FORWARD, ..Header::request(Opcode::Read, file) };
+    raw.begin(&mut first);
+    raw.send(first, &read_body(0, 10, None), &[]);
+    let flags = Flags::CHAIN_BACK | Flags::CHAIN_FORWARD;
+    let mut late = Header { flags, deadline_ms: 1, ..Header::request(Opcode::Append, file) };
+    raw.begin(&mut late);
+    raw.send(late, &write_body(0, 4, None), b"late");
+    let mut behind = Header { flags: Flags::CHAIN_BACK, ..Header::request(Opcode::Append, file) };
+    raw.begin(&mut behind);
+    raw.send(behind, &write_body(0, 4, None), b"next");
+    faults.wait_for_held(1);
+    // All three have arrived, and the second's time is over.
+    let arrived = || watcher.statistics().unwrap();
+    wait_for(|| arrived().in_flight >= 3);
+    let now = arrived().uptime_ms;
+    wait_for(|| arrived().uptime_ms >= now + 3);
+    faults.release();
+    let replies: Vec<_> = (0..3).map(|_| raw.receive().unwrap()).collect();
+    let statuses: Vec<Status> = replies.iter().map(|reply| reply.header.status).collect();
+    assert_eq!(statuses, [Status::OK, Status::TIMED_OUT, Status::CHAIN_ABORTED]);
+    replies.iter().for_each(|reply| raw.end(reply));
+    // One that begins in time is executed.
+    let soon = Header { deadline_ms: 60_000, ..Header::request(Opcode::Append, file) };
+    let reply = raw.call(soon, &write_body(0, 4, None), b"soon");
+    let written = WriteReply::decode(&reply.body).unwrap();
+    assert_eq!((reply.header.status, written.offset, written.count), (Status::OK, 0, 4));
+}
+
+// [SESS-22] [SESS-41]
+fn credits_grow_without_a_reply_when_another_session_falls_idle(on: On) {
+    const BUDGET: u16 = 16;
+    let (harness, faults) = Harness::start_faulty(on, |config| config.operations_max = BUDGET.into());
+    let session =
+        harness.session_with(&Config { credits: BUDGET, method: MethodOverride::Inline, ..progress() });
+    let other = harness.session();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    // One read of as many requests as the budget has: each tells how many are wanted.
+    let piece = session.agreed().read_inline_max as usize;
+    let data = bytes(1, piece * usize::from(BUDGET));
+    file.write_all_at(&data, 0).unwrap();
+    wait_for(|| {
+        other.ping().unwrap();
+        file.read_exact_at(&mut vec![0; data.len()], 0).unwrap();
+        session.credits() == BUDGET / 2
+    });
+    faults.next(Kind::Read, Fault::Hold, BUDGET.into());
+    let read = file.submit_read_at(vec![0; data.len()], 0);
+    session.flush();
+    faults.wait_for_held(usize::from(BUDGET / 2));
+    assert!(session.credits() < BUDGET);
+    other.close();
+    // No reply can tell: none is given.
+    faults.wait_for_held(usize::from(BUDGET));
+    assert_eq!(session.credits(), BUDGET);
+    faults.release();
+    let read = read.wait();
+    assert_eq!(read.result.unwrap(), data.len());
+    assert_same(&read.buffer, &data, "what was read");
+    assert_eq!((session.reconnects(), session.statistics().unwrap().protocol_errors), (0, 0));
+}

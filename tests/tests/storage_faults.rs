@@ -1,0 +1,192 @@
+//! Storage that fails, writes short, hangs or is full: the caller learns it, nothing acknowledged is lost, and the session goes on.
+#![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
+
+use dafs_client::{DurableWriter, Error, Export, File, Session, Status};
+use dafs_tests::faulty::{Fault, Faults, Kind};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes};
+
+on_each_provider! {
+    failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on,
+    write_that_comes_short_is_counted_and_continued,
+    append_that_comes_short_is_an_error_and_the_next_follows_it,
+    operation_that_hangs_delays_nobody_else,
+    commit_that_fails_is_told_and_the_next_names_what_is_lost,
+    durable_writer_writes_again_what_a_failed_commit_lost,
+}
+
+struct Scene {
+    _harness: Harness,
+    faults: Faults,
+    session: Session,
+    root: Export,
+}
+
+fn each_export(on: On, run: impl Fn(&Scene)) {
+    for export in EXPORTS {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        let session = harness.session();
+        let root = session.mount(export).unwrap();
+        let scene = Scene { _harness: harness, faults, session, root };
+        run(&scene);
+        let statistics = scene.session.statistics().unwrap();
+        assert_eq!((scene.session.reconnects(), statistics.protocol_errors), (0, 0), "{export}");
+    }
+}
+
+impl Scene {
+    fn file(&self, data: &[u8]) -> File {
+        let file = self.root.create("f").unwrap();
+        file.write_all_at(data, 0).unwrap();
+        file
+    }
+}
+
+/// Sizes that travel inline, direct, and in several pieces.
+const SIZES: [usize; 4] = [1, 4000, 300_000, (5 << 20) + 3];
+
+// [ERR-1] [ERR-3]
+fn failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on(on: On) {
+    const STATUSES: [Status; 5] =
+        [Status::IO, Status::NO_SPACE, Status::QUOTA, Status::TOO_MANY_OPEN, Status::NO_MEMORY];
+    each_export(on, |scene| {
+        let faults = &scene.faults;
+        for (status, size) in STATUSES.into_iter().zip(SIZES.into_iter().cycle()) {
+            let data = bytes(size as u64, size);
+            let file = scene.file(&data);
+            let fail = |kind| faults.next(kind, Fault::Fail(status), 1);
+            let mut found = vec![0; size];
+            fail(Kind::Read);
+            assert_status(file.read_at(&mut found, 0), status, "read");
+            fail(Kind::Write);
+            assert_status(file.write_all_at(&bytes(1, 10), 0), status, "write");
+            fail(Kind::Append);
+            assert_status(file.append(&bytes(2, 10)), status, "append");
+            fail(Kind::Mkdir);
+            assert_status(scene.root.create_dir("d", 0o755), status, "mkdir");
+            fail(Kind::Open);
+            assert_status(scene.root.create("new").map(drop), status, "open");
+            fail(Kind::Readdir);
+            let listed =
+                scene.root.read_dir("", false).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+            assert_status(listed.map(|entries| entries.len()), status, "readdir");
+            // All of it is as it was, and works now.
+            assert_eq!(file.read_at(&mut found, 0).unwrap(), size);
+            assert_same(&found, &data, "after failures");
+            assert_eq!(file.metadata().unwrap().size, size as u64);
+            let names = scene.root.read_dir("", false).unwrap().map(|entry| entry.unwrap().name);
+            assert_eq!(names.collect::<Vec<_>>(), [b"f"]);
+            scene.root.create_dir("d", 0o755).unwrap();
+            scene.root.remove_dir("d").unwrap();
+        }
+    });
+}
+
+// [STOR-9] [CLI-2]
+fn write_that_comes_short_is_counted_and_continued(on: On) {
+    each_export(on, |scene| {
+        for size in SIZES {
+            let data = bytes(3, size);
+            let file = scene.file(&[]);
+            scene.faults.next(Kind::Write, Fault::Short, 1);
+            let count = file.write_at(&data, 0).unwrap();
+            assert!(count <= size && count >= size.min(1) && (size < 2 || count < size), "{count} of {size}");
+            let mut found = vec![0; count];
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert_same(&found, &data[..count], "what was counted");
+            scene.faults.next(Kind::Write, Fault::Short, 8);
+            file.write_all_at(&data, 0).unwrap();
+            scene.faults.release();
+            let mut found = vec![0; size];
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert_same(&found, &data, "all of it");
+        }
+    });
+}
+
+// [STOR-11] [CLI-2]
+fn append_that_comes_short_is_an_error_and_the_next_follows_it(on: On) {
+    each_export(on, |scene| {
+        let file = scene.file(b"begin");
+        scene.faults.next(Kind::Append, Fault::Short, 1);
+        assert_status(file.append(b"12345678"), Status::NO_SPACE, "a part of an append");
+        assert_eq!(file.append(b"end").unwrap(), 9);
+        let mut found = [0; 12];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"begin1234end");
+    });
+}
+
+// [STOR-20]
+fn operation_that_hangs_delays_nobody_else(on: On) {
+    each_export(on, |scene| {
+        let data = bytes(4, 300_000);
+        let file = scene.file(&data);
+        scene.faults.next(Kind::Read, Fault::Hold, 1);
+        scene.faults.next(Kind::Write, Fault::Hold, 1);
+        let read = file.submit_read_at(vec![0; data.len()], 0);
+        scene.session.flush();
+        scene.faults.wait_for_held(1);
+        let written = file.submit_write_at(bytes(5, 300_000), 300_000);
+        scene.session.flush();
+        scene.faults.wait_for_held(2);
+        let other = scene.root.create("other").unwrap();
+        for index in 0..300u64 {
+            other.write_all_at(&bytes(index, 1000), index * 1000).unwrap();
+            let mut found = vec![0; 1000];
+            other.read_exact_at(&mut found, index * 1000).unwrap();
+            assert_same(&found, &bytes(index, 1000), "beside operations that hang");
+        }
+        assert_eq!(scene.faults.held(), 2);
+        scene.faults.release();
+        let read = read.wait();
+        assert_eq!(read.result.unwrap(), data.len());
+        assert_same(&read.buffer, &data, "the read that hung");
+        assert_eq!(written.wait().result.unwrap(), 300_000);
+        let mut found = vec![0; 300_000];
+        file.read_exact_at(&mut found, 300_000).unwrap();
+        assert_same(&found, &bytes(5, 300_000), "the write that hung");
+    });
+}
+
+// [STOR-16] [CLI-20]
+fn commit_that_fails_is_told_and_the_next_names_what_is_lost(on: On) {
+    each_export(on, |scene| {
+        let file = scene.file(b"committed");
+        file.commit().unwrap();
+        file.write_all_at(b"doubtful", 100).unwrap();
+        scene.faults.next(Kind::Commit, Fault::Fail(Status::IO), 1);
+        assert_status(file.commit(), Status::IO, "commit");
+        match file.commit() {
+            Err(Error::WritesLost { ranges, .. }) => {
+                assert_eq!((ranges.len(), ranges[0].clone()), (1, 100..108));
+            }
+            other => panic!("{other:?} hides that data was lost"),
+        }
+        file.write_all_at(b"doubtful", 100).unwrap();
+        file.commit().unwrap();
+        file.commit().unwrap();
+    });
+}
+
+// [CLI-21]
+fn durable_writer_writes_again_what_a_failed_commit_lost(on: On) {
+    each_export(on, |scene| {
+        let file = scene.file(&[]);
+        let data = bytes(6, 100_000);
+        let mut writer = DurableWriter::new(&file, 1 << 20);
+        for (index, part) in data.chunks(10_000).enumerate() {
+            writer.write_all_at(part, index as u64 * 10_000).unwrap();
+        }
+        scene.faults.next(Kind::Commit, Fault::Fail(Status::IO), 1);
+        assert_status(writer.commit(), Status::IO, "commit");
+        let written = || scene.session.statistics().unwrap().bytes_written.iter().sum::<u64>();
+        let before = written();
+        writer.commit().unwrap();
+        assert_eq!(written() - before, data.len() as u64, "all of it is written again");
+        let mut found = vec![0; data.len()];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_same(&found, &data, "what is durable");
+    });
+}
