@@ -97,3 +97,34 @@ fn help_explains_the_ratio_and_gives_examples() {
     let help = text(&dafs_bench(&["--help"]).stdout);
     assert!(help.contains("1.0 is perfect") && help.contains("Examples:"), "{help}");
 }
+
+#[test]
+#[ignore = "needs nfs-ganesha"]
+fn latency_beside_the_nfs_peer_has_rows_of_both() {
+    let output = dafs_bench(&[
+        "latency",
+        "--transport",
+        "tcp",
+        "--peer",
+        "nfs",
+        "--sizes",
+        "4096",
+        "--repeats",
+        "1",
+        "--seconds",
+        "0.01",
+        "--json",
+        "-",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["rows"].as_array().unwrap();
+    for transport in ["tcp", "nfs"] {
+        for op in ["read", "write"] {
+            let row = rows.iter().find(|row| row["transport"] == transport && row["op"] == op);
+            let row = row.unwrap_or_else(|| panic!("no {op} over {transport}: {document}"));
+            assert_eq!(row["bytes"], 4096);
+            assert!(row["p50_us"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}

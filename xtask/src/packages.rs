@@ -46,7 +46,12 @@ pub(crate) const NEEDS: &[Need] = &[
         // Of libnfs only the library is used; its development package has the same name on every Debian.
         packages: &["nfs-ganesha", "nfs-ganesha-vfs", "libnfs-dev"],
     },
-    Need { name: "root", purpose: "serving as several users", probes: &[Probe::Root], packages: &[] },
+    Need {
+        name: "root",
+        purpose: "serving as several users, mounting small file systems",
+        probes: &[Probe::Root],
+        packages: &[],
+    },
 ];
 
 /// Bound on one apt-get call.

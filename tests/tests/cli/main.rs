@@ -4,5 +4,6 @@
 mod commands;
 mod copy;
 mod errors;
+mod full;
 mod programs;
 mod trees;

@@ -1,0 +1,95 @@
+//! A file system without room: a small tmpfs, mounted where the test may.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dafs_client::{Config, Error, Session, Status};
+use dafs_tests::harness::On;
+use dafs_tests::suite::{assert_same, assert_status, bytes};
+
+use crate::programs::{World, dafs};
+
+mod tcp {
+    #[test]
+    #[ignore = "needs root"]
+    fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
+        super::copy_to_a_full_file_system(dafs_tests::harness::On::Tcp);
+    }
+}
+
+mod shm {
+    #[test]
+    #[ignore = "needs root"]
+    fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
+        super::copy_to_a_full_file_system(dafs_tests::harness::On::Shm);
+    }
+}
+
+const SIZE: u64 = 1 << 20;
+
+/// A mounted file system; taken away with the test.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily: the server may still have files of it open.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn mount(at: &Path) -> Option<Mounted> {
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,nr_inodes=40", "tmpfs"]).arg(at).output();
+    match mounted {
+        Ok(output) if output.status.success() => Some(Mounted(at.to_owned())),
+        other => {
+            eprintln!("not run: a tmpfs cannot be mounted here ({other:?})");
+            None
+        }
+    }
+}
+
+// [ERR-1] [STOR-9]
+fn copy_to_a_full_file_system(on: On) {
+    let mut mounted = None;
+    let world = World::start_with(on, |_, directory| mounted = mount(&directory.join("data")));
+    let Some(_mounted) = mounted else { return };
+    let kept = bytes(1, 100_000);
+    fs::write(world.local("kept"), &kept).unwrap();
+    fs::write(world.local("large"), bytes(2, 2 << 20)).unwrap();
+    let copy =
+        |name: &str| dafs(["cp", world.local(name).to_str().unwrap(), &world.url(&format!("data/{name}"))]);
+    copy("kept").succeeded();
+    copy("large").failed(1, &["large", "no space"]);
+    fs::remove_file(world.data().join("large")).ok();
+    copy("kept").succeeded();
+
+    let session = Session::connect(world.server(), &Config::default()).unwrap();
+    let root = session.mount("data").unwrap();
+    let file = root.create("filler").unwrap();
+    let mut written = 0;
+    let error = loop {
+        match file.write_at(&bytes(written, 50_000), written) {
+            Ok(count) => written += count as u64,
+            Err(error) => break error,
+        }
+        assert!(written <= SIZE);
+    };
+    assert_eq!(error.status(), Some(Status::NO_SPACE), "{error}");
+    assert!(matches!(error, Error::Status { .. }));
+    assert_status(file.append(&bytes(3, 50_000)).map(drop), Status::NO_SPACE, "append");
+    file.commit().unwrap();
+    let error = (0..).find_map(|index| root.create_dir(format!("d{index}"), 0o755).err()).unwrap();
+    assert_eq!(error.status(), Some(Status::NO_SPACE), "{error}");
+    assert_status(root.create("one more").map(drop), Status::NO_SPACE, "create");
+    // What was acknowledged is there, and room that is made can be used.
+    let mut found = vec![0; 50_000];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found, &bytes(0, 50_000), "what was written before");
+    assert_same(&fs::read(world.data().join("kept")).unwrap(), &kept, "what was copied before");
+    root.remove_dir("d0").unwrap();
+    file.truncate(0).unwrap();
+    root.create("one more").unwrap().write_all_at(&bytes(4, 100_000), 0).unwrap();
+    assert_eq!(session.reconnects(), 0);
+}
