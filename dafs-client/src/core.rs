@@ -74,6 +74,8 @@ pub(crate) struct Terms {
     pub(crate) registers_ordinary_memory: bool,
     /// Writes too large for a message are better cut than sent direct, where Inline is faster up to its limit.
     pub(crate) cuts_inline_writes: bool,
+    /// The server has registered memory mapped: it works on one piece while the next is copied there.
+    pub(crate) staging_overlaps: bool,
     pub(crate) segments_max: usize,
 }
 
@@ -242,6 +244,10 @@ impl Core {
                 self.unflushed = true;
                 self.spoke = true;
                 self.note_request(slot, Request { order, ..request });
+                if staging.is_some() && self.terms.staging_overlaps {
+                    // Copying the next piece takes long: the server is to begin with this one.
+                    self.flush()?;
+                }
                 Ok(true)
             }
             Err(error) => {

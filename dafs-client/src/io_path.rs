@@ -69,6 +69,8 @@ pub struct Circumstances {
     /// The transfer may be cut into inline messages, and the server fetches direct data from this side at the cost of a round trip:
     /// a write over a stream that need not be durable or in one piece.
     pub cuts_inline: bool,
+    /// Copying into those buffers goes on while the server, which has them mapped, works on what was copied before: for blocking writes.
+    pub staging_overlaps: bool,
 }
 
 /// A decision and its reason.
@@ -126,7 +128,7 @@ pub fn decide(c: &Circumstances) -> Decision {
         let reason = Reason::CutInline { inline_max: c.inline_max };
         return Decision { path: IoPath::Inline, reason };
     }
-    let path = direct(c, false);
+    let path = direct(c, c.staging_overlaps && c.direction == Direction::Write);
     let reason = match path {
         IoPath::Inline => Reason::NothingToRegister,
         _ if c.size >= u64::from(crossover) => Reason::FromCrossover { crossover },
@@ -209,6 +211,7 @@ mod tests {
             registers_ordinary_memory: true,
             can_stage: true,
             cuts_inline: false,
+            staging_overlaps: false,
         }
     }
 
@@ -224,6 +227,25 @@ mod tests {
             c.cuts_inline = false;
             assert_eq!(decide(&c).path, IoPath::DirectRegister, "{inline_max}");
         }
+    }
+
+    // [CLI-5]
+    #[test]
+    fn decision_where_staging_overlaps_stages_ordinary_writes_and_nothing_else() {
+        let decided = |direction, registration, change: fn(&mut Circumstances)| {
+            let mut c =
+                Circumstances { staging_overlaps: true, ..circumstances(direction, 20_000, registration) };
+            change(&mut c);
+            decide(&c).path
+        };
+        use Direction::*;
+        use Registration::*;
+        assert_eq!(decided(Write, Ordinary, |_| ()), IoPath::Staged);
+        assert_eq!(decided(Read, Ordinary, |_| ()), IoPath::DirectRegister);
+        assert_eq!(decided(Write, Registered, |_| ()), IoPath::Direct);
+        assert_eq!(decided(Write, Ordinary, |c| c.can_stage = false), IoPath::DirectRegister);
+        assert_eq!(decided(Write, Ordinary, |c| c.method = MethodOverride::Direct), IoPath::DirectRegister);
+        assert_eq!(decided(Write, Ordinary, |c| c.size = 7999), IoPath::Inline);
     }
 
     // [CLI-1] T-1, T, T+1 of every threshold

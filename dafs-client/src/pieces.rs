@@ -26,10 +26,24 @@ pub(crate) fn piece_limit(
         (IoPath::Staged, _) => {
             let pool = staging.as_mut()?;
             let chunk = pool.take()?;
-            Some((pool.chunk_size().min(transfer_max), Some(chunk)))
+            let whole = pool.chunk_size().min(transfer_max);
+            let size = match transfer.kind {
+                TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
+                _ => whole,
+            };
+            Some((size, Some(chunk)))
         }
     }
 }
+
+/// Bytes of the next staged piece after `cut`, where the server works on one piece while the next is copied: the first is small, so that it
+/// begins soon; the others grow, because copying is quicker than writing.
+fn overlapped_size(cut: usize) -> usize {
+    cut.clamp(OVERLAPPED_SIZE_MIN, OVERLAPPED_SIZE_MAX)
+}
+
+const OVERLAPPED_SIZE_MIN: usize = 16 * 1024;
+const OVERLAPPED_SIZE_MAX: usize = 64 * 1024;
 
 /// Cuts a piece where its list of ranges would become too long for one request.
 pub(crate) fn trim_to_segments(transfer: &Transfer, at: usize, len: usize, segments_max: usize) -> usize {

@@ -39,7 +39,7 @@ impl Shared {
     /// Runs a transfer to its end. Blocks.
     pub(crate) fn run_transfer(&self, node: Arc<Node>, parts: TransferParts) -> Result<Op> {
         let mut core = self.lock();
-        let op = self.transfer(&mut core, node, parts).map_err(|(error, _)| error)?;
+        let op = self.transfer(&mut core, node, parts, true).map_err(|(error, _)| error)?;
         Ok(self.run_locked(core, op))
     }
 
@@ -49,6 +49,7 @@ impl Shared {
         core: &mut Core,
         node: Arc<Node>,
         mut parts: TransferParts,
+        blocking: bool,
     ) -> std::result::Result<Op, (Error, Keep)> {
         let (memory, range, registration) = match parts.memory {
             Memory::Kept => {
@@ -77,7 +78,10 @@ impl Shared {
         };
         let mut circumstances = core.circumstances(&self.config, direction, len as u64, registration);
         // Each piece would be made durable by itself, and an append is not cut.
-        circumstances.cuts_inline &= matches!(parts.kind, TransferKind::Write(Stability::Unstable));
+        let cuts = matches!(parts.kind, TransferKind::Write(Stability::Unstable));
+        circumstances.cuts_inline &= cuts;
+        // Who does not wait has better to do than to copy.
+        circumstances.staging_overlaps &= cuts && blocking;
         // Nothing moves, and no bytes have no address that a peer could reach.
         let path = if len == 0 { IoPath::Inline } else { decide(&circumstances).path };
         let mut transfer = Transfer {
@@ -162,7 +166,7 @@ pub(crate) fn submit_transfer<T>(
 ) -> Pending<T> {
     let shared = &owner.shared;
     let mut core = shared.lock();
-    match shared.transfer(&mut core, node, parts) {
+    match shared.transfer(&mut core, node, parts, false) {
         Ok(op) => {
             let keep_back = core.uncollected > 0 && shared.config.batch_submits;
             let index = shared.submit_locked(&mut core, op);
@@ -199,6 +203,7 @@ impl Core {
             can_stage: self.staging.is_some()
                 || config.staging_size > 0
                 || config.method == MethodOverride::Staged,
+            staging_overlaps: self.terms.staging_overlaps,
         }
     }
 }

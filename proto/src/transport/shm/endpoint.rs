@@ -18,6 +18,7 @@ use super::registry::Registry;
 use super::remote::RemoteRegions;
 use super::ring::{Arrival, RecvRing, SendRing};
 use super::sock::{self, Incoming};
+use super::wake::WokenBy;
 
 /// The slot has no payload buffer.
 const NO_BUFFER: u32 = u32::MAX;
@@ -75,6 +76,7 @@ pub struct ShmEndpoint {
     pub(super) polls: u32,
     pub(super) cpu: u32,
     pub(super) waits: u32,
+    pub(super) woken_by: WokenBy,
     /// How long an adaptive wait gives the CPU away before it sleeps.
     pub(super) yield_max: Duration,
 }
@@ -119,6 +121,7 @@ impl ShmEndpoint {
             polls: 0,
             cpu: 0,
             waits: 0,
+            woken_by: WokenBy::Nothing,
             yield_max: super::wake::YIELD_MIN,
         };
         endpoint.publish_cpu();
@@ -408,6 +411,13 @@ impl Endpoint for ShmEndpoint {
 
     fn wants_flush(&self) -> bool {
         self.connection.has_waiting()
+    }
+
+    fn on_event(&mut self) {
+        self.woken_by = match self.woken_by {
+            WokenBy::Nothing => WokenBy::OneEvent,
+            _ => WokenBy::Unknown,
+        };
     }
 
     fn arm(&mut self) -> bool {

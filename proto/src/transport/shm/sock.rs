@@ -209,33 +209,41 @@ pub(super) fn ring(bell: BorrowedFd<'_>) {
     unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
 
-/// Silences a doorbell of either kind. Never blocks, whatever the peer did to the flags of a shared file.
-pub(super) fn silence(bell: BorrowedFd<'_>) {
+/// Silences a doorbell of either kind; `true` when it had rung. Never blocks, whatever the peer did to the flags of a shared file.
+pub(super) fn silence(bell: BorrowedFd<'_>) -> bool {
     let mut bytes = [0u8; 64];
     let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: reads at most the buffer's length into a live buffer.
     unsafe {
         let read = libc::preadv2(bell.as_raw_fd(), &part, 1, -1, libc::RWF_NOWAIT);
         if read < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) {
-            libc::read(bell.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len());
+            return libc::read(bell.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) > 0;
         }
+        read > 0
     }
 }
 
-/// Waits for the doorbell or the socket; `true` when the doorbell rang. A signal ends it too.
+/// What ended a sleep; neither when it was the time, or a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slept {
+    pub(super) bell: bool,
+    pub(super) socket: bool,
+}
+
+/// Waits for the doorbell or the socket. A signal ends it too.
 pub(super) fn sleep(
     bell: BorrowedFd<'_>,
     socket: BorrowedFd<'_>,
     timeout: Option<Duration>,
     writable: bool,
-) -> io::Result<bool> {
+) -> io::Result<Slept> {
     let socket_events = if writable { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
     let mut fds = [
         libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: socket.as_raw_fd(), events: socket_events, revents: 0 },
     ];
     poll(&mut fds, timeout)?;
-    Ok(fds[0].revents != 0)
+    Ok(Slept { bell: fds[0].revents != 0, socket: fds[1].revents != 0 })
 }
 
 /// Waits until `socket` is readable; `false` when the timeout passed first.

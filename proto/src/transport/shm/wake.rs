@@ -12,7 +12,7 @@ use super::super::{Endpoint, TransportError, WaitPolicy};
 use super::endpoint::{POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
 use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM};
 use super::ring::Arrival;
-use super::sock;
+use super::sock::{self, Slept};
 
 /// How long an adaptive wait pauses before it gives the CPU away.
 const PAUSE_MAX: Duration = Duration::from_micros(2);
@@ -25,6 +25,19 @@ const LOOKS_BEFORE_PAUSE: u32 = 512;
 
 /// Waits between two looks at the CPU, where the waits are short.
 const WAITS_BETWEEN_CPU_LOOKS: u32 = 16;
+
+/// What ended the last sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WokenBy {
+    /// It has not ended, as far as this side was told.
+    Nothing,
+    /// The doorbell, and nothing else.
+    Bell,
+    /// One event of an event loop, of whichever descriptor.
+    OneEvent,
+    /// Perhaps the socket.
+    Unknown,
+}
 
 impl ShmEndpoint {
     /// Tells the peer that this side is about to sleep. The caller looks once more before it does.
@@ -77,8 +90,13 @@ impl ShmEndpoint {
             connection.has_waiting(),
         );
         self.learn_wait(now.elapsed());
-        // Still armed: the next `recv` disarms, silences the doorbell and looks at the socket.
-        slept.map(drop).map_err(|error| TransportError::system("wait for the peer", error))
+        let slept = slept.map_err(|error| TransportError::system("wait for the peer", error))?;
+        // Still armed: the next `recv` disarms and silences the doorbell.
+        self.woken_by = match slept {
+            Slept { bell: true, socket: false } => WokenBy::Bell,
+            _ => WokenBy::Unknown,
+        };
+        Ok(())
     }
 
     /// Rings the peer's doorbell if it sleeps and would want to know.
@@ -175,12 +193,14 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn disarm(&mut self) {
         self.armed = false;
-        self.socket_due = true;
         let word = self.connection.layout.sleeping(self.connection.side);
-        if self.connection.segment.word(word).swap(0, Ordering::Relaxed) == 0 {
-            // The peer cleared it, so it rang, or is about to.
-            sock::silence(self.connection.bell_in.as_fd());
-        }
+        // When the peer cleared it, it rang, or is about to.
+        let rang = self.connection.segment.word(word).swap(0, Ordering::Relaxed) == 0
+            && sock::silence(self.connection.bell_in.as_fd());
+        // The socket has something to say only when something else than the doorbell woke this side: its one event was
+        // the doorbell's, which cannot ring any more once the peer has closed the socket.
+        let woken_by = std::mem::replace(&mut self.woken_by, WokenBy::Nothing);
+        self.socket_due |= !(rang && matches!(woken_by, WokenBy::Bell | WokenBy::OneEvent));
         self.publish_cpu();
     }
 
