@@ -40,6 +40,8 @@ pub struct Counters {
     pub doorbells: u64,
     /// Times this side slept in [`Endpoint::wait`].
     pub sleeps: u64,
+    /// Looks at the socket: a system call each.
+    pub socket_looks: u64,
     /// Looks at the word that says what the peer has taken: a cache miss each. The messages of the other direction say it too.
     pub taken_looks: u64,
     /// Payload bytes copied into ring entries.
@@ -150,6 +152,7 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn drain_control(&mut self) {
         let mut bytes = [0; MESSAGE_SIZE];
+        self.counters.socket_looks += 1;
         for _ in 0..CONTROL_BATCH_MAX {
             match self.connection.receive(&mut bytes) {
                 Ok(Incoming::Message { len, mut fds, cut }) => {
@@ -414,9 +417,14 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn on_event(&mut self) {
-        self.woken_by = match self.woken_by {
-            WokenBy::Nothing => WokenBy::OneEvent,
-            _ => WokenBy::Unknown,
+        self.woken_by = match (self.armed, self.woken_by) {
+            (true, WokenBy::Nothing) => WokenBy::OneEvent,
+            (true, _) => WokenBy::Unknown,
+            (false, woken_by) => {
+                // Nobody rings a side that is awake: it is the socket's.
+                self.socket_due = true;
+                woken_by
+            }
         };
     }
 

@@ -365,9 +365,10 @@ mod tests {
         drop((sleeper, ringer, eventfd));
         for (sleeper, ringer) in [(&fds[0], &fds[1]), (&fds[2], &fds[2])] {
             ring(ringer.as_fd());
-            assert!(sleep(sleeper.as_fd(), other.as_fd(), None, false).unwrap());
+            assert!(sleep(sleeper.as_fd(), other.as_fd(), None, false).unwrap().bell);
             silence(sleeper.as_fd());
-            assert!(!sleep(sleeper.as_fd(), other.as_fd(), Some(Duration::ZERO), false).unwrap());
+            let slept = sleep(sleeper.as_fd(), other.as_fd(), Some(Duration::ZERO), false).unwrap();
+            assert_eq!(slept, Slept { bell: false, socket: false });
         }
     }
 

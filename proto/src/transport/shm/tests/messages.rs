@@ -175,6 +175,45 @@ fn wait_past_the_timeout_returns() {
     }
 }
 
+// [SHM-20] What only the doorbell woke does not ask the socket.
+#[test]
+fn side_woken_by_the_doorbell_alone_leaves_the_socket() {
+    let (mut client, mut server) = pair(small());
+    assert!(server.recv().unwrap().is_none());
+    let before = server.counters().socket_looks;
+    for number in 0..3 {
+        assert!(server.arm());
+        client.send_copy(&[number], &[]).unwrap();
+        client.flush().unwrap();
+        server.on_event();
+        assert_eq!(take(&mut server).unwrap().0, [number]);
+        assert!(server.recv().unwrap().is_none());
+    }
+    assert_eq!(server.counters().socket_looks, before);
+    // An event that the doorbell does not explain is the socket's.
+    assert!(server.arm());
+    server.on_event();
+    assert!(server.recv().unwrap().is_none());
+    assert_eq!(server.counters().socket_looks, before + 1);
+}
+
+// [SHM-8] [SHM-20] The end of the peer is never taken for its doorbell.
+#[test]
+fn end_that_comes_with_the_doorbell_or_after_it_is_seen() {
+    for (events_at_once, events_later) in [(2, 0), (1, 1)] {
+        let (mut client, mut server) = pair(small());
+        assert!(server.recv().unwrap().is_none());
+        assert!(server.arm());
+        client.send_copy(b"last", &[]).unwrap();
+        client.flush().unwrap();
+        client.close();
+        (0..events_at_once).for_each(|_| server.on_event());
+        assert_eq!(take(&mut server).unwrap().0, b"last");
+        (0..events_later).for_each(|_| server.on_event());
+        assert!(matches!(server.recv(), Err(TransportError::Closed)), "{events_at_once} {events_later}");
+    }
+}
+
 // [SHM-8]
 #[test]
 fn close_is_seen_after_what_was_sent_before() {
