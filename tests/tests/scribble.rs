@@ -46,6 +46,21 @@ impl Segment {
         new.map(|mapping| Self { mapping, memory: memory() }).collect()
     }
 
+    /// Writes a ring entry of the client that looks new to the server: it is taken behind the message before it.
+    fn forge_entry(&self, numbers: &mut Numbers, message: u32) {
+        let mut pick = |values: [u64; 4]| values[numbers.below(4) as usize];
+        let payload_len = pick([0, 500, 16 << 10, u64::from(u32::MAX)]) as u32;
+        let (buffer, head_len) = (pick([0, 79, 80, 65_535]) as u16, pick([0, 40, 112, 200]) as u8);
+        let kind = pick([1, 0x81, 2, 77]) as u8;
+        let mut entry = bytes(u64::from(message), 128);
+        entry[..4].copy_from_slice(&(message + 1).to_ne_bytes());
+        entry[4..8].copy_from_slice(&0u32.to_ne_bytes());
+        entry[8..12].copy_from_slice(&payload_len.to_ne_bytes());
+        entry[12..14].copy_from_slice(&buffer.to_ne_bytes());
+        (entry[14], entry[15]) = (head_len, kind);
+        self.memory.write_all_at(&entry, self.mapping.start + 512 + u64::from(message) * 128).unwrap();
+    }
+
     /// Writes a few bytes where control words, ring entries or region records lie.
     fn scribble(&self, numbers: &mut Numbers, sleeping_too: bool) {
         const RINGS: u64 = 512;
@@ -121,8 +136,15 @@ mod shm {
         // The handshake used the first slot twice.
         let (mut sequences, mut busy) = ([0; 16], [false; 16]);
         sequences[0] = 2;
-        for _ in 0..200 {
-            for _ in 0..numbers.below(4) {
+        // Half of the clients forge whole entries, the others scribble.
+        let forges = seed % 2 == 0;
+        for round in 0..100 {
+            let forging = forges && round == 3 + seed as u32 % 20;
+            if forging {
+                // Four messages came before the first of these.
+                segments.iter().for_each(|segment| segment.forge_entry(&mut numbers, 4 + round + 1));
+            }
+            for _ in 0..if forges { 0 } else { numbers.below(4) } {
                 let segment = numbers.below(segments.len() as u64) as usize;
                 segments[segment].scribble(&mut numbers, true);
             }
@@ -141,13 +163,15 @@ mod shm {
             header.credits = 16;
             raw.send(header, &body, &payload);
             // Its own wakeups may be lost with what it wrote: it does not wait for an answer.
-            for _ in 0..50 {
+            for _ in 0..if forging { 5000 } else { 50 } {
                 match raw.endpoint.recv() {
                     Ok(Some(Received::Message { head, payload_len })) => {
                         let reply = Header::decode(head.as_bytes(), payload_len);
                         let slot = reply.ok().and_then(|(reply, _)| busy.get_mut(reply.slot.0 as usize));
                         slot.into_iter().for_each(|busy| *busy = false);
-                        break;
+                        if !forging {
+                            break;
+                        }
                     }
                     Ok(_) => std::thread::yield_now(),
                     Err(_) => return true,
