@@ -137,7 +137,7 @@ mod shm {
         let (mut sequences, mut busy) = ([0; 16], [false; 16]);
         sequences[0] = 2;
         // Half of the clients forge whole entries, the others scribble.
-        let forges = seed % 2 == 0;
+        let forges = seed.is_multiple_of(2);
         for round in 0..100 {
             let forging = forges && round == 3 + seed as u32 % 20;
             if forging {
