@@ -30,6 +30,8 @@ pub struct Plan {
     pub pattern: Pattern,
     /// How the ends wait, where it was asked for.
     pub poll: Option<Poll>,
+    /// Whether the servers measured are of this program's own making.
+    pub own_server: bool,
     /// Whether both ends share a CPU.
     pub same_cpu: bool,
     /// Whether the server bypasses the page cache.
@@ -121,6 +123,7 @@ impl Plan {
             registered: options.registered.unwrap_or(defaults.registered).values(),
             pattern: options.pattern.unwrap_or(defaults.pattern),
             poll: options.poll,
+            own_server: options.server.is_none(),
             same_cpu: options.pin == Pin::Same,
             direct_io: options.direct_io,
             repeats: options.repeats,

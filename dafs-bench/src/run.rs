@@ -67,10 +67,10 @@ struct Fleet<'a> {
 }
 
 impl Subjects for Fleet<'_> {
-    fn dafs(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Box<dyn Subject>> {
+    fn dafs(&mut self, transport: Transport, poll: Poll, batching: bool) -> anyhow::Result<Box<dyn Subject>> {
         if let Some(address) = &self.options.server {
             let dafs = Dafs::connect(
-                Target { address: address.clone(), transport, file: DATA_FILE.to_owned(), poll },
+                Target { address: address.clone(), transport, file: DATA_FILE.to_owned(), poll, batching },
                 None,
             )?;
             dafs.write_data().with_context(|| format!("cannot write the file {DATA_FILE} on {address}"))?;
@@ -83,13 +83,14 @@ impl Subjects for Fleet<'_> {
             socket: self.directory.join(format!("server-{}.sock", self.sockets)),
             poll,
             direct_io: self.options.direct_io,
+            batching,
             cpus: self.pins.server.clone(),
         };
         let server = Server::start(&binary, &options)?;
         let address = server
             .address(transport.name())
             .with_context(|| format!("dafs-server does not listen on {}", transport.name()))?;
-        let target = Target { address, transport, file: DATA_FILE.to_owned(), poll };
+        let target = Target { address, transport, file: DATA_FILE.to_owned(), poll, batching };
         Ok(Box::new(Dafs::connect(target, Some(server))?))
     }
 

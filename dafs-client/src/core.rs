@@ -111,6 +111,8 @@ pub(crate) struct Core {
     pub(crate) uncollected: usize,
     /// Something was queued in the endpoint since the last flush.
     pub(crate) unflushed: bool,
+    /// Batches being made up: submissions wait for their ends.
+    pub(crate) batches: usize,
     /// Some operation has a deadline.
     pub(crate) deadlines: usize,
     pub(crate) alive: KeepAlive,

@@ -137,7 +137,7 @@ impl Shared {
     /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
     pub(crate) fn push(&self, core: &mut Core, keep_back: bool) {
         let mut outcome = core.send_some();
-        if outcome.is_ok() && !(keep_back && self.batching_pays(core)) {
+        if outcome.is_ok() && core.batches == 0 && !(keep_back && self.batching_pays(core)) {
             outcome = core.flush();
         }
         if let Err(broken) = outcome {

@@ -14,7 +14,7 @@
 //!
 //! - [`Session`] is the connection to a server: it reconnects by itself, and ends when its last handle is dropped.
 //! - [`Export`] and [`Dir`] name files; [`File`] reads and writes them, blocking, or with `submit_` methods nonblocking.
-//! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`].
+//! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted in one [`Batch`].
 //! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too.
 //!
 //! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
@@ -70,6 +70,6 @@ pub use file::{AccessPattern, File};
 pub use io_path::{Direction, Registration};
 pub use memory::{IoBuffer, RegisteredBuf};
 pub use options::OpenOptions;
-pub use pending::{Pending, Transferred, wait_all, wait_any};
+pub use pending::{Pending, Transferred, wait_all, wait_any, wait_some};
 pub use read_dir::ReadDir;
-pub use session::{Agreed, Session};
+pub use session::{Agreed, Batch, Session};

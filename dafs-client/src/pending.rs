@@ -86,6 +86,12 @@ impl<T> Pending<T> {
         is_done(&core)
     }
 
+    /// Whether the operation has ended, as far as this side has heard; a look, without moving the session along. Does not block.
+    pub fn has_ended(&self) -> bool {
+        let State::Op { owner, index, .. } = &self.state else { return true };
+        owner.shared.lock().ops.get(*index).is_none_or(|op| op.done)
+    }
+
     /// Waits for the end and answers the result. Blocks.
     pub fn wait(mut self) -> T {
         match std::mem::replace(&mut self.state, State::Taken) {
@@ -174,6 +180,15 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
         cell.get().is_some()
     }));
     cell.get()
+}
+
+/// Waits until at least one of the operations has ended, takes out all that have, and answers their results, in order; the others
+/// stay, in order. None when there are none. Blocks.
+pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
+    if wait_any(pendings).is_none() {
+        return Vec::new();
+    }
+    pendings.extract_if(.., |pending| pending.has_ended()).map(Pending::wait).collect()
 }
 
 /// Waits for all operations and answers their results in order. Blocks.

@@ -60,6 +60,22 @@ pub struct Agreed {
     pub cuts_inline_writes: bool,
 }
 
+/// Submissions that leave together: [`Session::batch`].
+#[derive(Debug)]
+#[must_use = "a batch ends where it is dropped"]
+pub struct Batch<'a> {
+    session: &'a Session,
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let shared = &self.session.owner.shared;
+        let mut core = shared.lock();
+        core.batches -= 1;
+        shared.push(&mut core, false);
+    }
+}
+
 impl Session {
     /// Connects to the server that a URL names, such as `dafs://host/export/path`, `dafs+tcp://host:port` or
     /// `dafs+shm:///socket`; export and path are not looked at.
@@ -204,8 +220,23 @@ impl Session {
 
     /// Sends requests that were kept back to leave together ([`Config::batch_submits`]). Does not block.
     pub fn flush(&self) {
-        let mut core = self.owner.shared.lock();
-        self.owner.shared.push(&mut core, false);
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
+        shared.push(&mut core, false);
+        if let Err(broken) = core.flush() {
+            shared.on_broken(&mut core, broken);
+        }
+    }
+
+    /// Begins a batch: nonblocking operations that are submitted while it lives leave together when it is dropped, in few system
+    /// calls and few wake-ups of the server. They leave earlier where buffers are full or many bytes wait, and when any thread waits
+    /// for an operation of the session, asks for one with [`Pending::test`], or calls [`Session::flush`]. Does not block.
+    ///
+    /// A program with many operations in flight collects all that have ended with [`crate::wait_some`], and submits what comes next
+    /// in one batch.
+    pub fn batch(&self) -> Batch<'_> {
+        self.owner.shared.lock().batches += 1;
+        Batch { session: self }
     }
 
     /// A round trip to the server: its duration. Blocks.
@@ -376,6 +407,7 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         staging: None,
         uncollected: 0,
         unflushed: false,
+        batches: 0,
         deadlines: 0,
         alive: KeepAlive::new(
             Duration::from_millis(u64::from(welcome.keep_alive_ms.max(1))),

@@ -70,6 +70,10 @@ pub struct Settings {
     #[arg(long)]
     #[serde(default)]
     pub direct: bool,
+    /// Send every reply by itself, to measure what sending together is worth
+    #[arg(long)]
+    #[serde(default)]
+    pub no_batching: bool,
     /// Do not measure at start from which size Direct transfer beats Inline; take typical values
     #[arg(long)]
     #[serde(default)]
@@ -169,7 +173,7 @@ impl Settings {
             or: key_file poll storage_engine metrics log log_format sessions_max slots_max operations_max inline_max transfer_size_max
                 buffers_size_max lease_ms keep_alive_ms handshake_ms drain_ms;
             append: exports export_tables listen;
-            any: direct no_calibrate metrics_anywhere;
+            any: direct no_batching no_calibrate metrics_anywhere;
         }
         self
     }

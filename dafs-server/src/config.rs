@@ -57,6 +57,8 @@ pub struct Config {
     pub handshake_ms: u32,
     /// What carries out storage operations that would block.
     pub storage_engine: StorageEngine,
+    /// Replies to requests that came together leave together; without, each by itself, for comparison.
+    pub batch_replies: bool,
     /// All directories are read and written past the page cache; see also [`ExportConfig::direct_io`].
     pub direct_io: bool,
     /// Where Prometheus text is served.
@@ -88,6 +90,7 @@ impl Default for Config {
             keep_alive_ms: 10_000,
             handshake_ms: 10_000,
             storage_engine: StorageEngine::Auto,
+            batch_replies: true,
             direct_io: false,
             metrics_address: None,
             drain_ms: 10_000,

@@ -123,6 +123,7 @@ fn prepare(
             sessions_max: config.sessions_max as usize,
             handles_max: HANDLES_MAX,
             inline_max: config.inline_max,
+            batch_replies: config.batch_replies,
             transfer_size_max: config.transfer_size_max,
             buffers_size_max: usize::try_from(config.buffers_size_max).unwrap_or(usize::MAX),
             lease: Duration::from_millis(u64::from(config.lease_ms)),

@@ -34,6 +34,8 @@ pub struct Settings {
     pub handles_max: u32,
     /// Largest payload of a message, bytes.
     pub inline_max: u32,
+    /// Replies to requests that came together leave together.
+    pub batch_replies: bool,
     /// Largest read or write, bytes.
     pub transfer_size_max: u32,
     /// Transfer buffers lent at once, bytes.
@@ -196,6 +198,9 @@ impl Server {
                     bytes += payload_len;
                     self.on_message(key, head.as_bytes(), payload_len);
                     self.check_outbox(key);
+                    if !self.settings.batch_replies {
+                        self.flush(key);
+                    }
                 }
                 Ok(Some(Received::Immediate { .. })) => {
                     self.end_for_fault(key, "an immediate where none is expected");

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use dafs_client::{
     Background, Config, File, IoBuffer, MethodOverride, OpenOptions, Pending, Provider, RegisteredBuf,
-    Session, Transferred, Url, WaitPolicy,
+    Session, Transferred, Url, WaitPolicy, wait_any,
 };
 
 use crate::cli::{Poll, Transport};
@@ -33,6 +33,8 @@ pub struct Target {
     pub file: String,
     /// How the client waits.
     pub poll: Poll,
+    /// Whether requests leave together.
+    pub batching: bool,
 }
 
 /// Sessions with one server: the method is a setting of a session, so each method has its own.
@@ -46,6 +48,7 @@ pub struct Dafs {
 /// One session.
 struct Link {
     setup: Setup,
+    batching: bool,
     session: Session,
     file: File,
     inline_max: [u32; 2],
@@ -120,6 +123,7 @@ impl Link {
                 Method::Direct => MethodOverride::Direct,
             },
             inline_max: INLINE_MAX,
+            batch_submits: target.batching,
             background: if setup.progress_thread { Background::Progress } else { Background::KeepAlive },
             ..Config::default()
         };
@@ -139,7 +143,13 @@ impl Link {
         let export = session.mount(export)?;
         let file = export.open_with(&target.file, OpenOptions::new().read(true).write(true).create(true))?;
         let agreed = session.agreed();
-        Ok(Self { setup, session, file, inline_max: [agreed.read_inline_max, agreed.write_inline_max] })
+        Ok(Self {
+            setup,
+            batching: target.batching,
+            session,
+            file,
+            inline_max: [agreed.read_inline_max, agreed.write_inline_max],
+        })
     }
 
     fn ping_each(&self, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
@@ -175,13 +185,80 @@ impl Link {
 
     /// Many in flight, collected in the order of their submission.
     fn run_many(&self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        let in_batches = load.compute_ns == 0 && self.batching;
         if load.registered {
             let buffers =
                 (0..load.queue_depth).map(|_| self.buffer(load.bytes)).collect::<Result<Vec<_>, _>>()?;
-            self.pipeline(load, buffers, budget, samples)
+            self.keep_busy(in_batches, load, buffers, budget, samples)
         } else {
             let buffers = (0..load.queue_depth).map(|_| vec![0x5a; load.bytes]).collect();
-            self.pipeline(load, buffers, budget, samples)
+            self.keep_busy(in_batches, load, buffers, budget, samples)
+        }
+    }
+
+    fn keep_busy<B: IoBuffer>(
+        &self,
+        in_batches: bool,
+        load: &Load,
+        buffers: Vec<B>,
+        budget: Budget,
+        samples: &mut Samples,
+    ) -> anyhow::Result<Work> {
+        match in_batches {
+            true => self.batches(load, buffers, budget, samples),
+            false => self.pipeline(load, buffers, budget, samples),
+        }
+    }
+
+    /// All that has ended is collected, and as many operations are submitted in one batch.
+    fn batches<B: IoBuffer>(
+        &self,
+        load: &Load,
+        buffers: Vec<B>,
+        budget: Budget,
+        samples: &mut Samples,
+    ) -> anyhow::Result<Work> {
+        let mut offsets = load.offsets();
+        let deadline = budget.start();
+        // The operations in flight, and when each was submitted; both in the order of submission.
+        let mut pendings = Vec::with_capacity(buffers.len());
+        let mut starts = Vec::with_capacity(buffers.len());
+        let mut ended: Vec<bool> = Vec::with_capacity(buffers.len());
+        let mut free = buffers;
+        let (mut ops, mut now) = (0, deadline.start);
+        loop {
+            let batch = self.session.batch();
+            for buffer in free.drain(..) {
+                starts.push(now);
+                pendings.push(self.submit(load, buffer, &mut offsets));
+            }
+            drop(batch);
+            if pendings.is_empty() {
+                return Ok(Work { ops, elapsed: now - deadline.start });
+            }
+            wait_any(&mut pendings);
+            now = Instant::now();
+            // One look, for both lists: more may end meanwhile.
+            ended.clear();
+            ended.extend(pendings.iter().map(Pending::has_ended));
+            let mut flags = ended.iter();
+            starts.retain(|start| {
+                let ended = flags.next() == Some(&true);
+                if ended {
+                    samples.record(nanoseconds(*start, now));
+                }
+                !ended
+            });
+            let mut flags = ended.iter();
+            for pending in pendings.extract_if(.., |_| flags.next() == Some(&true)) {
+                let (moved, buffer) = pending.wait().into_result()?;
+                whole(moved, load.bytes)?;
+                ops += 1;
+                free.push(buffer);
+            }
+            if deadline.over(now, ops) {
+                free.clear();
+            }
         }
     }
 
@@ -237,7 +314,11 @@ impl Link {
 
 impl Subject for Dafs {
     fn transport(&self) -> &str {
-        self.target.transport.name()
+        match (self.target.transport, self.target.batching) {
+            (transport, true) => transport.name(),
+            (Transport::Tcp, false) => "tcp-unbatched",
+            (Transport::Shm, false) => "shm-unbatched",
+        }
     }
 
     fn spins(&self) -> bool {

@@ -51,8 +51,8 @@ pub trait Subject {
 
 /// Where workloads get their subjects from.
 pub trait Subjects {
-    /// dafs over `transport`, both ends waiting as `poll` says.
-    fn dafs(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Box<dyn Subject>>;
+    /// dafs over `transport`, both ends waiting as `poll` says. Without `batching` each request and each reply is sent by itself.
+    fn dafs(&mut self, transport: Transport, poll: Poll, batching: bool) -> anyhow::Result<Box<dyn Subject>>;
 
     /// Another system.
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>>;

@@ -28,6 +28,8 @@ pub struct ServerOptions {
     pub poll: Poll,
     /// Whether it bypasses the page cache.
     pub direct_io: bool,
+    /// Whether replies leave together.
+    pub batching: bool,
     /// CPUs that it runs on; anywhere when empty.
     pub cpus: Vec<usize>,
 }
@@ -50,6 +52,9 @@ impl Server {
         command.arg("--export").arg(export);
         command.args(["--listen", "tcp://127.0.0.1:0", "--listen"]).arg(listen_shm);
         command.args(["--poll", options.poll.name()]);
+        if !options.batching {
+            command.arg("--no-batching");
+        }
         if options.direct_io {
             command.arg("--direct");
         }
@@ -188,6 +193,7 @@ mod tests {
             socket: directory.path().join("s.sock"),
             poll: Poll::Adaptive,
             direct_io: false,
+            batching: true,
             cpus: Vec::new(),
         };
         Server::start(&binary, &options).map(|server| (directory, server))

@@ -1,5 +1,6 @@
 //! Rates with many operations in flight: of bytes (`bandwidth`) or of operations (`iops`).
 
+use crate::cli::Transport;
 use crate::limit::Limit;
 use crate::load::Load;
 use crate::record::{Op, Unit};
@@ -7,27 +8,37 @@ use crate::subject::Subject;
 use crate::workload::Bench;
 
 pub(super) fn run(bench: &mut Bench<'_>, unit: Unit) -> anyhow::Result<()> {
-    bench.each_subject(
-        |plan, _| vec![plan.poll()],
-        |bench, subject| {
-            for &queue_depth in &bench.plan.queue_depths {
-                for &bytes in &bench.plan.sizes {
-                    for &op in &bench.plan.ops {
-                        let limit = rate_limit(bench, subject, op, unit);
-                        let load = bench.load(op, bytes, queue_depth);
-                        let loads: Vec<_> = bench
-                            .plan
-                            .registered
-                            .iter()
-                            .map(|&registered| Load { registered, ..load })
-                            .collect();
-                        bench.compare(subject, limit, unit, &loads)?;
-                    }
-                }
+    let depths = bench.plan.queue_depths.clone();
+    bench.each_subject(|plan, _| vec![plan.poll()], |bench, subject| rates(bench, subject, unit, &depths))?;
+    let compares = bench.plan.own_server && bench.plan.transports.contains(&Transport::Tcp);
+    if unit == Unit::OpsPerS && compares {
+        // What the batching is worth: the same programs without it.
+        let depths: Vec<usize> = depths.into_iter().filter(|&depth| depth > 1).collect();
+        bench.pins.be_client();
+        let mut subject = bench.subjects.dafs(Transport::Tcp, bench.plan.poll(), false)?;
+        rates(bench, subject.as_mut(), unit, &depths)?;
+    }
+    Ok(())
+}
+
+fn rates(
+    bench: &mut Bench<'_>,
+    subject: &mut dyn Subject,
+    unit: Unit,
+    queue_depths: &[usize],
+) -> anyhow::Result<()> {
+    for &queue_depth in queue_depths {
+        for &bytes in &bench.plan.sizes {
+            for &op in &bench.plan.ops {
+                let limit = rate_limit(bench, subject, op, unit);
+                let load = bench.load(op, bytes, queue_depth);
+                let loads: Vec<_> =
+                    bench.plan.registered.iter().map(|&registered| Load { registered, ..load }).collect();
+                bench.compare(subject, limit, unit, &loads)?;
             }
-            Ok(())
-        },
-    )
+        }
+    }
+    Ok(())
 }
 
 fn rate_limit(bench: &Bench<'_>, subject: &dyn Subject, op: Op, unit: Unit) -> Limit {

@@ -85,7 +85,7 @@ impl Bench<'_> {
             for poll in polls(self.plan, transport) {
                 self.progress.doing(format!("starting dafs over {}, {}", transport.name(), poll.name()));
                 self.pins.be_client();
-                let mut subject = self.subjects.dafs(transport, poll)?;
+                let mut subject = self.subjects.dafs(transport, poll, true)?;
                 each(self, subject.as_mut())?;
             }
         }

@@ -109,6 +109,7 @@ impl Config {
             keep_alive_ms,
             handshake_ms: times("--handshake-ms", settings.handshake_ms, defaults.handshake_ms)?,
             storage_engine: settings.storage_engine.map_or(defaults.storage_engine, storage_engine),
+            batch_replies: !settings.no_batching,
             direct_io: settings.direct,
             metrics_address: metrics_address(&settings)?,
             drain_ms: number(

@@ -120,6 +120,7 @@ impl ServerActor {
                 sessions_max: 8,
                 handles_max: 6,
                 inline_max: 16 * 1024,
+                batch_replies: true,
                 transfer_size_max: 4 << 20,
                 // One of the largest buffers, or a few small ones: transfers wait for each other.
                 buffers_size_max: 1 << 20,

@@ -131,6 +131,7 @@ impl Inside {
                 sessions_max: 64,
                 handles_max: 1024,
                 inline_max: 16 * 1024,
+                batch_replies: true,
                 transfer_size_max: 1 << 20,
                 buffers_size_max: 4 << 20,
                 lease: Duration::from_secs(30),

@@ -1,6 +1,6 @@
 //! Many threads on one session, and a thread of the library's own that moves it along.
 
-use dafs_client::{Background, Config, OpenOptions, wait_any};
+use dafs_client::{Background, Config, OpenOptions, wait_any, wait_some};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::suite::{assert_same, bytes};
@@ -12,6 +12,72 @@ on_each_provider! {
     operations_progress_without_calls_where_a_thread_is_asked_for,
     operations_of_several_sessions_are_waited_for_together,
     operations_cancelled_in_flight_leave_the_session_whole,
+    batch_of_operations_gives_each_its_own_answer,
+    wait_some_takes_what_has_ended_and_leaves_the_rest_in_order,
+}
+
+/// Reads that the server has executed so far.
+fn reads(watcher: &dafs_client::Session) -> u64 {
+    let statistics = watcher.statistics().unwrap();
+    statistics.operations.iter().find(|(name, _)| name == "read").map_or(0, |(_, count)| *count)
+}
+
+// [CLI-36]
+fn batch_of_operations_gives_each_its_own_answer(on: On) {
+    let harness = Harness::start(on);
+    let (session, watcher) = (harness.session(), harness.session());
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    let data = bytes(9, 64 * 16);
+    file.write_all_at(&data, 0).unwrap();
+    let before = reads(&watcher);
+    let mut pendings = Vec::new();
+    let batch = session.batch();
+    for index in 0..16 {
+        pendings.push(file.submit_read_at(vec![0; 64], index * 64));
+    }
+    if let On::Tcp = on {
+        // Over shared memory a busy server may find them before their bell rings.
+        assert_eq!(reads(&watcher), before, "nothing leaves while the batch is made up");
+    }
+    drop(batch);
+    wait_for(|| reads(&watcher) == before + 16);
+    for (index, pending) in pendings.into_iter().enumerate() {
+        let transferred = pending.wait();
+        assert_eq!(transferred.result.unwrap(), 64);
+        assert_same(&transferred.buffer, &data[index * 64..][..64], "a read of the batch");
+    }
+    // A wait within a batch sends what it waits for, and one batch may lie in another.
+    let (outer, inner) = (session.batch(), session.batch());
+    let pending = file.submit_read_at(vec![0; 64], 0);
+    assert_eq!(pending.wait().result.unwrap(), 64);
+    drop(outer);
+    let pending = file.submit_read_at(vec![0; 64], 64);
+    drop(inner);
+    wait_for(|| reads(&watcher) == before + 18);
+    assert_eq!(pending.wait().result.unwrap(), 64);
+    // Its requests are sent though nobody waits; and so is a blocking call's within it.
+    let batch = session.batch();
+    file.write_all_at(b"now", 0).unwrap();
+    drop(batch);
+}
+
+// [CLI-36]
+fn wait_some_takes_what_has_ended_and_leaves_the_rest_in_order(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    file.write_all_at(&bytes(4, 4096), 0).unwrap();
+    let mut pendings: Vec<_> =
+        (0..40).map(|index| file.submit_read_at(vec![0; index + 1], index as u64)).collect();
+    let mut seen = Vec::new();
+    while !pendings.is_empty() {
+        let ended = wait_some(&mut pendings);
+        assert!(!ended.is_empty());
+        seen.extend(ended.into_iter().map(|transferred| transferred.result.unwrap()));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=40).collect::<Vec<_>>());
+    assert!(wait_some(&mut pendings).is_empty());
 }
 
 fn threads_of_one_session_each_get_their_own_answers(on: On) {
