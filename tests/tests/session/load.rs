@@ -19,10 +19,10 @@ on_each_provider! {
 /// Reads that the server has executed so far.
 fn reads(watcher: &dafs_client::Session) -> u64 {
     let statistics = watcher.statistics().unwrap();
-    statistics.operations.iter().find(|(name, _)| name == "read").map_or(0, |(_, count)| *count)
+    statistics.operations.iter().find(|(name, _)| name == "Read").map_or(0, |(_, count)| *count)
 }
 
-// [CLI-36]
+// [CLI-37]
 fn batch_of_operations_gives_each_its_own_answer(on: On) {
     let harness = Harness::start(on);
     let (session, watcher) = (harness.session(), harness.session());
@@ -40,7 +40,8 @@ fn batch_of_operations_gives_each_its_own_answer(on: On) {
         assert_eq!(reads(&watcher), before, "nothing leaves while the batch is made up");
     }
     drop(batch);
-    wait_for(|| reads(&watcher) == before + 16);
+    // How many at once is for the credits to say; the others follow as answers are taken.
+    wait_for(|| reads(&watcher) > before);
     for (index, pending) in pendings.into_iter().enumerate() {
         let transferred = pending.wait();
         assert_eq!(transferred.result.unwrap(), 64);
@@ -61,7 +62,7 @@ fn batch_of_operations_gives_each_its_own_answer(on: On) {
     drop(batch);
 }
 
-// [CLI-36]
+// [CLI-37]
 fn wait_some_takes_what_has_ended_and_leaves_the_rest_in_order(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();

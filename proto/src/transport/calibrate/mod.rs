@@ -7,7 +7,7 @@
 //!
 //! | | inline | direct |
 //! |---|---|---|
-//! | read | `pread` into the reply; the client copies it out | `pread` into mapped client memory, else RDMA write from a buffer or a mapping |
+//! | read | `pread` into the reply; the client copies it out | `pread` into mapped client memory, else RDMA write |
 //! | write | the client copies it in; `pwrite` from the payload | `pwrite` from mapped client memory, else RDMA read, then `pwrite` |
 //!
 //! Direct is timed twice: with memory registered before, and with registration paid in every operation (where a provider cannot
