@@ -31,6 +31,8 @@ Examples:
   dafs-bench iops --transport shm --queue-depth 1,16,64
   dafs-bench crossover --transport tcp,shm --plot crossover.svg
   dafs-bench overlap --transport shm --plot overlap.svg
+  dafs-bench mixed --transport shm --dir /var/tmp    # does a client on the disk slow down one in the cache?
+  dafs-bench idle --sessions 1000                    # CPU and memory of sessions that do nothing
   dafs-bench limits                                  # the raw limits alone, no server
 
 A quiet machine gives steady figures; the load average is part of the JSON.
@@ -63,6 +65,24 @@ pub enum Benchmark {
     /// The horizontal axis is the CPU fraction T/(T + Tio), where T is the computation added to each operation and
     /// Tio the time of the operation alone. Perfect overlap keeps the bandwidth up to a fraction of 0.5.
     Overlap(Options),
+    /// Cached reads of one client while another reads from the disk.
+    ///
+    /// One server exports a directory in memory and, past the page cache (O_DIRECT), one on a disk: --dir, or the
+    /// directory for temporary files. Rows: 4 KiB reads from the disk at queue depth 16, alone, beside a loop of local
+    /// preads; cached reads alone; and each while the other goes on, beside its own figure alone (limit `alone`), so that
+    /// a ratio of 1.25 means 0.8 of the rate.
+    Mixed(Options),
+    /// What an idle server and its idle sessions cost: CPU and memory.
+    ///
+    /// Rows for the server and for the client, over --seconds (at least 1) of nothing to do.
+    Idle {
+        /// Sessions to hold open.
+        #[arg(long, default_value_t = 100, value_parser = parse_sessions, value_name = "COUNT")]
+        sessions: usize,
+        /// The rest.
+        #[command(flatten)]
+        options: Options,
+    },
     /// The raw limits alone: no server is started.
     Limits(Options),
 }
@@ -203,6 +223,8 @@ pub enum Peer {
 /// Largest operation: the file is 64 MiB, and a queue of operations has a buffer each.
 const SIZE_MAX: usize = 16 << 20;
 const DEPTH_MAX: usize = 1024;
+/// Each session takes descriptors in this process and in the server.
+const SESSIONS_MAX: usize = 10_000;
 
 fn parse_size(text: &str) -> Result<usize, String> {
     let text = text.trim();
@@ -227,6 +249,13 @@ fn parse_depth(text: &str) -> Result<usize, String> {
         Ok(depth)
     } else {
         Err(format!("queue depths go from 1 to {DEPTH_MAX}"))
+    }
+}
+
+fn parse_sessions(text: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(count) if (1..=SESSIONS_MAX).contains(&count) => Ok(count),
+        _ => Err(format!("sessions go from 1 to {SESSIONS_MAX}")),
     }
 }
 
@@ -270,6 +299,8 @@ mod tests {
     fn depth_and_seconds_at_their_edges() {
         assert!(parse_depth("0").is_err() && parse_depth("1").is_ok());
         assert!(parse_depth("1024").is_ok() && parse_depth("1025").is_err());
+        assert!(parse_sessions("0").is_err() && parse_sessions("1").is_ok());
+        assert!(parse_sessions("10000").is_ok() && parse_sessions("10001").is_err());
         assert!(
             parse_seconds("0").is_err() && parse_seconds("nan").is_err() && parse_seconds("0.001").is_ok()
         );

@@ -17,6 +17,9 @@ pub enum Pattern {
 /// Bytes that the load walks over. Well past the second-level cache, and small enough for any tmpfs.
 pub const FILE_BYTES: u64 = 64 << 20;
 
+/// Name of the benchmark's file within an export.
+pub const DATA_FILE: &str = "dafs-bench.data";
+
 /// One case: what is done again and again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {

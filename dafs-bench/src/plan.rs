@@ -36,6 +36,8 @@ pub struct Plan {
     pub same_cpu: bool,
     /// Whether the server bypasses the page cache.
     pub direct_io: bool,
+    /// Sessions held open, for `idle`.
+    pub sessions: usize,
     /// Rounds.
     pub repeats: u32,
     /// Length of one measurement.
@@ -93,6 +95,22 @@ impl Plan {
                     ..Defaults::default()
                 },
             ),
+            Benchmark::Mixed(options) => (
+                "mixed",
+                options,
+                Defaults {
+                    transports: vec![Transport::Shm],
+                    sizes: vec![4 * KIB],
+                    depths: vec![16],
+                    ops: vec![Op::Read],
+                    registered: Registered::Yes,
+                    pattern: Pattern::Random,
+                    ..Defaults::default()
+                },
+            ),
+            Benchmark::Idle { options, .. } => {
+                ("idle", options, Defaults { sizes: vec![0], ..Defaults::default() })
+            }
             Benchmark::Limits(options) => (
                 "limits",
                 options,
@@ -103,7 +121,12 @@ impl Plan {
                 },
             ),
         };
-        Self::fill(name, options, defaults)
+        let mut plan = Self::fill(name, options, defaults);
+        if let Benchmark::Idle { sessions, .. } = benchmark {
+            plan.sessions = *sessions;
+            plan.budget.duration = plan.budget.duration.max(IDLE_MIN);
+        }
+        plan
     }
 
     fn fill(benchmark: &'static str, options: &Options, defaults: Defaults) -> Self {
@@ -126,6 +149,7 @@ impl Plan {
             own_server: options.server.is_none(),
             same_cpu: options.pin == Pin::Same,
             direct_io: options.direct_io,
+            sessions: 1,
             repeats: options.repeats,
             budget: Budget { duration: Duration::from_secs_f64(options.seconds), ops_min: 20 },
         }
@@ -146,6 +170,9 @@ fn transports(options: &Options, default: Vec<Transport>) -> Vec<Transport> {
         None => options.transport.clone().unwrap_or(default),
     }
 }
+
+/// A shorter look at an idle process sees little more than its own start.
+const IDLE_MIN: Duration = Duration::from_secs(1);
 
 struct Defaults {
     transports: Vec<Transport>,

@@ -100,6 +100,18 @@ pub struct Row {
     /// Share of computation in the time of one blocking step (`overlap` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
+    /// Which part of the benchmark this is, where it has several (`mixed` and `idle`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub case: Option<&'static str>,
+    /// Share of one CPU that the process took, in percent (`idle` only).
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    /// Sessions that were open (`idle` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<usize>,
+    /// Resident memory that each of them cost, in KiB (`idle` only).
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub kib_per_session: Option<f64>,
     /// Unit of `limit_value`, for reports that name it.
     #[serde(skip)]
     pub limit_unit: Option<Unit>,

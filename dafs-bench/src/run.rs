@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use tempfile::TempDir;
 
 use crate::cli::{Benchmark, Cli, Options, Peer, Poll, Transport};
-use crate::load::FILE_BYTES;
+use crate::load::{DATA_FILE, FILE_BYTES};
 use crate::machine::{Machine, Pins};
 use crate::peer;
 use crate::plan::Plan;
@@ -17,11 +17,8 @@ use crate::record::Outcome;
 use crate::report;
 use crate::subject::dafs::{Dafs, Target};
 use crate::subject::server::{self, Server, ServerOptions};
-use crate::subject::{Subject, Subjects};
+use crate::subject::{Crowd, Pair, Subject, Subjects};
 use crate::{interrupt, workload};
-
-/// Name of the benchmark's file within the export.
-const DATA_FILE: &str = "dafs-bench.data";
 
 /// Runs what `cli` asks for and reports it. Children and files are gone when it returns, however it returns.
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
@@ -31,7 +28,9 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     check_outputs(&cli.benchmark, options)?;
     let progress = Progress::new();
     let pins = Pins::choose(options.pin)?;
-    let directory = scratch_directory(options.dir.as_deref())?;
+    // With two files, --dir is where the one on the disk goes.
+    let in_memory = matches!(cli.benchmark, Benchmark::Mixed(_));
+    let directory = scratch_directory(options.dir.as_deref().filter(|_| !in_memory))?;
     let machine = Machine::describe(&pins, directory.path());
     progress.doing("writing the file");
     let file = directory.path().join(DATA_FILE);
@@ -52,6 +51,8 @@ impl Benchmark {
             | Self::Iops(options)
             | Self::Crossover(options)
             | Self::Overlap(options)
+            | Self::Mixed(options)
+            | Self::Idle { options, .. }
             | Self::Limits(options) => options,
         }
     }
@@ -66,32 +67,67 @@ struct Fleet<'a> {
     sockets: u32,
 }
 
+impl Fleet<'_> {
+    /// A server of our own on the benchmark's directory, and on `disk`.
+    fn server(&mut self, poll: Poll, batching: bool, disk: Option<PathBuf>) -> anyhow::Result<Server> {
+        if let Some(address) = &self.options.server {
+            bail!("this benchmark starts a server of its own; leave out --server {address}");
+        }
+        let binary = server::find_binary(|line| self.progress.say(line))?;
+        self.sockets += 1;
+        Server::start(
+            &binary,
+            &ServerOptions {
+                directory: self.directory.to_owned(),
+                socket: self.directory.join(format!("server-{}.sock", self.sockets)),
+                poll,
+                direct_io: self.options.direct_io,
+                disk,
+                batching,
+                cpus: self.pins.server.clone(),
+            },
+        )
+    }
+}
+
 impl Subjects for Fleet<'_> {
     fn dafs(&mut self, transport: Transport, poll: Poll, batching: bool) -> anyhow::Result<Box<dyn Subject>> {
         if let Some(address) = &self.options.server {
             let dafs = Dafs::connect(
-                Target { address: address.clone(), transport, file: DATA_FILE.to_owned(), poll, batching },
+                Target { address: address.clone(), transport, file: DATA_FILE, poll, batching },
                 None,
             )?;
             dafs.write_data().with_context(|| format!("cannot write the file {DATA_FILE} on {address}"))?;
             return Ok(Box::new(dafs));
         }
-        let binary = server::find_binary(|line| self.progress.say(line))?;
-        self.sockets += 1;
-        let options = ServerOptions {
-            directory: self.directory.to_owned(),
-            socket: self.directory.join(format!("server-{}.sock", self.sockets)),
-            poll,
-            direct_io: self.options.direct_io,
-            batching,
-            cpus: self.pins.server.clone(),
-        };
-        let server = Server::start(&binary, &options)?;
-        let address = server
-            .address(transport.name())
-            .with_context(|| format!("dafs-server does not listen on {}", transport.name()))?;
-        let target = Target { address, transport, file: DATA_FILE.to_owned(), poll, batching };
+        let server = self.server(poll, batching, None)?;
+        let target = Target { batching, ..Target::on(&server, transport, "bench", poll)? };
         Ok(Box::new(Dafs::connect(target, Some(server))?))
+    }
+
+    fn pair(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Pair> {
+        let parent = self.options.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let directory = scratch_directory(Some(&parent))?;
+        let disk_file = directory.path().join(DATA_FILE);
+        self.progress.doing("writing the file on the disk");
+        write_data(&disk_file)?;
+        let server = self.server(poll, true, Some(directory.path().to_owned()))?;
+        let disk = Dafs::connect(Target::on(&server, transport, "disk", poll)?, None)?;
+        let cached = Target::on(&server, transport, "bench", poll)?;
+        let cached = Dafs::connect(cached, Some(server))?;
+        Ok(Pair { disk: Box::new(disk), cached: Box::new(cached), disk_file, directory })
+    }
+
+    fn crowd(&mut self, transport: Transport, poll: Poll, count: usize) -> anyhow::Result<Crowd> {
+        let server = self.server(poll, true, None)?;
+        let before = server.usage()?;
+        let target = Target::on(&server, transport, "bench", poll)?;
+        let clients = (0..count).map(|_| {
+            interrupt::check()?;
+            Dafs::connect(target.clone(), None)
+        });
+        let clients = clients.collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Crowd { clients, before, server })
     }
 
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>> {

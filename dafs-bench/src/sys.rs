@@ -60,6 +60,32 @@ pub fn signal_child(pid: u32, signal: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) })
 }
 
+/// What a process has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Time that its threads, of those still there, have run on CPUs, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Resident memory that is its own or shared (not pages of files), in KiB.
+    pub memory_kib: u64,
+}
+
+/// What the process `id` (`self` or a number) has used, from `/proc`.
+pub fn usage(id: &str) -> io::Result<Usage> {
+    let process = std::path::Path::new("/proc").join(id);
+    let mut cpu_ns = 0;
+    for task in std::fs::read_dir(process.join("task"))? {
+        // A thread may end between the listing and the look at it.
+        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        cpu_ns += text.split(' ').next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    }
+    let status = std::fs::read_to_string(process.join("status"))?;
+    let memory_kib = |name: &str| -> u64 {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+        value.trim().trim_end_matches(" kB").parse().unwrap_or(0)
+    };
+    Ok(Usage { cpu_ns, memory_kib: memory_kib("RssAnon:") + memory_kib("RssShmem:") })
+}
+
 /// Moves the calling thread, and all that it starts from now on, into network and mount namespaces of its own: a
 /// loopback device that is up and nothing else, and an empty `/run`. Needs privilege.
 pub fn enter_private_namespaces() -> io::Result<()> {
@@ -169,4 +195,24 @@ pub fn futex_wake(word: &std::sync::atomic::AtomicU32) {
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_of_this_process_grows_with_what_it_does() {
+        let before = usage("self").unwrap();
+        let memory = std::hint::black_box(vec![1u8; 32 << 20]);
+        let after = usage("self").unwrap();
+        assert!(after.memory_kib >= before.memory_kib + (30 << 10), "{before:?} {after:?}");
+        assert!(after.cpu_ns > 0);
+        drop(memory);
+    }
+
+    #[test]
+    fn usage_of_a_process_that_is_not_there_is_an_error() {
+        assert!(usage("0").is_err());
+    }
 }

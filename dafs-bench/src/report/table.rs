@@ -43,22 +43,26 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 14] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 18] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     [
         ("transport", true),
-        ("op", true),
+        ("case", any(|row| row.case.is_some())),
+        ("op", any(|row| row.op.is_some())),
         ("method", any(|row| row.method.is_some())),
         ("registered", any(|row| row.registered.is_some())),
-        ("size", true),
-        ("depth", true),
+        ("size", any(|row| row.op.is_some())),
+        ("depth", any(|row| row.op.is_some())),
         ("cpu", any(|row| row.cpu_fraction.is_some())),
         ("p50 us", any(|row| row.p50_us.is_some())),
         ("p99 us", any(|row| row.p99_us.is_some())),
         ("MiB/s", any(|row| row.mib_per_s.is_some())),
         ("op/s", any(|row| row.ops_per_s.is_some())),
-        ("limit", true),
-        ("limit value", true),
+        ("sessions", any(|row| row.sessions.is_some())),
+        ("CPU %", any(|row| row.cpu_percent.is_some())),
+        ("KiB/session", any(|row| row.kib_per_session.is_some())),
+        ("limit", any(|row| row.limit.is_some())),
+        ("limit value", any(|row| row.limit_value.is_some())),
         ("ratio", any(|row| row.ratio.is_some())),
     ]
 }
@@ -71,6 +75,7 @@ fn cells(row: &Row) -> Vec<String> {
     };
     vec![
         row.transport.clone(),
+        row.case.unwrap_or("-").to_owned(),
         row.op.map_or_else(|| "-".to_owned(), |op| op.to_string()),
         row.method.map_or_else(|| "-".to_owned(), |method| method.to_string()),
         yes_no(row.registered),
@@ -81,6 +86,9 @@ fn cells(row: &Row) -> Vec<String> {
         number(row.p99_us),
         number(row.mib_per_s),
         number(row.ops_per_s),
+        row.sessions.map_or_else(|| "-".to_owned(), |sessions| sessions.to_string()),
+        number(row.cpu_percent),
+        number(row.kib_per_session),
         row.limit.clone().unwrap_or_else(|| "-".to_owned()),
         limit_value,
         row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
@@ -104,7 +112,7 @@ fn grid(titles: &[(&str, bool)], rows: &[Vec<String>]) -> String {
         let cells = rows.iter().map(|row| wide(&row[column]));
         cells.chain([wide(titles[column].0)]).max().unwrap_or(0)
     };
-    let words = ["transport", "op", "method", "registered", "limit"];
+    let words = ["transport", "case", "op", "method", "registered", "limit"];
     let line = |cell: &dyn Fn(usize) -> String| {
         let cells = shown.iter().map(|column| {
             let width = width(*column);
@@ -126,6 +134,7 @@ fn grid(titles: &[(&str, bool)], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Op;
 
     #[test]
     fn grid_aligns_words_left_and_figures_right() {
@@ -140,8 +149,25 @@ mod tests {
 
     #[test]
     fn columns_without_any_value_are_left_out() {
-        let shown = columns(&[Row { p50_us: Some(1.0), ..Row::default() }]);
+        let shown = columns(&[Row { op: Some(Op::Read), p50_us: Some(1.0), ..Row::default() }]);
         let hidden: Vec<_> = shown.iter().filter(|(_, shown)| !shown).map(|(title, _)| *title).collect();
-        assert_eq!(hidden, ["method", "registered", "cpu", "p99 us", "MiB/s", "op/s", "ratio"]);
+        assert_eq!(
+            hidden,
+            [
+                "case",
+                "method",
+                "registered",
+                "cpu",
+                "p99 us",
+                "MiB/s",
+                "op/s",
+                "sessions",
+                "CPU %",
+                "KiB/session",
+                "limit",
+                "limit value",
+                "ratio",
+            ]
+        );
     }
 }

@@ -11,7 +11,7 @@ use dafs_client::{
 
 use crate::cli::{Poll, Transport};
 use crate::clock::{Laps, nanoseconds};
-use crate::load::{Budget, FILE_BYTES, Load, Offsets, Work, compute};
+use crate::load::{Budget, DATA_FILE, FILE_BYTES, Load, Offsets, Work, compute};
 use crate::record::{Method, Op};
 use crate::stats::Samples;
 use crate::subject::Subject;
@@ -30,11 +30,24 @@ pub struct Target {
     /// The transport that it means.
     pub transport: Transport,
     /// Name of the file in the export's root.
-    pub file: String,
+    pub file: &'static str,
     /// How the client waits.
     pub poll: Poll,
     /// Whether requests leave together.
     pub batching: bool,
+}
+
+impl Target {
+    /// The benchmark's file in `export` of a server of our own.
+    pub fn on(server: &Server, transport: Transport, export: &str, poll: Poll) -> anyhow::Result<Self> {
+        Ok(Self {
+            address: server.address(transport.name(), export)?,
+            transport,
+            file: DATA_FILE,
+            poll,
+            batching: true,
+        })
+    }
 }
 
 /// Sessions with one server: the method is a setting of a session, so each method has its own.
@@ -141,7 +154,7 @@ impl Link {
         let Some(export) = &url.export else { bail!("{} names no export", target.address) };
         let export = std::str::from_utf8(export).context("the export's name is not UTF-8")?;
         let export = session.mount(export)?;
-        let file = export.open_with(&target.file, OpenOptions::new().read(true).write(true).create(true))?;
+        let file = export.open_with(target.file, OpenOptions::new().read(true).write(true).create(true))?;
         let agreed = session.agreed();
         Ok(Self {
             setup,

@@ -1,9 +1,16 @@
 //! What is measured: dafs and its peers, seen as something that reads and writes one file.
 
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
 use crate::cli::{Peer, Poll, Transport};
 use crate::load::{Budget, Load, Work};
 use crate::record::Op;
 use crate::stats::Samples;
+use crate::subject::dafs::Dafs;
+use crate::subject::server::Server;
+use crate::sys::Usage;
 
 pub mod dafs;
 pub mod server;
@@ -49,10 +56,39 @@ pub trait Subject {
     }
 }
 
+/// Two clients of one server.
+pub struct Pair {
+    // In this order, so that sessions end before their server, and the server before its directory.
+    /// The client of the disk.
+    pub disk: Box<dyn Subject + Send>,
+    /// The client of the cache; the server is its own.
+    pub cached: Box<dyn Subject>,
+    /// The file on the disk.
+    pub disk_file: PathBuf,
+    /// Its directory.
+    pub directory: TempDir,
+}
+
+/// Sessions that do nothing, and their server.
+pub struct Crowd {
+    /// The clients, in the order of their coming.
+    pub clients: Vec<Dafs>,
+    /// What the server used before the first came.
+    pub before: Usage,
+    /// The server.
+    pub server: Server,
+}
+
 /// Where workloads get their subjects from.
 pub trait Subjects {
     /// dafs over `transport`, both ends waiting as `poll` says. Without `batching` each request and each reply is sent by itself.
     fn dafs(&mut self, transport: Transport, poll: Poll, batching: bool) -> anyhow::Result<Box<dyn Subject>>;
+
+    /// Two clients of one server, with a file each: one in the page cache, one on a disk and past the cache.
+    fn pair(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Pair>;
+
+    /// `count` sessions that do nothing.
+    fn crowd(&mut self, transport: Transport, poll: Poll, count: usize) -> anyhow::Result<Crowd>;
 
     /// Another system.
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>>;

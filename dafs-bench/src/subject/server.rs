@@ -30,6 +30,8 @@ pub struct ServerOptions {
     pub direct_io: bool,
     /// Whether replies leave together.
     pub batching: bool,
+    /// A directory exported as `disk`, past the page cache.
+    pub disk: Option<PathBuf>,
     /// CPUs that it runs on; anywhere when empty.
     pub cpus: Vec<usize>,
 }
@@ -46,12 +48,21 @@ impl Server {
     pub fn start(binary: &Path, options: &ServerOptions) -> anyhow::Result<Self> {
         let mut export = OsString::from("bench=");
         export.push(&options.directory);
+        let disk = options.disk.as_ref().map(|directory| {
+            let mut export = OsString::from("disk=");
+            export.push(directory);
+            export.push(",direct");
+            export
+        });
         let mut listen_shm = OsString::from("shm://");
         listen_shm.push(&options.socket);
         let mut command = Command::new(binary);
-        command.arg("--export").arg(export);
+        for export in [Some(export), disk].into_iter().flatten() {
+            command.arg("--export").arg(export);
+        }
         command.args(["--listen", "tcp://127.0.0.1:0", "--listen"]).arg(listen_shm);
-        command.args(["--poll", options.poll.name()]);
+        // What it tells operators of every session would be noise beside results.
+        command.args(["--poll", options.poll.name(), "--log", "warn"]);
         if !options.batching {
             command.arg("--no-batching");
         }
@@ -66,13 +77,19 @@ impl Server {
         Ok(server)
     }
 
-    /// The address of the export over the transport named `transport` (`tcp`, `shm`), as clients write it.
-    pub fn address(&self, transport: &str) -> Option<String> {
+    /// The address of `export` over the transport named `transport` (`tcp`, `shm`), as clients write it.
+    pub fn address(&self, transport: &str, export: &str) -> anyhow::Result<String> {
         let scheme = format!("dafs+{transport}://");
-        let address = self.addresses.iter().find(|address| address.starts_with(&scheme))?;
+        let address = self.addresses.iter().find(|address| address.starts_with(&scheme));
+        let address = address.with_context(|| format!("dafs-server does not listen on {transport}"))?;
         // After a socket's path a colon says where the path of the export begins.
         let separator = if transport == "shm" { ":" } else { "" };
-        Some(format!("{address}{separator}/bench"))
+        Ok(format!("{address}{separator}/{export}"))
+    }
+
+    /// What it has used since it was started.
+    pub fn usage(&self) -> anyhow::Result<sys::Usage> {
+        sys::usage(&self.child.id().to_string()).context("cannot tell what the server uses")
     }
 
     /// Stops it where it stands, so that it takes no CPU.
@@ -194,6 +211,7 @@ mod tests {
             poll: Poll::Adaptive,
             direct_io: false,
             batching: true,
+            disk: None,
             cpus: Vec::new(),
         };
         Server::start(&binary, &options).map(|server| (directory, server))
@@ -204,9 +222,9 @@ mod tests {
         let script = "echo 'listening dafs+tcp://127.0.0.1:4000'; echo hello
             echo 'listening dafs+shm:///tmp/d.sock'; exec sleep 60";
         let (_directory, server) = start(script).unwrap();
-        assert_eq!(server.address("tcp").unwrap(), "dafs+tcp://127.0.0.1:4000/bench");
-        assert_eq!(server.address("shm").unwrap(), "dafs+shm:///tmp/d.sock:/bench");
-        assert_eq!(server.address("verbs"), None);
+        assert_eq!(server.address("tcp", "bench").unwrap(), "dafs+tcp://127.0.0.1:4000/bench");
+        assert_eq!(server.address("shm", "disk").unwrap(), "dafs+shm:///tmp/d.sock:/disk");
+        assert!(server.address("verbs", "bench").is_err());
     }
 
     #[test]

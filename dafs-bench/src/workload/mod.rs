@@ -2,8 +2,10 @@
 
 mod bandwidth;
 mod crossover;
+mod idle;
 mod latency;
 mod limits;
+mod mixed;
 mod overlap;
 
 use std::path::Path;
@@ -57,6 +59,8 @@ pub fn run(
         Benchmark::Iops(_) => bandwidth::run(&mut bench, Unit::OpsPerS)?,
         Benchmark::Crossover(_) => crossover::run(&mut bench)?,
         Benchmark::Overlap(_) => overlap::run(&mut bench)?,
+        Benchmark::Mixed(_) => mixed::run(&mut bench)?,
+        Benchmark::Idle { .. } => idle::run(&mut bench)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
     Ok(bench.outcome)
@@ -246,7 +250,7 @@ fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[R
         limit: Some(limit.name(load.op).to_owned()),
         limit_value: over(|round| round.limit),
         ratio: over(|round| round.ratio),
-        cpu_fraction: None,
         limit_unit: Some(unit),
+        ..Row::default()
     }
 }
