@@ -112,7 +112,8 @@ impl Subjects for Fleet<'_> {
         self.progress.doing("writing the file on the disk");
         write_data(&disk_file)?;
         let server = self.server(poll, true, Some(directory.path().to_owned()))?;
-        let disk = Dafs::connect(Target::on(&server, transport, "disk", poll)?, None)?;
+        // Its waits are long: spinning would take the CPU from the other client, whose rate is in question.
+        let disk = Dafs::connect(Target::on(&server, transport, "disk", Poll::Event)?, None)?;
         let cached = Target::on(&server, transport, "bench", poll)?;
         let cached = Dafs::connect(cached, Some(server))?;
         Ok(Pair { disk: Box::new(disk), cached: Box::new(cached), disk_file, directory })

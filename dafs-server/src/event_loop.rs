@@ -18,6 +18,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::connection::ConnectionKey;
 use crate::server::{ListenerInfo, MESSAGES_PER_TURN, Served, Server};
+use crate::storage_turns::StorageTurns;
 
 /// How long a silent connection is asked before it goes cold, where that is likely to pay.
 const SPIN: Duration = Duration::from_micros(50);
@@ -80,6 +81,10 @@ pub struct EventLoop {
     now: Moment,
     // Done since the last look at the kernel's events.
     work: usize,
+    storage_turns: StorageTurns,
+    // Messages handled, and how many were parked by then, as of storage's last turn.
+    messages: usize,
+    parked: u32,
 }
 
 struct Hot {
@@ -112,6 +117,9 @@ impl EventLoop {
             accepts: true,
             now: Moment::default(),
             work: 0,
+            storage_turns: StorageTurns::new(Instant::now()),
+            messages: 0,
+            parked: 0,
         })
     }
 
@@ -147,9 +155,10 @@ impl EventLoop {
         let mut draining: Option<Moment> = None;
         self.accept_all();
         loop {
-            if self.hot.is_empty() || self.work >= WORK_PER_POLL {
+            let sleeps = self.hot.is_empty() && !self.awaits_storage();
+            if sleeps || self.work >= WORK_PER_POLL {
                 self.work = 0;
-                let timeout = if self.hot.is_empty() { self.until_tick() } else { Duration::ZERO };
+                let timeout = if sleeps { self.until_tick() } else { Duration::ZERO };
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => return Err(error),
@@ -163,9 +172,7 @@ impl EventLoop {
                 }
             }
             self.serve_hot();
-            if self.server.storage().pending() > 0 {
-                self.server.poll_storage();
-            }
+            self.turn_to_storage();
             self.forget_closed();
             if draining.is_none() && self.stop.requested.load(Ordering::Acquire) {
                 draining = Some(self.now.after(self.drain_for));
@@ -177,6 +184,35 @@ impl EventLoop {
                 return Ok(());
             }
         }
+    }
+
+    /// Lets storage that was waited for go on, as far as it is its turn.
+    #[inline]
+    fn turn_to_storage(&mut self) {
+        let messages = std::mem::take(&mut self.messages);
+        if self.server.storage().pending() > 0 {
+            self.take_storage_turn(messages);
+        }
+    }
+
+    fn take_storage_turn(&mut self, messages: usize) {
+        let began = Instant::now();
+        let parked = self.server.park_count.wrapping_sub(self.parked);
+        self.parked = self.server.park_count;
+        if let Some(transfers_max) = self.storage_turns.due(began, messages > parked as usize) {
+            let count = self.server.poll_storage_turn(transfers_max);
+            self.storage_turns.taken(began, Instant::now(), count);
+        }
+    }
+
+    /// Storage is expected to finish something so soon that sleeping would cost more.
+    fn awaits_storage(&mut self) -> bool {
+        let now = Instant::now();
+        if self.server.storage().pending() == 0 {
+            self.storage_turns.idle(now);
+            return false;
+        }
+        self.storage_turns.stays_awake(now, self.policy != WaitPolicy::Event)
     }
 
     fn look_at_clock(&mut self) {
@@ -207,9 +243,8 @@ impl EventLoop {
         for event in events {
             match event.token() {
                 WAKE => {}
-                STORAGE => {
-                    self.server.poll_storage();
-                }
+                // Every turn of the loop asks storage.
+                STORAGE => {}
                 SIGNALS => self.stop.requested.store(true, Ordering::Release),
                 Token(token) if token >= CONNECTIONS => self.warm(token - CONNECTIONS),
                 Token(_) => self.accept_all(),
@@ -296,6 +331,7 @@ impl EventLoop {
             let keep = match served {
                 Served::Closed => false,
                 Served::Budget => {
+                    self.messages += MESSAGES_PER_TURN;
                     self.work += WORK_PER_MESSAGE * MESSAGES_PER_TURN;
                     self.hot[place].silent_since = None;
                     true
@@ -318,6 +354,7 @@ impl EventLoop {
         let hot = &mut self.hot[place];
         self.work += if hot.look_is_system_call { WORK_PER_CALL } else { 0 };
         if messages > 0 {
+            self.messages += messages;
             self.work += WORK_PER_MESSAGE * messages;
             hot.silent_since = None;
             if self.policy == WaitPolicy::Busy {

@@ -25,5 +25,6 @@ pub mod run;
 pub mod server;
 pub mod sessions;
 pub mod stats;
+mod storage_turns;
 
 pub use run::{Running, run};

@@ -238,6 +238,12 @@ impl Server {
 
     /// Collects what storage has finished and goes on with it. Returns how many operations that were.
     pub fn poll_storage(&mut self) -> usize {
+        self.poll_storage_turn(usize::MAX)
+    }
+
+    /// The same, moving at most `transfers_max` reads and writes that waited for a disk.
+    pub(crate) fn poll_storage_turn(&mut self, transfers_max: usize) -> usize {
+        self.storage.set_turn(transfers_max);
         self.storage.flush();
         let mut finished = std::mem::take(&mut self.finished);
         self.storage.poll(&mut finished);

@@ -332,6 +332,12 @@ impl Storage for Exports {
         }
     }
 
+    fn set_turn(&mut self, transfers_max: usize) {
+        if let Some(ring) = self.waiting.as_mut().and_then(|waiting| waiting.ring.as_mut()) {
+            ring.set_turn(transfers_max);
+        }
+    }
+
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         let Some(waiting) = &mut self.waiting else { return };
         if let Some(ring) = &mut waiting.ring {

@@ -343,6 +343,12 @@ pub trait Storage: Send {
     /// Starts what was submitted as one batch; called once per turn of the loop.
     fn flush(&mut self);
 
+    /// How many reads and writes that wait for a disk the next [`Storage::flush`] and [`Storage::poll`] move at most
+    /// each; the rest is left to later calls. Storage that has no such costs ignores it.
+    fn set_turn(&mut self, transfers_max: usize) {
+        let _ = transfers_max;
+    }
+
     /// Collects finished operations.
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>);
 

@@ -24,6 +24,8 @@ pub(super) struct Ring {
     /// Entries in the kernel. Invariant: <= `in_kernel_max`, so that completions never overflow.
     in_kernel: usize,
     in_kernel_max: usize,
+    /// Entries that one flush or poll moves at most.
+    turn_max: usize,
 }
 
 struct InRing {
@@ -51,6 +53,7 @@ impl Ring {
             queued: VecDeque::new(),
             in_kernel: 0,
             in_kernel_max: entries as usize,
+            turn_max: usize::MAX,
         })
     }
 
@@ -60,10 +63,15 @@ impl Ring {
         self.queued.push_back(key);
     }
 
+    /// See [`super::Storage::set_turn`].
+    pub(super) fn set_turn(&mut self, transfers_max: usize) {
+        self.turn_max = transfers_max;
+    }
+
     /// Hands what is queued to the kernel, as far as it has room.
     pub(super) fn flush(&mut self) {
-        let mut pushed = false;
-        while self.in_kernel < self.in_kernel_max {
+        let mut pushed = 0;
+        while self.in_kernel < self.in_kernel_max && pushed < self.turn_max {
             let Some(key) = self.queued.pop_front() else { break };
             let Some(slot) = self.transfers.get_mut(key) else { continue };
             let entry = slot.transfer.entry().user_data(key as u64);
@@ -74,9 +82,11 @@ impl Ring {
                 break;
             }
             self.in_kernel += 1;
-            pushed = true;
+            pushed += 1;
         }
-        if pushed && let Err(error) = self.ring.submit() {
+        if pushed > 0
+            && let Err(error) = self.ring.submit()
+        {
             // EAGAIN, EBUSY: the entries stay in the ring for the next call.
             tracing::debug!(%error, "io_uring took no entries for now");
         }
@@ -91,8 +101,8 @@ impl Ring {
             let _ = self.ring.submit();
         }
         let mut completed = 0;
-        let Self { ring, transfers, queued, .. } = self;
-        for completion in ring.completion() {
+        let Self { ring, transfers, queued, turn_max, .. } = self;
+        for completion in ring.completion().take(*turn_max) {
             completed += 1;
             let key = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
             let Some(slot) = transfers.get_mut(key) else { continue };
@@ -106,7 +116,7 @@ impl Ring {
         }
         if completed > 0 {
             self.in_kernel -= completed;
-            self.wake.drain();
+            // The eventfd stays readable: it is watched for edges, and each completion makes one.
             self.flush();
         }
     }

@@ -54,7 +54,7 @@ pub(super) fn read_now(node: &Node, offset: u64, into: &[Span<'_>]) -> Result<us
     let mut segments = segments(into);
     let len = total(&segments);
     check_read_range(offset, len).map_err(NowError::Failed)?;
-    if node.direct.is_some() && aligned(node, offset, &segments) {
+    if aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
     }
     let fd = node.buffered_fd();
@@ -131,7 +131,7 @@ pub(super) fn write_now(
     if node.class.memory {
         return write_all(fd, &mut segments, offset, 0).map_err(NowError::Failed);
     }
-    if !node.class.local || (node.direct.is_some() && aligned(node, offset, &segments)) {
+    if !node.class.local || aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
     }
     if node.class.nowait_write() {
@@ -168,7 +168,15 @@ fn edges_at_hand(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     (!head || at_hand(page(offset))) && (!tail || page(end) == page(offset) && head || at_hand(page(end)))
 }
 
-/// Direct I/O can do it.
+/// Direct I/O can do it in memory that suits: the caller's, or what it takes when told to wait.
+fn aligned_range(node: &Node, offset: u64, len: usize) -> bool {
+    node.direct.as_ref().is_some_and(|direct| {
+        let unit = direct.offset_alignment;
+        len > 0 && offset.is_multiple_of(unit) && (len as u64).is_multiple_of(unit)
+    })
+}
+
+/// Direct I/O can do it in this memory.
 pub(super) fn aligned(node: &Node, offset: u64, segments: &[libc::iovec]) -> bool {
     let Some(direct) = &node.direct else { return false };
     let unit = direct.offset_alignment;

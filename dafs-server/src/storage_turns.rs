@@ -1,0 +1,114 @@
+//! When the loop turns to storage that was waited for.
+//!
+//! Handing one read to a disk and taking it back costs the loop five to ten microseconds, several times what a read
+//! from the page cache takes. Served as they come, the clients of a disk would halve the rate of everybody else's
+//! cached reads. So while others are being served at once, storage gets a third of the time, a transfer at a turn;
+//! and when nobody else is there, all of it.
+
+use std::time::{Duration, Instant};
+
+/// How long after the last message that was answered at once the next may be on its way.
+const OTHERS_PRESENT: Duration = Duration::from_micros(20);
+/// While others are present, storage rests this many times as long as its last turn took.
+const REST_PER_TURN: u32 = 2;
+/// A turn that took longer was interrupted; nobody rests for that.
+const TURN_MAX: Duration = Duration::from_micros(50);
+/// How long the loop stays awake for a transfer in the kernel: a solid-state disk answers within it, and a client whose
+/// next request waits for the answer is met awake.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// Divides the loop's time between storage that was waited for and everything else.
+#[derive(Debug)]
+pub(crate) struct StorageTurns {
+    /// The last message that was answered without waiting.
+    others_at: Instant,
+    next: Instant,
+    /// Storage last finished something, or there was last nothing to wait for.
+    active_at: Instant,
+    finished: bool,
+}
+
+impl StorageTurns {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { others_at: now, next: now, active_at: now, finished: false }
+    }
+
+    /// How many transfers storage may move now, where it may at all. `at_once`: messages were answered since the last
+    /// call, without waiting for storage.
+    pub(crate) fn due(&mut self, now: Instant, at_once: bool) -> Option<usize> {
+        if at_once {
+            self.others_at = now;
+        }
+        if now.saturating_duration_since(self.others_at) > OTHERS_PRESENT {
+            return Some(usize::MAX);
+        }
+        (now >= self.next).then_some(1)
+    }
+
+    /// Storage had its turn from `began` to `ended` and finished `count` operations.
+    pub(crate) fn taken(&mut self, began: Instant, ended: Instant, count: usize) {
+        let cost = ended.saturating_duration_since(began).min(TURN_MAX);
+        self.finished = count > 0;
+        if self.finished {
+            self.active_at = ended;
+            self.next = ended + cost * REST_PER_TURN;
+        }
+    }
+
+    /// Nothing waits for storage.
+    pub(crate) fn idle(&mut self, now: Instant) {
+        self.active_at = now;
+        self.finished = false;
+    }
+
+    /// Whether the loop asks storage again rather than sleep: always when a turn may have left something, and for a
+    /// while where spinning is the policy.
+    pub(crate) fn stays_awake(&self, now: Instant, spins: bool) -> bool {
+        self.finished || (spins && now.saturating_duration_since(self.active_at) < SPIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(count: u64) -> Duration {
+        Duration::from_micros(count)
+    }
+
+    #[test]
+    fn due_alone_is_everything_and_beside_others_one_at_a_time() {
+        let start = Instant::now();
+        let mut turns = StorageTurns::new(start);
+        assert_eq!(turns.due(start + us(100), false), Some(usize::MAX));
+        assert_eq!(turns.due(start + us(101), true), Some(1));
+        assert_eq!(turns.due(start + us(121), false), Some(1));
+        assert_eq!(turns.due(start + us(122), false), Some(usize::MAX));
+    }
+
+    #[test]
+    fn due_beside_others_rests_twice_as_long_as_the_turn_took() {
+        let start = Instant::now();
+        let mut turns = StorageTurns::new(start);
+        turns.taken(start, start + us(8), 1);
+        for (at, expected) in [(8, None), (23, None), (24, Some(1)), (40, Some(1))] {
+            assert_eq!(turns.due(start + us(at), true), expected, "after {at} us");
+        }
+        // An interruption is not storage's fault.
+        turns.taken(start, start + us(10_000), 1);
+        assert_eq!(turns.due(start + us(10_099), true), None);
+        assert_eq!(turns.due(start + us(10_100), true), Some(1));
+    }
+
+    #[test]
+    fn awake_while_a_turn_may_have_left_something_and_for_a_while_after() {
+        let start = Instant::now();
+        let mut turns = StorageTurns::new(start);
+        turns.taken(start, start, 1);
+        assert!(turns.stays_awake(start + us(1000), false));
+        turns.taken(start, start + us(1), 0);
+        assert!(!turns.stays_awake(start + us(2), false));
+        assert!(turns.stays_awake(start + us(99), true));
+        assert!(!turns.stays_awake(start + us(100), true));
+    }
+}
