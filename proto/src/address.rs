@@ -29,6 +29,8 @@ pub enum Address {
     Tcp(SocketAddr),
     /// The path of a unix socket.
     Shm(PathBuf),
+    /// An IP address of an RDMA device, and a port of its connection manager, resolved.
+    Verbs(SocketAddr),
     /// A port of a simulated network.
     Sim(u32),
 }
@@ -239,11 +241,11 @@ impl ListenUrl {
 /// Every address that a location stands for, in the order the resolver gives them. Blocks while a host name is looked up.
 pub fn resolve(scheme: Scheme, location: &Location) -> Result<Vec<Address>, ResolveError> {
     match location {
-        Location::Host { .. } if scheme == Scheme::Verbs => Err(ResolveError::Unsupported { scheme }),
         Location::Host { host, port } => {
             let failed = |source| ResolveError::Host { host: host.clone(), source };
+            let kind = if scheme == Scheme::Verbs { Address::Verbs } else { Address::Tcp };
             let addresses: Vec<_> =
-                (host.as_str(), *port).to_socket_addrs().map_err(failed)?.map(Address::Tcp).collect();
+                (host.as_str(), *port).to_socket_addrs().map_err(failed)?.map(kind).collect();
             match addresses.is_empty() {
                 true => Err(failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"))),
                 false => Ok(addresses),
@@ -258,6 +260,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "dafs+tcp://{address}"),
+            Self::Verbs(address) => write!(f, "dafs+verbs://{address}"),
             Self::Shm(path) => write!(f, "dafs+shm://{}", path.display()),
             Self::Sim(port) => write!(f, "dafs+sim://{port}"),
         }

@@ -101,3 +101,30 @@ mod shm {
 
     dafs_proto::conformance_suite!(Shm::new());
 }
+
+/// Ignored unless asked for: they need an RDMA device, and its IP address in `DAFS_VERBS_ADDRESS`.
+#[cfg(feature = "verbs")]
+mod verbs {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use dafs_proto::transport::conformance::Fixture;
+    use dafs_proto::transport::verbs::VerbsDomain;
+    use dafs_proto::transport::{Address, Domain};
+
+    struct Verbs;
+
+    impl Fixture for Verbs {
+        fn domain(&self) -> Arc<dyn Domain> {
+            Arc::new(VerbsDomain::new())
+        }
+
+        fn address(&self) -> Address {
+            let ip = std::env::var("DAFS_VERBS_ADDRESS")
+                .expect("DAFS_VERBS_ADDRESS: the IP address of an RDMA device");
+            Address::Verbs(SocketAddr::new(ip.parse().expect("an IP address"), 0))
+        }
+    }
+
+    dafs_proto::conformance_suite!(attribute: [ignore = "needs an RDMA device"], Verbs);
+}

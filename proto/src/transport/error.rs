@@ -86,6 +86,16 @@ pub enum RegionFault {
         /// Size of the region, bytes.
         region_len: u64,
     },
+    /// The peer's device refused the access and does not say why: no such region, outside its bounds, or not its rights.
+    #[error("the peer's device refused access to bytes {offset}+{len} of the region {key}")]
+    Refused {
+        /// The region.
+        key: RegionKey,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+    },
     /// Not allowed by its access rights.
     #[error("the region {key} does not allow {access}")]
     Access {

@@ -42,6 +42,8 @@ pub mod sim;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 pub mod util;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

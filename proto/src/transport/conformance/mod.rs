@@ -40,11 +40,12 @@ pub trait Fixture {
     fn address(&self) -> Address;
 }
 
-/// Makes a `#[test]` of every function of the suite. The argument is an expression that makes a [`Fixture`].
+/// Makes a `#[test]` of every function of the suite. The argument is an expression that makes a [`Fixture`]; `attribute: [ignore]` before it
+/// gives every test that attribute.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($fixture:expr) => {
-        $crate::conformance_suite! { @each $fixture;
+    (@all $attributes:tt $fixture:expr) => {
+        $crate::conformance_suite! { @each $attributes $fixture;
             capabilities_of_both_sides_agree
             messages_of_every_size_arrive_whole
             messages_arrive_in_order_of_send
@@ -82,13 +83,21 @@ macro_rules! conformance_suite {
             two_sides_under_load_agree_on_every_byte
         }
     };
-    (@each $fixture:expr; $($name:ident)*) => {
-        $(
+    (@each $attributes:tt $fixture:expr; $($name:ident)*) => {
+        $($crate::conformance_suite! { @one $attributes $fixture; $name })*
+    };
+    (@one ($(#[$attribute:meta])?) $fixture:expr; $name:ident) => {
             #[test]
+            $(#[$attribute])?
             fn $name() {
                 $crate::transport::conformance::$name(&$fixture);
             }
-        )*
+    };
+    (attribute: [$attribute:meta], $fixture:expr) => {
+        $crate::conformance_suite! { @all (#[$attribute]) $fixture }
+    };
+    ($fixture:expr) => {
+        $crate::conformance_suite! { @all () $fixture }
     };
 }
 

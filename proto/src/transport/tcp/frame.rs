@@ -239,7 +239,7 @@ impl FaultReason {
             PeerFault::Region(RegionFault::OutOfBounds { key, offset, .. }) => {
                 Self { code: FAULT_OUT_OF_BOUNDS, key: key.0, offset: *offset }
             }
-            PeerFault::Region(RegionFault::Access { key, .. }) => {
+            PeerFault::Region(RegionFault::Access { key, .. } | RegionFault::Refused { key, .. }) => {
                 Self { code: FAULT_ACCESS, key: key.0, offset: 0 }
             }
         }

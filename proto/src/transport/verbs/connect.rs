@@ -1,0 +1,138 @@
+//! From an id of the connection manager to queues that are ready for a connection.
+#![allow(unsafe_code, reason = "makes queue pairs")]
+
+use std::io;
+use std::mem::zeroed;
+use std::sync::Arc;
+
+use super::buffers::Receives;
+use super::cm::CmId;
+use super::core::{RECEIVE, slots_max};
+use super::device::Device;
+use super::ffi;
+use super::handshake::Hello;
+use super::memory::Shared;
+use super::queue::{CompletionQueue, QueuePair, RecvList};
+use super::{INLINE_WANTED, READS_MAX};
+
+/// Receives beyond those that were asked for: notes of the provider.
+const SPARE_RECEIVES: u32 = 4;
+
+/// Work requests beside messages: parts of RDMA operations, and the closing note.
+const SPARE_REQUESTS: u32 = 32;
+
+/// Segments of a work request: a device makes room for them in every entry of its queue.
+const SEGMENTS_WANTED: u32 = 32;
+
+/// How long a peer waits when this side has no receive posted: 0.16 ms, as the device encodes it.
+const RNR_TIMER: u8 = 8;
+
+/// Queues with their receives posted, before the connection is there.
+pub(super) struct Prepared {
+    // Dropped first: see `Core`.
+    pub(super) id: CmId,
+    pub(super) qp: QueuePair,
+    pub(super) cq: CompletionQueue,
+    pub(super) receives: Receives,
+    pub(super) device: Arc<Device>,
+    pub(super) send_queue_depth: usize,
+    pub(super) sge_max: usize,
+    pub(super) inline_max: usize,
+}
+
+/// The domain's device, which the first connection or listener decides.
+pub(super) fn device_of(id: &CmId, shared: &Shared) -> io::Result<Arc<Device>> {
+    let context = id.context();
+    if context.is_null() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the address belongs to no RDMA device"));
+    }
+    let device = match shared.device.get() {
+        Some(device) => device,
+        None => {
+            // SAFETY: librdmacm keeps the contexts of its ids open.
+            let opened = unsafe { Device::open(context, id.port())? };
+            shared.device.get_or_init(|| opened)
+        }
+    };
+    if !std::ptr::eq(device.context(), context) {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("it is reached through another RDMA device than {}, which this domain uses", device.name),
+        ));
+    }
+    Ok(Arc::clone(device))
+}
+
+impl Prepared {
+    /// Makes the queues for a connection with these limits and posts its receives.
+    pub(super) fn new(mut id: CmId, device: Arc<Device>, own: &Hello) -> io::Result<Self> {
+        let limits = device.limits;
+        let count = u32::from(own.recv_depth) + SPARE_RECEIVES;
+        let requests =
+            (slots_max(own) + u32::from(own.rdma_depth) + SPARE_REQUESTS).min(limits.queue_depth_max);
+        let sge_max = limits.sge_max.min(SEGMENTS_WANTED);
+        // Every request may have a completion, and those of the receives come on top.
+        let cq = CompletionQueue::new(&device, (requests + count).min(limits.completions_max))?;
+        let receives = Receives::new(&device, count, own.recv_payload_max)?;
+        let mut make = |inline: u32| {
+            // SAFETY: plain C data, for which zero is valid.
+            let mut attributes: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+            attributes.send_cq = cq.raw();
+            attributes.recv_cq = cq.raw();
+            attributes.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
+            attributes.cap.max_send_wr = requests;
+            attributes.cap.max_recv_wr = count;
+            attributes.cap.max_send_sge = sge_max;
+            attributes.cap.max_recv_sge = 1;
+            attributes.cap.max_inline_data = inline;
+            // SAFETY: of the same device; `Prepared` and `Core` drop the id first.
+            let qp = unsafe { id.create_queues(device.pd(), &mut attributes) }?;
+            Ok::<_, io::Error>((QueuePair(qp), attributes.cap.max_inline_data))
+        };
+        // A device that has no inline data, or less, says so by failing.
+        let (qp, inline_max) = make(INLINE_WANTED).or_else(|_| make(0))?;
+        let mut list = RecvList::new();
+        for buffer in 0..count {
+            list.push(RECEIVE | u64::from(buffer), receives.segment(buffer));
+        }
+        // SAFETY: the queue pair is live; the buffers are dropped after it.
+        unsafe { list.post(qp)? };
+        Ok(Self {
+            id,
+            qp,
+            cq,
+            receives,
+            device,
+            send_queue_depth: requests as usize,
+            sge_max: sge_max as usize,
+            inline_max: inline_max.min(INLINE_WANTED) as usize,
+        })
+    }
+
+    /// RDMA reads in flight that this side wants, and serves.
+    pub(super) fn reads(&self) -> (u8, u8) {
+        let limits = self.device.limits;
+        (limits.read_initiator_max.min(READS_MAX), limits.read_responder_max.min(READS_MAX))
+    }
+
+    /// What holds, given what the peer asked for.
+    pub(super) fn reads_with(&self, (peer_serves, peer_wants): (u8, u8)) -> (u8, u8) {
+        let (initiator, responder) = self.reads();
+        (initiator.min(peer_serves), responder.min(peer_wants))
+    }
+}
+
+/// Tells the device how soon a peer may try again that found no receive posted. The default is two thirds of a second.
+pub(super) fn set_rnr_timer(qp: QueuePair) {
+    // SAFETY: plain C data, for which zero is valid; the queue pair is live.
+    let code = unsafe {
+        let mut attributes: ffi::ibv_qp_attr = zeroed();
+        attributes.min_rnr_timer = RNR_TIMER;
+        let mask = ffi::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
+        ffi::ibv_modify_qp(qp.0, &raw mut attributes, i32::try_from(mask).unwrap_or(0))
+    };
+    if code != 0 {
+        let error = io::Error::from_raw_os_error(code.abs());
+        tracing::debug!(%error, "the device keeps its time for receives that are not ready");
+    }
+}

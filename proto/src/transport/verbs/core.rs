@@ -1,0 +1,439 @@
+//! One connection: its queues, what is posted on them, and how it ends.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+use smallvec::SmallVec;
+
+use super::super::{
+    Access, Capabilities, Completion, HEAD_SIZE_MAX, Head, PeerFault, PeerIdentity, Provider, Received, Span,
+    TransportError, WaitPolicy,
+};
+use super::buffers::{Receives, Slots};
+use super::cm::{CmEventKind, CmId};
+use super::connect::Prepared;
+use super::device::Device;
+use super::frame::{Frame, HEADER_SIZE, NOTE_SIZE};
+use super::handshake::Hello;
+use super::memory::Shared;
+use super::post::{Operation, Work};
+use super::queue::{CompletionQueue, Done, POLL_BATCH, QueuePair, RecvList, SendList};
+use super::status::{self, explain};
+use super::{Counters, RDMA_SIZE_MAX, SEGMENTS_MAX};
+
+/// Marks the ids of receives; the rest of the id is the buffer.
+pub(super) const RECEIVE: u64 = 1 << 63;
+
+/// How long a closed connection stays for what was sent to be acknowledged.
+pub(super) const LINGER_MAX: Duration = Duration::from_secs(1);
+
+/// How long the device may take to give back what was posted, before the queue pair is destroyed under it.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
+
+/// Looks at the completion queue that find nothing between two looks at the connection manager.
+const POLLS_BETWEEN_EVENT_LOOKS: u32 = 1024;
+
+/// Parts of the receives that are posted again together.
+const REPOST_PARTS: u32 = 4;
+
+/// Something received.
+struct Arrival {
+    buffer: u32,
+    len: u32,
+    immediate: Option<u32>,
+}
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Open,
+    /// This side closed; what it sent may still be on its way.
+    Closing {
+        until: Instant,
+    },
+    /// Nothing more is exchanged; the device gives back what it has.
+    Ended {
+        until: Instant,
+    },
+}
+
+/// A connection. Fields are dropped in order: the id, with the queue pair, before all memory that the device might touch.
+pub(super) struct Core {
+    pub(super) id: CmId,
+    pub(super) qp: QueuePair,
+    pub(super) cq: CompletionQueue,
+    pub(super) capabilities: Capabilities,
+    pub(super) policy: WaitPolicy,
+    // Out.
+    pub(super) list: SendList,
+    /// Work requests that are queued or posted and not known to be done, oldest first.
+    pub(super) work: VecDeque<Work>,
+    /// The number of the oldest one: ids are numbers.
+    pub(super) work_first: u64,
+    pub(super) send_queue_depth: usize,
+    pub(super) sge_max: usize,
+    pub(super) inline_max: usize,
+    /// Posted since the last request with a completion of its own.
+    pub(super) unsignaled: usize,
+    /// Among these, or in the list, is an RDMA operation, whose memory somebody waits for.
+    pub(super) owes_completion: bool,
+    pub(super) slots: Slots,
+    pub(super) slots_max: usize,
+    pub(super) operations: Slab<Operation>,
+    // Posted and not yet polled. Invariant: at most `capabilities.rdma_depth`.
+    pub(super) rdma_in_flight: u16,
+    pub(super) completions: VecDeque<Completion>,
+    // In.
+    receives: Receives,
+    repost: RecvList,
+    arrivals: VecDeque<Arrival>,
+    // Buffer, offset and length of the payload of the message that was delivered last.
+    current: Option<(u32, usize, usize)>,
+    pub(super) state: State,
+    /// Why the connection has ended; told when what arrived before is delivered.
+    pub(super) failure: Option<TransportError>,
+    /// A post was answered `Full`.
+    pub(super) starved: bool,
+    pub(super) armed: bool,
+    /// A descriptor may have something to say.
+    pub(super) events_due: bool,
+    polls: u32,
+    pub(super) spin_time: Duration,
+    pub(super) counters: Counters,
+    pub(super) shared: Arc<Shared>,
+    pub(super) device: Arc<Device>,
+}
+
+impl Core {
+    /// A connection whose handshake is done.
+    pub(super) fn new(
+        prepared: Prepared,
+        shared: Arc<Shared>,
+        own: Hello,
+        theirs: Hello,
+        policy: WaitPolicy,
+    ) -> io::Result<Self> {
+        let Prepared { id, qp, cq, receives, device, send_queue_depth, sge_max, inline_max } = prepared;
+        let capabilities = Capabilities {
+            provider: Provider::Verbs,
+            send_payload_max: theirs.recv_payload_max,
+            recv_payload_max: own.recv_payload_max,
+            send_depth: theirs.recv_depth,
+            rdma_depth: own.rdma_depth.min(theirs.rdma_depth),
+            segments_max: SEGMENTS_MAX,
+            rdma_size_max: RDMA_SIZE_MAX.min(device.limits.message_size_max),
+            remote_mapped: false,
+            registers_ordinary_memory: true,
+            peer: PeerIdentity { address: id.peer(), credentials: None },
+        };
+        let slots_max = slots_max(&own).min(u32::from(theirs.recv_depth)).max(super::SLOTS_MIN);
+        let slots = Slots::new(&device, slots_max, theirs.recv_payload_max)?;
+        super::connect::set_rnr_timer(qp);
+        Ok(Self {
+            id,
+            qp,
+            cq,
+            capabilities,
+            policy,
+            list: SendList::new(),
+            work: VecDeque::new(),
+            work_first: 0,
+            send_queue_depth,
+            sge_max,
+            inline_max,
+            unsignaled: 0,
+            owes_completion: false,
+            slots,
+            slots_max: slots_max as usize,
+            operations: Slab::new(),
+            rdma_in_flight: 0,
+            completions: VecDeque::new(),
+            receives,
+            repost: RecvList::new(),
+            arrivals: VecDeque::new(),
+            current: None,
+            state: State::Open,
+            failure: None,
+            starved: false,
+            armed: false,
+            events_due: true,
+            polls: 0,
+            spin_time: super::wake::SPIN_MIN,
+            counters: Counters::default(),
+            shared,
+            device,
+        })
+    }
+
+    /// As `Endpoint::recv`.
+    pub(super) fn recv(&mut self) -> Result<Option<Received>, TransportError> {
+        self.recv_done();
+        self.armed = false;
+        loop {
+            while let Some(arrival) = self.arrivals.pop_front() {
+                match self.deliver(&arrival) {
+                    Ok(Some(received)) if self.is_open() => return Ok(Some(received)),
+                    Ok(_) => {}
+                    Err(fault) => self.fail(TransportError::Peer(fault)),
+                }
+            }
+            if !self.is_open() {
+                return Err(TransportError::Closed);
+            }
+            if self.failure.is_some() {
+                return Err(self.end());
+            }
+            if self.events_due {
+                self.take_events();
+            }
+            self.progress();
+            if self.arrivals.is_empty() && self.failure.is_none() {
+                self.post_receives();
+                self.polls = self.polls.wrapping_add(1);
+                if self.polls.is_multiple_of(POLLS_BETWEEN_EVENT_LOOKS) {
+                    self.events_due = true;
+                }
+                return Ok(None);
+            }
+        }
+    }
+
+    /// As `Endpoint::payload`.
+    pub(super) fn payload(&self) -> Span<'_> {
+        let Some((buffer, offset, len)) = self.current else { return Span::EMPTY };
+        self.receives.span(buffer).slice(offset, len).unwrap_or(Span::EMPTY)
+    }
+
+    /// As `Endpoint::recv_done`.
+    pub(super) fn recv_done(&mut self) {
+        if let Some((buffer, _, _)) = self.current.take() {
+            self.give_back(buffer);
+        }
+    }
+
+    /// What a received buffer says. `None`: a note, dealt with.
+    fn deliver(&mut self, arrival: &Arrival) -> Result<Option<Received>, PeerFault> {
+        if let Some(data) = arrival.immediate {
+            self.give_back(arrival.buffer);
+            return Ok(Some(Received::Immediate { data, size: arrival.len }));
+        }
+        let len = arrival.len as usize;
+        let span = self.receives.span(arrival.buffer);
+        let mut prefix = [0; NOTE_SIZE];
+        let prefix = &mut prefix[..len.min(NOTE_SIZE)];
+        span.read_into(0, prefix);
+        let frame = Frame::decode(prefix, len, self.capabilities.recv_payload_max as usize)?;
+        let received = match frame {
+            Frame::Message { head_len, payload_len } => {
+                let mut bytes = [0; HEAD_SIZE_MAX];
+                span.read_into(HEADER_SIZE, &mut bytes[..head_len]);
+                let head = Head::copy_of(&bytes[..head_len]).unwrap_or(Head::EMPTY);
+                self.current = Some((arrival.buffer, HEADER_SIZE + head_len, payload_len));
+                let payload_len = u32::try_from(payload_len).unwrap_or(u32::MAX);
+                return Ok(Some(Received::Message { head, payload_len }));
+            }
+            Frame::Immediate { data, size } => Some(Received::Immediate { data, size }),
+            Frame::Check { key, offset, write, immediate } => {
+                let access = if write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+                self.shared.registry.check_empty(key, offset, access)?;
+                immediate.map(|data| Received::Immediate { data, size: 0 })
+            }
+            Frame::Close => {
+                self.fail(TransportError::Closed);
+                None
+            }
+        };
+        self.give_back(arrival.buffer);
+        Ok(received)
+    }
+
+    /// A received buffer is posted again, with others.
+    fn give_back(&mut self, buffer: u32) {
+        self.repost.push(RECEIVE | u64::from(buffer), self.receives.segment(buffer));
+        if self.repost.len() as u32 * REPOST_PARTS >= self.receives.count {
+            self.post_receives();
+        }
+    }
+
+    /// Posts the receives that were given back.
+    #[allow(unsafe_code, reason = "posts work requests")]
+    pub(super) fn post_receives(&mut self) {
+        if self.repost.len() == 0 {
+            return;
+        }
+        if !self.is_open() || self.failure.is_some() {
+            return self.repost.clear();
+        }
+        self.counters.receive_posts += 1;
+        // SAFETY: the queue pair is live while the connection is open; the buffers outlive it (see `Core`).
+        if let Err(error) = unsafe { self.repost.post(self.qp) } {
+            self.fail(TransportError::system("post receives to the RDMA device", error));
+        }
+    }
+
+    /// Takes what the device has done.
+    pub(super) fn progress(&mut self) {
+        loop {
+            let mut batch: SmallVec<[Done; POLL_BATCH]> = SmallVec::new();
+            self.counters.polls += 1;
+            let count = match self.cq.poll(|done| batch.push(done)) {
+                Ok(count) => count,
+                Err(error) => {
+                    return self.fail(TransportError::system("ask the RDMA device what is done", error));
+                }
+            };
+            self.counters.completions += count as u64;
+            for done in batch {
+                self.take(&done);
+            }
+            if count < POLL_BATCH {
+                break;
+            }
+        }
+        match self.state {
+            State::Open => {}
+            State::Closing { until }
+                if self.work.is_empty() || self.failure.is_some() || Instant::now() >= until =>
+            {
+                self.end();
+            }
+            State::Closing { .. } => {}
+            State::Ended { until } => {
+                if !self.work.is_empty() && Instant::now() >= until {
+                    tracing::warn!(
+                        "the device does not give work requests back; the queue pair is destroyed under them"
+                    );
+                    self.destroy_queues();
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, done: &Done) {
+        if done.id & RECEIVE == 0 {
+            return self.work_done(done);
+        }
+        let buffer = u32::try_from(done.id & !RECEIVE).unwrap_or(u32::MAX);
+        if done.status == status::SUCCESS {
+            self.counters.received += 1;
+            self.arrivals.push_back(Arrival { buffer, len: done.len, immediate: done.immediate });
+        } else {
+            self.fail(explain(done.status, done.vendor_code, None));
+        }
+    }
+
+    /// Asks the connection manager what has become of the connection.
+    pub(super) fn take_events(&mut self) {
+        self.events_due = false;
+        self.cq.take_events();
+        loop {
+            match self.id.channel().next() {
+                Ok(None) => return,
+                Ok(Some(event)) => match event.kind {
+                    CmEventKind::Disconnected => {
+                        // What the peer sent before is here: the device acknowledged it.
+                        self.progress();
+                        self.fail(TransportError::Closed);
+                    }
+                    CmEventKind::DeviceRemoved => {
+                        let source = io::Error::new(
+                            io::ErrorKind::NotConnected,
+                            format!("the device {} was removed", self.device.name),
+                        );
+                        self.fail(TransportError::system("RDMA", source));
+                    }
+                    CmEventKind::Failed(_) => {
+                        self.fail(TransportError::system("RDMA connection", event.error()))
+                    }
+                    _ => {}
+                },
+                Err(error) => {
+                    return self.fail(TransportError::system("ask the RDMA connection manager", error));
+                }
+            }
+        }
+    }
+
+    pub(super) fn has_arrivals(&self) -> bool {
+        !self.arrivals.is_empty()
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// The connection ends; the next `recv` says why, after what arrived before. A reason replaces none, and that it was closed.
+    #[cold]
+    pub(super) fn fail(&mut self, error: TransportError) {
+        if matches!(self.failure, None | Some(TransportError::Closed)) {
+            self.failure = Some(error);
+        }
+    }
+
+    /// Ends the connection now; why. The device gives back what it has, which [`Core::progress`] waits for.
+    #[cold]
+    pub(super) fn end(&mut self) -> TransportError {
+        let error = self.failure.take().unwrap_or(TransportError::Closed);
+        if matches!(self.state, State::Ended { .. }) {
+            return error;
+        }
+        let peer = self.capabilities.peer.address;
+        match &error {
+            TransportError::Peer(fault) => {
+                tracing::warn!(?peer, %fault, "connection ended: the peer is at fault")
+            }
+            TransportError::Closed => tracing::debug!(?peer, "connection closed"),
+            TransportError::System { .. } => tracing::warn!(?peer, %error, "connection failed"),
+        }
+        self.drop_unposted();
+        self.state = State::Ended { until: Instant::now() + FLUSH_MAX };
+        self.id.disconnect();
+        error
+    }
+
+    /// As `Endpoint::close`.
+    pub(super) fn close(&mut self) {
+        if !self.is_open() {
+            return;
+        }
+        self.recv_done();
+        self.drop_unposted();
+        self.progress();
+        if self.failure.is_some() {
+            self.end();
+            return;
+        }
+        self.state = State::Closing { until: Instant::now() + LINGER_MAX };
+        // A request is kept free for this, and inline or not, the note has memory: its slot may be any, as nothing is built any more.
+        let note = Frame::Close.encode_note();
+        match self.slots.take() {
+            Some(slot) => self.queue_note(slot, &note),
+            // All are on their way: the connection's end says the same once they are acknowledged.
+            None => tracing::debug!("no slot for the closing note"),
+        }
+        self.list.signal_last();
+        self.post_list();
+    }
+
+    /// Destroys the queue pair. The device touches no memory of this connection any more.
+    #[cold]
+    fn destroy_queues(&mut self) {
+        self.id.destroy_queues();
+        while !self.work.is_empty() {
+            self.finish_oldest(Some((status::FLUSHED, 0)));
+        }
+    }
+
+    /// Whether everything that was posted is done.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.work.is_empty()
+    }
+}
+
+/// Messages that a side has on their way at once: as many as it expects answers to.
+pub(super) fn slots_max(own: &Hello) -> u32 {
+    u32::from(own.recv_depth).clamp(super::SLOTS_MIN, super::SLOTS_MAX)
+}

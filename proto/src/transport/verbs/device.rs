@@ -1,0 +1,386 @@
+//! A device: its limits, its protection domain, and memory registered with it.
+#![allow(unsafe_code, reason = "calls into libibverbs")]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use thiserror::Error;
+
+use super::super::{Access, Memory, MemoryRef};
+use super::ffi;
+
+/// What the provider uses of a device's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Segments that one work request gathers or scatters.
+    pub sge_max: u32,
+    /// Work requests of one queue.
+    pub queue_depth_max: u32,
+    /// Entries of one completion queue.
+    pub completions_max: u32,
+    /// RDMA reads that a connection serves at once.
+    pub read_responder_max: u8,
+    /// RDMA reads that a connection has in flight at once.
+    pub read_initiator_max: u8,
+    /// Largest message, bytes.
+    pub message_size_max: u32,
+}
+
+/// A device with a protection domain of ours.
+pub(super) struct Device {
+    context: *mut ffi::ibv_context,
+    pd: *mut ffi::ibv_pd,
+    pub(super) name: String,
+    pub(super) limits: DeviceLimits,
+    pub(super) counters: RegistrationCounters,
+}
+
+/// Registrations made and ended with a device.
+#[derive(Debug, Default)]
+pub(super) struct RegistrationCounters {
+    pub(super) registrations: AtomicU64,
+    pub(super) deregistrations: AtomicU64,
+}
+
+// SAFETY: libibverbs allows any thread to use a context and a protection domain.
+unsafe impl Send for Device {}
+// SAFETY: as for Send.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens a protection domain on the device of a connection manager's id.
+    ///
+    /// # Safety
+    /// `context` must be open for as long as the process runs, as those of librdmacm are.
+    pub(super) unsafe fn open(context: *mut ffi::ibv_context, port: u8) -> io::Result<Arc<Self>> {
+        // SAFETY: the context is open.
+        let (name, limits) = unsafe { (device_name(context), query(context, port)?) };
+        // SAFETY: as above.
+        let pd = unsafe { ffi::ibv_alloc_pd(context) };
+        if pd.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Arc::new(Self { context, pd, name, limits, counters: RegistrationCounters::default() }))
+    }
+
+    /// Opens the first device that has an active port.
+    pub(super) fn open_first(contexts: Vec<*mut ffi::ibv_context>) -> io::Result<Arc<Self>> {
+        for context in contexts {
+            // SAFETY: contexts of librdmacm stay open.
+            let ports = unsafe { query_device(context)? }.phys_port_cnt;
+            for port in 1..=ports {
+                // SAFETY: as above.
+                let state = unsafe { query_port(context, port)? }.state;
+                if state == ffi::ibv_port_state::IBV_PORT_ACTIVE {
+                    // SAFETY: as above.
+                    return unsafe { Self::open(context, port) };
+                }
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, "this machine has no RDMA device with an active port"))
+    }
+
+    pub(super) fn context(&self) -> *mut ffi::ibv_context {
+        self.context
+    }
+
+    pub(super) fn pd(&self) -> *mut ffi::ibv_pd {
+        self.pd
+    }
+
+    /// Registers memory. Its first byte has the address `iova` for peers, which must lie in its page as the memory does in its own;
+    /// `None` takes the memory's own address.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        memory: MemoryRef,
+        rights: Rights,
+        iova: Option<u64>,
+    ) -> Result<MemoryRegion, RegistrationError> {
+        let span = memory.span();
+        let address = span.as_ptr() as u64;
+        // A registration of nothing is none: the page around it is not touched by an access of 0 bytes.
+        let len = span.len().max(1);
+        // SAFETY: the memory is mapped for as long as `memory` lives, which the region keeps until it is deregistered.
+        let region = unsafe {
+            ffi::ibv_reg_mr_iova(self.pd, span.as_ptr().cast(), len, iova.unwrap_or(address), rights.flags())
+        };
+        if region.is_null() {
+            return Err(RegistrationError::new(&self.name, span.len(), io::Error::last_os_error()));
+        }
+        self.counters.registrations.fetch_add(1, Ordering::Relaxed);
+        Ok(MemoryRegion { region, memory: Some(memory), device: Arc::clone(self) })
+    }
+
+    /// Registers all of `memory` for this side's own work requests, without keeping it: whoever posts a request keeps both until it is
+    /// done. Nobody else can reach it by this registration, so it may outlive the memory.
+    pub(super) fn register_lent(
+        self: &Arc<Self>,
+        memory: &Arc<dyn Memory>,
+    ) -> Result<MemoryRegion, RegistrationError> {
+        let mut region = self.register(MemoryRef::new(Arc::clone(memory)), Rights::Destination, None)?;
+        region.memory = None;
+        Ok(region)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: everything made with it holds an `Arc` of this, so nothing is left.
+        let code = unsafe { ffi::ibv_dealloc_pd(self.pd) };
+        if code != 0 {
+            tracing::warn!(device = self.name, error = %io::Error::from_raw_os_error(code), "cannot free a protection domain");
+        }
+    }
+}
+
+/// What a registration allows: no more than its use needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rights {
+    /// The device sends from it.
+    Source,
+    /// The device receives into it, or reads scatter into it.
+    Destination,
+    /// Peers reach it.
+    Remote(Access),
+}
+
+impl Rights {
+    fn flags(self) -> i32 {
+        use ffi::ibv_access_flags as flag;
+        let local_write = flag::IBV_ACCESS_LOCAL_WRITE.0;
+        let flags = match self {
+            Self::Source => 0,
+            Self::Destination => local_write,
+            Self::Remote(access) => {
+                let mut flags = 0;
+                if access.contains(Access::REMOTE_READ) {
+                    flags |= flag::IBV_ACCESS_REMOTE_READ.0;
+                }
+                if access.contains(Access::REMOTE_WRITE) {
+                    // The device demands both.
+                    flags |= flag::IBV_ACCESS_REMOTE_WRITE.0 | local_write;
+                }
+                flags
+            }
+        };
+        i32::try_from(flags).unwrap_or(0)
+    }
+}
+
+/// Registered memory. Dropping it ends the registration: afterwards the device does not touch the memory.
+pub(super) struct MemoryRegion {
+    region: *mut ffi::ibv_mr,
+    // `None` only in drop.
+    memory: Option<MemoryRef>,
+    device: Arc<Device>,
+}
+
+// SAFETY: an `ibv_mr` may be used and deregistered by any thread.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: its keys are constant.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    /// The key by which this side's own work requests name the memory.
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: the region is registered.
+        unsafe { (*self.region).lkey }
+    }
+
+    /// The key by which peers name it.
+    pub(super) fn remote_key(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.region).rkey }
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        self.device.counters.deregistrations.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: registered in `Device::register`, ended once.
+        let code = unsafe { ffi::ibv_dereg_mr(self.region) };
+        if code != 0 {
+            // The device may still reach it: the memory is never given back.
+            std::mem::forget(self.memory.take());
+            let error = io::Error::from_raw_os_error(code.abs());
+            tracing::error!(device = self.device.name, %error, "cannot end a registration; its memory is kept for good");
+        }
+    }
+}
+
+/// Memory could not be registered with a device.
+#[derive(Debug, Error)]
+#[error("{device} cannot register {len} bytes of memory: {reason}")]
+pub struct RegistrationError {
+    device: String,
+    len: usize,
+    reason: String,
+    kind: io::ErrorKind,
+}
+
+impl RegistrationError {
+    fn new(device: &str, len: usize, error: io::Error) -> Self {
+        let (reason, kind) = match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => match memlock_limit() {
+                Some(limit) => (
+                    format!(
+                        "the limit of locked memory of this process is {} KiB; raise it (ulimit -l unlimited, LimitMEMLOCK=infinity \
+                         in a systemd unit) or give the program CAP_IPC_LOCK",
+                        limit / 1024
+                    ),
+                    io::ErrorKind::OutOfMemory,
+                ),
+                None => (error.to_string(), io::ErrorKind::OutOfMemory),
+            },
+            Some(libc::EFAULT) => (
+                "it is not mapped, or mapped shared and read-only, which the kernel cannot lock; map it writable".to_owned(),
+                io::ErrorKind::Unsupported,
+            ),
+            _ => (error.to_string(), error.kind()),
+        };
+        Self { device: device.to_owned(), len, reason, kind }
+    }
+}
+
+impl From<RegistrationError> for io::Error {
+    fn from(error: RegistrationError) -> Self {
+        Self::new(error.kind, error)
+    }
+}
+
+/// The soft limit of locked memory, bytes; `None` when there is none.
+fn memlock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: stores into `limit`.
+    let code = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (code == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// # Safety
+/// `context` must be open.
+unsafe fn device_name(context: *mut ffi::ibv_context) -> String {
+    // SAFETY: a device's name lives as long as its context.
+    unsafe { CStr::from_ptr(ffi::ibv_get_device_name((*context).device)) }.to_string_lossy().into_owned()
+}
+
+/// # Safety
+/// `context` must be open.
+unsafe fn query(context: *mut ffi::ibv_context, port: u8) -> io::Result<DeviceLimits> {
+    // SAFETY: the context is open; the call fills the structure.
+    let (device, port) = unsafe { (query_device(context)?, query_port(context, port)?) };
+    let unsigned = |value: i32| u32::try_from(value).unwrap_or(0);
+    let narrow = |value: i32| u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX);
+    Ok(DeviceLimits {
+        sge_max: unsigned(device.max_sge.min(device.max_sge_rd)).max(1),
+        queue_depth_max: unsigned(device.max_qp_wr),
+        completions_max: unsigned(device.max_cqe),
+        read_responder_max: narrow(device.max_qp_rd_atom),
+        read_initiator_max: narrow(device.max_qp_init_rd_atom),
+        message_size_max: port.max_msg_sz,
+    })
+}
+
+/// # Safety
+/// `context` must be open.
+unsafe fn query_device(context: *mut ffi::ibv_context) -> io::Result<ffi::ibv_device_attr> {
+    let mut attributes = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
+    // SAFETY: the context is open; the call fills the structure, for which zero is valid.
+    unsafe {
+        match ffi::ibv_query_device(context, attributes.as_mut_ptr()) {
+            0 => Ok(attributes.assume_init()),
+            code => Err(io::Error::from_raw_os_error(code.abs())),
+        }
+    }
+}
+
+/// # Safety
+/// `context` must be open.
+unsafe fn query_port(context: *mut ffi::ibv_context, port: u8) -> io::Result<ffi::ibv_port_attr> {
+    let mut attributes = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
+    // SAFETY: the context is open; the call fills the structure, for which zero is valid.
+    unsafe {
+        match ffi::ibv_query_port(context, port, attributes.as_mut_ptr()) {
+            0 => Ok(attributes.assume_init()),
+            code => Err(io::Error::from_raw_os_error(code.abs())),
+        }
+    }
+}
+
+/// A port of a device on this machine, for people who ask what there is.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Name of the device.
+    pub name: String,
+    /// Port of the device, from 1.
+    pub port: u8,
+    /// "InfiniBand" or "Ethernet".
+    pub link_layer: &'static str,
+    /// State of the port, in the words of the specification.
+    pub state: &'static str,
+    /// What can be used of it.
+    pub limits: DeviceLimits,
+    /// Why it cannot be used; `None` when it can.
+    pub unusable: Option<String>,
+}
+
+/// The devices of this machine. An empty list: there is none. An error: the kernel or the library has no RDMA.
+pub fn devices() -> io::Result<Vec<DeviceInfo>> {
+    let mut infos = Vec::new();
+    for context in contexts()? {
+        // SAFETY: contexts of librdmacm stay open.
+        let (name, device) = unsafe { (device_name(context), query_device(context)?) };
+        for port in 1..=device.phys_port_cnt {
+            // SAFETY: as above.
+            let (limits, attributes) = unsafe { (query(context, port)?, query_port(context, port)?) };
+            let state = state_name(attributes.state);
+            let active = attributes.state == ffi::ibv_port_state::IBV_PORT_ACTIVE;
+            let link_layer = if attributes.link_layer == 2 { "Ethernet" } else { "InfiniBand" };
+            infos.push(DeviceInfo {
+                name: name.clone(),
+                port,
+                link_layer,
+                state,
+                limits,
+                unusable: (!active).then(|| {
+                    format!("the port is {state}: check the cable, the network interface (ip link), and for InfiniBand a subnet manager")
+                }),
+            });
+        }
+    }
+    Ok(infos)
+}
+
+/// The devices that librdmacm knows, each with a context that stays open.
+pub(super) fn contexts() -> io::Result<Vec<*mut ffi::ibv_context>> {
+    let mut count = 0;
+    // SAFETY: stores the length of the array that it answers.
+    let list = unsafe { ffi::rdma_get_devices(&raw mut count) };
+    if list.is_null() {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::ENODEV | libc::ENOENT) => Ok(Vec::new()),
+            _ => Err(error),
+        };
+    }
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the array has that length until it is freed; the contexts stay open.
+    unsafe {
+        let contexts = std::slice::from_raw_parts(list, count).to_vec();
+        ffi::rdma_free_devices(list);
+        Ok(contexts)
+    }
+}
+
+fn state_name(state: ffi::ibv_port_state::Type) -> &'static str {
+    match state {
+        ffi::ibv_port_state::IBV_PORT_ACTIVE => "active",
+        1 => "down",
+        2 => "initializing",
+        3 => "armed",
+        5 => "active, deferred",
+        _ => "not known",
+    }
+}

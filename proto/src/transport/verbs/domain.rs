@@ -1,0 +1,257 @@
+//! Memory and connections of one side.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::{
+    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, HeapMemory, Listener, Memory, MemoryRef,
+    Provider, Region, RegionError,
+};
+use super::cm::{CmEvent, CmEventKind, CmId, EventChannel};
+use super::connect::{Prepared, device_of};
+use super::core::Core;
+use super::device::{Device, contexts};
+use super::endpoint::VerbsEndpoint;
+use super::handshake::Hello;
+use super::listener::VerbsListener;
+use super::memory::Shared;
+
+/// The protection domain of the verbs provider: one device, that of its first connection or listener.
+pub struct VerbsDomain {
+    shared: Arc<Shared>,
+}
+
+impl Default for VerbsDomain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl VerbsDomain {
+    /// A domain. No device is opened before it is needed.
+    pub fn new() -> Self {
+        Self { shared: Shared::new() }
+    }
+
+    /// As [`Domain::connect`], with the provider's own type.
+    pub fn connect_verbs(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<VerbsEndpoint, ConnectError> {
+        let to = socket_address(address)?;
+        let attempt = Attempt { address, timeout, deadline: Instant::now() + timeout };
+        attempt.run(to, &self.shared, params)
+    }
+
+    /// As [`Domain::listen`], with the provider's own type.
+    pub fn listen_verbs(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+    ) -> Result<VerbsListener, ConnectError> {
+        let at = socket_address(address)?;
+        VerbsListener::bind(at, Arc::clone(&self.shared), params).map_err(|source| ConnectError::System {
+            what: "listen on",
+            address: address.to_string(),
+            source: explain_missing(source),
+        })
+    }
+
+    /// Regions registered now.
+    pub fn regions_count(&self) -> usize {
+        self.shared.registry.len()
+    }
+
+    /// The device, or the first there is when no connection has decided yet.
+    fn device(&self) -> Result<Arc<Device>, RegionError> {
+        if let Some(device) = self.shared.device.get() {
+            return Ok(Arc::clone(device));
+        }
+        let failed = |source| RegionError::System { what: "open an RDMA device", source };
+        let device = Device::open_first(contexts().map_err(failed)?).map_err(failed)?;
+        Ok(Arc::clone(self.shared.device.get_or_init(|| device)))
+    }
+}
+
+impl Domain for VerbsDomain {
+    fn provider(&self) -> Provider {
+        Provider::Verbs
+    }
+
+    fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
+        match HeapMemory::allocate(len) {
+            Some(memory) => Ok(Arc::new(memory)),
+            None => Err(RegionError::System {
+                what: "allocate memory for transfers",
+                source: io::ErrorKind::OutOfMemory.into(),
+            }),
+        }
+    }
+
+    fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
+        if memory.memory().may_fault() {
+            return Err(RegionError::Unsupported {
+                provider: Provider::Verbs,
+                what: "memory that may fault",
+            });
+        }
+        self.shared.registry.register(&self.device()?, memory, access)
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<Box<dyn Endpoint>, ConnectError> {
+        Ok(Box::new(self.connect_verbs(address, params, timeout)?))
+    }
+
+    fn listen(&self, address: &Address, params: &ConnectParams) -> Result<Box<dyn Listener>, ConnectError> {
+        Ok(Box::new(self.listen_verbs(address, params)?))
+    }
+}
+
+/// Whether an RDMA device of this machine has a route to an address; if not, why. Blocks for `timeout` at most.
+pub fn check_route(to: SocketAddr, timeout: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + timeout;
+    let id = CmId::new(&EventChannel::new()?)?;
+    id.resolve_address(to, timeout)?;
+    await_event(&id, CmEventKind::AddressResolved, deadline).map_err(Refusal::into_io)?;
+    id.resolve_route(timeout)?;
+    await_event(&id, CmEventKind::RouteResolved, deadline).map_err(Refusal::into_io)?;
+    Ok(())
+}
+
+/// A connection being made.
+struct Attempt<'a> {
+    address: &'a Address,
+    timeout: Duration,
+    deadline: Instant,
+}
+
+impl Attempt<'_> {
+    fn run(
+        &self,
+        to: SocketAddr,
+        shared: &Arc<Shared>,
+        params: &ConnectParams,
+    ) -> Result<VerbsEndpoint, ConnectError> {
+        let failed = |error| self.system(error);
+        let id = CmId::new(&EventChannel::new().map_err(failed)?).map_err(failed)?;
+        id.resolve_address(to, self.left()).map_err(failed)?;
+        self.await_event(&id, CmEventKind::AddressResolved)?;
+        id.resolve_route(self.left()).map_err(failed)?;
+        self.await_event(&id, CmEventKind::RouteResolved)?;
+        let device = device_of(&id, shared).map_err(failed)?;
+        let own = Hello::new(params);
+        let prepared = Prepared::new(id, device, &own).map_err(failed)?;
+        prepared.id.connect(&own, prepared.reads()).map_err(failed)?;
+        let event = self.await_event(&prepared.id, CmEventKind::Established)?;
+        let theirs = Hello::decode(private_data(&event)).map_err(|fault| self.peer(fault))?;
+        let core = Core::new(prepared, Arc::clone(shared), own, theirs, params.wait).map_err(failed)?;
+        Ok(VerbsEndpoint::new(core))
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    fn await_event(&self, id: &CmId, wanted: CmEventKind) -> Result<CmEvent, ConnectError> {
+        await_event(id, wanted, self.deadline).map_err(|refusal| match refusal {
+            // A peer that speaks another version of this transport says so in its refusal.
+            Refusal::Event(event) if event.kind == CmEventKind::Rejected && says_something(&event) => {
+                match Hello::decode(private_data(&event)) {
+                    Ok(_) => self.system(event.error()),
+                    Err(fault) => self.peer(fault),
+                }
+            }
+            refusal => self.system(refusal.into_io()),
+        })
+    }
+
+    fn peer(&self, fault: super::super::PeerFault) -> ConnectError {
+        ConnectError::Peer { address: self.address.to_string(), fault }
+    }
+
+    fn system(&self, source: io::Error) -> ConnectError {
+        let address = self.address.to_string();
+        if source.kind() == io::ErrorKind::TimedOut {
+            let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+            return ConnectError::Timeout { address, timeout_ms };
+        }
+        ConnectError::System { what: "connect to", address, source: explain_missing(source) }
+    }
+}
+
+/// What came instead of the event that was waited for.
+enum Refusal {
+    Event(Box<CmEvent>),
+    System(io::Error),
+}
+
+impl Refusal {
+    fn into_io(self) -> io::Error {
+        match self {
+            Self::Event(event) => event.error(),
+            Self::System(error) => error,
+        }
+    }
+}
+
+fn await_event(id: &CmId, wanted: CmEventKind, deadline: Instant) -> Result<CmEvent, Refusal> {
+    loop {
+        match id.channel().next().map_err(Refusal::System)? {
+            Some(event) if event.kind == wanted => return Ok(event),
+            Some(event) if event.kind == CmEventKind::Other => {}
+            Some(event) => return Err(Refusal::Event(Box::new(event))),
+            None => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Refusal::System(io::ErrorKind::TimedOut.into()));
+                }
+                id.channel().wait(left).map_err(Refusal::System)?;
+            }
+        }
+    }
+}
+
+/// What of the peer's private data was kept.
+pub(super) fn private_data(event: &CmEvent) -> &[u8] {
+    &event.private_data[..event.private_data_len.min(event.private_data.len())]
+}
+
+/// The connection manager pads with zeros where nothing was said.
+fn says_something(event: &CmEvent) -> bool {
+    private_data(event).iter().any(|byte| *byte != 0)
+}
+
+/// Says what is missing where the kernel or the machine has no RDMA.
+fn explain_missing(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS) => io::Error::new(
+            io::ErrorKind::NotFound,
+            format!(
+                "{error}: this machine has no RDMA device, or its kernel modules (rdma_ucm, ib_uverbs) are not loaded"
+            ),
+        ),
+        Some(libc::EADDRNOTAVAIL) => io::Error::new(
+            error.kind(),
+            format!(
+                "{error}: the address belongs to no network interface of an RDMA device; see dafs info --devices"
+            ),
+        ),
+        _ => error,
+    }
+}
+
+fn socket_address(address: &Address) -> Result<SocketAddr, ConnectError> {
+    match address {
+        Address::Verbs(at) => Ok(*at),
+        _ => Err(ConnectError::WrongAddress { provider: Provider::Verbs, address: address.to_string() }),
+    }
+}

@@ -1,0 +1,208 @@
+//! The endpoint: a connection with an owner. What is left when the owner drops it is seen to in the background.
+#![allow(unsafe_code, reason = "takes the connection out of an endpoint that is dropped")]
+
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::super::{
+    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
+    Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
+};
+use super::Counters;
+use super::cm::poll_readable;
+use super::core::{Core, LINGER_MAX};
+
+/// Closed connections that wait for their last message to be acknowledged, each with a thread. Beyond it they are cut.
+const LINGERING_MAX: usize = 64;
+
+static LINGERING: AtomicUsize = AtomicUsize::new(0);
+
+/// A connection of the verbs provider.
+pub struct VerbsEndpoint {
+    core: ManuallyDrop<Core>,
+}
+
+impl VerbsEndpoint {
+    pub(super) fn new(core: Core) -> Self {
+        Self { core: ManuallyDrop::new(core) }
+    }
+
+    /// What this connection did so far.
+    pub fn counters(&self) -> Counters {
+        let registrations = &self.core.device.counters;
+        Counters {
+            registrations: registrations.registrations.load(Ordering::Relaxed),
+            deregistrations: registrations.deregistrations.load(Ordering::Relaxed),
+            ..self.core.counters
+        }
+    }
+
+    /// Name of the device that carries it.
+    pub fn device(&self) -> &str {
+        &self.core.device.name
+    }
+
+    /// Segments that one work request gathers or scatters.
+    pub fn segments_per_request(&self) -> usize {
+        self.core.sge_max
+    }
+
+    #[cfg(test)]
+    pub(super) fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+impl Endpoint for VerbsEndpoint {
+    fn capabilities(&self) -> &Capabilities {
+        &self.core.capabilities
+    }
+
+    fn reserve(&mut self, payload_len_max: usize) -> Result<SendSlot, PostError> {
+        self.core.reserve(payload_len_max)
+    }
+
+    fn slot_payload(&self, slot: &SendSlot) -> Span<'_> {
+        self.core.slot_payload(slot)
+    }
+
+    fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
+        self.core.send(&slot, head, payload_len)
+    }
+
+    fn cancel_send(&mut self, slot: SendSlot) {
+        self.core.cancel_send(&slot);
+    }
+
+    fn recv(&mut self) -> Result<Option<Received>, TransportError> {
+        self.core.recv()
+    }
+
+    fn payload(&self) -> Span<'_> {
+        self.core.payload()
+    }
+
+    fn recv_done(&mut self) {
+        self.core.recv_done();
+    }
+
+    fn rdma_write(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: RemoteRange,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        self.core.rdma(false, token, local, remote, immediate)
+    }
+
+    fn rdma_read(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: RemoteRange,
+    ) -> Result<Posted, PostError> {
+        self.core.rdma(true, token, local, remote, None)
+    }
+
+    fn remote_memory(&mut self, _: &RemoteRange, _: Access) -> Result<Option<MemoryRef>, RegionError> {
+        Ok(None)
+    }
+
+    fn poll_completion(&mut self) -> Option<Completion> {
+        if self.core.completions.is_empty() && !self.core.is_quiet() {
+            self.core.progress();
+        }
+        let completion = self.core.completions.pop_front()?;
+        self.core.rdma_in_flight -= 1;
+        Some(completion)
+    }
+
+    fn flush(&mut self) -> Result<(), TransportError> {
+        self.core.flush()
+    }
+
+    fn wants_flush(&self) -> bool {
+        !self.core.list.is_empty()
+    }
+
+    fn on_event(&mut self) {
+        self.core.events_due = true;
+    }
+
+    fn arm(&mut self) -> bool {
+        self.core.arm()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+        self.core.wait(timeout)
+    }
+
+    fn spin_pays(&self) -> bool {
+        // A look at the queue is a look at memory.
+        self.core.policy != WaitPolicy::Event
+    }
+
+    fn event_fds(&self) -> EventFds {
+        self.core.event_fds().into_iter().collect()
+    }
+
+    fn close(&mut self) {
+        self.core.close();
+    }
+}
+
+impl Drop for VerbsEndpoint {
+    fn drop(&mut self) {
+        self.core.close();
+        self.core.progress();
+        // SAFETY: taken once, in the drop of its only owner.
+        let core = unsafe { ManuallyDrop::take(&mut self.core) };
+        if core.is_lingering() {
+            linger(core);
+        }
+        // Otherwise dropped here: the queue pair ends first, and then the memory of what was posted.
+    }
+}
+
+/// Waits elsewhere until what was sent is acknowledged, at most [`LINGER_MAX`].
+fn linger(core: Core) {
+    if LINGERING.fetch_add(1, Ordering::Relaxed) >= LINGERING_MAX {
+        LINGERING.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!("many connections are closing: one is cut before its peer has taken everything");
+        return;
+    }
+    let waiting = std::thread::Builder::new().name("dafs-verbs-close".into()).spawn(move || {
+        let mut core = core;
+        let until = Instant::now() + LINGER_MAX;
+        while core.is_lingering() && Instant::now() < until {
+            core.wait_for_acknowledgement();
+        }
+        drop(core);
+        LINGERING.fetch_sub(1, Ordering::Relaxed);
+    });
+    if let Err(error) = waiting {
+        LINGERING.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!(%error, "a connection is cut before its peer has taken everything: no thread");
+    }
+}
+
+impl Core {
+    fn is_lingering(&self) -> bool {
+        matches!(self.state, super::core::State::Closing { .. }) && !self.is_quiet()
+    }
+
+    fn wait_for_acknowledgement(&mut self) {
+        self.cq.take_events();
+        if self.cq.arm(false).is_err() {
+            return;
+        }
+        self.progress();
+        if self.is_lingering() {
+            let _ = poll_readable(&self.event_fds(), Some(Duration::from_millis(50)));
+            self.take_events();
+            self.progress();
+        }
+    }
+}

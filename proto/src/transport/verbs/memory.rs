@@ -1,0 +1,285 @@
+//! Memory that peers reach, and memory that this side's own work requests use.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use super::super::{
+    Access, HeapMemory, Memory, MemoryRef, Region, RegionError, RegionFault, RegionKey, RegionOwner,
+    RemoteRange, Span,
+};
+use super::device::{Device, MemoryRegion, RegistrationError, Rights};
+
+/// Regions of one domain.
+const REGIONS_MAX: usize = 1 << 18;
+
+/// Memory smaller than this is copied rather than registered for this side's own use, bytes.
+const PINNED_SIZE_MIN: usize = 16 << 10;
+
+/// Pinned memory that is looked through for what nobody has any more, entries.
+const PINNED_SWEEP_MIN: usize = 64;
+
+/// Smallest staging buffer, bytes.
+const STAGING_SIZE_MIN: usize = 16 << 10;
+
+/// Free staging buffers kept, bytes.
+const STAGING_KEPT_MAX: usize = 8 << 20;
+
+/// The low bits of an address that peers see as they are: so the device can use large pages, and the rest is random.
+const ADDRESS_LOW_BITS: u64 = (1 << 21) - 1;
+/// Where the addresses lie that peers see.
+const ADDRESS_BITS: u64 = (1 << 62) - 1;
+
+/// What the peers of a domain reach.
+///
+/// A key is the device's 32 bits and, above them, a number that is never used again. The device checks its own 32 bits, the rights
+/// and the address; the address begins at a random place, so that range as a whole cannot be guessed, nor come again.
+pub(super) struct Registry {
+    regions: Mutex<HashMap<RegionKey, Registered>>,
+    generation: AtomicU32,
+}
+
+struct Registered {
+    // `None`: no bytes, so there is nothing to reach.
+    _region: Option<MemoryRegion>,
+    address: u64,
+    len: u64,
+    access: Access,
+}
+
+impl Registry {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { regions: Mutex::new(HashMap::new()), generation: AtomicU32::new(0) })
+    }
+
+    pub(super) fn register(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+        memory: MemoryRef,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        if self.len() >= REGIONS_MAX {
+            return Err(RegionError::TooMany { limit: REGIONS_MAX });
+        }
+        let address = random_address(memory.span().as_ptr() as u64)?;
+        let region = if memory.is_empty() {
+            None
+        } else {
+            let register = device.register(memory.clone(), Rights::Remote(access), Some(address));
+            Some(register.map_err(registration_failed)?)
+        };
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
+        let device_key = region.as_ref().map_or(0, MemoryRegion::remote_key);
+        let key = RegionKey(u64::from(generation) << 32 | u64::from(device_key));
+        let len = memory.len() as u64;
+        self.lock().insert(key, Registered { _region: region, address, len, access });
+        let range = RemoteRange { key, offset: address, len };
+        Ok(Region::new(range, memory, Arc::clone(self) as Arc<dyn RegionOwner>))
+    }
+
+    /// Checks an operation of 0 bytes, which the device does not.
+    pub(super) fn check_empty(&self, key: RegionKey, offset: u64, access: Access) -> Result<(), RegionFault> {
+        let regions = self.lock();
+        let registered = regions.get(&key).ok_or(RegionFault::UnknownKey(key))?;
+        if !registered.access.contains(access) {
+            let access = if access == Access::REMOTE_WRITE { "remote write" } else { "remote read" };
+            return Err(RegionFault::Access { key, access });
+        }
+        match offset.checked_sub(registered.address) {
+            Some(inside) if inside <= registered.len => Ok(()),
+            _ => Err(RegionFault::OutOfBounds { key, offset, len: 0, region_len: registered.len }),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RegionKey, Registered>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RegionOwner for Registry {
+    fn deregister(&self, key: RegionKey) {
+        // The device's part, which takes its time, happens without the lock.
+        let gone = self.lock().remove(&key);
+        drop(gone);
+    }
+}
+
+fn random_address(own: u64) -> Result<u64, RegionError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| RegionError::System {
+        what: "draw an address for registered memory",
+        source: io::Error::other(error),
+    })?;
+    Ok(u64::from_ne_bytes(bytes) & ADDRESS_BITS & !ADDRESS_LOW_BITS | own & ADDRESS_LOW_BITS)
+}
+
+fn registration_failed(error: RegistrationError) -> RegionError {
+    RegionError::System { what: "register memory for RDMA", source: error.into() }
+}
+
+/// Registrations of memory that this side's own work requests name, kept while the memory lives.
+///
+/// They are found by the address of the memory's owner. A weak reference keeps that address from being given to another, so an
+/// entry either is of the memory that is asked for, or of one that is gone; then it is taken out with the next sweep.
+pub(super) struct PinCache {
+    pinned: Mutex<HashMap<usize, Pinned>>,
+    sweep_at: AtomicUsize,
+}
+
+struct Pinned {
+    owner: Weak<dyn Memory>,
+    region: Arc<MemoryRegion>,
+}
+
+/// Registered memory that belongs to an operation.
+pub(super) type Pin = Arc<MemoryRegion>;
+
+impl PinCache {
+    pub(super) fn new() -> Self {
+        Self { pinned: Mutex::new(HashMap::new()), sweep_at: AtomicUsize::new(PINNED_SWEEP_MIN) }
+    }
+
+    /// The registration of the memory that `part` belongs to; `None` where copying is better, or all there is.
+    pub(super) fn pin(&self, device: &Arc<Device>, part: &MemoryRef) -> Option<Pin> {
+        let memory = part.memory();
+        if memory.may_fault() || memory.span().len() < PINNED_SIZE_MIN {
+            return None;
+        }
+        let place = Arc::as_ptr(memory).cast::<()>() as usize;
+        let mut pinned = self.lock();
+        if let Some(found) = pinned.get(&place).filter(|found| found.owner.strong_count() > 0) {
+            return Some(Arc::clone(&found.region));
+        }
+        let region = match device.register_lent(memory) {
+            Ok(region) => Arc::new(region),
+            Err(error) => {
+                drop(pinned);
+                tracing::debug!(%error, "memory is copied instead");
+                return None;
+            }
+        };
+        let mut gone = Vec::new();
+        if pinned.len() >= self.sweep_at.load(Ordering::Relaxed) {
+            gone.extend(pinned.extract_if(|_, pinned| pinned.owner.strong_count() == 0));
+            self.sweep_at.store((pinned.len() * 2).max(PINNED_SWEEP_MIN), Ordering::Relaxed);
+        }
+        gone.extend(
+            pinned
+                .insert(place, Pinned { owner: Arc::downgrade(memory), region: Arc::clone(&region) })
+                .map(|old| (place, old)),
+        );
+        drop(pinned);
+        drop(gone);
+        Some(region)
+    }
+
+    /// Gives back what no operation uses now. Tells whether there was anything.
+    pub(super) fn shrink(&self) -> bool {
+        let mut pinned = self.lock();
+        let idle: Vec<_> = pinned.extract_if(|_, pinned| Arc::strong_count(&pinned.region) == 1).collect();
+        drop(pinned);
+        !idle.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Pinned>> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A registered buffer that data passes through when its own memory is not registered.
+pub(super) struct Staging {
+    memory: MemoryRef,
+    region: MemoryRegion,
+}
+
+impl Staging {
+    pub(super) fn span(&self) -> Span<'_> {
+        self.memory.span()
+    }
+
+    pub(super) fn key(&self) -> u32 {
+        self.region.local_key()
+    }
+}
+
+/// Free staging buffers of a domain.
+pub(super) struct StagingPool {
+    free: Mutex<Vec<Staging>>,
+}
+
+impl StagingPool {
+    pub(super) fn new() -> Self {
+        Self { free: Mutex::new(Vec::new()) }
+    }
+
+    /// A buffer of at least `len` bytes.
+    pub(super) fn take(&self, device: &Arc<Device>, len: usize) -> io::Result<Staging> {
+        let size = len.max(STAGING_SIZE_MIN).next_power_of_two();
+        let mut free = self.lock();
+        if let Some(place) = free.iter().position(|staging| staging.memory.len() == size) {
+            return Ok(free.swap_remove(place));
+        }
+        drop(free);
+        registered_buffer(device, size, Rights::Destination)
+            .map(|(memory, region)| Staging { memory, region })
+    }
+
+    pub(super) fn give_back(&self, staging: Staging) {
+        let mut free = self.lock();
+        let kept: usize = free.iter().map(|staging| staging.memory.len()).sum();
+        if kept + staging.memory.len() <= STAGING_KEPT_MAX {
+            free.push(staging);
+        }
+    }
+
+    /// Gives free buffers back to the system. Tells whether there were any.
+    pub(super) fn shrink(&self) -> bool {
+        !std::mem::take(&mut *self.lock()).is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Staging>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Fresh memory, registered.
+pub(super) fn registered_buffer(
+    device: &Arc<Device>,
+    size: usize,
+    rights: Rights,
+) -> io::Result<(MemoryRef, MemoryRegion)> {
+    let memory = HeapMemory::allocate(size).ok_or(io::ErrorKind::OutOfMemory)?;
+    let memory = MemoryRef::new(Arc::new(memory));
+    let region = device.register(memory.clone(), rights, None)?;
+    Ok((memory, region))
+}
+
+/// What the connections of a domain share.
+pub(super) struct Shared {
+    pub(super) device: OnceLock<Arc<Device>>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) pins: PinCache,
+    pub(super) staging: StagingPool,
+}
+
+impl Shared {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            device: OnceLock::new(),
+            registry: Registry::new(),
+            pins: PinCache::new(),
+            staging: StagingPool::new(),
+        })
+    }
+
+    /// Gives registered memory back that is only kept for later. Tells whether there was any.
+    #[cold]
+    pub(super) fn shrink(&self) -> bool {
+        self.pins.shrink() | self.staging.shrink()
+    }
+}

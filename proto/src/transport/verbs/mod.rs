@@ -1,0 +1,106 @@
+//! RDMA over libibverbs and librdmacm: InfiniBand, RoCE, iWARP, Soft-RoCE.
+//!
+//! # Primer
+//! A connection is a *queue pair* of a device: a queue of sends and RDMA operations and a queue of receives, to which this side posts
+//! *work requests*, and a *completion queue*, in which the device says what is done. The device moves data without the kernel, from and
+//! to memory that was *registered* with it.
+//!
+//! ```text
+//! message      send of header, head and payload, built in a registered slot     → a posted receive of the peer
+//! rdma_write   one request that gathers up to 32 segments (more: more requests) → the peer's registered memory
+//! rdma_read    the same the other way
+//! ```
+//!
+//! Everything that is queued leaves with one call, one *doorbell*, in [`Endpoint::flush`](super::Endpoint::flush). Requests complete in
+//! order, so only the last of a list asks for a completion, and only where somebody waits for it.
+//!
+//! Connections are made by librdmacm, which finds device and route for an IP address; each side says in the private data what it
+//! receives (`handshake.rs`). Bytes and rules are in `spec/transport-verbs.md`.
+//!
+//! | file | |
+//! |---|---|
+//! | `ffi` | the only one that names the binding crate; `layout` compares it with C |
+//! | `device`, `cm`, `queue`, `connect`, `sys` | the layers over C, and the only ones with raw pointers |
+//! | `core`, `post`, `wake` | a connection: what comes in, what goes out, how it waits |
+//! | `memory`, `buffers` | registered memory: of peers, of this side, of messages |
+
+mod buffers;
+mod cm;
+mod connect;
+mod core;
+mod device;
+mod domain;
+mod endpoint;
+mod ffi;
+mod frame;
+mod handshake;
+#[cfg(test)]
+mod layout;
+mod listener;
+mod memory;
+mod post;
+mod queue;
+mod status;
+mod sys;
+mod wake;
+
+pub use device::{DeviceInfo, DeviceLimits, RegistrationError, devices};
+pub use domain::{VerbsDomain, check_route};
+pub use endpoint::VerbsEndpoint;
+pub use handshake::{HELLO_SIZE, Hello};
+pub use listener::VerbsListener;
+
+/// Largest `recv_payload_max` that this provider grants, bytes.
+pub const PAYLOAD_MAX: u32 = 1 << 20;
+
+/// Largest single RDMA operation, bytes; less where the device's messages are shorter.
+pub const RDMA_SIZE_MAX: u32 = 16 << 20;
+
+/// Segments in one gather or scatter list.
+pub const SEGMENTS_MAX: u16 = 256;
+
+/// Largest `rdma_depth` and `recv_depth` that this provider grants.
+pub const DEPTH_MAX: u16 = 4096;
+
+/// Messages that one side has on their way at once: at least, and at most.
+const SLOTS_MIN: u32 = 8;
+const SLOTS_MAX: u32 = 256;
+
+/// Data that is handed to the device with the request itself, bytes: a head and a little payload.
+const INLINE_WANTED: u32 = 220;
+
+/// RDMA reads of a connection in flight at once.
+const READS_MAX: u8 = 16;
+
+/// What a connection has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Work requests of the send queue: messages, notes and RDMA.
+    pub work_requests: u64,
+    /// Those of them that are RDMA.
+    pub rdma_requests: u64,
+    /// Those of them whose data left with the request.
+    pub inline_requests: u64,
+    /// Calls that hand work requests to the device.
+    pub doorbells: u64,
+    /// Calls that post receives.
+    pub receive_posts: u64,
+    /// Completions taken, of both queues.
+    pub completions: u64,
+    /// Looks at the completion queue.
+    pub polls: u64,
+    /// Times an event was asked for.
+    pub arms: u64,
+    /// Times this side slept in [`Endpoint::wait`](super::Endpoint::wait).
+    pub sleeps: u64,
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages and immediates received.
+    pub received: u64,
+    /// RDMA data copied because its memory is not registered, bytes.
+    pub bytes_copied: u64,
+    /// Registrations of memory with the device, by the whole domain.
+    pub registrations: u64,
+    /// Registrations ended, by the whole domain.
+    pub deregistrations: u64,
+}

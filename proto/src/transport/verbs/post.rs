@@ -1,0 +1,466 @@
+//! What this side posts: messages, notes and RDMA operations, and what becomes of them.
+#![allow(unsafe_code, reason = "posts work requests")]
+
+use std::io;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::super::{
+    Completion, HEAD_SIZE_MAX, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, SendSlot,
+    Span, TransportError,
+};
+use super::core::Core;
+use super::frame::{Frame, HEADER_SIZE, NOTE_SIZE, PREFIX_SIZE, message_header};
+use super::memory::{Pin, Staging};
+use super::queue::{Action, Done, Segment};
+use super::status::{SUCCESS, explain};
+use super::sys::copy_through_kernel;
+use super::{RDMA_SIZE_MAX, SEGMENTS_MAX};
+
+/// Work requests that leave without waiting for a flush, when so many are queued.
+const LIST_MAX: usize = 64;
+
+/// Work requests kept free for the closing note.
+const SPARE_REQUESTS: usize = 1;
+
+/// Requests without a completion of their own: at most this part of the slots or of the queue.
+const UNSIGNALED_PARTS: usize = 4;
+
+/// A work request on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// A message or note in this slot.
+    Message { slot: u32 },
+    /// A part of an RDMA operation, the last one where so marked.
+    Rdma { operation: usize, last: bool },
+}
+
+/// An RDMA operation on its way, with everything that the device may touch for it.
+pub(super) struct Operation {
+    token: OpToken,
+    remote: RemoteRange,
+    local: LocalSegments,
+    read: bool,
+    _pins: SmallVec<[Pin; 2]>,
+    staging: Option<Staging>,
+    // Which segments went through the staging buffer, one after the other.
+    staged: SmallVec<[usize; 2]>,
+    failure: Option<TransportError>,
+}
+
+/// Local memory as the device names it.
+struct Gathered {
+    segments: SmallVec<[Segment; 4]>,
+    pins: SmallVec<[Pin; 2]>,
+    staging: Option<Staging>,
+    staged: SmallVec<[usize; 2]>,
+    inline: bool,
+}
+
+impl Core {
+    /// As `Endpoint::reserve`.
+    pub(super) fn reserve(&mut self, payload_len_max: usize) -> Result<SendSlot, PostError> {
+        let payload_capacity = self.capabilities.send_payload_max;
+        if payload_len_max > payload_capacity as usize {
+            return Err(PostError::Invalid("the payload is larger than the peer receives"));
+        }
+        self.check_open()?;
+        let id = self.take_slot()?;
+        Ok(SendSlot { id, payload_capacity })
+    }
+
+    pub(super) fn slot_payload(&self, slot: &SendSlot) -> Span<'_> {
+        let capacity = slot.payload_capacity as usize;
+        self.slots.span(slot.id).slice(PREFIX_SIZE, capacity).unwrap_or(Span::EMPTY)
+    }
+
+    /// As `Endpoint::send`.
+    pub(super) fn send(&mut self, slot: &SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
+        let invalid = if head.is_empty() || head.len() > HEAD_SIZE_MAX {
+            Some(PostError::Invalid("the head is empty or too long"))
+        } else if payload_len > slot.payload_capacity as usize {
+            Some(PostError::Invalid("the payload is longer than its slot"))
+        } else {
+            self.check_open().and_then(|()| self.make_room(1)).err()
+        };
+        if let Some(error) = invalid {
+            self.slots.give_back(slot.id);
+            return Err(error);
+        }
+        let begin = PREFIX_SIZE - HEADER_SIZE - head.len();
+        let span = self.slots.span(slot.id);
+        span.write_from(begin, &message_header(head.len(), payload_len));
+        span.write_from(begin + HEADER_SIZE, head);
+        let segment = self.slots.segment(slot.id, begin, HEADER_SIZE + head.len() + payload_len);
+        let inline = segment.len as usize <= self.inline_max;
+        self.queue(Work::Message { slot: slot.id }, Action::Send, &[segment], inline);
+        self.counters.sent += 1;
+        Ok(())
+    }
+
+    pub(super) fn cancel_send(&mut self, slot: &SendSlot) {
+        self.slots.give_back(slot.id);
+    }
+
+    /// As `Endpoint::rdma_write` and `Endpoint::rdma_read`.
+    pub(super) fn rdma(
+        &mut self,
+        read: bool,
+        token: OpToken,
+        local: LocalSegments,
+        remote: RemoteRange,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        let len = self.check_rdma(&local, &remote)?;
+        if read && local.iter().any(|segment| segment.memory().may_fault()) {
+            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
+        }
+        if len == 0 {
+            return self.rdma_of_nothing(read, token, remote, immediate);
+        }
+        let filled = local.iter().filter(|segment| !segment.is_empty()).count();
+        let requests = filled.div_ceil(self.sge_max);
+        // More than one request: the peer learns the size of the whole from a note.
+        let note = immediate.filter(|_| requests > 1);
+        self.make_room(requests + usize::from(note.is_some()))?;
+        let slot = note.map(|_| self.take_slot()).transpose()?;
+        let gathered = match self.gather(read, &local, len) {
+            Ok(gathered) => gathered,
+            Err(error) => {
+                if let Some(slot) = slot {
+                    self.slots.give_back(slot);
+                }
+                return Err(error);
+            }
+        };
+        let Gathered { segments, pins, staging, staged, inline } = gathered;
+        let operation = self.operations.insert(Operation {
+            token,
+            remote,
+            local,
+            read,
+            _pins: pins,
+            staging,
+            staged,
+            failure: None,
+        });
+        // The key's upper half is this program's own: the device knows the lower.
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
+        let key = remote.key.0 as u32;
+        let mut address = remote.offset;
+        for (index, part) in segments.chunks(self.sge_max).enumerate() {
+            let last = index + 1 == requests;
+            let action = match read {
+                true => Action::Read { address, key },
+                false => Action::Write { address, key, immediate: immediate.filter(|_| requests == 1) },
+            };
+            self.queue(Work::Rdma { operation, last }, action, part, inline);
+            address = address.wrapping_add(part.iter().map(|segment| u64::from(segment.len)).sum());
+        }
+        if let (Some(slot), Some(data)) = (slot, note) {
+            let size = u32::try_from(len).unwrap_or(u32::MAX);
+            self.queue_note(slot, &Frame::Immediate { data, size }.encode_note());
+        }
+        self.owes_completion = true;
+        self.rdma_in_flight += 1;
+        if self.list.len() >= LIST_MAX {
+            self.post_list();
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// The peer's device does not look at the key of an operation of 0 bytes: its provider does.
+    fn rdma_of_nothing(
+        &mut self,
+        read: bool,
+        token: OpToken,
+        remote: RemoteRange,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        self.make_room(1)?;
+        let slot = self.take_slot()?;
+        let check = Frame::Check { key: remote.key, offset: remote.offset, write: !read, immediate };
+        self.queue_note(slot, &check.encode_note());
+        self.completions.push_back(Completion { token, result: Ok(()) });
+        self.rdma_in_flight += 1;
+        Ok(Posted::Pending)
+    }
+
+    fn check_rdma(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<usize, PostError> {
+        self.check_open()?;
+        if local.len() > usize::from(SEGMENTS_MAX) {
+            return Err(PostError::Invalid("more segments than segments_max"));
+        }
+        let len: usize = local.iter().map(MemoryRef::len).sum();
+        if len as u64 != remote.len {
+            return Err(PostError::Invalid("the segments do not add up to the remote range"));
+        }
+        if remote.len > u64::from(self.capabilities.rdma_size_max.min(RDMA_SIZE_MAX)) {
+            return Err(PostError::Invalid("the operation exceeds rdma_size_max"));
+        }
+        if self.rdma_in_flight >= self.capabilities.rdma_depth {
+            return Err(PostError::Full);
+        }
+        Ok(len)
+    }
+
+    fn check_open(&self) -> Result<(), PostError> {
+        if self.is_open() && self.failure.is_none() { Ok(()) } else { Err(PostError::Closed) }
+    }
+
+    /// Names local memory for the device: where it is, where it is registered or small, else in a staging buffer.
+    fn gather(&mut self, read: bool, local: &LocalSegments, len: usize) -> Result<Gathered, PostError> {
+        let mut gathered = Gathered {
+            segments: SmallVec::new(),
+            pins: SmallVec::new(),
+            staging: None,
+            staged: SmallVec::new(),
+            inline: false,
+        };
+        let filled = || local.iter().enumerate().filter(|(_, segment)| !segment.is_empty());
+        let whole = |span: Span<'_>, key| Segment {
+            address: span.as_ptr() as u64,
+            len: u32::try_from(span.len()).unwrap_or(u32::MAX),
+            key,
+        };
+        let may_fault = local.iter().any(|segment| segment.memory().may_fault());
+        if !read && len <= self.inline_max && !may_fault && filled().count() <= self.sge_max {
+            gathered.inline = true;
+            gathered.segments.extend(filled().map(|(_, segment)| whole(segment.span(), 0)));
+            return Ok(gathered);
+        }
+        let mut copied = 0;
+        let mut before: Option<(*const (), Option<u32>)> = None;
+        for (index, segment) in filled() {
+            // Lists usually lie in one memory.
+            let owner = Arc::as_ptr(segment.memory()).cast::<()>();
+            let key = match before {
+                Some((last, key)) if std::ptr::eq(last, owner) => key,
+                _ => self.shared.pins.pin(&self.device, segment).map(|pin| {
+                    let key = pin.local_key();
+                    gathered.pins.push(pin);
+                    key
+                }),
+            };
+            before = Some((owner, key));
+            gathered.segments.push(whole(segment.span(), key.unwrap_or(0)));
+            if key.is_none() {
+                copied += segment.len();
+                gathered.staged.push(index);
+            }
+        }
+        if copied > 0 {
+            let staging = self.take_staging(copied)?;
+            if let Err(error) = self.stage(read, local, &mut gathered, &staging) {
+                self.shared.staging.give_back(staging);
+                self.fail(TransportError::system("copy the source of an RDMA write", error));
+                return Err(PostError::Closed);
+            }
+            gathered.staging = Some(staging);
+        }
+        Ok(gathered)
+    }
+
+    /// Puts the staging buffer in the place of what goes through it.
+    fn stage(
+        &mut self,
+        read: bool,
+        local: &LocalSegments,
+        gathered: &mut Gathered,
+        staging: &Staging,
+    ) -> io::Result<()> {
+        let filled = local.iter().enumerate().filter(|(_, segment)| !segment.is_empty());
+        let mut staged = gathered.staged.iter().peekable();
+        let mut offset = 0;
+        for ((index, segment), named) in filled.zip(&mut gathered.segments) {
+            if staged.next_if(|next| **next == index).is_none() {
+                continue;
+            }
+            let part = staging.span().slice(offset, segment.len()).unwrap_or(Span::EMPTY);
+            offset += segment.len();
+            if !read {
+                self.counters.bytes_copied += segment.len() as u64;
+                copy_in(segment, part)?;
+            }
+            named.address = part.as_ptr() as u64;
+            named.key = staging.key();
+        }
+        Ok(())
+    }
+
+    fn take_staging(&mut self, len: usize) -> Result<Staging, PostError> {
+        let error = match self.shared.staging.take(&self.device, len) {
+            Ok(staging) => return Ok(staging),
+            Err(error) => error,
+        };
+        if self.shared.shrink()
+            && let Ok(staging) = self.shared.staging.take(&self.device, len)
+        {
+            return Ok(staging);
+        }
+        if !self.operations.is_empty() {
+            // Their buffers come back.
+            self.starved = true;
+            return Err(PostError::Full);
+        }
+        self.fail(TransportError::system("make a buffer for RDMA", error));
+        Err(PostError::Closed)
+    }
+
+    /// A slot, after a look at what is done if there is none.
+    fn take_slot(&mut self) -> Result<u32, PostError> {
+        if let Some(slot) = self.slots.take() {
+            return Ok(slot);
+        }
+        self.post_list();
+        self.progress();
+        self.check_open()?;
+        self.slots.take().ok_or_else(|| self.full())
+    }
+
+    /// Room for so many work requests.
+    fn make_room(&mut self, requests: usize) -> Result<(), PostError> {
+        if self.has_room(requests) {
+            return Ok(());
+        }
+        self.post_list();
+        self.progress();
+        self.check_open()?;
+        if self.has_room(requests) { Ok(()) } else { Err(self.full()) }
+    }
+
+    pub(super) fn has_room(&self, requests: usize) -> bool {
+        self.work.len() + requests + SPARE_REQUESTS <= self.send_queue_depth
+    }
+
+    #[cold]
+    fn full(&mut self) -> PostError {
+        self.starved = true;
+        PostError::Full
+    }
+
+    /// Queues a message of the provider itself.
+    pub(super) fn queue_note(&mut self, slot: u32, note: &[u8; NOTE_SIZE]) {
+        self.slots.span(slot).write_from(0, note);
+        let segment = self.slots.segment(slot, 0, NOTE_SIZE);
+        self.queue(Work::Message { slot }, Action::Send, &[segment], NOTE_SIZE <= self.inline_max);
+    }
+
+    fn queue(&mut self, work: Work, action: Action, segments: &[Segment], inline: bool) {
+        let id = self.work_first + self.work.len() as u64;
+        self.list.push(id, action, segments, inline, false);
+        self.work.push_back(work);
+        self.counters.work_requests += 1;
+        self.counters.inline_requests += u64::from(inline);
+        self.counters.rdma_requests += u64::from(matches!(work, Work::Rdma { .. }));
+    }
+
+    /// Hands everything queued to the device, with one doorbell.
+    ///
+    /// Requests complete in order, so one completion speaks for all before it. The last of a list gets one when somebody waits for
+    /// it, or when enough were posted without.
+    pub(super) fn post_list(&mut self) {
+        if self.list.is_empty() {
+            return;
+        }
+        self.unsignaled += self.list.len();
+        let bound = self.slots_max.min(self.send_queue_depth) / UNSIGNALED_PARTS;
+        if self.owes_completion || self.starved || self.unsignaled >= bound {
+            self.list.signal_last();
+            self.unsignaled = 0;
+            self.owes_completion = false;
+        }
+        self.counters.doorbells += 1;
+        // SAFETY: the queue pair is live while the connection is not ended; messages lie in slots, and operations own their memory,
+        // until their work is done.
+        if let Err(error) = unsafe { self.list.post(self.qp) } {
+            self.fail(TransportError::system("post to the RDMA device", error));
+        }
+    }
+
+    /// Forgets what is queued and not posted.
+    #[cold]
+    pub(super) fn drop_unposted(&mut self) {
+        let count = self.list.len();
+        self.list.clear();
+        let unposted = self.work.split_off(self.work.len() - count);
+        for work in unposted {
+            self.finish(work, Some((super::status::FLUSHED, 0)));
+        }
+    }
+
+    /// A request is done, and with it all before it.
+    pub(super) fn work_done(&mut self, done: &Done) {
+        while self.work_first < done.id && !self.work.is_empty() {
+            self.finish_oldest(None);
+        }
+        if self.work_first == done.id && !self.work.is_empty() {
+            let failure = (done.status != SUCCESS).then_some((done.status, done.vendor_code));
+            self.finish_oldest(failure);
+        }
+    }
+
+    /// The oldest request is done.
+    pub(super) fn finish_oldest(&mut self, failure: Option<(u32, u32)>) {
+        if let Some(work) = self.work.pop_front() {
+            self.work_first += 1;
+            self.finish(work, failure);
+        }
+    }
+
+    fn finish(&mut self, work: Work, failure: Option<(u32, u32)>) {
+        match work {
+            Work::Message { slot } => {
+                self.slots.give_back(slot);
+                if let Some((status, vendor_code)) = failure {
+                    self.fail(explain(status, vendor_code, None));
+                }
+            }
+            Work::Rdma { operation, last } => {
+                if let Some((status, vendor_code)) = failure {
+                    let remote = self.operations.get(operation).map(|operation| operation.remote);
+                    self.fail(explain(status, vendor_code, remote));
+                    if let Some(operation) = self.operations.get_mut(operation) {
+                        operation.failure.get_or_insert_with(|| explain(status, vendor_code, remote));
+                    }
+                }
+                if last && self.operations.contains(operation) {
+                    let operation = self.operations.remove(operation);
+                    self.complete(operation);
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, operation: Operation) {
+        let Operation { token, local, read, staging, staged, failure, .. } = operation;
+        if let Some(staging) = staging {
+            if read && failure.is_none() {
+                let mut offset = 0;
+                for segment in staged.iter().filter_map(|index| local.get(*index)) {
+                    if let Some(part) = staging.span().slice(offset, segment.len()) {
+                        segment.span().copy_from(part);
+                    }
+                    offset += segment.len();
+                    self.counters.bytes_copied += segment.len() as u64;
+                }
+            }
+            self.shared.staging.give_back(staging);
+        }
+        self.completions.push_back(Completion { token, result: failure.map_or(Ok(()), Err) });
+    }
+}
+
+/// Copies the source of a write to where it is sent from. What of a mapped file is gone is sent as zeros.
+fn copy_in(from: &MemoryRef, to: Span<'_>) -> io::Result<()> {
+    if !from.memory().may_fault() {
+        to.copy_from(from.span());
+        return Ok(());
+    }
+    let copied = copy_through_kernel(from.span(), to)?;
+    if let Some(rest) = to.slice(copied, from.len() - copied) {
+        rest.zero();
+    }
+    Ok(())
+}

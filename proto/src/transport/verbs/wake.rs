@@ -1,0 +1,119 @@
+//! Sleeping, waking and spinning.
+
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use super::super::{TransportError, WaitPolicy};
+use super::cm::poll_readable;
+use super::core::Core;
+
+/// How long an adaptive wait spins before it sleeps: at least, and at most where waits have been that long.
+pub(super) const SPIN_MIN: Duration = Duration::from_micros(10);
+const SPIN_MAX: Duration = Duration::from_micros(100);
+
+impl Core {
+    /// Something may be here to receive, or room to send.
+    fn is_ready(&self) -> bool {
+        self.has_arrivals()
+            || !self.completions.is_empty()
+            || self.failure.is_some()
+            || !self.is_open()
+            || (self.starved && self.slots.has_free() && self.has_room(1))
+    }
+
+    /// As `Endpoint::arm`.
+    pub(super) fn arm(&mut self) -> bool {
+        if self.is_ready() {
+            return false;
+        }
+        self.post_receives();
+        self.post_list();
+        // A message carries a mark; what this side posted completes without one.
+        let marked_only = self.operations.is_empty() && !self.starved;
+        self.take_events();
+        self.counters.arms += 1;
+        if let Err(error) = self.cq.arm(marked_only) {
+            self.fail(TransportError::system("arm the RDMA completion queue", error));
+            return false;
+        }
+        // What came between the last look and the arming gives no event.
+        self.progress();
+        self.armed = true;
+        self.events_due = true;
+        !self.is_ready()
+    }
+
+    /// As `Endpoint::wait`.
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+        self.flush()?;
+        let began = Instant::now();
+        let deadline = timeout.and_then(|timeout| began.checked_add(timeout));
+        let spun = match self.policy {
+            WaitPolicy::Event => false,
+            WaitPolicy::Adaptive => self.spin(Some(began + self.spin_time), deadline),
+            WaitPolicy::Busy => self.spin(None, deadline),
+        };
+        if spun || !self.arm() {
+            self.starved = false;
+            return Ok(());
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        self.counters.sleeps += 1;
+        poll_readable(&self.event_fds(), left)
+            .map_err(|error| TransportError::system("wait for the peer", error))?;
+        self.learn_wait(began.elapsed());
+        self.progress();
+        self.starved = false;
+        Ok(())
+    }
+
+    /// Polls until something came, or until one of two moments; `true` when it need not sleep.
+    fn spin(&mut self, give_up: Option<Instant>, deadline: Option<Instant>) -> bool {
+        loop {
+            for _ in 0..16 {
+                self.progress();
+                if self.is_ready() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return true;
+            }
+            match give_up {
+                Some(give_up) if now >= give_up => return false,
+                Some(_) => {}
+                // Nobody else asks the connection manager.
+                None => self.take_events(),
+            }
+        }
+    }
+
+    /// After a wait that ended in sleep: waits of this length are worth spinning for, or not.
+    fn learn_wait(&mut self, waited: Duration) {
+        self.spin_time = if waited <= SPIN_MAX {
+            (waited * 2).clamp(SPIN_MIN, SPIN_MAX)
+        } else {
+            (self.spin_time / 2).max(SPIN_MIN)
+        };
+    }
+
+    /// As `Endpoint::flush`.
+    pub(super) fn flush(&mut self) -> Result<(), TransportError> {
+        if !self.is_open() {
+            return Err(TransportError::Closed);
+        }
+        if self.failure.is_some() {
+            // What arrived before is told first.
+            return if self.has_arrivals() { Ok(()) } else { Err(self.end()) };
+        }
+        self.post_receives();
+        self.post_list();
+        Ok(())
+    }
+
+    pub(super) fn event_fds(&self) -> [RawFd; 2] {
+        [self.cq.fd(), self.id.channel().fd()]
+    }
+}
