@@ -16,6 +16,7 @@ use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_S
 use crate::clock::Clock;
 use crate::config::{CALLBACK_RECEIVES, CREDITS_MAX, Config};
 use crate::core::Terms;
+use crate::devices;
 use crate::error::{Error, Result};
 
 /// Where this session's server is, and how it is reached.
@@ -27,6 +28,8 @@ pub(crate) struct Server {
     pub(crate) name: String,
     /// Why this provider was taken, in words.
     pub(crate) reason: String,
+    /// One attempt takes no longer than this, where another provider is there to be tried instead.
+    pub(crate) attempt_time_max: Option<Duration>,
 }
 
 /// One way to reach a server.
@@ -42,11 +45,17 @@ const PAYLOAD_MIN: u32 = PAYLOAD_SIZE_MIN as u32;
 /// Where a server on this host may listen for shared memory, besides `$DAFS_SHM_SOCKET`.
 const WELL_KNOWN_SOCKET: &str = "/run/dafs/dafs.sock";
 
+/// A host without RDMA does not answer at all: so long is waited before TCP is tried.
+const VERBS_ATTEMPT_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// The ways to reach what a URL names, best first. Blocks while names are resolved.
 pub(crate) fn candidates(url: &Url) -> Result<Vec<Candidate>> {
     match url.scheme {
-        Scheme::Verbs | Scheme::Sim => Err(ResolveError::Unsupported { scheme: url.scheme }.into()),
-        Scheme::Tcp | Scheme::Shm => url
+        Scheme::Sim => Err(ResolveError::Unsupported { scheme: url.scheme }.into()),
+        Scheme::Verbs if cfg!(not(feature = "verbs")) => {
+            Err(ResolveError::Unsupported { scheme: url.scheme }.into())
+        }
+        Scheme::Tcp | Scheme::Shm | Scheme::Verbs => url
             .resolve()?
             .into_iter()
             .map(|address| candidate(address, "the address asks for it".to_owned()))
@@ -61,6 +70,16 @@ pub(crate) fn candidates(url: &Url) -> Result<Vec<Candidate>> {
                 }
                 Err(why_not) => why_not,
             };
+            let mut why_not = why_not.to_owned();
+            match devices::with_route(&addresses) {
+                Ok((address, device)) => {
+                    let mut verbs = candidate(address, format!("{why_not}; {device} has a route to it"))?;
+                    verbs.server.attempt_time_max = Some(VERBS_ATTEMPT_TIME_MAX);
+                    candidates.push(verbs);
+                }
+                Err(Some(no_rdma)) => why_not = format!("{why_not}; no RDMA: {no_rdma}"),
+                Err(None) => {}
+            }
             for address in addresses {
                 candidates.push(candidate(address, format!("{why_not}; tcp reaches every host"))?);
             }
@@ -109,9 +128,14 @@ fn candidate(address: Address, reason: String) -> Result<Candidate> {
     let domain: Arc<dyn Domain> = match &address {
         Address::Tcp(_) => Arc::new(dafs_proto::transport::tcp::TcpDomain::new()),
         Address::Shm(_) => Arc::new(dafs_proto::transport::shm::ShmDomain::new()),
+        #[cfg(feature = "verbs")]
+        Address::Verbs(_) => Arc::new(dafs_proto::transport::verbs::VerbsDomain::new()),
+        #[cfg(not(feature = "verbs"))]
+        Address::Verbs(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Verbs }.into()),
         Address::Sim(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Sim }.into()),
     };
-    let server = Server { provider: domain.provider(), name: address.to_string(), address, reason };
+    let name = address.to_string();
+    let server = Server { provider: domain.provider(), name, address, reason, attempt_time_max: None };
     Ok(Candidate { domain, server })
 }
 
@@ -138,7 +162,9 @@ pub(crate) fn establish(
         wait: config.wait,
         ..ConnectParams::default()
     };
-    let mut endpoint = domain.connect(&server.address, &params, config.connect_timeout)?;
+    let timeout =
+        server.attempt_time_max.map_or(config.connect_timeout, |max| max.min(config.connect_timeout));
+    let mut endpoint = domain.connect(&server.address, &params, timeout)?;
     let mut nonce = [0; 32];
     random(&mut nonce)?;
     let introduction = introduction(config, client_id, credits, resume);

@@ -1,4 +1,4 @@
-//! The dafs client library: file I/O in user space, over shared memory on one host and TCP between hosts.
+//! The dafs client library: file I/O in user space, over shared memory on one host, RDMA where there is a device, and TCP between hosts.
 //!
 //! ```no_run
 //! # fn main() -> dafs_client::Result<()> {
@@ -24,6 +24,7 @@ mod clock;
 mod config;
 mod connect;
 mod core;
+mod devices;
 mod dir;
 mod driver;
 mod durable;
@@ -63,6 +64,7 @@ pub use dafs_proto::wire::{
     Attributes, Crossovers, DirEntry, FileKind, FsStatistics, LimitsReply, Opcode, SetAttributes, SetTime,
     Stability, Statistics, Status, Thresholds, Timestamp, XattrSetMode,
 };
+pub use devices::{RdmaDevice, rdma_devices};
 pub use dir::{Dir, Export};
 pub use durable::DurableWriter;
 pub use error::{Error, Result};

@@ -91,13 +91,21 @@ impl Session {
     pub fn connect_url(url: &Url, config: &Config) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let mut failed = None;
-        for candidate in connect::candidates(url)? {
+        let mut no_verbs: Option<String> = None;
+        for mut candidate in connect::candidates(url)? {
             let name = candidate.server.name.clone();
+            let is_verbs = candidate.server.provider == Provider::Verbs;
+            if let Some(why) = &no_verbs {
+                candidate.server.reason = format!("{why}; {}", candidate.server.reason);
+            }
             match Self::begin(candidate.domain, candidate.server, config, Arc::clone(&clock)) {
                 Ok(session) => return Ok(session),
                 Err(error @ (Error::Handshake(_) | Error::Peer(_))) => return Err(error),
                 Err(error) => {
                     tracing::debug!("{name}: {error}");
+                    if is_verbs {
+                        no_verbs = Some(format!("no RDMA: {error}"));
+                    }
                     failed = Some(error);
                 }
             }
@@ -118,6 +126,7 @@ impl Session {
             name: address.to_string(),
             address,
             reason: "the program chose it".to_owned(),
+            attempt_time_max: None,
         };
         let mut config = config.clone();
         if config.background == Background::KeepAlive {

@@ -169,6 +169,10 @@ fn domain(address: &Address) -> anyhow::Result<Arc<dyn Domain>> {
     match address {
         Address::Tcp(_) => Ok(Arc::new(TcpDomain::new())),
         Address::Shm(_) => Ok(Arc::new(ShmDomain::new())),
+        #[cfg(feature = "verbs")]
+        Address::Verbs(_) => Ok(Arc::new(dafs_proto::transport::verbs::VerbsDomain::new())),
+        #[cfg(not(feature = "verbs"))]
+        Address::Verbs(_) => anyhow::bail!("{address}: this server was built without RDMA"),
         Address::Sim(_) => anyhow::bail!("{address}: the simulated network exists only in tests"),
     }
 }
@@ -219,6 +223,7 @@ fn measure(address: &Address, params: &ConnectParams) -> anyhow::Result<calibrat
     let mut directory = None;
     let own = match address {
         Address::Tcp(address) => Address::Tcp(SocketAddr::new(address.ip(), 0)),
+        Address::Verbs(address) => Address::Verbs(SocketAddr::new(address.ip(), 0)),
         _ => {
             let made = directory.insert(tempfile::Builder::new().prefix("dafs-calibrate-").tempdir()?);
             Address::Shm(made.path().join("socket"))

@@ -343,7 +343,9 @@ pub enum ResolveError {
         source: io::Error,
     },
     /// This build has no such provider.
-    #[error("{scheme} addresses are not supported by this build; use dafs:// or dafs+tcp://")]
+    #[error(
+        "{scheme} addresses are not supported by this build (RDMA needs --features verbs); use dafs:// or dafs+tcp://"
+    )]
     Unsupported {
         /// The kind of address.
         scheme: Scheme,
@@ -595,17 +597,18 @@ mod tests {
         assert_eq!(resolved("dafs+tcp://[::1]:7").unwrap(), [Address::Tcp("[::1]:7".parse().unwrap())]);
         assert_eq!(resolved("dafs+shm:///s:/d").unwrap(), [Address::Shm("/s".into())]);
         assert_eq!(resolved("dafs+sim://4").unwrap(), [Address::Sim(4)]);
-        assert!(matches!(
-            resolved("dafs+verbs://h/d"),
-            Err(ResolveError::Unsupported { scheme: Scheme::Verbs })
-        ));
+        let verbs = Address::Verbs("192.0.2.1:7".parse().unwrap());
+        assert_eq!(resolved("dafs+verbs://192.0.2.1:7/d").unwrap(), [verbs]);
     }
 
     #[test]
     fn address_shown_is_a_url_of_the_same_server() {
-        for address in
-            [Address::Tcp("[::1]:7".parse().unwrap()), Address::Shm("/tmp/s".into()), Address::Sim(9)]
-        {
+        for address in [
+            Address::Tcp("[::1]:7".parse().unwrap()),
+            Address::Verbs("[2001:db8::1]:7".parse().unwrap()),
+            Address::Shm("/tmp/s".into()),
+            Address::Sim(9),
+        ] {
             let url = Url::parse(OsStr::new(&address.to_string())).unwrap();
             assert_eq!(url.resolve().unwrap(), [address]);
         }

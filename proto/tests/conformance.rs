@@ -126,5 +126,5 @@ mod verbs {
         }
     }
 
-    dafs_proto::conformance_suite!(attribute: [ignore = "needs an RDMA device"], Verbs);
+    dafs_proto::conformance_suite!(attribute: [ignore = "needs rdma-device"], Verbs);
 }

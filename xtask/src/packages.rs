@@ -31,6 +31,8 @@ enum Probe {
     Library(&'static [&'static str]),
     /// We are the superuser.
     Root,
+    /// This variable is set in the environment.
+    Variable(&'static str),
 }
 
 /// Every need that a test may name.
@@ -45,6 +47,12 @@ pub(crate) const NEEDS: &[Need] = &[
         ],
         // Of libnfs only the library is used; its development package has the same name on every Debian.
         packages: &["nfs-ganesha", "nfs-ganesha-vfs", "libnfs-dev"],
+    },
+    Need {
+        name: "rdma-device",
+        purpose: "RDMA on a device whose IP address is in DAFS_VERBS_ADDRESS",
+        probes: &[Probe::Variable("DAFS_VERBS_ADDRESS")],
+        packages: &[],
     },
     Need {
         name: "root",
@@ -145,6 +153,7 @@ impl Probe {
                 .iter()
                 .any(|directory| names.iter().any(|name| directory.join(name).is_file())),
             Probe::Root => is_root(),
+            Probe::Variable(name) => std::env::var_os(name).is_some(),
         }
     }
 }

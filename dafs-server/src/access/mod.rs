@@ -127,7 +127,7 @@ impl Access {
                 None => (claimed(hello), Evidence::Claim),
             },
             (None, Address::Tcp(server), None) => self.owner(peer, *server),
-            (None, Address::Shm(_), None) => (nobody(), Evidence::None),
+            (None, Address::Shm(_) | Address::Verbs(_), None) => (nobody(), Evidence::None),
         };
         Ok(Admitted {
             client: ClientIdentity { identity, evidence, key_name: key.map(|key| key.name.clone()) },
@@ -208,7 +208,7 @@ const NO_ID: u32 = u32::MAX;
 
 fn key_required(listener: &Address) -> bool {
     match listener {
-        Address::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+        Address::Tcp(address) | Address::Verbs(address) => !address.ip().to_canonical().is_loopback(),
         Address::Shm(_) | Address::Sim(_) => false,
     }
 }

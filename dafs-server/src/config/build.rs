@@ -171,9 +171,17 @@ fn listeners(
         let place = format!("--listen {text}");
         let url = ListenUrl::parse(text.as_ref())
             .map_err(|error| ConfigError { place: "--listen".to_owned(), message: error.to_string() })?;
-        if matches!(url.scheme, Scheme::Sim | Scheme::Verbs) {
+        if url.scheme == Scheme::Sim {
             let problem = "this server has no such transport";
             return Err(ConfigError::new(&place, problem, "write tcp://HOST:PORT or shm:///SOCKET/PATH"));
+        }
+        if url.scheme == Scheme::Verbs && cfg!(not(feature = "verbs")) {
+            let problem = "this server was built without RDMA";
+            return Err(ConfigError::new(
+                &place,
+                problem,
+                "install libibverbs-dev, librdmacm-dev and libclang-dev, and build it with --features verbs",
+            ));
         }
         let resolved = url.resolve().map_err(|error| {
             ConfigError::new(
@@ -185,7 +193,9 @@ fn listeners(
         for address in resolved {
             require_keys(&place, &address, keys)?;
             // Two listeners on any free port are two listeners.
-            if !listeners.contains(&address) || matches!(address, Address::Tcp(tcp) if tcp.port() == 0) {
+            if !listeners.contains(&address)
+                || matches!(address, Address::Tcp(ip) | Address::Verbs(ip) if ip.port() == 0)
+            {
                 listeners.push(address);
             }
         }
@@ -208,7 +218,7 @@ fn listeners(
 }
 
 fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), ConfigError> {
-    let Address::Tcp(tcp) = address else { return Ok(()) };
+    let (Address::Tcp(tcp) | Address::Verbs(tcp)) = address else { return Ok(()) };
     if !keys.is_empty() || tcp.ip().to_canonical().is_loopback() {
         return Ok(());
     }

@@ -85,7 +85,7 @@ pub(crate) enum Command {
     /// Measure round trips to the server
     Ping(Ping),
     /// Show what was agreed with the server: provider and why, limits, thresholds, identity
-    Info(Queries),
+    Info(Info),
     /// Show the server's counters
     Stats(Queries),
 }
@@ -272,6 +272,20 @@ pub(crate) struct Queries {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  dafs info dafs://localhost\n  dafs info --devices")]
+pub(crate) struct Info {
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Instead of a server, the RDMA devices of this machine, or what is missing to use them
+    #[arg(long, conflicts_with = "url")]
+    pub(crate) devices: bool,
+    /// The server
+    #[arg(value_name = "URL", required_unless_present = "devices")]
+    pub(crate) url: Option<OsString>,
+}
+
+#[derive(Args, Debug)]
 #[command(after_help = "Example: dafs ping -c 1000 dafs://localhost")]
 pub(crate) struct Ping {
     /// Round trips
@@ -308,8 +322,10 @@ fn octal(text: &str) -> Result<u32, String> {
 
 const HELP: &str = "\
 Where things are:
-  dafs://HOST/EXPORT/PATH                   shared memory when the server is on this host, else TCP
+  dafs://HOST/EXPORT/PATH                   shared memory when the server is on this host, else RDMA where there is a
+                                            device and the server listens there, else TCP
   dafs+tcp://HOST:PORT/EXPORT/PATH          TCP
+  dafs+verbs://HOST:PORT/EXPORT/PATH        RDMA (in builds with it: see dafs info --devices)
   dafs+shm:///SOCKET/PATH:/EXPORT/PATH      shared memory: the server's socket, a colon, then export and path
 
 Examples:

@@ -72,7 +72,10 @@ impl VerbsListener {
                 Ok(None) => return Ok(None),
                 Ok(Some(event)) => self.on_event(event)?,
                 Err(error) => {
-                    return Err(TransportError::system("take an event of the RDMA connection manager", error));
+                    return Err(TransportError::system(
+                        "take an event of the RDMA connection manager",
+                        error,
+                    ));
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dafs_client::{Direction, Registration, Session, Url};
 use serde_json::json;
 
-use crate::flags::{Ping, Queries};
+use crate::flags::{Info, Ping, Queries};
 use crate::format::Owners;
 use crate::output::Output;
 use crate::remote::{Remotes, parse};
@@ -86,8 +86,9 @@ fn microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-pub(crate) fn info(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
-    let (url, session) = connect(&flags.url, remotes)?;
+pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
+    let Some(url) = &flags.url else { return devices(flags.json) };
+    let (url, session) = connect(url, remotes)?;
     let failed = |error| Failure::at("ask for the limits of", &url, &error);
     let limits = session.limits().map_err(failed)?;
     let agreed = session.agreed();
@@ -163,6 +164,54 @@ pub(crate) fn info(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The RDMA devices of this machine. Fails when none can be used.
+fn devices(is_json: bool) -> Result<ExitCode> {
+    let found = dafs_client::rdma_devices();
+    let is_usable =
+        found.as_ref().is_ok_and(|devices| devices.iter().any(|device| device.unusable.is_none()));
+    let mut out = Output::new();
+    match (&found, is_json) {
+        (Err(missing), true) => out.line(&json!({ "devices": [], "missing": missing }).to_string())?,
+        (Err(missing), false) => out.line(&format!("no RDMA: {missing}"))?,
+        (Ok(devices), true) => {
+            let devices: Vec<_> = devices
+                .iter()
+                .map(|device| {
+                    json!({
+                        "name": device.name,
+                        "port": device.port,
+                        "link_layer": device.link_layer,
+                        "state": device.state,
+                        "segments_max": device.segments_max,
+                        "queue_depth_max": device.queue_depth_max,
+                        "reads_max": device.reads_max,
+                        "message_size_max": device.message_size_max,
+                        "unusable": device.unusable,
+                    })
+                })
+                .collect();
+            out.line(&json!({ "devices": devices }).to_string())?;
+        }
+        (Ok(devices), false) => {
+            for device in devices {
+                out.line(&format!(
+                    "{} port {}: {}, {}",
+                    device.name, device.port, device.link_layer, device.state
+                ))?;
+                out.line(&format!(
+                    "    {} segments a request, {} requests a queue, {} reads at once, messages of {} bytes",
+                    device.segments_max, device.queue_depth_max, device.reads_max, device.message_size_max
+                ))?;
+                if let Some(why) = &device.unusable {
+                    out.line(&format!("    cannot be used: {why}"))?;
+                }
+            }
+        }
+    }
+    out.flush()?;
+    Ok(if is_usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn crossover_text(session: &Session) -> String {
