@@ -184,7 +184,9 @@ fn storage(config: &Config) -> anyhow::Result<Box<dyn backend::Storage>> {
         StorageEngine::Uring => Engine::Uring,
         StorageEngine::Pool => Engine::Pool,
     };
-    Ok(Box::new(Exports::new(stored, &StorageConfig { engine, ..StorageConfig::default() })?))
+    let loop_keeps_identity = config.listeners.iter().any(|address| matches!(address, Address::Verbs(_)));
+    let storage = StorageConfig { engine, loop_keeps_identity, ..StorageConfig::default() };
+    Ok(Box::new(Exports::new(stored, &storage)?))
 }
 
 fn stored_export(config: &Config, export: &ExportConfig) -> backend::ExportConfig {

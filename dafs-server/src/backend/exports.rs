@@ -59,6 +59,9 @@ pub struct StorageConfig {
     pub pool_threads: usize,
     /// Reads and writes that wait in io_uring at a time; more are queued.
     pub ring_entries: u32,
+    /// The loop's thread never acts as another user: operations that would are done by other threads. The kernel takes RDMA calls
+    /// only from a thread with the very credentials with which it opened the device, and to change them and back counts.
+    pub loop_keeps_identity: bool,
     /// For simulation: replaces randomness (verifiers), and exports in memory can crash.
     pub seed: Option<u64>,
     /// Tells the time of exports in memory; the system's clock where there is none.
@@ -67,7 +70,14 @@ pub struct StorageConfig {
 
 impl Default for StorageConfig {
     fn default() -> Self {
-        Self { engine: Engine::Auto, pool_threads: 4, ring_entries: 256, seed: None, clock: None }
+        Self {
+            engine: Engine::Auto,
+            pool_threads: 4,
+            ring_entries: 256,
+            loop_keeps_identity: false,
+            seed: None,
+            clock: None,
+        }
     }
 }
 
@@ -143,7 +153,10 @@ impl Exports {
             }
             let verifier = verifier(config, id)?;
             let backend = match &export.kind {
-                ExportKind::Posix(path) => Backend::Posix(PosixExport::open(id, path, &export, verifier)?),
+                ExportKind::Posix(path) => {
+                    let keeps_identity = config.loop_keeps_identity;
+                    Backend::Posix(PosixExport::open(id, path, &export, verifier, keeps_identity)?)
+                }
                 ExportKind::Mem { size_max } => {
                     let clock = config.clock.clone().unwrap_or_else(Clock::system);
                     Backend::Mem(MemExport::new(id, *size_max, clock, verifier, config.seed.is_some()))

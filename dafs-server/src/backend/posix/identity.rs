@@ -47,10 +47,7 @@ impl Identities {
     /// Makes this thread act as `identity` until the guard goes; as the process itself where it is not privileged.
     pub(super) fn act_as(&self, identity: &Identity) -> Result<Acting<'_>, Status> {
         let umask = Some(take_umask());
-        // Root's groups decide nothing.
-        let own = !self.privileged
-            || (identity.uid == 0 && identity.gid == 0 && self.own.uid == 0 && self.own.gid == 0);
-        if own {
+        if !self.would_change(identity) {
             self.restore();
             return Ok(Acting { identities: None, umask });
         }
@@ -63,6 +60,13 @@ impl Identities {
         // Recorded first: whatever was changed before a failure is then undone.
         CURRENT.with(|current| *current.borrow_mut() = Some(identity.clone()));
         if change(identity) { Ok(acting) } else { Err(Status::PERMISSION) }
+    }
+
+    /// Whether acting as `identity` changes the thread's credentials.
+    pub(super) fn would_change(&self, identity: &Identity) -> bool {
+        // Root's groups decide nothing.
+        let is_root = identity.uid == 0 && identity.gid == 0 && self.own.uid == 0 && self.own.gid == 0;
+        self.privileged && !is_root
     }
 
     fn restore(&self) {

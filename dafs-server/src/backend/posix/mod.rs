@@ -173,6 +173,8 @@ pub(super) struct PosixExport {
     nodes: NodeTable<Arc<Node>>,
     throttle: Throttle,
     windows: Windows,
+    /// See [`super::StorageConfig::loop_keeps_identity`].
+    loop_keeps_identity: bool,
 }
 
 impl PosixExport {
@@ -182,6 +184,7 @@ impl PosixExport {
         path: &Path,
         config: &ExportConfig,
         verifier: u64,
+        loop_keeps_identity: bool,
     ) -> Result<Self, StorageError> {
         let failed = |error: std::io::Error| StorageError::Root {
             name: config.name.clone(),
@@ -224,6 +227,7 @@ impl PosixExport {
             nodes: NodeTable::new(id, root),
             throttle: Throttle::default(),
             windows: Windows::default(),
+            loop_keeps_identity,
         })
     }
 
@@ -284,7 +288,10 @@ impl PosixExport {
             identity: identity.clone(),
             op,
         };
-        let place = resolve::place(&task.node.class, &task.op);
+        let elsewhere = self.loop_keeps_identity
+            && needs_identity(&task.op)
+            && self.shared.identities.would_change(identity);
+        let place = resolve::place(&task.node.class, &task.op).filter(|_| !elsewhere);
         if let Some(place) = place {
             let acting = if needs_identity(&task.op) {
                 match self.shared.identities.act_as(identity) {
