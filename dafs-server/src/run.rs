@@ -161,7 +161,7 @@ fn prepare(
 fn write_inline_max(config: &Config, address: &Address) -> u32 {
     match address {
         Address::Tcp(_) => config.inline_max.saturating_mul(TCP_WRITE_FACTOR).min(tcp::PAYLOAD_MAX),
-        Address::Shm(_) | Address::Sim(_) => config.inline_max,
+        Address::Shm(_) | Address::Verbs(_) | Address::Sim(_) => config.inline_max,
     }
 }
 
