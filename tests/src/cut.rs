@@ -193,7 +193,8 @@ pub fn cut_connections(address: &Address) -> usize {
                 peer.is_ok_and(|peer| peer.as_pathname() == Some(path))
                     && stream.shutdown(Shutdown::Both).is_ok()
             }
-            Address::Sim(_) => false,
+            // Its descriptors are no sockets.
+            Address::Verbs(_) | Address::Sim(_) => false,
         };
         count += usize::from(cut);
     }
