@@ -209,6 +209,9 @@ Examples:
     (umask 077; dafs-server keygen alpha >> /etc/dafs/keys)
     dafs-server --export data=/srv/data,ro,clients=10.0.0.0/8 --listen tcp://0.0.0.0 --key-file /etc/dafs/keys
 
+  Over RDMA as well (in builds with it: `dafs info --devices` shows what there is):
+    dafs-server --export data=/srv/data --listen verbs://192.0.2.7 --listen tcp://192.0.2.7 --key-file /etc/dafs/keys
+
   From a file:
     dafs-server --config /etc/dafs/server.toml
       listen = [\"tcp://0.0.0.0:12049\", \"shm:///run/dafs/dafs.sock\"]

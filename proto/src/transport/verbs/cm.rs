@@ -323,8 +323,12 @@ impl CmId {
 
     /// Asks the peer for a connection; answered by an event.
     pub(super) fn connect(&self, hello: &Hello, reads: (u8, u8)) -> io::Result<()> {
-        let bytes = hello.encode();
-        let mut parameters = connection_parameters(&bytes, reads);
+        self.connect_with(&hello.encode(), reads)
+    }
+
+    /// As [`CmId::connect`], with any private data.
+    pub(super) fn connect_with(&self, private_data: &[u8; HELLO_SIZE], reads: (u8, u8)) -> io::Result<()> {
+        let mut parameters = connection_parameters(private_data, reads);
         // SAFETY: parameters and private data are copied by the call.
         check(unsafe { ffi::rdma_connect(self.id, &raw mut parameters) })
     }

@@ -42,6 +42,8 @@ mod post;
 mod queue;
 mod status;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod wake;
 
 pub use device::{DeviceInfo, DeviceLimits, RegistrationError, devices};
