@@ -11,7 +11,7 @@ use std::time::Duration;
 use socket2::SockAddr;
 
 use super::ffi::{self, rdma_cm_event_type as kind};
-use super::handshake::{HELLO_SIZE, Hello};
+use super::handshake::{HELLO_LEN, HELLO_SIZE, Hello};
 
 /// Retries of a message that was not acknowledged; the most there are.
 const RETRY_COUNT: u8 = 7;
@@ -345,7 +345,7 @@ impl CmId {
     pub(super) fn reject(&self, hello: &Hello) {
         let bytes = hello.encode();
         // SAFETY: the private data is copied by the call. A failure leaves it to the drop of the id.
-        unsafe { ffi::rdma_reject(self.id, bytes.as_ptr().cast(), HELLO_SIZE as u8) };
+        unsafe { ffi::rdma_reject(self.id, bytes.as_ptr().cast(), HELLO_LEN) };
     }
 
     /// Ends the connection: the queue pair goes to its error state, and the peer is told.
@@ -389,7 +389,7 @@ fn connection_parameters(hello: &[u8; HELLO_SIZE], (initiator, responder): (u8, 
     // SAFETY: plain C data, for which zero is valid.
     let mut parameters: ffi::rdma_conn_param = unsafe { zeroed() };
     parameters.private_data = hello.as_ptr().cast();
-    parameters.private_data_len = HELLO_SIZE as u8;
+    parameters.private_data_len = HELLO_LEN;
     parameters.initiator_depth = initiator;
     parameters.responder_resources = responder;
     parameters.flow_control = 1;

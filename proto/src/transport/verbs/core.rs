@@ -37,7 +37,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 const POLLS_BETWEEN_EVENT_LOOKS: u32 = 1024;
 
 /// Parts of the receives that are posted again together.
-const REPOST_PARTS: u32 = 4;
+const REPOST_PARTS: usize = 4;
 
 /// Something received.
 struct Arrival {
@@ -253,7 +253,7 @@ impl Core {
     /// A received buffer is posted again, with others.
     fn give_back(&mut self, buffer: u32) {
         self.repost.push(RECEIVE | u64::from(buffer), self.receives.segment(buffer));
-        if self.repost.len() as u32 * REPOST_PARTS >= self.receives.count {
+        if self.repost.len() * REPOST_PARTS >= self.receives.count as usize {
             self.post_receives();
         }
     }

@@ -6,7 +6,10 @@ use super::super::{ConnectParams, PeerFault};
 use super::{DEPTH_MAX, PAYLOAD_MAX};
 
 /// Bytes of a [`Hello`]. The connection manager carries 56 with a request, more with the answers.
-pub const HELLO_SIZE: usize = 32;
+pub const HELLO_SIZE: usize = HELLO_LEN as usize;
+
+/// The same, as the connection manager takes it.
+pub(super) const HELLO_LEN: u8 = 32;
 
 const MAGIC: &[u8; 8] = b"dafs-rdm";
 const VERSION: u16 = 1;

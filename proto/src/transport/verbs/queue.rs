@@ -11,7 +11,8 @@ use super::device::Device;
 use super::ffi;
 
 /// Completions taken from the device at once.
-pub(super) const POLL_BATCH: usize = 16;
+pub(super) const POLL_BATCH: usize = POLL_COUNT as usize;
+const POLL_COUNT: i32 = 16;
 
 /// Events acknowledged at once: acknowledging takes a lock.
 const ACKNOWLEDGE_BATCH: u32 = 64;
@@ -78,7 +79,7 @@ impl CompletionQueue {
         // SAFETY: plain C data, for which zero is valid.
         let mut batch: [ffi::ibv_wc; POLL_BATCH] = unsafe { zeroed() };
         // SAFETY: the queue is live; the array has the stated length.
-        let count = unsafe { ffi::ibv_poll_cq(self.cq, POLL_BATCH as i32, batch.as_mut_ptr()) };
+        let count = unsafe { ffi::ibv_poll_cq(self.cq, POLL_COUNT, batch.as_mut_ptr()) };
         let count = usize::try_from(count)
             .map_err(|_| io::Error::other(format!("the device answers {count} when it is polled")))?;
         for wc in &batch[..count] {

@@ -1,6 +1,10 @@
 //! What only this provider promises: counts, limits, faults of the device and of the peer. They need an RDMA device; its IP address is
 //! in `DAFS_VERBS_ADDRESS`.
-#![allow(unsafe_code, reason = "forces a queue pair into its error state")]
+#![allow(
+    unsafe_code,
+    clippy::cast_possible_truncation,
+    reason = "forces a queue pair into its error state; small numbers"
+)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -13,8 +17,10 @@ use super::super::{
     LocalSegments, MemoryRef, OpToken, PeerFault, PostError, Posted, Received, Region, RegionError,
     RegionKey, RemoteRange, TransportError, WaitPolicy,
 };
-use super::cm::{CmEventKind, CmId, EventChannel};
+use super::cm::{CmEvent, CmEventKind, CmId, EventChannel, poll_readable};
+use super::connect::{Prepared, device_of};
 use super::handshake::Hello;
+use super::memory::Shared;
 use super::*;
 
 /// A test that makes no progress for so long has hung. No result depends on it.
@@ -255,7 +261,7 @@ fn message_wakes_a_side_that_waits_for_messages_only() {
         pair.client.send_copy(b"ping", b"").unwrap();
         pair.client.flush().unwrap();
         let fds = pair.server.event_fds();
-        assert!(super::cm::poll_readable(&fds, Some(HANG)).unwrap(), "slept through a message");
+        assert!(poll_readable(&fds, Some(HANG)).unwrap(), "slept through a message");
         assert_eq!(next_message(&mut pair.server).unwrap(), b"ping");
     }
 }
@@ -408,8 +414,8 @@ fn wrong_private_data_is_refused_and_the_listener_goes_on() {
         assert_eq!(next_event(&id, &mut listener).kind, CmEventKind::AddressResolved);
         id.resolve_route(HANG).unwrap();
         assert_eq!(next_event(&id, &mut listener).kind, CmEventKind::RouteResolved);
-        let device = super::connect::device_of(&id, &super::memory::Shared::new()).unwrap();
-        let prepared = super::connect::Prepared::new(id, device, &Hello::new(&params())).unwrap();
+        let device = device_of(&id, &Shared::new()).unwrap();
+        let prepared = Prepared::new(id, device, &Hello::new(&params())).unwrap();
         prepared.id.connect_with(&bytes, prepared.reads()).unwrap();
         let event = next_event(&prepared.id, &mut listener);
         assert_eq!(event.kind, CmEventKind::Rejected);
@@ -420,7 +426,7 @@ fn wrong_private_data_is_refused_and_the_listener_goes_on() {
     assert!(client.recv().unwrap().is_none());
 }
 
-fn next_event(id: &CmId, listener: &mut VerbsListener) -> super::cm::CmEvent {
+fn next_event(id: &CmId, listener: &mut VerbsListener) -> CmEvent {
     let begin = Instant::now();
     loop {
         assert!(listener.accept_verbs().unwrap().is_none());
@@ -549,7 +555,7 @@ fn memlock_process() {
         return;
     }
     let mut endpoint = domain.connect_verbs(&to, &params(), HANG).unwrap();
-    let error = domain.register(memory(8 << 20), Access::all()).err().expect("more than the limit");
+    let error = domain.register(memory(8 << 20), Access::all()).expect_err("more than the limit");
     assert!(matches!(error, RegionError::System { .. }));
     says_what_to_do(&error.to_string(), "4096 KiB");
     let region = domain.register(memory(65_536), Access::all()).unwrap();
