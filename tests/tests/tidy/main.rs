@@ -103,6 +103,16 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/src/transport/tcp/sys.rs",
     "proto/src/transport/tcp/tests/listening.rs",
     "proto/src/transport/tcp/tests/transfer.rs",
+    "proto/src/transport/verbs/cm.rs",
+    "proto/src/transport/verbs/connect.rs",
+    "proto/src/transport/verbs/core.rs",
+    "proto/src/transport/verbs/device.rs",
+    "proto/src/transport/verbs/endpoint.rs",
+    "proto/src/transport/verbs/post.rs",
+    "proto/src/transport/verbs/queue.rs",
+    "proto/src/transport/verbs/sys.rs",
+    "proto/src/transport/verbs/tests/layout.rs",
+    "proto/src/transport/verbs/tests/mod.rs",
 ];
 
 /// Directories at any depth that hold nothing of ours to check.

@@ -40,8 +40,8 @@ pub trait Fixture {
     fn address(&self) -> Address;
 }
 
-/// Makes a `#[test]` of every function of the suite. The argument is an expression that makes a [`Fixture`]; `attribute: [ignore]` before it
-/// gives every test that attribute.
+/// Makes a `#[test]` of every function of the suite. The argument is an expression that makes a [`Fixture`]; `attribute: [ignore]`
+/// before it gives every test that attribute.
 #[macro_export]
 macro_rules! conformance_suite {
     (@all $attributes:tt $fixture:expr) => {

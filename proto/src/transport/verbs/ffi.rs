@@ -1,7 +1,7 @@
 //! What the provider uses of libibverbs and librdmacm: the only file that names the binding crate.
 //!
 //! The crate writes by hand what its generator cannot read: structures with unions in them, and the functions that are inline in
-//! the C headers and call through the device's table. [`super::layout`] compares both with what a C compiler says.
+//! the C headers and call through the device's table. `tests/layout.rs` compares both with what a C compiler says.
 
 pub(super) use rdma_sys::{
     dst_addr_union_t, ibv_access_flags, ibv_ack_cq_events, ibv_alloc_pd, ibv_comp_channel, ibv_context,

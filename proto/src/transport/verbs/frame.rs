@@ -197,7 +197,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_refused_or_taken(bytes in proptest::collection::vec(any::<u8>(), 0..NOTE_SIZE + 1), kind in 0u8..6, more in 0usize..2000) {
+        fn any_bytes_are_refused_or_taken(
+            bytes in proptest::collection::vec(any::<u8>(), 0..NOTE_SIZE + 1),
+            kind in 0u8..6,
+            more in 0usize..2000,
+        ) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

@@ -138,7 +138,11 @@ mod tests {
     proptest! {
         /// [VERBS-2]: any bytes are answered, and what is taken says the same again.
         #[test]
-        fn any_private_data_is_refused_or_taken_whole(bytes in proptest::collection::vec(any::<u8>(), 0..80), from_good: bool, at in 0..HELLO_SIZE) {
+        fn any_private_data_is_refused_or_taken_whole(
+            bytes in proptest::collection::vec(any::<u8>(), 0..80),
+            from_good: bool,
+            at in 0..HELLO_SIZE,
+        ) {
             let mut bytes = bytes;
             if from_good && bytes.len() >= HELLO_SIZE {
                 let noise = bytes[at];

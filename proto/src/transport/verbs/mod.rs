@@ -19,7 +19,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `ffi` | the only one that names the binding crate; `layout` compares it with C |
+//! | `ffi` | the only one that names the binding crate; `tests/layout` compares it with C |
 //! | `device`, `cm`, `queue`, `connect`, `sys` | the layers over C, and the only ones with raw pointers |
 //! | `core`, `post`, `wake` | a connection: what comes in, what goes out, how it waits |
 //! | `memory`, `buffers` | registered memory: of peers, of this side, of messages |
@@ -34,8 +34,6 @@ mod endpoint;
 mod ffi;
 mod frame;
 mod handshake;
-#[cfg(test)]
-mod layout;
 mod listener;
 mod memory;
 mod post;

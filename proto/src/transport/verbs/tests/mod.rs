@@ -6,6 +6,8 @@
     reason = "forces a queue pair into its error state; small numbers"
 )]
 
+mod layout;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, offset_of, zeroed};
 
-use super::ffi::*;
+use super::super::ffi::*;
 
 #[repr(C)]
 struct Fact {
