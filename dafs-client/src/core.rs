@@ -226,10 +226,10 @@ impl Core {
         }
         let request = Request { op: index, order: 0, at, len, staging };
         let session = &mut self.session;
-        let mut order = 0;
+        let mut numbered = None;
         let number = |header: &mut Header| {
             let sent = session.begin(header, wanted)?;
-            order = sent.order;
+            numbered = Some(sent);
             Some(sent.slot)
         };
         match transmit(&mut **endpoint, header, op, &request, self.staging.as_ref(), number) {
@@ -245,6 +245,7 @@ impl Core {
                 }
                 self.unflushed = true;
                 self.spoke = true;
+                let order = numbered.map_or(0, |sent| sent.order);
                 self.note_request(slot, Request { order, ..request });
                 if staging.is_some() && self.terms.staging_overlaps {
                     // Copying the next piece takes long: the server is to begin with this one.
@@ -253,6 +254,10 @@ impl Core {
                 Ok(true)
             }
             Err(error) => {
+                // The endpoint refused it after it had its number.
+                if let Some(sent) = numbered {
+                    self.session.take_back(sent.slot);
+                }
                 if let (Some(chunk), Some(pool)) = (staging, self.staging.as_mut()) {
                     pool.give_back(chunk);
                 }

@@ -181,6 +181,28 @@ fn handshake_through_a_queue_that_is_nearly_always_full_succeeds() {
     }
 }
 
+// A slot that such a request had would be missing for ever: with each there would be fewer.
+#[test]
+fn request_refused_after_it_had_its_slot_gives_the_slot_back() {
+    let world = World::new(5);
+    let session = world.session();
+    let export = session.mount("data").unwrap();
+    let file = export.create("f").unwrap();
+    world.net.set_plan(FaultPlan { full_late_ppm: 500_000, ..FaultPlan::calm() });
+    let data = pattern(200_000, 3);
+    for (index, part) in data.chunks(1_000).enumerate() {
+        file.submit_write_at(part.to_vec(), index as u64 * 1_000).wait().into_result().unwrap();
+    }
+    // All at once, registered and not, and by name.
+    let reads: Vec<_> = (0..200).map(|index| file.submit_read_at(vec![0; 1_000], index * 1_000)).collect();
+    let named: Vec<_> = (0..20).map(|index| export.submit_create_dir(format!("d{index}"), 0o755)).collect();
+    for (read, expected) in reads.into_iter().zip(data.chunks(1_000)) {
+        assert_eq!(read.wait().into_result().unwrap().1, expected);
+    }
+    named.into_iter().for_each(|made| drop(made.wait().unwrap()));
+    assert_eq!(session.reconnects(), 0);
+}
+
 // [CLI-20]
 #[test]
 fn commit_after_a_restart_names_the_ranges_that_were_lost() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_proto::transport::{Access, HeapMemory, MemoryRef, RegionKey, RemoteRange, Span};
+use dafs_proto::transport::{Access, HeapMemory, MemoryRef, PostError, RegionKey, RemoteRange, Span};
 use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Status, decode_segments};
 
 use super::transfer::{Direction, Segments};
@@ -54,7 +54,9 @@ impl Server {
                     let connection = &mut self.connections[call.connection.index];
                     connection.dirty = true;
                     // A closed connection shows at the next receive.
-                    let _ = connection.endpoint.send(slot, &head[..head_len], count);
+                    if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..head_len], count) {
+                        self.lose_read(call);
+                    }
                     return Ok(());
                 }
                 Err(error) => {
@@ -66,6 +68,13 @@ impl Server {
             }
         }
         self.read_inline_later(call, node, request.offset, len)
+    }
+
+    /// The provider took a message's room back that it had given, and the data with it. A client that connects again
+    /// asks for it again.
+    #[cold]
+    fn lose_read(&mut self, call: &Call) {
+        self.close(call.connection, &"the provider gave up a reply");
     }
 
     /// Through memory of the server's own, because storage has to be waited for or the provider's queue is full.

@@ -320,7 +320,8 @@ pub trait Endpoint: Send {
     fn slot_payload(&self, slot: &SendSlot) -> Span<'_>;
 
     /// Queues the message: `head` (1 to [`HEAD_SIZE_MAX`] bytes, copied) and the first `payload_len` bytes of the
-    /// slot. It leaves with the next [`Endpoint::flush`] at the latest.
+    /// slot. It leaves with the next [`Endpoint::flush`] at the latest. An error gives the slot up:
+    /// [`PostError::Full`] too, which is rare here, and says that something must leave before any message does.
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError>;
 
     /// Gives a slot back unsent.

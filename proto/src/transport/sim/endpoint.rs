@@ -221,6 +221,20 @@ impl Endpoint for SimEndpoint {
             return Err(PostError::Invalid(what));
         };
         debug_assert!(head.as_bytes().len() <= HEAD_SIZE_MAX);
+        let full_late = {
+            let mut state = self.net().lock();
+            let full_late_ppm = state.plan().full_late_ppm;
+            let full_late = state.chance(full_late_ppm);
+            if full_late {
+                state.counters.false_full += 1;
+                state.schedule_room(self.link);
+            }
+            full_late
+        };
+        if full_late {
+            self.unreserve(&slot);
+            return Err(PostError::Full);
+        }
         self.give_back(&slot);
         let mut state = self.net().lock();
         let side = state.side(self.link).ok_or(PostError::Closed)?;

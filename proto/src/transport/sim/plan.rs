@@ -23,6 +23,8 @@ pub struct FaultPlan {
     pub refuse_ppm: u32,
     /// Chance that a post is answered [`crate::transport::PostError::Full`] although there is room.
     pub full_ppm: u32,
+    /// Chance that a message is answered [`crate::transport::PostError::Full`] after its room was reserved.
+    pub full_late_ppm: u32,
     /// Chance that an RDMA write is answered [`crate::transport::Posted::Done`] (the data was copied) instead of pending.
     pub done_ppm: u32,
     /// Peers answer [`crate::transport::Endpoint::remote_memory`], as over shared memory.
@@ -43,6 +45,7 @@ impl FaultPlan {
             cut_at_packet: None,
             refuse_ppm: 0,
             full_ppm: 0,
+            full_late_ppm: 0,
             done_ppm: 0,
             remote_mapped: false,
         }
@@ -67,6 +70,7 @@ impl FaultPlan {
             full_ppm,
             done_ppm,
             remote_mapped: random.chance(300_000),
+            full_late_ppm: if random.chance(500_000) { 1_000 } else { 0 },
             ..Self::calm()
         }
     }
