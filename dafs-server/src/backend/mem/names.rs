@@ -160,10 +160,10 @@ impl MemExport {
         if create && at.path.last() == Some(&b'/') {
             // Whatever the name is, no file can be made there.
             let end = at.path.iter().rposition(|byte| *byte != b'/').map_or(at.path.len(), |last| last + 1);
-            self.tree.walk(base, &at.path[..end], false, identity)?;
+            self.tree.walk(base, &at.path[..end], false, create, identity)?;
             return Err(Status::IS_DIRECTORY);
         }
-        let found = self.tree.walk(base, &at.path, follow, identity)?;
+        let found = self.tree.walk(base, &at.path, follow, create, identity)?;
         let ino = match (found.ino, found.place) {
             (Some(_), _) if exclusive => return Err(Status::EXISTS),
             (Some(ino), _) => ino,

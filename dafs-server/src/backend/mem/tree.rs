@@ -162,15 +162,18 @@ impl Tree {
         }
     }
 
-    /// Follows a path. Leaving the export, by `..` of the root or an absolute link, is refused.
+    /// Follows a path. Leaving the export, by `..` of the root or an absolute link, is refused; and so is a link that
+    /// asks for a directory by a slash at its end, where it leads to a file that is to be made (`create`).
     pub(super) fn walk(
         &self,
         start: Ino,
         path: &[u8],
         follow: bool,
+        create: bool,
         identity: &Identity,
     ) -> Result<Found, Status> {
         check_path(path)?;
+        let mut refused = None;
         let mut rest = parts(path);
         let mut found = Found { place: None, ino: Some(start) };
         let mut links_followed = 0;
@@ -204,14 +207,22 @@ impl Tree {
                     if target.first() == Some(&b'/') {
                         return Err(Status::CROSS_DEVICE);
                     }
-                    for part in parts(target).into_iter().rev() {
+                    let mut parts = parts(target);
+                    if create && rest.is_empty() && target.last() == Some(&b'/') {
+                        // Whatever the name before the slash is; the directory it would be in must be there.
+                        parts.pop_back();
+                        parts.pop_back_if(|last| *last != b"." && *last != b"..");
+                        parts.push_back(b".".to_vec());
+                        refused = Some(Status::IS_DIRECTORY);
+                    }
+                    for part in parts.into_iter().rev() {
                         rest.push_front(part);
                     }
                     found = Found { place: None, ino: Some(here) };
                 }
             }
         }
-        Ok(found)
+        refused.map_or(Ok(found), Err)
     }
 
     /// What must be there.
@@ -222,7 +233,7 @@ impl Tree {
         follow: bool,
         identity: &Identity,
     ) -> Result<Ino, Status> {
-        self.walk(start, path, follow, identity)?.ino.ok_or(Status::NOT_FOUND)
+        self.walk(start, path, follow, false, identity)?.ino.ok_or(Status::NOT_FOUND)
     }
 
     /// `ino` is `below`, or one of the directories above it.

@@ -95,6 +95,27 @@ fn open_with_contradicting_flags_is_invalid() {
         assert_eq!(f.open("l", RW | OpenFlags::NO_FOLLOW), Err(Status::LOOP));
         f.symlink("loop", "loop").unwrap();
         assert_eq!(f.open("loop", RW), Err(Status::LOOP));
+        // No file is made where a link's slash asks for a directory, whatever is there.
+        for (index, (target, create, open)) in [
+            ("missing/", Status::IS_DIRECTORY, Status::NOT_FOUND),
+            ("missing/x/", Status::NOT_FOUND, Status::NOT_FOUND),
+            ("a/", Status::IS_DIRECTORY, Status::NOT_DIRECTORY),
+            ("a/x/", Status::NOT_DIRECTORY, Status::NOT_DIRECTORY),
+            ("d/", Status::IS_DIRECTORY, Status::IS_DIRECTORY),
+            ("d/missing/", Status::IS_DIRECTORY, Status::NOT_FOUND),
+            ("./", Status::IS_DIRECTORY, Status::IS_DIRECTORY),
+            ("d/../", Status::IS_DIRECTORY, Status::IS_DIRECTORY),
+            ("loop/", Status::IS_DIRECTORY, Status::LOOP),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = format!("slash{index}");
+            f.symlink(target, &name).unwrap();
+            assert_eq!(f.open(&name, RWC), Err(create), "{target}");
+            assert_eq!(f.open(&name, RW), Err(open), "{target}");
+            assert_eq!(f.open(&name, RWC | OpenFlags::EXCLUSIVE), Err(Status::EXISTS), "{target}");
+        }
         let reader = f.open("a", OpenFlags::READ).unwrap();
         assert_eq!(f.write(reader, 0, b"x"), Err(Status::BAD_HANDLE));
         let writer = f.open("a", OpenFlags::WRITE).unwrap();
