@@ -12,6 +12,7 @@ use socket2::SockAddr;
 
 use super::ffi::{self, rdma_cm_event_type as kind};
 use super::handshake::{HELLO_LEN, HELLO_SIZE, Hello};
+use super::sys::refusal;
 
 /// Retries of a message that was not acknowledged; the most there are.
 const RETRY_COUNT: u8 = 7;
@@ -54,7 +55,7 @@ impl EventChannel {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-                _ => Err(error),
+                _ => Err(refusal(error.raw_os_error().unwrap_or(0))),
             };
         }
         // SAFETY: the event is live until it is acknowledged below, and nothing of it is kept but copies; the id of a connection

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::cm::set_nonblocking;
 use super::device::Device;
 use super::ffi;
+use super::sys::refusal;
 
 /// Completions taken from the device at once.
 pub(super) const POLL_BATCH: usize = POLL_COUNT as usize;
@@ -102,7 +103,7 @@ impl CompletionQueue {
         // SAFETY: the queue is live.
         match unsafe { ffi::ibv_req_notify_cq(self.cq, marked_only.into()) } {
             0 => Ok(()),
-            code => Err(io::Error::from_raw_os_error(code.abs())),
+            code => Err(refusal(code)),
         }
     }
 
@@ -266,7 +267,7 @@ impl SendList {
         // SAFETY: a list of valid requests; memory as promised by the caller.
         let code = if count == 0 { 0 } else { unsafe { ffi::ibv_post_send(qp.0, first, &raw mut bad) } };
         self.clear();
-        if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code.abs())) }
+        if code == 0 { Ok(()) } else { Err(refusal(code)) }
     }
 }
 
@@ -324,6 +325,6 @@ impl RecvList {
         // SAFETY: a list of valid requests; memory as promised by the caller.
         let code = unsafe { ffi::ibv_post_recv(qp.0, first, &raw mut bad) };
         self.clear();
-        if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code.abs())) }
+        if code == 0 { Ok(()) } else { Err(refusal(code)) }
     }
 }

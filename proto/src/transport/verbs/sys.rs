@@ -1,9 +1,25 @@
-//! A system call of the data path.
+//! A system call of the data path, and what the kernel's refusals mean.
 #![allow(unsafe_code, reason = "process_vm_readv with raw addresses")]
 
 use std::io;
 
 use super::super::Span;
+
+/// Says what the kernel means when it refuses an RDMA call.
+#[cold]
+pub(super) fn refusal(code: i32) -> io::Error {
+    let error = io::Error::from_raw_os_error(code.abs());
+    match error.raw_os_error() {
+        Some(libc::EACCES) => io::Error::new(
+            error.kind(),
+            format!(
+                "{error}: the kernel takes RDMA calls only from threads that never changed their user, group or \
+                 capabilities since the device was opened"
+            ),
+        ),
+        _ => error,
+    }
+}
 
 /// Copies memory that may fault, as far as it is there; how many bytes. The kernel answers EFAULT where an access of this process
 /// would raise SIGBUS.
