@@ -63,7 +63,7 @@ pub struct Config {
     pub direct_io: bool,
     /// Where Prometheus text is served.
     pub metrics_address: Option<SocketAddr>,
-    /// Operations in flight may take this long to finish after SIGTERM, milliseconds.
+    /// Operations in flight may take this long to finish after SIGTERM, and clients to take their replies, milliseconds.
     pub drain_ms: u32,
     /// Measure at start from which size Direct is faster than Inline.
     pub calibrate: bool,

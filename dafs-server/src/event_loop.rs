@@ -95,7 +95,8 @@ struct Hot {
 }
 
 impl EventLoop {
-    /// A loop around a server; `drain_for` bounds how long operations in flight may take after a stop.
+    /// A loop around a server; `drain_for` bounds how long operations in flight, and clients that take their replies,
+    /// may keep it after a stop.
     pub fn new(mut server: Server, policy: WaitPolicy, drain_for: Duration) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
@@ -179,7 +180,7 @@ impl EventLoop {
                 self.begin_drain();
             }
             if let Some(until) = draining
-                && ((self.hot.is_empty() && self.server.in_flight() == 0) || self.now >= until)
+                && (self.is_drained() || self.now >= until)
             {
                 return Ok(());
             }
@@ -398,6 +399,13 @@ impl EventLoop {
                 self.is_hot[closed.index] = false;
             }
         }
+    }
+
+    /// Whether all that clients have asked for is answered, and the answers are with the provider's peers.
+    fn is_drained(&self) -> bool {
+        // A server that never sleeps has every connection hot for ever.
+        let all_silent = self.policy == WaitPolicy::Busy && self.hot.iter().all(|h| h.silent_since.is_some());
+        (self.hot.is_empty() || all_silent) && self.server.in_flight() == 0 && !self.server.has_unsent()
     }
 
     fn begin_drain(&mut self) {

@@ -329,7 +329,8 @@ impl Server {
         }
     }
 
-    /// Stops taking sessions and tells the clients; operations in flight finish.
+    /// Stops taking sessions and tells the clients. Operations in flight finish, and requests of sessions that are there
+    /// are served as long as the loop runs.
     pub fn drain(&mut self) {
         self.draining = true;
         let live: Vec<_> =
@@ -343,6 +344,11 @@ impl Server {
     /// Operations in flight.
     pub fn in_flight(&self) -> usize {
         self.operations.len()
+    }
+
+    /// Some connection has output that its provider could not hand on yet. Looks at all of them.
+    pub fn has_unsent(&self) -> bool {
+        self.connections.iter().any(|(_, connection)| connection.wants_flush())
     }
 
     /// Bytes of transfer buffers that operations hold.

@@ -12,6 +12,8 @@ use crate::cuts::wait_for;
 
 on_each_provider! {
     server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions,
+    server_that_stops_waits_for_replies_that_nobody_takes_yet,
+    server_that_stops_ends_although_a_client_takes_no_replies,
     request_whose_deadline_passes_before_its_turn_has_no_effect,
     credits_grow_without_a_reply_when_another_session_falls_idle,
 }
@@ -21,7 +23,7 @@ fn progress() -> Config {
     Config { background: Background::Progress, reconnect, ..Config::default() }
 }
 
-// [SESS-40]
+// [SESS-40] [SESS-46]
 fn server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions(on: On) {
     let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 60_000);
     let url = harness.url();
@@ -42,6 +44,7 @@ fn server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions(on: On)
         assert!(matches!(refused, Error::Connect(_)), "{refused:?}");
         // Sessions that are there go on as long as the server does.
         session.ping().unwrap();
+        assert_eq!(root.create("late").unwrap().append(b"served").unwrap(), 0);
         assert_eq!(faults.held(), 2);
         faults.release();
         assert_eq!(appended.wait().unwrap(), 0);
@@ -50,6 +53,69 @@ fn server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions(on: On)
     let gone = session.ping().expect_err("the server is gone");
     assert!(matches!(gone, Error::Connection { .. }), "{gone:?}");
     assert!(gone.to_string().contains("attempts to connect again"), "{gone}");
+}
+
+/// Inline reads of one request each whose replies nobody takes: more than the kernel keeps for a connection.
+struct Untaken {
+    session: Session,
+    reads: Vec<dafs_client::Pending<dafs_client::Transferred<Vec<u8>>>>,
+    data: Vec<u8>,
+}
+
+impl Untaken {
+    const COUNT: u16 = 512;
+
+    fn start(on: On, drain_ms: u32) -> (Harness, Self) {
+        let harness = Harness::start_with(on, |config| {
+            config.drain_ms = drain_ms;
+            config.slots_max = Self::COUNT;
+            config.inline_max = 64 << 10;
+        });
+        let reconnect = ReconnectPolicy { attempts_max: 2, ..ReconnectPolicy::default() };
+        let method = MethodOverride::Inline;
+        let config = Config { credits: Self::COUNT, method, reconnect, ..Config::default() };
+        let session = harness.session_with(&config);
+        let file = session.mount("mem").unwrap().create("f").unwrap();
+        let piece = session.agreed().read_inline_max as usize;
+        let data = bytes(2, piece);
+        file.write_all_at(&data, 0).unwrap();
+        let submit = || (0..Self::COUNT).map(|_| file.submit_read_at(vec![0; piece], 0)).collect::<Vec<_>>();
+        wait_for(|| {
+            for read in submit() {
+                assert_eq!(read.wait().result.unwrap(), piece);
+            }
+            session.credits() == Self::COUNT
+        });
+        let reads = submit();
+        session.flush();
+        (harness, Self { session, reads, data })
+    }
+}
+
+// [SESS-46]
+fn server_that_stops_waits_for_replies_that_nobody_takes_yet(on: On) {
+    let (mut harness, untaken) = Untaken::start(on, 60_000);
+    let watcher = harness.session_with(&progress());
+    let executed = || watcher.statistics().unwrap().in_flight;
+    wait_for(|| executed() <= 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| harness.stop());
+        wait_for(|| watcher.is_draining());
+        for read in untaken.reads {
+            let read = read.wait();
+            assert_eq!(read.result.unwrap(), untaken.data.len());
+            assert_same(&read.buffer, &untaken.data, "what was read");
+        }
+    });
+    assert_eq!(untaken.session.reconnects(), 0);
+}
+
+// [SESS-46]
+fn server_that_stops_ends_although_a_client_takes_no_replies(on: On) {
+    let (mut harness, untaken) = Untaken::start(on, 100);
+    harness.stop();
+    let lost = untaken.reads.into_iter().filter_map(|read| read.wait().result.err()).collect::<Vec<_>>();
+    assert!(lost.iter().all(|error| matches!(error, Error::Connection { .. })), "{lost:?}");
 }
 
 // [SESS-30] [SESS-44]
