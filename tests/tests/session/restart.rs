@@ -38,7 +38,7 @@ fn server_restarted_under_load_lets_every_client_finish(on: On) {
     const PIECES: u64 = 400;
     const RESTARTS: u64 = 4;
     let mut harness = Harness::start_with(on, |config| config.drain_ms = 100);
-    let progress = AtomicU64::new(0);
+    let (progress, restarted) = (AtomicU64::new(0), AtomicU64::new(0));
     let sessions: Vec<_> = (0..CLIENTS).map(|_| connect(&harness)).collect();
     let data = harness.data();
     std::thread::scope(|scope| {
@@ -46,7 +46,7 @@ fn server_restarted_under_load_lets_every_client_finish(on: On) {
             .iter()
             .zip(0u64..)
             .map(|(session, client)| {
-                let progress = &progress;
+                let (progress, restarted) = (&progress, &restarted);
                 scope.spawn(move || {
                     let root = session.mount("data").unwrap();
                     let mut options = OpenOptions::new();
@@ -56,6 +56,10 @@ fn server_restarted_under_load_lets_every_client_finish(on: On) {
                     let mut writer = DurableWriter::new(&file, 1 << 20);
                     let mut made = BTreeSet::new();
                     for piece in 0..PIECES {
+                        if piece == PIECES - 1 {
+                            // One that is quick could be done while the first server still drains.
+                            wait_for(|| restarted.load(Ordering::Acquire) > 0);
+                        }
                         let data = bytes(client * PIECES + piece, 2000);
                         writer.write_all_at(&data, piece * 2000).unwrap();
                         let name = format!("dir{client}-{piece}");
@@ -86,6 +90,7 @@ fn server_restarted_under_load_lets_every_client_finish(on: On) {
                 progress.load(Ordering::Acquire) >= goal || workers.iter().any(|worker| worker.is_finished())
             });
             harness.restart();
+            restarted.fetch_add(1, Ordering::AcqRel);
         }
         for (worker, client) in workers.into_iter().zip(0u64..) {
             for name in worker.join().unwrap() {
