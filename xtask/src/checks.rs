@@ -5,6 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use crate::guest::VERBS;
 use crate::suite::{self, Workspace};
 
 /// A check and how to run it.
@@ -58,6 +59,7 @@ pub(crate) const CHECKS: &[Check] = &[
             &["check", "--locked", "--package", "dafs-proto", "--no-default-features", "--features", "tcp"],
             &["check", "--locked", "--package", "dafs-proto", "--no-default-features", "--features", "shm"],
             &["check", "--locked", "--package", "dafs-proto", "--no-default-features", "--features", "sim"],
+            &["check", "--locked", "--package", "dafs-proto", "--no-default-features", "--features", VERBS],
             &["check", "--locked", "--package", "dafs-client", "--no-default-features"],
         ],
         environment: &[],
@@ -86,11 +88,17 @@ impl Check {
         (!is_there).then(|| format!("cargo {command} is missing ({remedy})"))
     }
 
-    /// Its commands, ready to run.
-    pub(crate) fn commands(&self, workspace: &Workspace) -> impl Iterator<Item = Command> {
-        self.calls.iter().map(|arguments| {
-            let mut command = cargo_in(workspace);
-            command.args(*arguments).envs(self.environment.iter().copied());
+    /// Whether its commands differ by the features chosen.
+    pub(crate) fn depends_on_features(&self) -> bool {
+        self.calls.iter().any(|call| call.contains(&"--workspace") || call.contains(&VERBS))
+    }
+
+    /// Its commands, ready to run; those that name a feature which cannot be built here are left out.
+    pub(crate) fn commands(&self, workspace: &Workspace, features: &str) -> impl Iterator<Item = Command> {
+        let calls = self.calls.iter().filter(|call| !features.is_empty() || !call.contains(&VERBS));
+        calls.map(move |call| {
+            let mut command = cargo_call(workspace, features, call);
+            command.envs(self.environment.iter().copied());
             command
         })
     }
@@ -106,17 +114,78 @@ pub(crate) fn cargo_in(workspace: &Workspace) -> Command {
     command
 }
 
-/// Builds every test program, example and command once; the messages on standard output name the programs.
-pub(crate) fn build_command(workspace: &Workspace) -> Command {
+/// A call of cargo. One of the whole workspace gets these features (`package/feature`, comma-separated), always the same
+/// in a run, so that nothing is built twice.
+fn cargo_call(workspace: &Workspace, features: &str, arguments: &[&str]) -> Command {
     let mut command = cargo_in(workspace);
-    command.args(["build", "--locked", "--workspace", "--lib", "--bins", "--tests", "--examples"]);
+    for argument in arguments {
+        command.arg(argument);
+        if *argument == "--workspace" && !features.is_empty() {
+            command.args(["--features", features]);
+        }
+    }
+    command
+}
+
+/// Builds every test program, example and command once; the messages on standard output name the programs.
+pub(crate) fn build_command(workspace: &Workspace, features: &str) -> Command {
+    let mut command = cargo_call(
+        workspace,
+        features,
+        &["build", "--locked", "--workspace", "--lib", "--bins", "--tests", "--examples"],
+    );
     command.args(["--keep-going", "--message-format", "json-render-diagnostics"]);
     command
 }
 
 /// Runs the examples in the documentation.
-pub(crate) fn doctest_command(workspace: &Workspace) -> Command {
-    let mut command = cargo_in(workspace);
-    command.args(["test", "--locked", "--workspace", "--doc", "--no-fail-fast"]);
-    command
+pub(crate) fn doctest_command(workspace: &Workspace, features: &str) -> Command {
+    cargo_call(workspace, features, &["test", "--locked", "--workspace", "--doc", "--no-fail-fast"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn workspace() -> Workspace {
+        Workspace {
+            root: PathBuf::from("/w"),
+            target_directory: PathBuf::from("/w/target"),
+            verbs_features: String::new(),
+            suites: Vec::new(),
+        }
+    }
+
+    fn words(command: &Command) -> Vec<String> {
+        command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn every_call_of_the_whole_workspace_has_the_same_features() {
+        let workspace = workspace();
+        let checks =
+            CHECKS.iter().flat_map(|check| check.commands(&workspace, "a/verbs").collect::<Vec<_>>());
+        let others = [build_command(&workspace, "a/verbs"), doctest_command(&workspace, "a/verbs")];
+        let whole: Vec<Vec<String>> = checks
+            .chain(others)
+            .map(|command| words(&command))
+            .filter(|words| words.iter().any(|word| word == "--workspace"))
+            .collect();
+        assert_eq!(whole.len(), 4);
+        for words in whole {
+            let at = words.iter().position(|word| word == "--features").expect("features are chosen");
+            assert_eq!(words[at + 1], "a/verbs");
+            // What follows `--` is not cargo's.
+            assert!(words.iter().position(|word| word == "--").is_none_or(|end| at < end), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn feature_that_cannot_be_built_is_not_checked() {
+        let workspace = workspace();
+        let count =
+            |features| CHECKS.iter().map(|check| check.commands(&workspace, features).count()).sum::<usize>();
+        assert_eq!(count("a/verbs"), count("") + 1);
+    }
 }

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod checks;
+mod guest;
 mod libtest;
 mod packages;
 mod process;
@@ -42,6 +43,10 @@ The checks are suites too: fmt, build, doctests, clippy, rustdoc, features, fuzz
 
 A test marked #[ignore = \"needs NAME\"] runs when NAME is there. What Debian can supply is installed with apt-get
 when this runs as root or sudo asks no password; --no-install prevents that. What is missing is named at the end.
+
+Where the headers of libibverbs are, everything is built with the feature verbs. Tests that need an RDMA device run on
+the one whose IP address is in DAFS_VERBS_ADDRESS, else, after the suites, in a guest with a Soft-RoCE device
+(tests/rdma-vm): the row verbs. --suite verbs means every suite on verbs alone.
 
 Each suite writes target/xtask/SUITE.log (its standard output) and SUITE.stderr.log. Failing suites are also printed
 in full. The last line counts single tests and checks; 'skipped' counts ignored tests and table cells not run.

@@ -33,6 +33,10 @@ enum Probe {
     Root,
     /// This variable is set in the environment.
     Variable(&'static str),
+    /// A C header in the compiler's usual directories.
+    Header(&'static str),
+    /// The library with which bindings are made from C headers.
+    Libclang,
 }
 
 /// Every need that a test may name.
@@ -53,6 +57,18 @@ pub(crate) const NEEDS: &[Need] = &[
         purpose: "RDMA on a device whose IP address is in DAFS_VERBS_ADDRESS",
         probes: &[Probe::Variable("DAFS_VERBS_ADDRESS")],
         packages: &[],
+    },
+    Need {
+        name: "verbs-headers",
+        purpose: "building the feature verbs",
+        probes: &[
+            Probe::Header("infiniband/verbs.h"),
+            Probe::Header("rdma/rdma_cma.h"),
+            Probe::Library(&["libibverbs.so"]),
+            Probe::Library(&["librdmacm.so"]),
+            Probe::Libclang,
+        ],
+        packages: &["libibverbs-dev", "librdmacm-dev", "libclang-dev"],
     },
     Need {
         name: "root",
@@ -91,6 +107,12 @@ impl Supplier {
         let answer = self.find_or_install(need);
         self.answers.insert(need.name, answer.clone());
         answer
+    }
+
+    /// Whether `name` is there; installs nothing.
+    pub(crate) fn find(&self, name: &str) -> Result<(), String> {
+        let need = NEEDS.iter().find(|need| need.name == name && need.is_present());
+        need.map(|_| ()).ok_or_else(|| format!("needs {name}"))
     }
 
     fn find_or_install(&self, need: &Need) -> Result<(), String> {
@@ -154,8 +176,28 @@ impl Probe {
                 .any(|directory| names.iter().any(|name| directory.join(name).is_file())),
             Probe::Root => is_root(),
             Probe::Variable(name) => std::env::var_os(name).is_some(),
+            Probe::Header(name) => {
+                ["/usr/include", "/usr/local/include"].iter().any(|it| Path::new(it).join(name).is_file())
+            }
+            Probe::Libclang => {
+                std::env::var_os("LIBCLANG_PATH").is_some()
+                    || library_directories()
+                        .into_iter()
+                        // Debian keeps it in its own directory: /usr/lib/llvm-14/lib.
+                        .flat_map(|directory| [directory.join("lib"), directory])
+                        .any(|directory| holds_libclang(&directory))
+            }
         }
     }
+}
+
+fn holds_libclang(directory: &Path) -> bool {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_clang = name.starts_with("libclang.so") || name.starts_with("libclang-");
+        is_clang && name.contains(".so") && !name.starts_with("libclang-cpp")
+    })
 }
 
 /// The name that an ignored test asks for: `needs NAME`, perhaps with more words after it.
@@ -243,6 +285,8 @@ mod tests {
         assert!(!Probe::Program("no-such-program-here").holds());
         assert!(Probe::Library(&["no-such-library.so", "os-release"]).holds());
         assert!(!Probe::Library(&["no-such-library.so"]).holds());
+        assert!(Probe::Header("stdio.h").holds());
+        assert!(!Probe::Header("no-such-header.h").holds());
     }
 
     #[test]

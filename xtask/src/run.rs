@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::TestArgs;
 use crate::checks::{self, CARGO_TIME_MAX, CHECKS};
+use crate::guest::{self, Done, Guest, Job, VERBS};
 use crate::libtest::{self, Results, Verdict};
 use crate::packages::{self, NEEDS, Supplier};
 use crate::process::{self, Log, Outcome};
@@ -35,12 +36,13 @@ pub(crate) fn test(args: &TestArgs) -> Result<bool> {
     let directory = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("."), PathBuf::from);
     let workspace = suite::discover(&directory)?;
     check_names(args, &workspace)?;
+    let args = with_row_verbs(args);
     if args.list {
         print!("{}", list(&workspace));
         return Ok(true);
     }
     process::kill_group_on_signals()?;
-    let mut runner = Runner::new(args, &workspace)?;
+    let mut runner = Runner::new(&args, &workspace)?;
     runner.run_all()?;
     println!("\n{}", runner.report.render().trim_end());
     let totals = runner.report.totals();
@@ -56,6 +58,12 @@ struct Runner<'a> {
     log_directory: PathBuf,
     supplier: Supplier,
     report: Report,
+    /// The features of every call of cargo on the whole workspace, once chosen; see [`Runner::features`].
+    features: Option<String>,
+    /// Why nothing can run on verbs, if so.
+    verbs_obstacle: Option<String>,
+    /// Tests that wait for the guest.
+    guest_jobs: Vec<Job>,
     start: Instant,
 }
 
@@ -71,6 +79,9 @@ impl<'a> Runner<'a> {
             log_directory,
             supplier,
             report: Report::default(),
+            features: None,
+            verbs_obstacle: None,
+            guest_jobs: Vec::new(),
             start: Instant::now(),
         })
     }
@@ -86,6 +97,7 @@ impl<'a> Runner<'a> {
             for suite in suites {
                 self.run_suite(suite, &programs)?;
             }
+            self.run_guest()?;
         }
         if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
             self.run_doctests()?;
@@ -109,7 +121,8 @@ impl<'a> Runner<'a> {
             let start = Instant::now();
             let mut failure = None;
             let mut log = Log::new(&self.log_directory, check.name);
-            for command in check.commands(self.workspace) {
+            let features = if check.depends_on_features() { self.features() } else { String::new() };
+            for command in check.commands(self.workspace, &features) {
                 let outcome = process::run(command, check.name, &log, CARGO_TIME_MAX)?;
                 if !outcome.end.is_success() {
                     failure = Some(outcome.end.describe());
@@ -127,7 +140,8 @@ impl<'a> Runner<'a> {
     fn build(&mut self) -> Result<BTreeMap<TargetId, PathBuf>> {
         self.announce(BUILD);
         let log = Log::new(&self.log_directory, BUILD);
-        let outcome = process::run(checks::build_command(self.workspace), BUILD, &log, CARGO_TIME_MAX)?;
+        let command = checks::build_command(self.workspace, &self.features());
+        let outcome = process::run(command, BUILD, &log, CARGO_TIME_MAX)?;
         let failure = (!outcome.end.is_success()).then(|| outcome.end.describe());
         let programs = suite::executables_from(&log.stdout_text());
         // Cargo's standard output is for machines; a reader wants the diagnostics only.
@@ -194,6 +208,7 @@ impl<'a> Runner<'a> {
         let outcome = process::run(command, &suite.name, log, SUITE_TIME_MAX)?;
         let results = libtest::parse_output(&log.stdout_text());
         let ignored = judge(row, chosen, &results, &outcome);
+        let ignored = self.leave_to_guest(suite, program, row, ignored);
         let supplied = self.sort_ignored(row, ignored);
         if supplied.is_empty() {
             return Ok(());
@@ -234,9 +249,100 @@ impl<'a> Runner<'a> {
         for column in (1..PROVIDERS.len()).filter(|column| self.wants_column(*column)) {
             let is_empty = !row.cells.contains_key(&column);
             if is_empty && self.args.filter.is_none() && !row.has_missing_program {
-                row.cell(column).not_run = Some(suite::reason_not_run(&suite.name, column));
+                let left_out = suite::reason_not_run(&suite.name, column);
+                let obstacle = self.verbs_obstacle.clone().filter(|_| PROVIDERS[column].name == VERBS);
+                row.cell(column).not_run = Some(obstacle.unwrap_or(left_out));
             }
         }
+    }
+
+    /// The features of every call of cargo on the whole workspace. Decided once, before the first: everything is built with
+    /// verbs, or nothing, so that one build serves all rows.
+    fn features(&mut self) -> String {
+        if let Some(features) = &self.features {
+            return features.clone();
+        }
+        let all = &self.workspace.verbs_features;
+        let headers = if all.is_empty() {
+            Err("no package has the feature verbs".to_owned())
+        } else if self.wants_column(suite::column_of("verbs::")) {
+            self.supplier.supply(guest::HEADERS)
+        } else {
+            self.supplier.find(guest::HEADERS)
+        };
+        let chosen = if headers.is_ok() { all.clone() } else { String::new() };
+        self.verbs_obstacle = headers.err();
+        self.features = Some(chosen.clone());
+        chosen
+    }
+
+    /// Keeps back the ignored tests that need an RDMA device, where the machine offers none; returns the others.
+    fn leave_to_guest(
+        &mut self,
+        suite: &Suite,
+        program: &Path,
+        row: &mut Row,
+        ignored: Vec<(String, String)>,
+    ) -> Vec<(String, String)> {
+        if self.supplier.supply(guest::DEVICE).is_ok() {
+            return ignored;
+        }
+        let needs_device = |reason: &str| packages::need_named_in(reason) == Some(guest::DEVICE);
+        let (ours, others): (Vec<_>, Vec<_>) =
+            ignored.into_iter().partition(|(_, reason)| needs_device(reason));
+        if !ours.is_empty() {
+            let tests: Vec<String> = ours.into_iter().map(|(test, _)| test).collect();
+            for test in &tests {
+                row.cell(suite::column_of(test)).elsewhere = Some(guest::IN_GUEST);
+            }
+            self.guest_jobs.push(Job {
+                suite: suite.name.clone(),
+                directory: suite.directory.clone(),
+                version: suite.version.clone(),
+                program: program.to_owned(),
+                tests,
+            });
+        }
+        others
+    }
+
+    /// The row `verbs`: what the suites left to the guest. It appears in every full run, and wherever something waits.
+    fn run_guest(&mut self) -> Result<()> {
+        let column = suite::column_of("verbs::");
+        let jobs = std::mem::take(&mut self.guest_jobs);
+        let mut row = Row::new(VERBS);
+        if jobs.is_empty() {
+            let is_full =
+                self.args.suite.is_empty() && self.args.filter.is_none() && self.wants_column(column);
+            if is_full {
+                let has_device = self.supplier.supply(guest::DEVICE).is_ok();
+                let why =
+                    if has_device { "its tests ran on the machine's device" } else { "no test waits for it" };
+                row.cell(column).not_run =
+                    Some(self.verbs_obstacle.clone().unwrap_or_else(|| why.to_owned()));
+                self.finish(row, None, Duration::ZERO);
+            }
+            return Ok(());
+        }
+        self.announce(VERBS);
+        let start = Instant::now();
+        let log = Log::new(&self.log_directory, VERBS);
+        let directory = self.log_directory.join("guest");
+        match guest::run(&self.workspace.root, &jobs, !self.args.no_install, &directory, &log)? {
+            Guest::NotStarted(why) => row.cell(column).not_run = Some(why),
+            Guest::Ran(done) => {
+                let mut whole = (log.stdout_text(), log.stderr_text());
+                for (job, done) in jobs.iter().zip(&done) {
+                    judge_job(&mut row, job, done);
+                    whole.0.push_str(&done.stdout);
+                    whole.1.push_str(&done.stderr);
+                }
+                fs::write(&log.stdout, whole.0)?;
+                fs::write(&log.stderr, whole.1)?;
+            }
+        }
+        self.finish(row, Some(&log), start.elapsed());
+        Ok(())
     }
 
     fn run_doctests(&mut self) -> Result<()> {
@@ -245,7 +351,8 @@ impl<'a> Runner<'a> {
         }
         self.announce(DOCTESTS);
         let log = Log::new(&self.log_directory, DOCTESTS);
-        let outcome = process::run(checks::doctest_command(self.workspace), DOCTESTS, &log, CARGO_TIME_MAX)?;
+        let command = checks::doctest_command(self.workspace, &self.features());
+        let outcome = process::run(command, DOCTESTS, &log, CARGO_TIME_MAX)?;
         let results = libtest::parse_output(&log.stdout_text());
         let names: Vec<String> = results.verdicts.keys().cloned().collect();
         let mut row = Row::new(DOCTESTS);
@@ -337,6 +444,21 @@ fn judge(row: &mut Row, expected: &[String], results: &Results, outcome: &Outcom
     ignored
 }
 
+/// Counts what a program in the guest said; failures carry the name of its suite.
+fn judge_job(row: &mut Row, job: &Job, done: &Done) {
+    let mut own = Row::new(&job.suite);
+    let ignored = judge(&mut own, &job.tests, &libtest::parse_output(&done.stdout), &done.outcome);
+    for (test, reason) in ignored {
+        own.cell(suite::column_of(&test)).failed += 1;
+        own.failures.push(format!("{test}: ignored even in the guest: {reason}"));
+    }
+    for (column, cell) in own.cells {
+        row.cell(column).passed += cell.passed;
+        row.cell(column).failed += cell.failed;
+    }
+    row.failures.extend(own.failures.into_iter().map(|failure| format!("{} {failure}", job.suite)));
+}
+
 fn name_some(tests: &[&str]) -> String {
     let named = tests.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
     if tests.len() > NAMED_MAX { format!("{named}, ...") } else { named }
@@ -351,6 +473,17 @@ fn test_command(suite: &Suite, program: &Path) -> Command {
         .env("CARGO_PKG_VERSION", &suite.version)
         .env("RUST_BACKTRACE", "1");
     command
+}
+
+/// The row verbs has the tests of every suite: to ask for it is to ask for its provider.
+fn with_row_verbs(args: &TestArgs) -> TestArgs {
+    let mut args = args.clone();
+    let named = args.suite.len();
+    args.suite.retain(|name| name != VERBS);
+    if args.suite.len() < named {
+        args.provider.push(VERBS.to_owned());
+    }
+    args
 }
 
 /// Whether a suite or row was asked for by name; with no names, all are.
@@ -374,7 +507,7 @@ fn check_names(args: &TestArgs, workspace: &Workspace) -> Result<()> {
 
 fn all_names(workspace: &Workspace) -> impl Iterator<Item = &str> {
     let suites = workspace.suites.iter().map(|suite| suite.name.as_str());
-    suites.chain([DOCTESTS]).chain(CHECKS.iter().map(|check| check.name))
+    suites.chain([VERBS, DOCTESTS]).chain(CHECKS.iter().map(|check| check.name))
 }
 
 fn list(workspace: &Workspace) -> String {
@@ -384,11 +517,7 @@ fn list(workspace: &Workspace) -> String {
     }
     text.push_str("providers:\n");
     for provider in PROVIDERS {
-        let note = match (provider.name, provider.absent) {
-            ("-", _) => "tests that need no provider",
-            (_, Some(why)) => why,
-            (_, None) => "",
-        };
+        let note = if provider.name == "-" { "tests that need no provider" } else { "" };
         text.push_str(format!("  {:7}{note}", provider.name).trim_end());
         text.push('\n');
     }
@@ -396,7 +525,7 @@ fn list(workspace: &Workspace) -> String {
     for need in NEEDS {
         let source =
             if need.packages.is_empty() { String::new() } else { format!(" [{}]", need.packages.join(" ")) };
-        text.push_str(&format!("  {:12} {}{source}\n", need.name, need.purpose));
+        text.push_str(&format!("  {:14} {}{source}\n", need.name, need.purpose));
     }
     text
 }

@@ -7,22 +7,22 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::guest::VERBS;
+
 /// A column of the table.
 #[derive(Debug)]
 pub(crate) struct Provider {
     /// The module name that its tests carry.
     pub(crate) name: &'static str,
-    /// Why no test can run on it yet; `None` once it exists.
-    pub(crate) absent: Option<&'static str>,
 }
 
 /// The columns, in order. The first stands for tests that need no provider.
 pub(crate) const PROVIDERS: &[Provider] = &[
-    Provider { name: "-", absent: None },
-    Provider { name: "tcp", absent: None },
-    Provider { name: "shm", absent: None },
-    Provider { name: "sim", absent: None },
-    Provider { name: "verbs", absent: Some("built in a later release") },
+    Provider { name: "-" },
+    Provider { name: "tcp" },
+    Provider { name: "shm" },
+    Provider { name: "sim" },
+    Provider { name: VERBS },
 ];
 
 /// Pairs of suite and provider that have no tests on purpose, with the reason.
@@ -35,10 +35,12 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("real_input", "sim", REAL_SYSTEM),
     ("scribble", "tcp", "it has no rings in shared memory"),
     ("scribble", "sim", "it has no rings in shared memory"),
+    ("scribble", "verbs", "it has no rings in shared memory"),
     ("session", "sim", REAL_SYSTEM),
     ("storage_faults", "sim", REAL_SYSTEM),
     ("simulation", "tcp", VIRTUAL_TIME),
     ("simulation", "shm", VIRTUAL_TIME),
+    ("simulation", "verbs", VIRTUAL_TIME),
 ];
 const REAL_SYSTEM: &str = "runs on the real system; simulation is the suite on sim";
 const VIRTUAL_TIME: &str = "runs on virtual time; session is the suite on real connections";
@@ -58,9 +60,6 @@ pub(crate) fn column_of(test: &str) -> Column {
 /// Why a suite that is split by provider has no test in `column`.
 pub(crate) fn reason_not_run(suite: &str, column: Column) -> String {
     let provider = &PROVIDERS[column];
-    if let Some(why) = provider.absent {
-        return why.to_owned();
-    }
     LEFT_OUT
         .iter()
         .find(|(of, on, _)| *of == suite && *on == provider.name)
@@ -105,6 +104,8 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// The one directory that every step builds into.
     pub(crate) target_directory: PathBuf,
+    /// The feature `verbs` of every package that has it, as cargo's `--features` takes them.
+    pub(crate) verbs_features: String,
     /// Unit tests first, then the rest, by name.
     pub(crate) suites: Vec<Suite>,
 }
@@ -156,8 +157,17 @@ fn workspace_from(metadata: &Value) -> Result<Workspace> {
     Ok(Workspace {
         root: path("workspace_root")?,
         target_directory: path("target_directory")?,
+        verbs_features: verbs_features_in(metadata),
         suites: units.into_iter().chain(others).collect(),
     })
+}
+
+fn verbs_features_in(metadata: &Value) -> String {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let features = packages
+        .filter(|package| package["features"].get(VERBS).is_some())
+        .filter_map(|package| Some(format!("{}/{VERBS}", package["name"].as_str()?)));
+    features.collect::<Vec<_>>().join(",")
 }
 
 fn add_suites_of(package: &Value, suites: &mut BTreeMap<String, Suite>) -> Result<()> {
@@ -235,13 +245,9 @@ mod tests {
 
     #[test]
     fn missing_cell_has_a_reason() {
-        let verbs = PROVIDERS.iter().position(|provider| provider.name == "verbs").unwrap();
         let sim = PROVIDERS.iter().position(|provider| provider.name == "sim").unwrap();
         assert_eq!(reason_not_run("proto/vectors", sim), "it has no such tests");
         assert_ne!(reason_not_run("cli", sim), "it has no such tests");
-        if let Some(why) = PROVIDERS[verbs].absent {
-            assert_eq!(reason_not_run("session", verbs), why);
-        }
     }
 
     #[test]
@@ -251,6 +257,7 @@ mod tests {
             "workspace_root": "/w", "target_directory": "/w/target",
             "packages": [
                 {"name": "dafs-tests", "version": "1.0.0", "manifest_path": "/w/tests/Cargo.toml",
+                 "features": {"verbs": ["dafs-server/verbs"]},
                  "targets": [target("lib", "dafs_tests"), target("test", "session")]},
                 {"name": "dafs-server", "version": "1.0.0", "manifest_path": "/w/dafs-server/Cargo.toml",
                  "targets": [target("lib", "dafs_server"), target("bin", "dafs-server"), target("test", "own"),
@@ -261,6 +268,7 @@ mod tests {
         let names: Vec<&str> = workspace.suites.iter().map(|suite| suite.name.as_str()).collect();
         assert_eq!(names, ["server/unit", "tests/unit", "server/own", "session"]);
         assert_eq!(workspace.suites[0].targets.len(), 2);
+        assert_eq!(workspace.verbs_features, "dafs-tests/verbs");
         assert_eq!(workspace.suites[0].directory, Path::new("/w/dafs-server"));
     }
 

@@ -1,0 +1,220 @@
+//! The row `verbs`: tests that need an RDMA device, run on a guest that has one.
+//!
+//! The programs are those that the build made; `tests/rdma-vm/rdma-vm` shows the guest the same files at the same paths. One
+//! boot runs them all. What they say comes back in files, one set per program.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::process::{self, End, Log, Outcome};
+
+/// The row's name, and the provider's.
+pub(crate) const VERBS: &str = "verbs";
+
+/// What tests name that need an RDMA device.
+pub(crate) const DEVICE: &str = "rdma-device";
+
+/// What the feature verbs needs to be built.
+pub(crate) const HEADERS: &str = "verbs-headers";
+
+/// What stands in a suite's cell when its tests run in the guest.
+pub(crate) const IN_GUEST: &str = "in row verbs";
+
+/// The guest's device, as rdma-vm makes it.
+const DEVICE_ADDRESS: &str = "10.9.9.1";
+
+/// Bound on one guest, boot included. What does not end in this time costs a test run too much.
+const GUEST_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Bound on what the first run on a machine installs and downloads.
+const PREPARE_TIME_MAX: Duration = Duration::from_secs(10 * 60);
+
+/// A test program, and which of its tests need the device.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// The suite that it belongs to.
+    pub(crate) suite: String,
+    /// Directory to start it in.
+    pub(crate) directory: PathBuf,
+    /// Version of its package.
+    pub(crate) version: String,
+    /// The test program.
+    pub(crate) program: PathBuf,
+    /// Names of its ignored tests to run.
+    pub(crate) tests: Vec<String>,
+}
+
+/// What became of one job.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// How the program ended.
+    pub(crate) outcome: Outcome,
+    /// Its standard output.
+    pub(crate) stdout: String,
+    /// Its standard error.
+    pub(crate) stderr: String,
+}
+
+/// How a guest went.
+#[derive(Debug)]
+pub(crate) enum Guest {
+    /// It could not start here: why.
+    NotStarted(String),
+    /// One entry per job.
+    Ran(Vec<Done>),
+}
+
+/// Runs all jobs in one guest. What the guest itself says goes to `log`; results pass through `directory`, which is emptied.
+pub(crate) fn run(
+    root: &Path,
+    jobs: &[Job],
+    may_install: bool,
+    directory: &Path,
+    log: &Log,
+) -> Result<Guest> {
+    let rdma_vm = root.join("tests/rdma-vm/rdma-vm");
+    let mut prepare = Command::new(&rdma_vm);
+    prepare.args((!may_install).then_some("-n")).arg("-p");
+    let prepared = process::run(prepare, VERBS, log, PREPARE_TIME_MAX)?;
+    if !prepared.end.is_success() {
+        return Ok(Guest::NotStarted(obstacle(&prepared.end, &log.stderr_text())));
+    }
+    let _ = fs::remove_dir_all(directory);
+    let create = || format!("cannot write {}", directory.display());
+    fs::create_dir_all(directory).with_context(create)?;
+    let script = directory.join("run.sh");
+    fs::write(&script, script_of(jobs, directory)).with_context(create)?;
+    let mut command = Command::new(&rdma_vm);
+    command.arg("-n").arg("-t").arg(GUEST_TIME_MAX.as_secs().to_string());
+    command.arg("-k").arg(directory.join("console.log")).arg("-w").arg(directory);
+    command.arg("--").arg("sh").arg(&script).current_dir(root);
+    // rdma-vm keeps the bound; ours is for an rdma-vm that does not.
+    let outcome = process::run(command, VERBS, log, GUEST_TIME_MAX + Duration::from_secs(20))?;
+    if !directory.join("started").exists() {
+        return Ok(Guest::NotStarted(obstacle(&outcome.end, &log.stderr_text())));
+    }
+    Ok(Guest::Ran((0..jobs.len()).map(|number| collect(directory, number, &outcome.end)).collect()))
+}
+
+/// Why a guest is not to be had, in a line.
+fn obstacle(end: &End, said: &str) -> String {
+    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    match last.strip_prefix("rdma-vm: ") {
+        Some(why) => format!("no guest: {why}"),
+        None => format!("no guest: rdma-vm {} {last}", end.describe()).trim_end().to_owned(),
+    }
+}
+
+/// What the guest runs: every job, whatever became of the one before.
+fn script_of(jobs: &[Job], directory: &Path) -> String {
+    let mut text = format!("cd {} || exit\n: >started\n", quoted(directory));
+    for (number, job) in jobs.iter().enumerate() {
+        let _ = write!(
+            text,
+            "(cd {directory} && exec env DAFS_VERBS_ADDRESS={DEVICE_ADDRESS} RUST_BACKTRACE=1 \
+             CARGO_MANIFEST_DIR={directory} CARGO_PKG_VERSION={version} {program} --ignored --exact",
+            directory = quoted(&job.directory),
+            version = quoted(Path::new(&job.version)),
+            program = quoted(&job.program),
+        );
+        for test in &job.tests {
+            let _ = write!(text, " {}", quoted(Path::new(test)));
+        }
+        let _ = writeln!(text, ") >{number}.log 2>{number}.stderr.log\necho $? >{number}.status");
+    }
+    text
+}
+
+/// A word for the shell that stands for exactly this.
+fn quoted(word: &Path) -> String {
+    format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))
+}
+
+/// Reads what one job left. Without a status the guest ended first.
+fn collect(directory: &Path, number: usize, guest: &End) -> Done {
+    let log = Log::new(directory, &number.to_string());
+    let status = fs::read_to_string(directory.join(format!("{number}.status"))).unwrap_or_default();
+    let end = match (status.trim().parse(), guest) {
+        // The shell's way to tell of a signal.
+        (Ok(status @ 129..=192), _) => End::Signal(status - 128),
+        (Ok(status), _) => End::Exit(status),
+        (Err(_), End::Exit(124) | End::TimedOut(_)) => End::TimedOut(GUEST_TIME_MAX),
+        (Err(_), end) => End::NotStarted(format!("the guest died: rdma-vm {}", end.describe())),
+    };
+    let outcome = Outcome { end, elapsed: Duration::ZERO, left_running: 0 };
+    Done { outcome, stdout: log.stdout_text(), stderr: log.stderr_text() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(program: &str, tests: &[&str]) -> Job {
+        Job {
+            suite: "s".to_owned(),
+            directory: std::env::temp_dir(),
+            version: "1.0.0".to_owned(),
+            program: program.into(),
+            tests: tests.iter().map(|test| (*test).to_owned()).collect(),
+        }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let directory =
+            std::env::temp_dir().join(format!("dafs-xtask-guest it's {}-{name}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    #[test]
+    fn script_runs_every_job_and_keeps_what_each_said() {
+        let directory = scratch("script");
+        let jobs = [job("/bin/echo", &["verbs::a", "it's"]), job("/nonexistent", &[]), job("/bin/true", &[])];
+        let script = script_of(&jobs, &directory);
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        assert!(directory.join("started").exists());
+        let guest = End::Exit(0);
+        let first = collect(&directory, 0, &guest);
+        assert_eq!(first.outcome.end, End::Exit(0));
+        assert_eq!(first.stdout, "--ignored --exact verbs::a it's\n");
+        assert_eq!(collect(&directory, 1, &guest).outcome.end, End::Exit(127));
+        assert!(collect(&directory, 1, &guest).stderr.contains("/nonexistent"));
+        assert_eq!(collect(&directory, 2, &guest).outcome.end, End::Exit(0));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn job_without_status_has_not_passed() {
+        let directory = scratch("unfinished");
+        assert_eq!(collect(&directory, 0, &End::Exit(124)).outcome.end, End::TimedOut(GUEST_TIME_MAX));
+        let died = collect(&directory, 0, &End::Exit(125)).outcome.end;
+        assert!(died.describe().contains("the guest died"), "{}", died.describe());
+        // Even a guest that says all went well proves nothing for a job that left no status.
+        assert!(!collect(&directory, 0, &End::Exit(0)).outcome.end.is_success());
+        fs::write(directory.join("0.status"), "139\n").unwrap();
+        assert_eq!(collect(&directory, 0, &End::Exit(0)).outcome.end, End::Signal(11));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn run_without_rdma_vm_says_why() {
+        let directory = scratch("absent");
+        let log = Log::new(&directory, "verbs");
+        let guest = run(&directory, &[], false, &directory.join("out"), &log).unwrap();
+        let Guest::NotStarted(why) = guest else { panic!("{guest:?}") };
+        assert!(why.contains("rdma-vm"), "{why}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn obstacle_is_what_rdma_vm_said_last() {
+        let said = "apt-get: noise\nrdma-vm: needs Linux on x86-64, not Linux aarch64\n";
+        assert_eq!(obstacle(&End::Exit(125), said), "no guest: needs Linux on x86-64, not Linux aarch64");
+        assert!(obstacle(&End::Exit(1), "").contains("exited with status 1"));
+    }
+}
