@@ -529,3 +529,42 @@ fn list(workspace: &Workspace) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::End;
+
+    fn done(stdout: &str, end: End) -> Done {
+        let outcome = Outcome { end, elapsed: Duration::ZERO, left_running: 0 };
+        Done { outcome, stdout: stdout.to_owned(), stderr: String::new() }
+    }
+
+    #[test]
+    fn job_in_the_guest_fails_by_what_failed_hung_or_was_ignored() {
+        let job = Job {
+            suite: "session".to_owned(),
+            directory: PathBuf::new(),
+            version: String::new(),
+            program: PathBuf::new(),
+            tests: ["verbs::a", "verbs::b", "verbs::c"].map(str::to_owned).to_vec(),
+        };
+        let column = suite::column_of("verbs::");
+        let said = "test verbs::a ... ok\ntest verbs::b ... FAILED\ntest verbs::c ... ignored, needs luck\n";
+        let mut row = Row::new(VERBS);
+        judge_job(&mut row, &job, &done(said, End::Exit(101)));
+        assert_eq!((row.cell(column).passed, row.cell(column).failed), (1, 2));
+        assert!(row.failures.iter().any(|failure| failure == "session verbs::b"), "{:?}", row.failures);
+        judge_job(&mut row, &job, &done("test verbs::a ... ok\n", End::TimedOut(Duration::from_secs(300))));
+        assert_eq!((row.cell(column).passed, row.cell(column).failed), (2, 4));
+        assert!(row.failures.iter().any(|failure| failure.contains("hung")), "{:?}", row.failures);
+    }
+
+    #[test]
+    fn suite_verbs_is_every_suite_on_verbs() {
+        let args = TestArgs { suite: vec!["session".to_owned(), VERBS.to_owned()], ..TestArgs::default() };
+        let args = with_row_verbs(&args);
+        assert_eq!((args.suite, args.provider), (vec!["session".to_owned()], vec![VERBS.to_owned()]));
+        assert!(with_row_verbs(&TestArgs::default()).provider.is_empty());
+    }
+}
