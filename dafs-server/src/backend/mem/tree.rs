@@ -211,7 +211,9 @@ impl Tree {
                     if create && rest.is_empty() && target.last() == Some(&b'/') {
                         // Whatever the name before the slash is; the directory it would be in must be there.
                         parts.pop_back();
-                        parts.pop_back_if(|last| *last != b"." && *last != b"..");
+                        if parts.back().is_some_and(|last| last != b"." && last != b"..") {
+                            parts.pop_back();
+                        }
                         parts.push_back(b".".to_vec());
                         refused = Some(Status::IS_DIRECTORY);
                     }
