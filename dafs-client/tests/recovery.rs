@@ -199,7 +199,9 @@ fn request_refused_after_it_had_its_slot_gives_the_slot_back() {
     for (read, expected) in reads.into_iter().zip(data.chunks(1_000)) {
         assert_eq!(read.wait().into_result().unwrap().1, expected);
     }
-    named.into_iter().for_each(|made| drop(made.wait().unwrap()));
+    for made in named {
+        made.wait().unwrap();
+    }
     assert_eq!(session.reconnects(), 0);
 }
 
