@@ -13,6 +13,14 @@ struct Loaded {
     data: Vec<u8>,
 }
 
+/// A file that is written, and not yet durable.
+struct Stored {
+    item: Item,
+    meta: Meta,
+    sink: Sink,
+    data: Vec<u8>,
+}
+
 /// Copies files of at most [`SMALL_SIZE_MAX`] bytes.
 pub(super) fn copy_files(engine: &Engine, items: Vec<Item>) {
     let loaded = load(engine, items);
@@ -78,29 +86,43 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
     for (Loaded { item, meta, data }, later) in creating {
         match later.wait() {
             Ok(sink) => {
-                let size = data.len() as u64;
-                let later = sink.begin_write(data, engine.options.sync);
-                writing.push((item, meta, sink, size, later));
+                let later = sink.begin_write(data);
+                writing.push((item, meta, sink, later));
             }
             Err(cause) => engine.failed(&item.roots.destination, "create", &item.path, &cause),
         }
     }
     let mut setting = Vec::with_capacity(writing.len());
-    for (item, meta, sink, size, later) in writing {
+    for (item, meta, sink, later) in writing {
         match later.wait() {
-            Ok(()) => {
+            Ok(data) => {
                 let later = sink.begin_set_attributes(&meta, item.roots.keep_owner);
-                setting.push((item, sink, size, later));
+                setting.push((Stored { item, meta, sink, data }, later));
             }
             Err(cause) => engine.failed(&item.roots.destination, "write", &item.path, &cause),
         }
     }
-    for (item, _sink, size, later) in setting {
+    let mut committing = Vec::with_capacity(setting.len());
+    for (stored, later) in setting {
         match later.wait() {
-            Ok(()) => engine.tally.file(size),
+            Ok(()) => {
+                let later = if engine.options.sync { stored.sink.begin_commit() } else { Later::Now(Ok(())) };
+                committing.push((stored, later));
+            }
             Err(cause) => {
+                let item = &stored.item;
                 engine.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
             }
+        }
+    }
+    for (Stored { item, meta, sink, data }, later) in committing {
+        let durable = match later.wait() {
+            Err(cause) if cause.lost_writes() => sink.restore(&data, &meta, item.roots.keep_owner),
+            result => result,
+        };
+        match durable {
+            Ok(()) => engine.tally.file(data.len() as u64),
+            Err(cause) => engine.failed(&item.roots.destination, "make durable", &item.path, &cause),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use dafs_client::{Error, Pending, RegisteredBuf, Session, Stability, Transferred};
 
 use super::engine::{Engine, Item};
-use super::open_file::{Sink, Source, read_full};
+use super::open_file::{ROUNDS_MAX, Sink, Source, read_full};
 use super::place::{Cause, Meta, Place};
 
 /// Bytes of a chunk.
@@ -15,9 +15,6 @@ const CHUNK_SIZE: usize = 1 << 20;
 
 /// Chunks in flight.
 const DEPTH: usize = 8;
-
-/// How often data that a restart of the server lost is written again before the copy is given up.
-const ROUNDS_MAX: u32 = 8;
 
 /// What became of a copy.
 pub(super) enum Outcome {

@@ -11,6 +11,9 @@ use dafs_client::{Error, File, OpenOptions, Stability, Status};
 use super::local;
 use super::place::{Cause, Later, Meta, Place};
 
+/// How often data that a restart of the server lost is written again before the copy is given up.
+pub(super) const ROUNDS_MAX: u32 = 8;
+
 /// A file that is copied from.
 pub(super) enum Source {
     Local(fs::File),
@@ -128,17 +131,16 @@ impl Sink {
         }
     }
 
-    /// Begins to write all of a small file; durable when it has ended, if `sync`.
-    pub(super) fn begin_write(&self, data: Vec<u8>, sync: bool) -> Later<()> {
+    /// Begins to write all of a small file, whose data comes back: a restart of the server may lose it until it is committed.
+    pub(super) fn begin_write(&self, data: Vec<u8>) -> Later<Vec<u8>> {
         match self {
-            _ if data.is_empty() => Later::Now(Ok(())),
-            Self::Local(file) => Later::Now(file.write_all_at(&data, 0).map_err(Cause::from)),
+            _ if data.is_empty() => Later::Now(Ok(data)),
+            Self::Local(file) => Later::Now(file.write_all_at(&data, 0).map(|()| data).map_err(Cause::from)),
             Self::Remote(file) => {
-                let stability = if sync { Stability::FileSync } else { Stability::Unstable };
                 let len = data.len();
-                let pending = file.submit_write_at_with(data, 0, stability);
+                let pending = file.submit_write_at_with(data, 0, Stability::Unstable);
                 Later::Wait(Box::new(move || match pending.wait().into_result()? {
-                    (count, _) if count == len => Ok(()),
+                    (count, data) if count == len => Ok(data),
                     (count, _) => Err(Cause::Text(format!(
                         "only {count} of {len} bytes could be written: is the server's storage full?"
                     ))),
@@ -158,6 +160,31 @@ impl Sink {
                 Later::request(file.submit_set_attributes(&set), move || file.set_attributes(&set))
             }
         }
+    }
+
+    /// Begins to make data, attributes and name durable, on a server; files of this machine are left to its page cache.
+    pub(super) fn begin_commit(&self) -> Later<()> {
+        match self {
+            Self::Local(_) => Later::Now(Ok(())),
+            Self::Remote(file) => {
+                let (pending, file) = (file.submit_commit(), Arc::clone(file));
+                Later::request(pending, move || file.commit())
+            }
+        }
+    }
+
+    /// Writes a small file again, attributes included, as often as restarts of the server lose it.
+    pub(super) fn restore(&self, data: &[u8], meta: &Meta, keep_owner: bool) -> Result<(), Cause> {
+        let Self::Remote(file) = self else { return Ok(()) };
+        for _ in 0..ROUNDS_MAX {
+            file.write_all_at(data, 0)?;
+            self.begin_set_attributes(meta, keep_owner).wait()?;
+            match file.commit() {
+                Err(Error::WritesLost { .. }) => {}
+                result => return Ok(result?),
+            }
+        }
+        Err(Cause::Text("the server was restarted again and again".into()))
     }
 
     /// Sets the size.

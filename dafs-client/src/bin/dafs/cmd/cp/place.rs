@@ -91,6 +91,11 @@ impl Cause {
         )
     }
 
+    /// A restart of the server lost what was written and not yet committed.
+    pub(super) fn lost_writes(&self) -> bool {
+        matches!(self, Self::Client(Error::WritesLost { .. }))
+    }
+
     /// A symbolic link stands where none is followed.
     pub(super) fn is_link(&self) -> bool {
         self.errno() == libc::ELOOP
