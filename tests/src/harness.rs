@@ -1,11 +1,13 @@
 //! A server on a provider, for one test.
 
 use std::path::Path;
+#[cfg(feature = "verbs")]
+use std::sync::Arc;
 
-use dafs_client::{Config as ClientConfig, Session};
+use dafs_client::{Config as ClientConfig, Key, Session};
 use dafs_proto::transport::Address;
 use dafs_server::Running;
-use dafs_server::access::{AccessConfig, ServerIdentity};
+use dafs_server::access::{AccessConfig, KeyEntry, ServerIdentity};
 use dafs_server::config::{Config, ExportConfig, ExportKind};
 use tempfile::TempDir;
 
@@ -18,6 +20,23 @@ pub enum On {
     Tcp,
     /// Shared memory.
     Shm,
+    /// RDMA, on the device that [`device_address`] names.
+    #[cfg(feature = "verbs")]
+    Verbs,
+}
+
+/// The IP address of an RDMA device: `DAFS_VERBS_ADDRESS`.
+#[cfg(feature = "verbs")]
+pub fn device_address() -> std::net::IpAddr {
+    let text =
+        std::env::var("DAFS_VERBS_ADDRESS").expect("DAFS_VERBS_ADDRESS: the IP address of an RDMA device");
+    text.parse().expect("DAFS_VERBS_ADDRESS is an IP address")
+}
+
+/// The key that server and client share where other hosts could reach the server.
+#[cfg(feature = "verbs")]
+fn shared_key() -> Key {
+    Key { name: "suites".to_owned(), secret: Arc::from([7; 32]) }
 }
 
 /// A running server with the exports `data` (a directory) and `mem` (memory).
@@ -26,6 +45,7 @@ pub struct Harness {
     address: Address,
     directory: TempDir,
     config: Config,
+    key: Option<Key>,
 }
 
 impl Harness {
@@ -57,6 +77,13 @@ impl Harness {
         let listener = match on {
             On::Tcp => Address::Tcp("127.0.0.1:0".parse().expect("an address")),
             On::Shm => Address::Shm(directory.path().join("socket")),
+            #[cfg(feature = "verbs")]
+            On::Verbs => Address::Verbs((device_address(), 0).into()),
+        };
+        let key = match on {
+            On::Tcp | On::Shm => None,
+            #[cfg(feature = "verbs")]
+            On::Verbs => Some(shared_key()),
         };
         let mut config = Config {
             exports: vec![
@@ -71,12 +98,15 @@ impl Harness {
             calibrate: false,
             ..Config::default()
         };
+        if let Some(key) = key.clone() {
+            config.access.keys.insert(KeyEntry { key, forced: None });
+        }
         change(&mut config);
         let server = start(config.clone()).expect("the server starts");
         let address = server.addresses()[0].clone();
         // A restarted server listens where the first did.
         config.listeners = vec![address.clone()];
-        Self { server: Some(server), address, directory, config }
+        Self { server: Some(server), address, directory, config, key }
     }
 
     /// Where it listens.
@@ -104,9 +134,11 @@ impl Harness {
         self.session_with(&ClientConfig::default())
     }
 
-    /// A new session with these settings.
+    /// A new session with these settings, and a key where the server demands one.
     pub fn session_with(&self, config: &ClientConfig) -> Session {
-        Session::connect(self.url(), config).expect("the session opens")
+        let mut config = config.clone();
+        config.key = config.key.or_else(|| self.key.clone());
+        Session::connect(self.url(), &config).expect("the session opens")
     }
 
     /// Stops the server and starts another in its place, on the same address.

@@ -32,6 +32,8 @@ impl Program {
         let listen = match on {
             On::Tcp => "tcp://127.0.0.1:0".to_owned(),
             On::Shm => format!("shm://{}", directory.path().join("socket").display()),
+            #[cfg(feature = "verbs")]
+            On::Verbs => panic!("programs are started without keys, which a listener on verbs demands"),
         };
         let program = program();
         let mut command = match open_files_max {
@@ -56,6 +58,8 @@ impl Program {
         let address = match on {
             On::Tcp => Address::Tcp(url.trim_start_matches("dafs+tcp://").parse().expect("an address")),
             On::Shm => Address::Shm(PathBuf::from(url.trim_start_matches("dafs+shm://"))),
+            #[cfg(feature = "verbs")]
+            On::Verbs => unreachable!("refused above"),
         };
         Self { child, address, url, directory }
     }

@@ -2,9 +2,22 @@
 
 use dafs_client::{Error, Result, Status};
 
-/// Declares the named functions, each of which takes the provider to run on, as tests in a module `tcp` and in a module `shm`.
+/// Declares the named functions, each of which takes the provider to run on, as tests in a module `tcp`, in a module `shm` and, in a
+/// build with verbs, in a module `verbs`, whose tests need an RDMA device.
 #[macro_export]
 macro_rules! on_each_provider {
+    ($($name:ident),* $(,)?) => {
+        $crate::on_sockets! { $($name),* }
+        #[cfg(feature = "verbs")]
+        mod verbs {
+            $(#[test] #[ignore = "needs rdma-device"] fn $name() { super::$name($crate::harness::On::Verbs); })*
+        }
+    };
+}
+
+/// As [`on_each_provider`], without verbs: for what reaches into the sockets of a connection, and for servers without keys.
+#[macro_export]
+macro_rules! on_sockets {
     ($($name:ident),* $(,)?) => {
         mod tcp {
             $(#[test] fn $name() { super::$name($crate::harness::On::Tcp); })*

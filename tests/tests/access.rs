@@ -12,11 +12,11 @@ use dafs_proto::transport::Address;
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::config::Config as ServerConfig;
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 use dafs_tests::suite::EXPORTS;
 use dafs_tests::suite::assert_status;
 
-on_each_provider! {
+on_sockets! {
     export_with_keys_is_there_for_their_holders_only,
     export_with_clients_is_there_for_those_addresses_only,
     squashed_clients_act_as_the_user_named,

@@ -13,11 +13,11 @@ use dafs_proto::wire::{
     encode_message_pack,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 use dafs_tests::raw::{Raw, introduction, request};
 use dafs_tests::suite::{Numbers, assert_same, bytes};
 
-on_each_provider! {
+on_sockets! {
     first_message_other_than_hello_ends_the_connection,
     connection_that_never_shakes_hands_is_closed_in_time,
     version_that_is_not_spoken_is_refused,

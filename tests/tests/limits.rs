@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 use dafs_tests::program::Program;
 use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size};
 
-on_each_provider! {
+on_sockets! {
     a_thousand_sessions_are_all_served_beside_a_greedy_one,
     idle_sessions_cost_the_server_little_memory,
     sessions_beyond_the_limit_are_refused_until_one_ends,

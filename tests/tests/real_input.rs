@@ -16,11 +16,11 @@ use std::time::{Duration, SystemTime};
 
 use dafs_client::{Dir, Export, FileKind, OpenOptions, SetAttributes, SetTime, Timestamp, wait_all};
 use dafs_tests::harness::On;
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 use dafs_tests::program::Program;
 use dafs_tests::suite::{Numbers, assert_same, bytes, resident_size};
 
-on_each_provider! {
+on_sockets! {
     tree_goes_in_and_out_with_contents_and_metadata,
     large_sparse_file_goes_in_and_out_and_stays_sparse,
 }

@@ -4,10 +4,10 @@
 use dafs_client::{DurableWriter, Error, Export, File, Session, Status};
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes};
 
-on_each_provider! {
+on_sockets! {
     failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on,
     write_that_comes_short_is_counted_and_continued,
     append_that_comes_short_is_an_error_and_the_next_follows_it,

@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use dafs_tests::harness::On;
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 
 use crate::programs::{World, dafs};
 
-on_each_provider![
+on_sockets![
     ls_lists_names_sorted_and_byte_for_byte,
     ls_long_shows_what_ls_shows,
     ls_of_a_large_directory_lists_every_name_once,
@@ -206,6 +206,8 @@ fn questions_about_the_server_are_answered(on: On) {
     let name = match on {
         On::Tcp => "tcp",
         On::Shm => "shm",
+        #[cfg(feature = "verbs")]
+        On::Verbs => "verbs",
     };
     let mut exports: Vec<_> =
         dafs(["exports", world.server()]).succeeded().text().lines().map(str::to_owned).collect();

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use dafs_tests::harness::On;
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 
 use crate::programs::{World, command, dafs};
 use crate::trees::{self, SPARSE_SIZE, allocated, assert_same_data, assert_same_tree, look};
 
-on_each_provider![
+on_sockets![
     copy_of_a_nasty_tree_and_back_keeps_everything,
     copy_between_exports_keeps_everything,
     copy_again_over_an_older_copy_replaces_it,

@@ -37,6 +37,8 @@ impl World {
         let listen = match on {
             On::Tcp => "tcp://127.0.0.1:0".to_owned(),
             On::Shm => format!("shm://{}/socket", directory.path().display()),
+            #[cfg(feature = "verbs")]
+            On::Verbs => panic!("programs are started without keys, which a listener on verbs demands"),
         };
         let (server, address) = serve(directory.path(), &listen, more);
         Self { server, on, address, directory }

@@ -4,13 +4,13 @@ use dafs_client::{Background, Config, Error, MethodOverride, ReconnectPolicy, Se
 use dafs_proto::wire::{Flags, Header, Opcode, Status, WriteReply};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 use dafs_tests::raw::{Raw, read_body, write_body};
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider! {
+on_sockets! {
     server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions,
     server_that_stops_waits_for_replies_that_nobody_takes_yet,
     server_that_stops_ends_although_a_client_takes_no_replies,

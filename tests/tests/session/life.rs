@@ -7,12 +7,12 @@ use dafs_proto::transport::shm::ShmDomain;
 use dafs_proto::transport::tcp::TcpDomain;
 use dafs_proto::transport::{Address, Domain};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider! {
+on_sockets! {
     credits_follow_what_the_client_wants_and_never_pass_the_slots,
     credits_stay_within_the_budget_of_the_server,
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
