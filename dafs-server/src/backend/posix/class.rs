@@ -14,6 +14,9 @@ pub(super) struct FsClass {
     pub(super) memory: bool,
     /// On this host: metadata in the kernel's caches is answered without asking elsewhere.
     pub(super) local: bool,
+    /// Appending is left to the kernel. Overlays lose the flag on the way to the layer below (seen in Linux 6.1): such a
+    /// write would replace the file's beginning.
+    pub(super) appends: bool,
     /// Reads that must not wait are refused (`RWF_NOWAIT`): then all may wait.
     nowait_read_unsupported: AtomicBool,
     /// The same of writes through the page cache.
@@ -58,6 +61,7 @@ impl Classes {
         let class = Arc::new(FsClass {
             memory: matches!(magic, libc::TMPFS_MAGIC | 0x8584_58f6),
             local: is_local(magic),
+            appends: magic != OVERLAY_MAGIC,
             nowait_read_unsupported: AtomicBool::new(false),
             nowait_write_unsupported: AtomicBool::new(false),
         });
@@ -68,6 +72,8 @@ impl Classes {
         class
     }
 }
+
+const OVERLAY_MAGIC: i64 = 0x794c_7630;
 
 /// tmpfs, ramfs, ext2–4, XFS, Btrfs, F2FS, ZFS, bcachefs, overlay.
 fn is_local(magic: i64) -> bool {
@@ -80,7 +86,7 @@ fn is_local(magic: i64) -> bool {
         0xf2f5_2010,
         0x2fc1_2fc1,
         0xca45_1a4e,
-        0x794c_7630,
+        OVERLAY_MAGIC,
     ];
     MAGICS.contains(&magic)
 }

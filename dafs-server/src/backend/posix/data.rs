@@ -339,7 +339,7 @@ impl Inodes {
     }
 }
 
-/// The kernel chooses the place (`RWF_APPEND`), also against other processes; the lock keeps a write in several parts
+/// The kernel chooses the place (`RWF_APPEND`), also against other processes, where the file system lets it; the lock keeps a write in several parts
 /// together against ours.
 fn append(
     scope: &Scope<'_>,
@@ -358,9 +358,12 @@ fn append(
         unsafe { sys::pwritev2(fd, &[], Some(0), 0) }?;
         return Ok(FsReply::Appended(sys::lseek(fd, 0, libc::SEEK_END)?, 0));
     }
-    let flags = libc::RWF_APPEND | write_flags(stability);
+    let flags = write_flags(stability) | if node.class.appends { libc::RWF_APPEND } else { 0 };
     let (mut start, mut done, mut first) = (None, 0, 0);
     while done < len {
+        if !node.class.appends {
+            sys::lseek(fd, 0, libc::SEEK_END)?;
+        }
         // SAFETY: the operation owns the memory until it completes.
         let result = unsafe { sys::pwritev2(fd, &segments[first..], None, flags) };
         match result {
