@@ -339,8 +339,8 @@ impl Inodes {
     }
 }
 
-/// The kernel chooses the place (`RWF_APPEND`), also against other processes, where the file system lets it; the lock keeps a write in several parts
-/// together against ours.
+/// The kernel chooses the place (`RWF_APPEND`), also against other processes, where the file system lets it; the lock
+/// keeps a write in several parts together against ours.
 fn append(
     scope: &Scope<'_>,
     node: &Node,
