@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    Attributes, FsStatistics, MountReply, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX,
-    RemoveRequest, RenameRequest, SetAttributes, TwoNames, XattrNames, XattrSetMode, decode_message_pack,
-    encode_message_pack,
+    Attributes, CommitRequest, FsStatistics, MountReply, NameRequest, Opcode, OpenFlags, OpenRequest,
+    PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, XattrNames,
+    XattrSetMode, decode_message_pack, encode_message_pack,
 };
 
 use crate::driver::Owner;
@@ -126,6 +126,18 @@ impl Dir {
             Ok(Dir::new(owner, node))
         });
         Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
+    }
+
+    forms! {
+        /// Makes the directory's own attributes, and the names in it, durable: entries that were made, renamed and removed
+        /// before the call. Not what the names stand for, nor directories below.
+        commit, submit_commit, commit_call, () -> ()
+    }
+
+    fn commit_call(&self) -> Result<Call<Result<()>>> {
+        let mut body = [0; BODY_MAX];
+        CommitRequest { offset: 0, len: 0, stability: Stability::FileSync }.encode(&mut body);
+        Ok(self.call(Opcode::Commit, Named { body, body_len: 24, ..Named::default() }, done))
     }
 
     forms! {

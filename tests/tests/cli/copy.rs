@@ -21,6 +21,7 @@ on_sockets![
     copy_onto_itself_is_refused_and_loses_nothing,
     copy_of_special_files_skips_them,
     copy_by_each_method_is_the_same,
+    copy_makes_directories_and_links_durable_unless_told_not_to,
     copy_through_a_crash_of_the_server_loses_nothing,
 ];
 
@@ -228,6 +229,30 @@ fn copy_by_each_method_is_the_same(on: On) {
             dafs_tests::suite::assert_same(&back.stdout, &data, method);
         }
     }
+}
+
+fn copy_makes_directories_and_links_durable_unless_told_not_to(on: On) {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::start(on);
+    let tree = world.local("tree");
+    fs::create_dir_all(tree.join("empty")).unwrap();
+    fs::create_dir(tree.join("closed")).unwrap();
+    symlink("nowhere", tree.join("closed/link")).unwrap();
+    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0o111)).unwrap();
+    let commits = || {
+        let stats = dafs(["stats", world.server()]).succeeded().text();
+        let count = stats.lines().find_map(|line| line.trim().strip_prefix("commit: "));
+        count.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    dafs(["cp", "-r", "--no-sync", tree.to_str().unwrap(), &world.url("data/fast")]).succeeded();
+    assert_eq!(commits(), 0);
+    dafs(["cp", "-r", tree.to_str().unwrap(), &world.url("data/tree")]).succeeded();
+    // The three directories, and the export's root for the name of the first.
+    assert_eq!(commits(), 4);
+    assert_same_tree(&look(&world.data().join("tree")), &look(&tree));
+    symlink("nowhere", world.local("link")).unwrap();
+    dafs(["cp", "-r", world.local("link").to_str().unwrap(), &world.url("data/tree/empty")]).succeeded();
+    assert_eq!(commits(), 5);
 }
 
 fn copy_through_a_crash_of_the_server_loses_nothing(on: On) {

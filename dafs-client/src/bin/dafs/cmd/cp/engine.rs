@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use dafs_client::FileKind;
 
 use super::batch;
+use super::directories;
 use super::large::{self, Fault, Outcome};
 use super::place::{Cause, Meta, Place};
 use super::tally::Tally;
@@ -26,7 +27,7 @@ pub(super) const SMALL_SIZE_MAX: u64 = 256 * 1024;
 const SPARSE_SIZE_MIN: u64 = 8 * 1024;
 
 /// Files, and bytes, of a batch.
-const BATCH_COUNT: usize = 64;
+pub(super) const BATCH_COUNT: usize = 64;
 const BATCH_SIZE: u64 = 4 << 20;
 
 /// Files that wait at most; the thread that lists a directory copies some itself before it goes on.
@@ -112,6 +113,7 @@ impl Engine {
 
     /// Copies everything. Blocks until it is done or interrupted.
     pub(super) fn run(&self, items: Vec<Item>) {
+        let tops = items.clone();
         for item in items {
             self.found(item);
         }
@@ -131,7 +133,11 @@ impl Engine {
             }
         }
         // After an interruption too: what is there can then be used by those it was meant for.
-        self.finish_directories();
+        let directories = std::mem::take(&mut *lock(&self.directories));
+        directories::finish(self, directories);
+        if self.options.sync && !self.is_over() {
+            directories::commit_names(self, &tops);
+        }
     }
 
     /// Reports what could not be done. The end of a session is reported once, and ends everything: all that follows would fail for it.
@@ -314,33 +320,6 @@ impl Engine {
     fn surplus(&self) -> Option<Vec<Item>> {
         let mut work = lock(&self.work);
         (work.files.len() > WAITING_MAX).then(|| work.batch())
-    }
-
-    /// Sets the attributes of the directories that were made, deepest first: a directory may lose the permission that
-    /// is needed to reach those in it.
-    fn finish_directories(&self) {
-        let mut directories = std::mem::take(&mut *lock(&self.directories));
-        let depth = |item: &Item| item.path.components().count();
-        directories.sort_by_key(|item| std::cmp::Reverse(depth(item)));
-        for level in directories.chunk_by(|one, other| depth(one) == depth(other)) {
-            for chunk in level.chunks(BATCH_COUNT) {
-                let setting: Vec<_> = chunk
-                    .iter()
-                    .map(|item| {
-                        let roots = &item.roots;
-                        (
-                            item,
-                            roots.destination.begin_set_attributes(&item.path, &item.meta, roots.keep_owner),
-                        )
-                    })
-                    .collect();
-                for (item, later) in setting {
-                    if let Err(cause) = later.wait() {
-                        self.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
-                    }
-                }
-            }
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `dafs cp`: what is copied where. The copying itself is in `engine`.
 
 mod batch;
+mod directories;
 mod engine;
 mod large;
 mod local;

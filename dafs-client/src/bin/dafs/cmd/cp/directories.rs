@@ -1,0 +1,98 @@
+//! The end of a copy: directories get their attributes, and they and the names in them are made durable.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use dafs_client::{Dir, Error, FileKind, Pending};
+
+use super::engine::{BATCH_COUNT, Engine, Item};
+use super::place::{Cause, Later, Place};
+use crate::remote::Target;
+
+/// Sets the attributes of the directories that were made, deepest first: a directory may lose the permission that is
+/// needed to reach those in it. Then makes them durable, with the names of what no commit of a file covers:
+/// symbolic links, second names, directories.
+pub(super) fn finish(engine: &Engine, mut directories: Vec<Item>) {
+    let depth = |item: &Item| item.path.components().count();
+    directories.sort_by_key(|item| std::cmp::Reverse(depth(item)));
+    for level in directories.chunk_by(|one, other| depth(one) == depth(other)) {
+        for chunk in level.chunks(BATCH_COUNT) {
+            // Opened before its mode may forbid that.
+            let opening: Vec<_> = chunk.iter().map(|item| begin_open(engine, item)).collect();
+            let opened: Vec<_> = opening.into_iter().map(|opening| opening.map(Later::wait)).collect();
+            let setting: Vec<_> = chunk
+                .iter()
+                .map(|item| {
+                    let roots = &item.roots;
+                    roots.destination.begin_set_attributes(&item.path, &item.meta, roots.keep_owner)
+                })
+                .collect();
+            for (item, later) in chunk.iter().zip(setting) {
+                if let Err(cause) = later.wait() {
+                    engine.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
+                }
+            }
+            commit(engine, chunk, opened);
+        }
+    }
+}
+
+/// Makes the names durable that the tops of the trees got, in directories that were there before.
+pub(super) fn commit_names(engine: &Engine, tops: &[Item]) {
+    let mut parents = BTreeSet::new();
+    for item in tops {
+        // The commit of a file covers its name.
+        if item.meta.kind != FileKind::File
+            && let Place::Remote(target) = &item.roots.destination
+            && let Some(parent) = target.path.parent()
+            && parents.insert((target.url_of(parent).to_os_string(), parent.to_owned()))
+            && let Err(cause) = commit_directory(target, parent)
+        {
+            engine.failed(&item.roots.destination, "make the name durable of", Path::new(""), &cause);
+        }
+    }
+}
+
+fn commit_directory(target: &Target, path: &Path) -> Result<(), Cause> {
+    let dir = target.export.open_dir(path)?;
+    Ok(commit_again(dir.submit_commit(), &dir)?)
+}
+
+/// Opens the copy of a directory for its commit; `None` where nothing is committed: files of this machine are left to its page cache.
+fn begin_open(engine: &Engine, item: &Item) -> Option<Later<Dir>> {
+    let Place::Remote(target) = &item.roots.destination else { return None };
+    if !engine.options.sync {
+        return None;
+    }
+    let path: PathBuf = item.roots.destination.path(&item.path);
+    let (pending, export) = (target.export.submit_open_dir(&path), target.export.clone());
+    Some(Later::Wait(Box::new(move || match pending.wait() {
+        Err(Error::InDoubt { .. }) => Ok(export.open_dir(&path)?),
+        result => Ok(result?),
+    })))
+}
+
+fn commit(engine: &Engine, items: &[Item], opened: Vec<Option<Result<Dir, Cause>>>) {
+    let committing: Vec<_> = opened
+        .into_iter()
+        .map(|opened| opened.map(|opened| opened.map(|dir| (dir.submit_commit(), dir))))
+        .collect();
+    for (item, committing) in items.iter().zip(committing) {
+        let durable = match committing {
+            None => Ok(()),
+            Some(Ok((pending, dir))) => commit_again(pending, &dir).map_err(Cause::from),
+            Some(Err(cause)) => Err(cause),
+        };
+        if let Err(cause) = durable {
+            engine.failed(&item.roots.destination, "make durable", &item.path, &cause);
+        }
+    }
+}
+
+/// Waits for a commit, which may be repeated when a restart of the server leaves it open.
+fn commit_again(pending: Pending<Result<(), Error>>, dir: &Dir) -> Result<(), Error> {
+    match pending.wait() {
+        Err(Error::InDoubt { .. }) => dir.commit(),
+        result => result,
+    }
+}
