@@ -3,6 +3,8 @@ use std::time::Duration;
 use dafs_proto::session::Key;
 use dafs_proto::transport::WaitPolicy;
 
+use crate::registration::RegistrationConfig;
+
 /// Which transfer method reads and writes use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MethodOverride {
@@ -86,6 +88,8 @@ pub struct Config {
     pub inline_max: u32,
     /// Registered memory of the library for transfers of memory that cannot be registered, bytes; allocated when first needed.
     pub staging_size: usize,
+    /// How ordinary memory is registered.
+    pub registration: RegistrationConfig,
     /// Threads of the library's own.
     pub background: Background,
     /// Nonblocking requests are sent together while finished operations wait to be collected, instead of one by one:
@@ -108,6 +112,7 @@ impl Default for Config {
             method: MethodOverride::Auto,
             inline_max: 16 * 1024,
             staging_size: 4 << 20,
+            registration: RegistrationConfig::default(),
             background: Background::default(),
             batch_submits: true,
         }

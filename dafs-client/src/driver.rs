@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::node::{Closing, Node, NodeParts};
 use crate::op::Op;
 use crate::reconnect;
+use crate::registration::Registrar;
 use crate::sleep::Sleeper;
 
 /// A lone thread looks up from waiting at least this often: for deadlines, the lease, and other threads.
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     has_closes: AtomicBool,
     sleeper: Mutex<Option<Sleeper>>,
     pub(crate) domain: Arc<dyn Domain>,
+    pub(crate) registrar: Arc<Registrar>,
     pub(crate) server: Server,
     pub(crate) config: Config,
     pub(crate) clock: Arc<dyn Clock>,
@@ -62,6 +64,8 @@ impl Shared {
         config: Config,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let registrar = Registrar::new(Arc::clone(&domain), config.registration);
+        registrar.set_useful_min(core.registered_size_min(&config));
         Self {
             core: Mutex::new(core),
             wake: Condvar::new(),
@@ -70,6 +74,7 @@ impl Shared {
             closes: Mutex::default(),
             has_closes: AtomicBool::new(false),
             sleeper: Mutex::new(None),
+            registrar,
             domain,
             server,
             config,

@@ -2,6 +2,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use dafs_proto::transport::RemoteRange;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, CommitReply, CommitRequest, HintRequest, Opcode, SeekReply, SeekRequest,
     SeekWhat, SetAttributes, Stability,
@@ -17,8 +18,9 @@ use crate::node::Node;
 use crate::op::{BODY_MAX, Named, Op, TransferKind, Work};
 use crate::options::OpenOptions;
 use crate::pending::{Call, Finish, Pending, count};
+use crate::registration::Lease;
 use crate::session::{done, reply};
-use crate::transfer::{Memory, TransferParts};
+use crate::transfer::{Memory, TransferParts, access};
 use crate::unstable;
 
 /// A file that is open on the server. Closed, lazily, when dropped.
@@ -308,6 +310,9 @@ impl File {
     /// One request and its reply on the short way, where that is open to ordinary memory.
     #[inline]
     fn lone(&self, ask: Ask, offset: u64, memory: RawMemory) -> Option<Result<usize>> {
+        if let Some(lease) = self.owner.shared.registrar.lease(&memory, access(ask.kind())) {
+            return Some(self.run_leased(ask, offset, memory, &lease));
+        }
         let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range: None };
         match self.owner.shared.run_lone(&request) {
             Lone::NotBegun => None,
@@ -319,7 +324,24 @@ impl File {
     /// Runs a transfer of a registered buffer that the caller lends: when the session ends meanwhile, so does the buffer's registration.
     #[inline]
     fn run_registered(&self, ask: Ask, offset: u64, buffer: &RegisteredBuf) -> Result<usize> {
-        let (memory, range) = (buffer.raw(), buffer.range_in(&self.owner.shared.domain));
+        let range = buffer.range_in(&self.owner.shared.domain);
+        self.run_in_range(ask, offset, buffer.raw(), range, || buffer.revoke())
+    }
+
+    /// Runs a transfer of memory that is kept registered.
+    fn run_leased(&self, ask: Ask, offset: u64, memory: RawMemory, lease: &Lease) -> Result<usize> {
+        self.run_in_range(ask, offset, memory, lease.range_of(&memory), || lease.revoke())
+    }
+
+    #[inline]
+    fn run_in_range(
+        &self,
+        ask: Ask,
+        offset: u64,
+        memory: RawMemory,
+        range: Option<RemoteRange>,
+        revoke: impl FnOnce(),
+    ) -> Result<usize> {
         let lone = match range {
             Some(_) => {
                 let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range };
@@ -331,15 +353,12 @@ impl File {
             Lone::Done(count) => return Ok(count),
             Lone::Ended(op) => *op,
             Lone::NotBegun => {
-                let (opcode, kind) = match ask {
-                    Ask::Write(stability) => (Opcode::Write, TransferKind::Write(stability)),
-                    Ask::Read | Ask::Null => (Opcode::Read, TransferKind::Read),
-                };
-                self.run(opcode, kind, offset, Memory::Registered(memory, range))?
+                let opcode = ask.opcode();
+                self.run(opcode, ask.kind(), offset, Memory::Registered(memory, range))?
             }
         };
         if op.error.is_some() && self.owner.shared.lock().dead.is_some() {
-            buffer.revoke();
+            revoke();
         }
         count(op)
     }

@@ -137,11 +137,19 @@ enum Await {
 }
 
 impl Ask {
-    fn opcode(self) -> Opcode {
+    pub(crate) fn opcode(self) -> Opcode {
         match self {
             Self::Null => Opcode::Null,
             Self::Read => Opcode::Read,
             Self::Write(_) => Opcode::Write,
+        }
+    }
+
+    /// The transfer that it is; an empty request moves nothing, like a read of nothing.
+    pub(crate) fn kind(self) -> TransferKind {
+        match self {
+            Self::Write(stability) => TransferKind::Write(stability),
+            Self::Read | Self::Null => TransferKind::Read,
         }
     }
 }

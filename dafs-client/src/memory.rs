@@ -8,9 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::transport::{
-    Access, BorrowedMemory, Domain, MemoryRef, Region, RegionError, RemoteRange, Span,
-};
+use dafs_proto::transport::{Access, Domain, MemoryRef, Region, RegionError, RemoteRange, Span};
 
 /// Memory of the caller that stays valid, and is touched by nobody else, until the operation that holds this has ended.
 #[derive(Clone, Copy)]
@@ -47,16 +45,13 @@ impl RawMemory {
         self.len
     }
 
+    pub(crate) fn address(&self) -> usize {
+        self.pointer as usize
+    }
+
     pub(crate) fn span(&self) -> Span<'_> {
         // SAFETY: valid until the operation has ended, by the promise of the constructors.
         unsafe { Span::from_raw(self.pointer, self.len) }
-    }
-
-    /// Registers it for one operation.
-    pub(crate) fn register(&self, domain: &dyn Domain, access: Access) -> Result<Region, RegionError> {
-        // SAFETY: the region is held by the operation and dropped before the memory goes back to its owner.
-        let memory = unsafe { BorrowedMemory::new(self.pointer, self.len) };
-        domain.register(MemoryRef::new(Arc::new(memory)), access)
     }
 }
 

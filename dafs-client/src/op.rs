@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{Head, Region, RemoteRange};
+use dafs_proto::transport::{Head, RemoteRange};
 use dafs_proto::wire::{Header, Opcode, OpenFlags, Stability, Verifier};
 use smallvec::SmallVec;
 
@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::io_path::{Direction, IoPath};
 use crate::memory::{Keep, RawMemory};
 use crate::node::{Node, join};
+use crate::registration::Hold;
 
 /// Bytes of a body that is kept with its operation.
 pub(crate) const BODY_MAX: usize = 32;
@@ -101,7 +102,7 @@ pub(crate) struct Transfer {
     pub(crate) short_at: usize,
     pub(crate) memory: SmallVec<[RawMemory; 1]>,
     pub(crate) ranges: SmallVec<[RemoteRange; 1]>,
-    pub(crate) regions: SmallVec<[Region; 1]>,
+    pub(crate) holds: SmallVec<[Hold; 1]>,
     pub(crate) keep: Keep,
     /// Where an append went; the cookie after a readdir.
     pub(crate) position: u64,
@@ -170,7 +171,7 @@ impl Op {
     /// Ends remote access to its memory: the session is over.
     pub(crate) fn revoke_memory(&mut self) {
         if let Work::Data(transfer) = &mut self.work {
-            transfer.regions.clear();
+            transfer.holds.drain(..).for_each(Hold::revoke);
             if transfer.path == IoPath::Direct {
                 transfer.keep.revoke();
             }

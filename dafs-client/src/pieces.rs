@@ -133,7 +133,7 @@ pub(crate) fn void() -> Transfer {
         short_at: usize::MAX,
         memory: SmallVec::new(),
         ranges: SmallVec::new(),
-        regions: SmallVec::new(),
+        holds: SmallVec::new(),
         keep: Keep::None,
         position: 0,
         end: false,

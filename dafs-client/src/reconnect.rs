@@ -238,6 +238,7 @@ impl Core {
             self.repeat(unanswered);
         }
         self.terms = terms;
+        shared.registrar.set_useful_min(self.registered_size_min(&shared.config));
     }
 
     /// In a new session: handles of the old one need not be given back, and would name others now.

@@ -15,6 +15,7 @@ use crate::memory::{Keep, RawMemory, Staging};
 use crate::node::Node;
 use crate::op::{Op, Transfer, TransferKind, Work};
 use crate::pending::{Finish, Pending};
+use crate::registration::Hold;
 
 /// Whose memory a transfer uses.
 pub(crate) enum Memory {
@@ -68,6 +69,19 @@ impl Shared {
             let what = "the buffer is not registered with this session: it is another session's, or its session ended";
             return Err((Error::Invalid(what.into()), parts.keep));
         }
+        let mut holds = SmallVec::new();
+        let lease = match (&*memory, &range) {
+            ([single], None) => self.registrar.lease(single, access(parts.kind)),
+            _ => None,
+        };
+        let (range, registration) = match lease {
+            Some(lease) => {
+                let range = lease.range_of(&memory[0]);
+                holds.push(Hold::Lease(lease));
+                (Some(range), Registration::Registered)
+            }
+            None => (range, registration),
+        };
         let len: usize = memory.iter().map(RawMemory::len).sum();
         if let Err(error) = check_extent(parts.offset, len) {
             return Err((error, parts.keep));
@@ -95,7 +109,7 @@ impl Shared {
             short_at: usize::MAX,
             memory,
             ranges: range.flatten().into_iter().collect(),
-            regions: SmallVec::new(),
+            holds,
             keep: parts.keep,
             position: 0,
             end: false,
@@ -119,23 +133,14 @@ impl Shared {
     /// Registers or stages, and falls back where that fails: inline always works.
     fn prepare(&self, core: &mut Core, transfer: &mut Transfer) {
         if transfer.path == IoPath::DirectRegister {
-            let access = match transfer.direction() {
-                Direction::Read => Access::REMOTE_WRITE,
-                Direction::Write => Access::REMOTE_READ,
-            };
-            for memory in &transfer.memory {
-                match memory.register(&*core.domain, access) {
-                    Ok(region) => {
-                        transfer.ranges.push(region.range());
-                        transfer.regions.push(region);
-                    }
-                    Err(error) => {
-                        tracing::debug!("memory is staged, not registered: {error}");
-                        transfer.ranges.clear();
-                        transfer.regions.clear();
-                        transfer.path = IoPath::Staged;
-                        break;
-                    }
+            match self.registrar.register(&transfer.memory, access(transfer.kind)) {
+                Ok(registered) => {
+                    transfer.ranges = registered.ranges;
+                    transfer.holds = registered.holds;
+                }
+                Err(error) => {
+                    tracing::debug!("memory is staged, not registered: {error}");
+                    transfer.path = IoPath::Staged;
                 }
             }
         }
@@ -178,6 +183,25 @@ pub(crate) fn submit_transfer<T>(
 }
 
 impl Core {
+    /// The smallest transfer that may use registered memory, bytes.
+    pub(crate) fn registered_size_min(&self, config: &Config) -> u64 {
+        let smallest = |direction| {
+            // Nothing is decided by larger sizes: what does not fit a message is direct.
+            let max = u64::from(self.terms.read_inline_max.max(self.terms.write_inline_max)) + 1;
+            let direct = |size: &u64| {
+                let circumstances = self.circumstances(config, direction, *size, Registration::Registered);
+                decide(&circumstances).path == IoPath::Direct
+            };
+            std::iter::successors(Some(1), |size| Some(size * 2))
+                .take_while(|size| *size < max)
+                .chain([max])
+                .find(direct)
+        };
+        let smallest =
+            [Direction::Read, Direction::Write].map(|direction| smallest(direction).unwrap_or(u64::MAX));
+        smallest[0].min(smallest[1])
+    }
+
     /// What the decision about a transfer is made from.
     #[inline]
     pub(crate) fn circumstances(
@@ -205,6 +229,14 @@ impl Core {
                 || config.method == MethodOverride::Staged,
             staging_overlaps: self.terms.staging_overlaps,
         }
+    }
+}
+
+/// How the server reaches the memory of a transfer.
+pub(crate) fn access(kind: TransferKind) -> Access {
+    match kind {
+        TransferKind::Read | TransferKind::Readdir { .. } => Access::REMOTE_WRITE,
+        TransferKind::Write(_) | TransferKind::Append(_) => Access::REMOTE_READ,
     }
 }
 

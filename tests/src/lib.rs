@@ -1,5 +1,6 @@
 //! Suites that run the whole of dafs on every provider: the real server and the real client library, in one process or as programs.
 //!
+//! - [`area`] is address space with holes.
 //! - [`faulty`] is storage that fails on demand.
 //! - [`fuzz`] takes any bytes for input: what the fuzz targets run.
 //! - [`harness`] starts a server on a provider in a temporary directory.
@@ -13,6 +14,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing harness is a failing test")]
 #![allow(clippy::cast_possible_truncation, reason = "bytes of patterns, and sizes that the suites choose")]
 
+pub mod area;
 pub mod cut;
 pub mod faulty;
 pub mod fuzz;

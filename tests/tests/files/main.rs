@@ -7,3 +7,4 @@ mod listing;
 mod model;
 mod names;
 mod ranges;
+mod registration;

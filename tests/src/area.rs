@@ -1,0 +1,86 @@
+//! Address space for tests: mapped, with holes where a test makes them. Compiled into the client's own tests too.
+#![allow(unsafe_code, reason = "maps and unmaps memory of its own")]
+
+/// Bytes of a page.
+pub fn page_size() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Anonymous memory, unmapped when dropped.
+#[derive(Debug)]
+pub struct Area {
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+impl Area {
+    /// New memory anywhere.
+    pub fn new(len: usize) -> Self {
+        Self::mapped(std::ptr::null_mut(), len, 0)
+    }
+
+    /// New memory in place of this.
+    pub fn mapped_again(self) -> Self {
+        let (start, len) = (self.start, self.len);
+        drop(self);
+        Self::mapped(start, len, libc::MAP_FIXED_NOREPLACE)
+    }
+
+    fn mapped(at: *mut libc::c_void, len: usize, flags: i32) -> Self {
+        let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new memory, in nobody's place: nothing that is mapped is replaced.
+        let start = unsafe { libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        assert!(at.is_null() || start == at, "something else took the place");
+        Self { start, len }
+    }
+
+    /// Where it begins.
+    pub fn pointer(&self) -> *mut u8 {
+        self.start.cast()
+    }
+
+    /// The address of that.
+    pub fn address(&self) -> usize {
+        self.start as usize
+    }
+
+    /// The bytes of a part that is mapped.
+    #[allow(clippy::mut_from_ref, reason = "parts are different memory; the tests use each once at a time")]
+    pub fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(offset + len <= self.len);
+        // SAFETY: inside this area, mapped as the test knows, and used by nobody else meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer().add(offset), len) }
+    }
+
+    /// Makes a hole.
+    pub fn unmap(&self, offset: usize, len: usize) {
+        // SAFETY: a part of this area, to which nobody holds a reference.
+        assert_eq!(unsafe { libc::munmap(self.part(offset, len), len) }, 0);
+    }
+
+    /// Changes what may be done with pages.
+    pub fn protect(&self, offset: usize, len: usize, protection: i32) {
+        // SAFETY: as for `unmap`.
+        assert_eq!(unsafe { libc::mprotect(self.part(offset, len), len, protection) }, 0);
+    }
+
+    /// Gives the pages back: they read as zeros then.
+    pub fn empty(&self, offset: usize, len: usize) {
+        // SAFETY: as for `unmap`.
+        assert_eq!(unsafe { libc::madvise(self.part(offset, len), len, libc::MADV_DONTNEED) }, 0);
+    }
+
+    fn part(&self, offset: usize, len: usize) -> *mut libc::c_void {
+        assert!(offset.is_multiple_of(page_size()) && offset + len <= self.len);
+        self.start.wrapping_byte_add(offset)
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: this area's own; holes in it do no harm.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}

@@ -1,0 +1,364 @@
+//! Registration of ordinary memory: together, kept, and never used after the memory changed.
+#![allow(
+    unsafe_code,
+    reason = "pins memory that is unmapped meanwhile, and lends it to operations in flight"
+)]
+
+use std::io::{IoSlice, IoSliceMut};
+
+use dafs_client::{
+    Config, File, MethodOverride, RegistrationConfig, RegistrationCost, RegistrationCounters, Session,
+    wait_all,
+};
+use dafs_tests::area::{Area, page_size};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::{Numbers, assert_same, bytes};
+
+on_each_provider! {
+    memory_of_one_operation_is_not_kept,
+    pinned_memory_is_registered_once_and_found_again,
+    pinned_memory_beyond_the_bounds_of_the_cache_gives_way_and_comes_back,
+    unpinned_memory_is_forgotten,
+    vector_that_moves_is_registered_anew,
+    memory_mapped_again_at_the_same_place_is_registered_anew,
+    memory_of_a_parent_stays_its_own_after_a_fork,
+    eviction_under_operations_in_flight_disturbs_none,
+    rows_of_an_array_are_one_registration,
+    rows_with_ten_holes_are_eleven_registrations,
+    rows_further_apart_than_a_registration_costs_are_registered_one_by_one,
+    unpinned_memory_is_kept_where_the_configuration_says_so,
+}
+
+const SIZE: usize = 256 * 1024;
+
+fn start(on: On, registration: RegistrationConfig) -> (Harness, Session, File) {
+    let harness = Harness::start(on);
+    let config = Config { method: MethodOverride::Direct, registration, ..Config::default() };
+    let session = harness.session_with(&config);
+    let file = session.mount("data").unwrap().create("file").unwrap();
+    file.write_all_at(&bytes(1, SIZE), 0).unwrap();
+    (harness, session, file)
+}
+
+/// What has happened since `before`.
+fn since(session: &Session, before: &RegistrationCounters) -> RegistrationCounters {
+    let now = session.registration_counters();
+    RegistrationCounters {
+        registrations: now.registrations - before.registrations,
+        hits: now.hits - before.hits,
+        misses: now.misses - before.misses,
+        evictions: now.evictions - before.evictions,
+        batches: now.batches - before.batches,
+        invalidations: now.invalidations - before.invalidations,
+        stale: now.stale - before.stale,
+        groups: now.groups - before.groups,
+        hole_queries: now.hole_queries - before.hole_queries,
+        failures: now.failures - before.failures,
+        ..now
+    }
+}
+
+fn assert_reads(file: &File, buffer: &mut [u8], offset: usize, expected: &[u8]) {
+    buffer.fill(0xEE);
+    let count = file.read_at(buffer, offset as u64).unwrap();
+    assert_same(&buffer[..count], &expected[offset..offset + buffer.len()], "what was read");
+}
+
+// [CLI-13]
+fn memory_of_one_operation_is_not_kept(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let before = session.registration_counters();
+    let mut buffer = vec![0; SIZE];
+    for _ in 0..3 {
+        assert_reads(&file, &mut buffer, 0, &bytes(1, SIZE));
+    }
+    let counters = since(&session, &before);
+    assert_eq!((counters.registrations, counters.hits, counters.entries), (3, 0, 0));
+}
+
+fn pinned_memory_is_registered_once_and_found_again(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let before = session.registration_counters();
+    let expected = bytes(1, SIZE);
+    let mut buffer = session.pin(vec![0; SIZE]);
+    assert_reads(&file, &mut buffer, 0, &expected);
+    for part in [0..SIZE, 100..5000, SIZE - 1..SIZE] {
+        assert_reads(&file, &mut buffer[part.clone()], part.start, &expected);
+    }
+    buffer.copy_from_slice(&bytes(2, SIZE));
+    assert_eq!(file.write_at(&buffer, 0).unwrap(), SIZE);
+    // SAFETY: the buffer is not used otherwise until the operation has ended.
+    let pending = unsafe { file.submit_read_raw_at(buffer.as_mut_ptr(), SIZE, 0) };
+    assert_eq!(pending.wait().unwrap(), SIZE);
+    assert_same(&buffer, &bytes(2, SIZE), "what was written and read back");
+    let counters = since(&session, &before);
+    assert_eq!((counters.registrations, counters.misses, counters.hits), (1, 1, 5));
+    assert_eq!((counters.entries, counters.kept_size), (1, SIZE as u64));
+}
+
+// [CLI-13]
+fn pinned_memory_beyond_the_bounds_of_the_cache_gives_way_and_comes_back(on: On) {
+    let config = RegistrationConfig { entries_max: 10, batch: 4, ..RegistrationConfig::default() };
+    let (_harness, session, file) = start(on, config);
+    let expected = bytes(1, SIZE);
+    let before = session.registration_counters();
+    let len = 5000;
+    let mut buffers: Vec<_> = (0..11).map(|_| session.pin(vec![0; len])).collect();
+    for buffer in &mut buffers[..10] {
+        assert_reads(&file, buffer, 0, &expected);
+    }
+    assert_reads(&file, &mut buffers[0], 0, &expected);
+    assert_eq!(since(&session, &before).evictions, 0, "ten fit");
+    assert_reads(&file, &mut buffers[10], 7, &expected);
+    let counters = since(&session, &before);
+    assert_eq!((counters.evictions, counters.batches, counters.entries), (4, 1, 7), "four at once");
+    // The first was used again, the four after it were not.
+    assert_reads(&file, &mut buffers[0], 9, &expected);
+    assert_eq!(since(&session, &before).registrations, 11);
+    assert_reads(&file, &mut buffers[1], 9, &expected);
+    assert_eq!(since(&session, &before).registrations, 12);
+    let bounded = RegistrationConfig { size_max: 3 * len as u64, batch: 1, ..RegistrationConfig::default() };
+    let (_harness, session, file) = start(on, bounded);
+    let mut buffers: Vec<_> = (0..4).map(|_| session.pin(vec![0; len])).collect();
+    for buffer in &mut buffers {
+        assert_reads(&file, buffer, 0, &expected);
+        assert!(session.registration_counters().kept_size <= 3 * len as u64);
+    }
+    assert_eq!(session.registration_counters().evictions, 1);
+}
+
+// [CLI-14]
+fn unpinned_memory_is_forgotten(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let mut buffer = session.pin(vec![0; SIZE]);
+    assert_reads(&file, &mut buffer, 0, &bytes(1, SIZE));
+    assert_eq!(session.registration_counters().entries, 1);
+    let mut plain = buffer.into_vec();
+    let counters = session.registration_counters();
+    assert_eq!((counters.entries, counters.kept_size, counters.invalidations), (0, 0, 1));
+    assert_reads(&file, &mut plain, 0, &bytes(1, SIZE));
+    let buffer = session.pin(plain);
+    session.invalidate(buffer.as_ptr(), 1);
+    let mut buffer = buffer;
+    assert_reads(&file, &mut buffer, 0, &bytes(1, SIZE));
+    session.invalidate(buffer[SIZE - 1..].as_ptr(), 1);
+    assert_eq!(session.registration_counters().invalidations, 2);
+    assert_reads(&file, &mut buffer, 0, &bytes(1, SIZE));
+}
+
+fn vector_that_moves_is_registered_anew(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let expected = bytes(1, SIZE);
+    let mut plain = vec![0; 4096];
+    for round in 0..20 {
+        let mut buffer = session.pin(plain);
+        assert_reads(&file, &mut buffer, 0, &expected);
+        assert_reads(&file, &mut buffer[10..], 10, &expected);
+        plain = buffer.into_vec();
+        // Grows, and may move; freed memory is used again by the next.
+        let len = plain.len() + 4096 * (round % 3);
+        plain.resize(len, 0);
+        plain.shrink_to_fit();
+    }
+    assert_eq!(session.registration_counters().entries, 0);
+}
+
+// [CLI-14]
+fn memory_mapped_again_at_the_same_place_is_registered_anew(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let expected = bytes(1, SIZE);
+    let mut area = Area::new(SIZE);
+    // SAFETY: what is done to it below is announced, or noticed where the kernel lets it be watched.
+    let pin = unsafe { session.pin_raw(area.pointer(), SIZE) };
+    let watched = userfaultfd_is_there();
+    for round in 0..10 {
+        assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+        if round % 2 == 0 {
+            area = area.mapped_again();
+        } else {
+            area.empty(0, SIZE);
+        }
+        if !watched {
+            session.invalidate(area.pointer(), SIZE);
+        }
+        assert_reads(&file, area.bytes(0, SIZE / 2), 0, &expected);
+        area.bytes(0, SIZE).copy_from_slice(&expected);
+        assert_eq!(file.write_at(area.bytes(0, SIZE), 0).unwrap(), SIZE);
+    }
+    if watched {
+        wait_for_stale(&session, 10);
+    }
+    drop(pin);
+    assert_eq!(session.registration_counters().entries, 0);
+}
+
+/// The kernel's word is taken in by a thread of its own.
+fn wait_for_stale(session: &Session, count: u64) {
+    while session.registration_counters().stale < count {
+        std::thread::yield_now();
+    }
+}
+
+fn userfaultfd_is_there() -> bool {
+    // SAFETY: makes a descriptor, which is closed at once.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1);
+        fd >= 0 && libc::close(fd as i32) == 0
+    }
+}
+
+fn memory_of_a_parent_stays_its_own_after_a_fork(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let expected = bytes(1, SIZE);
+    let mut buffer = session.pin(vec![0; SIZE]);
+    assert_reads(&file, &mut buffer, 0, &expected);
+    for _ in 0..3 {
+        // The child shares the pages until one of them writes.
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        // SAFETY: nothing is shared but pages; the child ends at once.
+        let forked = unsafe { libc::fork() };
+        if forked == 0 {
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        buffer[0] = 1;
+        assert_reads(&file, &mut buffer, 0, &expected);
+        buffer.copy_from_slice(&expected);
+        assert_eq!(file.write_at(&buffer, 0).unwrap(), SIZE);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(forked, std::ptr::null_mut(), 0) }, forked);
+    }
+    assert_eq!(session.registration_counters().registrations, 2, "the first was for the file's first write");
+}
+
+fn eviction_under_operations_in_flight_disturbs_none(on: On) {
+    let config = RegistrationConfig { entries_max: 3, batch: 2, ..RegistrationConfig::default() };
+    let (_harness, session, file) = start(on, config);
+    let expected = bytes(1, SIZE);
+    let len = 20_000;
+    let mut numbers = Numbers::new(7);
+    let mut buffers: Vec<_> = (0..24).map(|_| session.pin(vec![0; len])).collect();
+    for _ in 0..20 {
+        // Those that are kept are not the first to be used again.
+        buffers.rotate_left(5);
+        let offsets: Vec<u64> = buffers.iter().map(|_| numbers.below((SIZE - len) as u64)).collect();
+        let pending: Vec<_> = buffers
+            .iter_mut()
+            .zip(&offsets)
+            .map(|(buffer, offset)| {
+                buffer.fill(0);
+                // SAFETY: nobody uses the buffer until all have ended.
+                unsafe { file.submit_read_raw_at(buffer.as_mut_ptr(), len, *offset) }
+            })
+            .collect();
+        session.invalidate(buffers[3].as_ptr(), len);
+        for result in wait_all(pending) {
+            assert_eq!(result.unwrap(), len);
+        }
+        for (buffer, offset) in buffers.iter().zip(&offsets) {
+            let offset = *offset as usize;
+            assert_same(buffer, &expected[offset..offset + len], "what was read in flight");
+        }
+    }
+    let counters = session.registration_counters();
+    assert!(counters.evictions > 0 && counters.entries <= 3, "{counters:?}");
+}
+
+const ROWS: usize = 1024;
+
+fn grouping(page_ns: f64, call_ns: f64) -> RegistrationConfig {
+    let cost = Some(RegistrationCost { page_ns, call_ns });
+    RegistrationConfig { cost, ..RegistrationConfig::default() }
+}
+
+/// Reads and writes the first half page of every other page of an area, a row each, in one operation; answers what
+/// that registered.
+fn move_rows(on: On, config: RegistrationConfig, prepare: impl Fn(&Area)) -> RegistrationCounters {
+    let (_harness, session, file) = start(on, config);
+    let page = page_size();
+    let row = page / 2;
+    let area = Area::new(2 * ROWS * page);
+    area.bytes(0, 2 * ROWS * page).fill(0xAB);
+    prepare(&area);
+    let expected = bytes(3, ROWS * row);
+    file.write_all_at(&expected, 0).unwrap();
+    let before = session.registration_counters();
+    let mut rows: Vec<_> =
+        (0..ROWS).map(|index| IoSliceMut::new(area.bytes(2 * index * page, row))).collect();
+    assert_eq!(file.read_vectored_at(&mut rows, 0).unwrap(), expected.len());
+    let counters = since(&session, &before);
+    for (index, row) in rows.iter().enumerate() {
+        assert_same(row, &expected[index * row.len()..][..row.len()], "a row");
+        let behind = area.bytes(2 * index * page + row.len(), page - row.len());
+        assert!(behind.iter().all(|byte| *byte == 0xAB), "bytes behind a row were written");
+    }
+    let rows: Vec<_> = rows.iter().map(|row| IoSlice::new(row)).collect();
+    assert_eq!(file.write_vectored_at(&rows, 0).unwrap(), expected.len());
+    let mut back = vec![0; expected.len()];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert_same(&back, &expected, "what the rows wrote");
+    counters
+}
+
+// [CLI-15]
+fn rows_of_an_array_are_one_registration(on: On) {
+    let counters = move_rows(on, grouping(1.0, 1000.0), |_| {});
+    assert_eq!((counters.registrations, counters.groups, counters.failures), (1, 1, 0));
+}
+
+// [CLI-15]
+fn rows_with_ten_holes_are_eleven_registrations(on: On) {
+    let counters = move_rows(on, grouping(1.0, 1000.0), |area| {
+        let page = page_size();
+        // Between rows: neither allocated nor asked for.
+        for hole in 1..=10 {
+            let at = (2 * (hole * 90) + 1) * page;
+            match hole % 3 {
+                0 => area.protect(at, page, libc::PROT_NONE),
+                1 => area.protect(at, page, libc::PROT_READ),
+                _ => area.unmap(at, page),
+            }
+        }
+    });
+    assert_eq!((counters.registrations, counters.groups, counters.hole_queries), (11, 11, 1));
+}
+
+fn rows_further_apart_than_a_registration_costs_are_registered_one_by_one(on: On) {
+    let counters = move_rows(on, grouping(1000.0, 999.0), |_| {});
+    assert_eq!((counters.registrations, counters.groups), (ROWS as u64, 0));
+    let together = RegistrationConfig { group: false, ..grouping(0.0, 1000.0) };
+    assert_eq!(move_rows(on, together, |_| {}).registrations, ROWS as u64);
+}
+
+// [CLI-13] [CLI-14]
+fn unpinned_memory_is_kept_where_the_configuration_says_so(on: On) {
+    let config = RegistrationConfig { keep_unpinned: true, ..RegistrationConfig::default() };
+    let (_harness, session, file) = start(on, config);
+    if !userfaultfd_is_there() {
+        assert_eq!(session.registration_counters().entries, 0, "what cannot be watched is not kept");
+        return;
+    }
+    let expected = bytes(1, SIZE);
+    let area = Area::new(SIZE);
+    let before = session.registration_counters();
+    for _ in 0..4 {
+        assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+    }
+    let counters = since(&session, &before);
+    assert_eq!((counters.misses, counters.hits), (1, 3));
+    // For reading only: what is only lent to be sent may not be written by the server.
+    assert_eq!(file.write_at(area.bytes(0, SIZE), 0).unwrap(), SIZE);
+    assert_eq!(since(&session, &before).misses, 2);
+    let area = area.mapped_again();
+    wait_for_stale(&session, 2);
+    assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+    drop(area);
+    // Vectors come and go; the allocator gives some of their memory back.
+    for round in 0..200usize {
+        let mut buffer = vec![0; 1000 + round * 1500 % SIZE];
+        assert_reads(&file, &mut buffer, 0, &expected);
+    }
+}
