@@ -33,6 +33,7 @@ Examples:
   dafs-bench overlap --transport shm --plot overlap.svg
   dafs-bench mixed --transport shm --dir /var/tmp    # does a client on the disk slow down one in the cache?
   dafs-bench idle --sessions 1000                    # CPU and memory of sessions that do nothing
+  dafs-bench latency --transport verbs --sizes 4,1MiB --peer perftest
   dafs-bench limits                                  # the raw limits alone, no server
 
 A quiet machine gives steady figures; the load average is part of the JSON.
@@ -123,12 +124,20 @@ pub struct Options {
     /// Also measure another system, where it is installed.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub peer: Vec<Peer>,
+    /// Also measure a mounted file system, past the page cache (O_DIRECT): `nfs-rdma=/mnt/nfs` gives rows of that name.
+    ///
+    /// The file `dafs-bench.data` in the directory is written to and removed.
+    #[arg(long, value_name = "NAME=DIR", value_delimiter = ',', value_parser = parse_mount)]
+    pub peer_mount: Vec<Mount>,
     /// Measure the peers and not dafs.
-    #[arg(long, requires = "peer")]
+    #[arg(long)]
     pub peer_only: bool,
     /// Which CPUs the two ends run on.
     #[arg(long, value_enum, default_value_t = Pin::Auto)]
     pub pin: Pin,
+    /// IP address of the RDMA device for --transport verbs [default: the first device that has one].
+    #[arg(long, value_name = "IP", env = "DAFS_VERBS_ADDRESS")]
+    pub verbs_address: Option<std::net::IpAddr>,
     /// Directory for the benchmark's file [default: /dev/shm, memory].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -156,6 +165,8 @@ pub enum Transport {
     Tcp,
     /// Shared memory.
     Shm,
+    /// RDMA, in a build with it (cargo build --features dafs-bench/verbs,dafs-server/verbs).
+    Verbs,
 }
 
 impl Transport {
@@ -164,6 +175,7 @@ impl Transport {
         match self {
             Self::Tcp => "tcp",
             Self::Shm => "shm",
+            Self::Verbs => "verbs",
         }
     }
 }
@@ -218,6 +230,27 @@ pub enum Peer {
     /// libnfs against NFS-Ganesha, both in user space, over loopback TCP (Debian: nfs-ganesha, nfs-ganesha-vfs,
     /// libnfs13). Needs root.
     Nfs,
+    /// The programs of perftest on the same RDMA device, ib_send_lat, ib_write_bw and ib_read_bw: what others measure of it
+    /// (Debian: perftest).
+    Perftest,
+}
+
+/// A mounted file system to compare with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Its name in reports.
+    pub name: String,
+    /// A directory in it.
+    pub directory: PathBuf,
+}
+
+fn parse_mount(text: &str) -> Result<Mount, String> {
+    match text.split_once('=') {
+        Some((name, directory)) if !name.is_empty() && !directory.is_empty() => {
+            Ok(Mount { name: name.to_owned(), directory: directory.into() })
+        }
+        _ => Err("a name and a directory, as in nfs-rdma=/mnt/nfs".to_owned()),
+    }
 }
 
 /// Largest operation: the file is 64 MiB, and a queue of operations has a buffer each.

@@ -23,6 +23,7 @@ pub mod machine;
 pub mod peer;
 pub mod plan;
 pub mod progress;
+pub mod rdma;
 pub mod record;
 pub mod report;
 pub mod run;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cli::{Benchmark, Options, Peer, Poll, Registered, Transport};
+use crate::cli::{Benchmark, Mount, Options, Peer, Poll, Registered, Transport};
 use crate::load::{Budget, Pattern};
 use crate::machine::Pin;
 use crate::record::{Method, Op};
@@ -16,6 +16,8 @@ pub struct Plan {
     pub transports: Vec<Transport>,
     /// Other systems.
     pub peers: Vec<Peer>,
+    /// Mounted file systems.
+    pub mounts: Vec<Mount>,
     /// Directions.
     pub ops: Vec<Op>,
     /// Bytes of one operation.
@@ -135,6 +137,7 @@ impl Plan {
             benchmark,
             transports: transports(&options, defaults.transports),
             peers: options.peer,
+            mounts: options.peer_mount,
             ops: options.op.unwrap_or(defaults.ops),
             sizes: options.sizes.unwrap_or(defaults.sizes),
             queue_depths: options.queue_depth.unwrap_or(defaults.depths),
@@ -155,6 +158,11 @@ impl Plan {
         }
     }
 
+    /// Whether anything of it runs on an RDMA device.
+    pub fn needs_rdma_device(&self) -> bool {
+        self.transports.contains(&Transport::Verbs) || self.peers.contains(&Peer::Perftest)
+    }
+
     /// The polling policies for `transport`: what was asked for, else adaptive.
     pub fn poll(&self) -> Poll {
         self.poll.unwrap_or(Poll::Adaptive)
@@ -166,6 +174,7 @@ fn transports(options: &Options, default: Vec<Transport>) -> Vec<Transport> {
     match &options.server {
         _ if options.peer_only => Vec::new(),
         Some(address) if address.starts_with("dafs+shm:") => vec![Transport::Shm],
+        Some(address) if address.starts_with("dafs+verbs:") => vec![Transport::Verbs],
         Some(_) => vec![Transport::Tcp],
         None => options.transport.clone().unwrap_or(default),
     }

@@ -97,6 +97,12 @@ pub struct Row {
     /// Ours over the limit for times, the limit over ours for rates.
     #[serde(serialize_with = "rounded")]
     pub ratio: Option<f64>,
+    /// The least of the ratios of single rounds.
+    #[serde(serialize_with = "rounded")]
+    pub ratio_min: Option<f64>,
+    /// The greatest of them.
+    #[serde(serialize_with = "rounded")]
+    pub ratio_max: Option<f64>,
     /// Share of computation in the time of one blocking step (`overlap` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,

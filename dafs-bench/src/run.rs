@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
-use crate::cli::{Benchmark, Cli, Options, Peer, Poll, Transport};
+use crate::cli::{Benchmark, Cli, Mount, Options, Peer, Poll, Transport};
 use crate::load::{DATA_FILE, FILE_BYTES};
 use crate::machine::{Machine, Pins};
 use crate::peer;
@@ -18,7 +19,7 @@ use crate::report;
 use crate::subject::dafs::{Dafs, Target};
 use crate::subject::server::{self, Server, ServerOptions};
 use crate::subject::{Crowd, Pair, Subject, Subjects};
-use crate::{interrupt, workload};
+use crate::{interrupt, rdma, workload};
 
 /// Runs what `cli` asks for and reports it. Children and files are gone when it returns, however it returns.
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
@@ -26,6 +27,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     let options = cli.benchmark.options();
     let plan = Plan::of(&cli.benchmark);
     check_outputs(&cli.benchmark, options)?;
+    let verbs = plan.needs_rdma_device().then(|| rdma::device_address(options.verbs_address)).transpose()?;
     let progress = Progress::new();
     let pins = Pins::choose(options.pin)?;
     // With two files, --dir is where the one on the disk goes.
@@ -36,8 +38,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     let file = directory.path().join(DATA_FILE);
     write_data(&file)?;
     let mut fleet =
-        Fleet { options, pins: &pins, directory: directory.path(), progress: &progress, sockets: 0 };
-    let outcome = workload::run(&cli.benchmark, &plan, &file, &pins, &progress, &mut fleet);
+        Fleet { options, pins: &pins, directory: directory.path(), verbs, progress: &progress, sockets: 0 };
+    let outcome = workload::run(&cli.benchmark, &plan, (&file, verbs), &pins, &progress, &mut fleet);
     progress.finish();
     publish(&outcome?, &machine, options)
 }
@@ -63,6 +65,7 @@ struct Fleet<'a> {
     options: &'a Options,
     pins: &'a Pins,
     directory: &'a Path,
+    verbs: Option<IpAddr>,
     progress: &'a Progress,
     sockets: u32,
 }
@@ -84,6 +87,7 @@ impl Fleet<'_> {
                 direct_io: self.options.direct_io,
                 disk,
                 batching,
+                verbs: self.verbs,
                 cpus: self.pins.server.clone(),
             },
         )
@@ -94,7 +98,7 @@ impl Subjects for Fleet<'_> {
     fn dafs(&mut self, transport: Transport, poll: Poll, batching: bool) -> anyhow::Result<Box<dyn Subject>> {
         if let Some(address) = &self.options.server {
             let dafs = Dafs::connect(
-                Target { address: address.clone(), transport, file: DATA_FILE, poll, batching },
+                Target { address: address.clone(), transport, file: DATA_FILE, poll, batching, key: None },
                 None,
             )?;
             dafs.write_data().with_context(|| format!("cannot write the file {DATA_FILE} on {address}"))?;
@@ -134,7 +138,15 @@ impl Subjects for Fleet<'_> {
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>> {
         match peer {
             Peer::Nfs => Ok(Box::new(peer::nfs::Nfs::start(self.directory, DATA_FILE, self.pins)?)),
+            Peer::Perftest => {
+                let ip = self.verbs.context("perftest measures RDMA devices; add --transport verbs")?;
+                Ok(Box::new(peer::perftest::Perftest::new(ip, self.options.poll == Some(Poll::Event))?))
+            }
         }
+    }
+
+    fn mount(&mut self, mount: &Mount) -> anyhow::Result<Box<dyn Subject>> {
+        Ok(Box::new(peer::mount::Mounted::open(mount)?))
     }
 }
 

@@ -7,7 +7,10 @@ mod file;
 mod memory;
 mod ring;
 mod tcp;
+#[cfg_attr(not(feature = "verbs"), path = "no_verbs.rs")]
+mod verbs;
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::Context;
@@ -45,6 +48,14 @@ pub enum Limit {
     TcpUnbatched,
     /// Harmonic sum of [`Limit::TcpStream`] and [`Limit::File`]: one CPU that first receives and then writes.
     TcpStreamFile,
+    /// A message and its answer over RDMA send and receive, both ends asleep between them.
+    VerbsRr,
+    /// The same, both ends spinning on their completion queues.
+    VerbsRrSpin,
+    /// RDMA writes into the other end's memory at the load's queue depth.
+    VerbsWrite,
+    /// RDMA reads out of the other end's memory at the load's queue depth.
+    VerbsRead,
     /// Copy within memory.
     Memcpy,
     /// Copy out of another process's memory by cross-memory attach.
@@ -58,6 +69,8 @@ pub struct Stage<'a> {
     pub file: &'a Path,
     /// Where its ends run.
     pub pins: &'a Pins,
+    /// Address of an RDMA device, where one is to be used.
+    pub verbs: Option<IpAddr>,
     /// How long it takes.
     pub budget: Budget,
 }
@@ -102,6 +115,10 @@ impl Limit {
             Self::TcpStream => "tcp_stream",
             Self::TcpUnbatched => "tcp_unbatched",
             Self::TcpStreamFile => "tcp_stream+pwrite",
+            Self::VerbsRr => "verbs_rr",
+            Self::VerbsRrSpin => "verbs_rr_spin",
+            Self::VerbsWrite => "verbs_write",
+            Self::VerbsRead => "verbs_read",
             Self::Memcpy => "memcpy",
             Self::CrossMemory => "process_vm_readv",
         }
@@ -151,6 +168,10 @@ impl Limit {
             Self::TcpRrSpin => tcp::request_response(load, stage, true, samples),
             Self::TcpStream => tcp::stream(load, stage, tcp::Batching::Yes, samples),
             Self::TcpUnbatched => tcp::stream(load, stage, tcp::Batching::No, samples),
+            Self::VerbsRr => verbs::request_response(load, stage, false, samples),
+            Self::VerbsRrSpin => verbs::request_response(load, stage, true, samples),
+            Self::VerbsWrite => verbs::stream(load, stage, verbs::Way::Write, samples),
+            Self::VerbsRead => verbs::stream(load, stage, verbs::Way::Read, samples),
             Self::Memcpy => memory::copy(load, stage, samples),
             Self::CrossMemory => memory::cross_memory(load, stage, samples),
             Self::RingFile | Self::DoorbellFile | Self::TcpStreamFile => {

@@ -2,4 +2,6 @@
 
 mod ganesha;
 mod libnfs;
+pub mod mount;
 pub mod nfs;
+pub mod perftest;

@@ -69,6 +69,8 @@ mod tests {
             "limit",
             "limit_value",
             "ratio",
+            "ratio_min",
+            "ratio_max",
         ];
         keys.sort_unstable();
         expected.sort_unstable();

@@ -43,7 +43,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 18] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 19] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     [
         ("transport", true),
@@ -64,6 +64,7 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 18] {
         ("limit", any(|row| row.limit.is_some())),
         ("limit value", any(|row| row.limit_value.is_some())),
         ("ratio", any(|row| row.ratio.is_some())),
+        ("spread", any(|row| row.ratio_min.is_some())),
     ]
 }
 
@@ -92,6 +93,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.limit.clone().unwrap_or_else(|| "-".to_owned()),
         limit_value,
         row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+        row.ratio_min.zip(row.ratio_max).map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}")),
     ]
 }
 
@@ -167,6 +169,7 @@ mod tests {
                 "limit",
                 "limit value",
                 "ratio",
+                "spread",
             ]
         );
     }

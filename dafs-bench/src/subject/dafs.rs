@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use dafs_client::{
-    Background, Config, File, IoBuffer, MethodOverride, OpenOptions, Pending, Provider, RegisteredBuf,
+    Background, Config, File, IoBuffer, Key, MethodOverride, OpenOptions, Pending, Provider, RegisteredBuf,
     Session, Transferred, Url, WaitPolicy, wait_any,
 };
 
@@ -35,6 +35,8 @@ pub struct Target {
     pub poll: Poll,
     /// Whether requests leave together.
     pub batching: bool,
+    /// The key that the server demands.
+    pub key: Option<Key>,
 }
 
 impl Target {
@@ -46,6 +48,7 @@ impl Target {
             file: DATA_FILE,
             poll,
             batching: true,
+            key: server.key().cloned(),
         })
     }
 }
@@ -136,6 +139,7 @@ impl Link {
                 Method::Direct => MethodOverride::Direct,
             },
             inline_max: INLINE_MAX,
+            key: target.key.clone(),
             batch_submits: target.batching,
             background: if setup.progress_thread { Background::Progress } else { Background::KeepAlive },
             ..Config::default()
@@ -145,6 +149,7 @@ impl Link {
         let provider = match target.transport {
             Transport::Tcp => Provider::Tcp,
             Transport::Shm => Provider::Shm,
+            Transport::Verbs => Provider::Verbs,
         };
         ensure!(
             session.provider() == provider,
@@ -331,6 +336,7 @@ impl Subject for Dafs {
             (transport, true) => transport.name(),
             (Transport::Tcp, false) => "tcp-unbatched",
             (Transport::Shm, false) => "shm-unbatched",
+            (Transport::Verbs, false) => "verbs-unbatched",
         }
     }
 

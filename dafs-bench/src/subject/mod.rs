@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::cli::{Peer, Poll, Transport};
+use crate::cli::{Mount, Peer, Poll, Transport};
 use crate::load::{Budget, Load, Work};
 use crate::record::Op;
 use crate::stats::Samples;
@@ -92,4 +92,7 @@ pub trait Subjects {
 
     /// Another system.
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>>;
+
+    /// A mounted file system.
+    fn mount(&mut self, mount: &Mount) -> anyhow::Result<Box<dyn Subject>>;
 }

@@ -1,13 +1,16 @@
 //! A `dafs-server` of one's own: found or built, started, listened to, and stopped.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use dafs_client::Key;
 
 use crate::cli::Poll;
 use crate::sys;
@@ -32,6 +35,8 @@ pub struct ServerOptions {
     pub batching: bool,
     /// A directory exported as `disk`, past the page cache.
     pub disk: Option<PathBuf>,
+    /// Address of the RDMA device on which it listens too.
+    pub verbs: Option<IpAddr>,
     /// CPUs that it runs on; anywhere when empty.
     pub cpus: Vec<usize>,
 }
@@ -41,16 +46,21 @@ pub struct ServerOptions {
 pub struct Server {
     child: Child,
     addresses: Vec<String>,
+    key: Option<Key>,
 }
 
 impl Server {
-    /// Starts `binary` on loopback TCP and on a socket, and waits until it serves both.
+    /// Starts `binary` on loopback TCP, on a socket, and on an RDMA device if one is given, and waits until it serves all.
     pub fn start(binary: &Path, options: &ServerOptions) -> anyhow::Result<Self> {
+        // A key vouches for no user: over RDMA the client would be nobody without this.
+        let user = if options.verbs.is_some() { ",squash=server" } else { "" };
         let mut export = OsString::from("bench=");
         export.push(&options.directory);
+        export.push(user);
         let disk = options.disk.as_ref().map(|directory| {
             let mut export = OsString::from("disk=");
             export.push(directory);
+            export.push(user);
             export.push(",direct");
             export
         });
@@ -61,6 +71,16 @@ impl Server {
             command.arg("--export").arg(export);
         }
         command.args(["--listen", "tcp://127.0.0.1:0", "--listen"]).arg(listen_shm);
+        let mut key = None;
+        if let Some(ip) = options.verbs {
+            // No RDMA device has a loopback address, and beyond loopback a server demands a key.
+            let made = new_key()?;
+            let path = options.socket.with_extension("key");
+            write_key(&path, &made).with_context(|| format!("cannot write {}", path.display()))?;
+            command.arg("--key-file").arg(path);
+            command.arg("--listen").arg(format!("verbs://{}", SocketAddr::new(ip, 0)));
+            key = Some(made);
+        }
         // What it tells operators of every session would be noise beside results.
         command.args(["--poll", options.poll.name(), "--log", "warn"]);
         if !options.batching {
@@ -72,8 +92,8 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         sys::tether(&mut command, &options.cpus);
         let child = command.spawn().with_context(|| format!("cannot start {}", binary.display()))?;
-        let mut server = Self { child, addresses: Vec::new() };
-        server.await_listening(2)?;
+        let mut server = Self { child, addresses: Vec::new(), key };
+        server.await_listening(2 + usize::from(options.verbs.is_some()))?;
         Ok(server)
     }
 
@@ -85,6 +105,11 @@ impl Server {
         // After a socket's path a colon says where the path of the export begins.
         let separator = if transport == "shm" { ":" } else { "" };
         Ok(format!("{address}{separator}/{export}"))
+    }
+
+    /// The key that it demands, where it listens beyond loopback.
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
     }
 
     /// What it has used since it was started.
@@ -133,6 +158,21 @@ impl Drop for Server {
     fn drop(&mut self) {
         stop_child(&mut self.child);
     }
+}
+
+fn new_key() -> anyhow::Result<Key> {
+    let mut secret = [0; 32];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut secret))
+        .context("cannot read /dev/urandom")?;
+    Ok(Key { name: "bench".to_owned(), secret: secret.as_slice().into() })
+}
+
+fn write_key(path: &Path, key: &Key) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+    let secret: String = key.secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    writeln!(file, "{}:{secret}", key.name)
 }
 
 /// Ends `child`: SIGTERM (and SIGCONT, for it may be stopped), then SIGKILL once it has had its time.
@@ -212,6 +252,7 @@ mod tests {
             direct_io: false,
             batching: true,
             disk: None,
+            verbs: None,
             cpus: Vec::new(),
         };
         Server::start(&binary, &options).map(|server| (directory, server))

@@ -5,7 +5,7 @@ use crate::limit::Limit;
 use crate::load::Load;
 use crate::record::{Op, Unit};
 use crate::subject::Subject;
-use crate::workload::Bench;
+use crate::workload::{Bench, rdma_limit};
 
 pub(super) fn run(bench: &mut Bench<'_>, unit: Unit) -> anyhow::Result<()> {
     let depths = bench.plan.queue_depths.clone();
@@ -45,6 +45,7 @@ fn rate_limit(bench: &Bench<'_>, subject: &dyn Subject, op: Op, unit: Unit) -> L
     match (subject.transport(), unit) {
         _ if bench.plan.direct_io => Limit::FileDirect,
         ("shm", _) => Limit::File,
+        _ if bench.over_rdma(subject) => rdma_limit(op),
         (_, Unit::OpsPerS) => Limit::TcpUnbatched,
         _ if op == Op::Write => Limit::TcpStreamFile,
         _ => Limit::TcpStream,

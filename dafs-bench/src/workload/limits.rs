@@ -51,7 +51,7 @@ fn cases(bench: &Bench<'_>) -> Vec<(Limit, Unit, Load)> {
 }
 
 fn measure(bench: &mut Bench<'_>, limit: Limit, unit: Unit, load: &Load) -> anyhow::Result<Row> {
-    let stage = Stage { file: bench.file, pins: bench.pins, budget: bench.plan.budget };
+    let stage = Stage { file: bench.file, pins: bench.pins, verbs: bench.verbs, budget: bench.plan.budget };
     let mut values = Vec::new();
     let mut p99_us = Vec::new();
     for _ in 0..bench.plan.repeats {

@@ -49,7 +49,7 @@ fn compare(
     let mut rounds = Vec::new();
     for _ in 0..bench.plan.repeats {
         pair.cached.rest()?;
-        let stage = Stage { file: &pair.disk_file, pins: bench.pins, budget };
+        let stage = Stage { file: &pair.disk_file, pins: bench.pins, verbs: None, budget };
         let alone = Load { queue_depth: 1, ..on_disk };
         let pread_direct = Limit::FileDirect.measure(&alone, Unit::OpsPerS, &stage, &mut bench.samples);
         pair.cached.wake()?;

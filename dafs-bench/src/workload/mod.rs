@@ -8,6 +8,7 @@ mod limits;
 mod mixed;
 mod overlap;
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::Context;
@@ -34,6 +35,8 @@ pub struct Bench<'a> {
     pub file: &'a Path,
     /// Where the ends run.
     pub pins: &'a Pins,
+    /// Address of the RDMA device, where one is measured.
+    pub verbs: Option<IpAddr>,
     /// What the user sees meanwhile.
     pub progress: &'a Progress,
     subjects: &'a mut dyn Subjects,
@@ -45,14 +48,14 @@ pub struct Bench<'a> {
 pub fn run(
     benchmark: &Benchmark,
     plan: &Plan,
-    file: &Path,
+    (file, verbs): (&Path, Option<IpAddr>),
     pins: &Pins,
     progress: &Progress,
     subjects: &mut dyn Subjects,
 ) -> anyhow::Result<Outcome> {
     let outcome = Outcome { benchmark: plan.benchmark.to_owned(), ..Outcome::default() };
     let samples = Samples::with_capacity(SAMPLES_MAX);
-    let mut bench = Bench { plan, file, pins, progress, subjects, samples, outcome };
+    let mut bench = Bench { plan, file, pins, verbs, progress, subjects, samples, outcome };
     match benchmark {
         Benchmark::Latency(_) => latency::run(&mut bench)?,
         Benchmark::Bandwidth(_) => bandwidth::run(&mut bench, Unit::MibPerS)?,
@@ -94,17 +97,33 @@ impl Bench<'_> {
             }
         }
         for &peer in &self.plan.peers {
-            self.progress.doing(format!("starting peer {peer:?}").to_lowercase());
-            match self.subjects.peer(peer) {
-                Ok(mut subject) => each(self, subject.as_mut())?,
-                Err(error) => {
-                    interrupt::check()?;
-                    let name = format!("{peer:?}").to_lowercase();
-                    self.outcome.notes.push(format!("no rows for peer {name}: {error:#}"));
-                }
-            }
+            let name = format!("{peer:?}").to_lowercase();
+            self.progress.doing(format!("starting peer {name}"));
+            let subject = self.subjects.peer(peer);
+            self.peer(&name, subject, &mut each)?;
+        }
+        for mount in &self.plan.mounts {
+            self.progress.doing(format!("writing the file on {}", mount.directory.display()));
+            let subject = self.subjects.mount(mount);
+            self.peer(&mount.name, subject, &mut each)?;
         }
         Ok(())
+    }
+
+    fn peer(
+        &mut self,
+        name: &str,
+        subject: anyhow::Result<Box<dyn Subject>>,
+        each: &mut impl FnMut(&mut Self, &mut dyn Subject) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        match subject {
+            Ok(mut subject) => each(self, subject.as_mut()),
+            Err(error) => {
+                interrupt::check()?;
+                self.outcome.notes.push(format!("no rows for peer {name}: {error:#}"));
+                Ok(())
+            }
+        }
     }
 
     /// Runs `loads`, which differ only in how the subject is to do them, in alternation with `limit`: limit, first
@@ -152,7 +171,7 @@ impl Bench<'_> {
         interrupt::check()?;
         self.progress.doing(format!("{} {} {} bytes", limit.name(load.op), load.op, load.bytes));
         subject.rest()?;
-        let stage = Stage { file: self.file, pins: self.pins, budget: self.plan.budget };
+        let stage = Stage { file: self.file, pins: self.pins, verbs: self.verbs, budget: self.plan.budget };
         let value = limit.measure(load, unit, &stage, &mut self.samples);
         subject.wake()?;
         self.progress.step();
@@ -216,6 +235,11 @@ impl Bench<'_> {
         if self.plan.direct_io { Limit::FileDirect } else { Limit::File }
     }
 
+    /// Whether what bounds `subject` is the RDMA device: so it is for peers too, where dafs is measured on it.
+    fn over_rdma(&self, subject: &dyn Subject) -> bool {
+        subject.transport().starts_with("verbs") || (self.verbs.is_some() && !subject.has_methods())
+    }
+
     /// The limit of one operation at a time on `subject`.
     fn latency_limit(&self, subject: &dyn Subject, bytes: usize) -> Limit {
         /// From here on a request over shared memory is lost beside the system call that moves the data.
@@ -226,10 +250,17 @@ impl Bench<'_> {
             ("shm", _) if bytes >= RING_LOST_BYTES || self.plan.direct_io => self.file_limit(),
             ("shm", true) => Limit::DoorbellFile,
             ("shm", false) => Limit::RingFile,
+            _ if self.over_rdma(subject) && subject.spins() => Limit::VerbsRrSpin,
+            _ if self.over_rdma(subject) => Limit::VerbsRr,
             _ if subject.spins() => Limit::TcpRrSpin,
             _ => Limit::TcpRr,
         }
     }
+}
+
+/// What bounds the rate of reads or writes over RDMA: the server writes into the client's memory, or reads out of it.
+fn rdma_limit(op: Op) -> Limit {
+    if op == Op::Write { Limit::VerbsRead } else { Limit::VerbsWrite }
 }
 
 fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[Round]) -> Row {
@@ -250,6 +281,8 @@ fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[R
         limit: Some(limit.name(load.op).to_owned()),
         limit_value: over(|round| round.limit),
         ratio: over(|round| round.ratio),
+        ratio_min: rounds.iter().map(|round| round.ratio).reduce(f64::min),
+        ratio_max: rounds.iter().map(|round| round.ratio).reduce(f64::max),
         limit_unit: Some(unit),
         ..Row::default()
     }

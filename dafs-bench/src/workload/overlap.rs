@@ -4,7 +4,7 @@ use crate::limit::Limit;
 use crate::load::Load;
 use crate::record::{Axis, Chart, Curve, Op, Panel, Row, Scale, Unit};
 use crate::subject::Subject;
-use crate::workload::Bench;
+use crate::workload::{Bench, rdma_limit};
 
 /// Shares of computation, T/(T + Tio).
 const FRACTIONS: [f64; 10] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
@@ -40,6 +40,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 fn sweep(bench: &mut Bench<'_>, subject: &mut dyn Subject, op: Op, bytes: usize) -> anyhow::Result<Vec<Row>> {
     let limit = match subject.transport() {
         "shm" => bench.file_limit(),
+        _ if bench.over_rdma(subject) => rdma_limit(op),
         _ if op == Op::Write => Limit::TcpStreamFile,
         _ => Limit::TcpStream,
     };

@@ -114,6 +114,7 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/src/transport/verbs/endpoint.rs",
     "proto/src/transport/verbs/post.rs",
     "proto/src/transport/verbs/queue.rs",
+    "proto/src/transport/verbs/raw.rs",
     "proto/src/transport/verbs/sys.rs",
     "proto/src/transport/verbs/tests/layout.rs",
     "proto/src/transport/verbs/tests/mod.rs",

@@ -336,8 +336,12 @@ impl CmId {
 
     /// Accepts a request; answered by an event.
     pub(super) fn accept(&self, hello: &Hello, reads: (u8, u8)) -> io::Result<()> {
-        let bytes = hello.encode();
-        let mut parameters = connection_parameters(&bytes, reads);
+        self.accept_with(&hello.encode(), reads)
+    }
+
+    /// As [`CmId::accept`], with any private data.
+    pub(super) fn accept_with(&self, private_data: &[u8; HELLO_SIZE], reads: (u8, u8)) -> io::Result<()> {
+        let mut parameters = connection_parameters(private_data, reads);
         // SAFETY: as in `connect`.
         check(unsafe { ffi::rdma_accept(self.id, &raw mut parameters) })
     }

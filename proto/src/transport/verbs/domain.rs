@@ -189,13 +189,13 @@ impl Attempt<'_> {
 }
 
 /// What came instead of the event that was waited for.
-enum Refusal {
+pub(super) enum Refusal {
     Event(Box<CmEvent>),
     System(io::Error),
 }
 
 impl Refusal {
-    fn into_io(self) -> io::Error {
+    pub(super) fn into_io(self) -> io::Error {
         match self {
             Self::Event(event) => event.error(),
             Self::System(error) => error,
@@ -203,7 +203,7 @@ impl Refusal {
     }
 }
 
-fn await_event(id: &CmId, wanted: CmEventKind, deadline: Instant) -> Result<CmEvent, Refusal> {
+pub(super) fn await_event(id: &CmId, wanted: CmEventKind, deadline: Instant) -> Result<CmEvent, Refusal> {
     loop {
         match id.channel().next().map_err(Refusal::System)? {
             Some(event) if event.kind == wanted => return Ok(event),
@@ -231,7 +231,7 @@ fn says_something(event: &CmEvent) -> bool {
 }
 
 /// Says what is missing where the kernel or the machine has no RDMA.
-fn explain_missing(error: io::Error) -> io::Error {
+pub(super) fn explain_missing(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS) => io::Error::new(
             io::ErrorKind::NotFound,

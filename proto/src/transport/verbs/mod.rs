@@ -23,6 +23,7 @@
 //! | `device`, `cm`, `queue`, `connect`, `sys` | the layers over C, and the only ones with raw pointers |
 //! | `core`, `post`, `wake` | a connection: what comes in, what goes out, how it waits |
 //! | `memory`, `buffers` | registered memory: of peers, of this side, of messages |
+//! | `raw` | two bare ends for benchmarks: what the device itself can do |
 
 mod buffers;
 mod cm;
@@ -38,6 +39,7 @@ mod listener;
 mod memory;
 mod post;
 mod queue;
+pub mod raw;
 mod status;
 mod sys;
 #[cfg(test)]

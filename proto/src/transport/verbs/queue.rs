@@ -119,6 +119,18 @@ impl CompletionQueue {
         }
     }
 
+    /// Takes the one event that the descriptor was readable for.
+    pub(super) fn take_event(&mut self) {
+        let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: as in `take_events`.
+        if unsafe { ffi::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) } == 0 {
+            self.events_unacknowledged += 1;
+        }
+        if self.events_unacknowledged >= ACKNOWLEDGE_BATCH {
+            self.acknowledge();
+        }
+    }
+
     fn acknowledge(&mut self) {
         // SAFETY: as many events were taken.
         unsafe { ffi::ibv_ack_cq_events(self.cq, std::mem::take(&mut self.events_unacknowledged)) }

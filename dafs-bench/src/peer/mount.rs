@@ -1,0 +1,145 @@
+//! A mounted file system, through the kernel and past the page cache.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, anyhow};
+
+use crate::cli::Mount;
+use crate::clock::nanoseconds;
+use crate::limit::AlignedBuf;
+use crate::load::{Budget, DATA_FILE, Deadline, FILE_BYTES, Load, Offsets, Work};
+use crate::record::Op;
+use crate::stats::Samples;
+use crate::subject::Subject;
+
+/// One file on a mounted file system; removed when dropped.
+pub struct Mounted {
+    name: String,
+    path: PathBuf,
+    file: File,
+}
+
+impl Mounted {
+    /// Writes the file and opens it with `O_DIRECT`.
+    pub fn open(mount: &Mount) -> anyhow::Result<Self> {
+        let path = mount.directory.join(DATA_FILE);
+        let what = || format!("the file {}", path.display());
+        let block = vec![0x5a; 1 << 20];
+        let file = File::create(&path).with_context(what)?;
+        for offset in (0..FILE_BYTES).step_by(block.len()) {
+            file.write_all_at(&block, offset).with_context(what)?;
+        }
+        file.sync_all().with_context(what)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_DIRECT);
+        let file = options.open(&path).with_context(what)?;
+        Ok(Self { name: mount.name.clone(), path, file })
+    }
+
+    /// What one thread does: one operation after the other. The first of a thread is counted as any.
+    fn transfer(
+        &self,
+        load: &Load,
+        mut offsets: Offsets,
+        deadline: Deadline,
+        ops: &AtomicU64,
+    ) -> anyhow::Result<Vec<u64>> {
+        let mut buffer = AlignedBuf::new(load.bytes);
+        let buffer = buffer.as_mut_slice();
+        let mut times = Vec::new();
+        let mut before = Instant::now();
+        loop {
+            match load.op {
+                Op::Write => self.file.write_all_at(buffer, offsets.advance())?,
+                Op::Read | Op::Ping | Op::Copy => self.file.read_exact_at(buffer, offsets.advance())?,
+            }
+            let now = Instant::now();
+            times.push(nanoseconds(before, now));
+            before = now;
+            if deadline.over(now, ops.fetch_add(1, Ordering::Relaxed) + 1) {
+                return Ok(times);
+            }
+        }
+    }
+}
+
+impl Subject for Mounted {
+    fn transport(&self) -> &str {
+        &self.name
+    }
+
+    fn supports(&self, load: &Load) -> bool {
+        // The kernel has no call that submits a read and returns, but for rings and threads: threads are used.
+        matches!(load.op, Op::Read | Op::Write) && load.compute_ns == 0
+    }
+
+    /// As many threads as operations in flight.
+    fn run(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        let depth = load.queue_depth.max(1);
+        let ops = AtomicU64::new(0);
+        let deadline = budget.start();
+        let mut all = load.offsets();
+        let times = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..depth)
+                .map(|_| {
+                    // Each begins at a block of its own.
+                    let offsets = all.clone();
+                    all.advance();
+                    let ops = &ops;
+                    let this = &*self;
+                    scope.spawn(move || this.transfer(load, offsets, deadline, ops))
+                })
+                .collect();
+            let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+            joined.collect::<anyhow::Result<Vec<_>>>()
+        })
+        .with_context(|| format!("{} of {} bytes in {}", load.op, load.bytes, self.path.display()))?;
+        let elapsed = deadline.start.elapsed();
+        times.iter().flatten().for_each(|ns| samples.record(*ns));
+        Ok(Work { ops: times.iter().map(|times| times.len() as u64).sum(), elapsed })
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::load::Pattern;
+    use crate::record::Method;
+
+    #[test]
+    fn mounted_reads_and_writes_with_threads_and_leaves_nothing() {
+        // Not every directory takes O_DIRECT; a temporary one on a disk does.
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mount = Mount { name: "local".to_owned(), directory: directory.path().to_owned() };
+        let mut mounted = Mounted::open(&mount).unwrap();
+        let budget = Budget { duration: Duration::ZERO, ops_min: 20 };
+        for (op, queue_depth) in [(Op::Read, 1), (Op::Write, 3)] {
+            let load = Load {
+                op,
+                bytes: 4096,
+                queue_depth,
+                method: Method::Auto,
+                registered: true,
+                pattern: Pattern::Sequential,
+                compute_ns: 0,
+            };
+            let mut samples = Samples::with_capacity(100);
+            let work = mounted.run(&load, budget, &mut samples).unwrap();
+            assert!(work.ops >= 20 && samples.len() as u64 == work.ops, "{work:?}");
+        }
+        drop(mounted);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}
