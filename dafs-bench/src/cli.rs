@@ -150,6 +150,9 @@ pub struct Options {
     /// are still those of this machine.
     #[arg(long, value_name = "ADDRESS")]
     pub server: Option<String>,
+    /// The dafs-server to start [default: the one beside this program, brought up to date by cargo where cargo built this].
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub server_program: Option<PathBuf>,
     /// Write the results as JSON; `-` is standard output, in place of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

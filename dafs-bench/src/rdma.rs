@@ -39,7 +39,8 @@ fn first_address(devices: &Path) -> Option<IpAddr> {
         .flat_map(|port| entries(&port.join("gids")).collect::<Vec<_>>())
         .collect();
     gids.sort();
-    let addresses = gids.iter().filter_map(|gid| fs::read_to_string(gid).ok()?.trim().parse::<Ipv6Addr>().ok());
+    let addresses =
+        gids.iter().filter_map(|gid| fs::read_to_string(gid).ok()?.trim().parse::<Ipv6Addr>().ok());
     addresses.filter_map(|gid| gid.to_ipv4_mapped()).map(IpAddr::V4).next()
 }
 

@@ -76,7 +76,10 @@ impl Fleet<'_> {
         if let Some(address) = &self.options.server {
             bail!("this benchmark starts a server of its own; leave out --server {address}");
         }
-        let binary = server::find_binary(|line| self.progress.say(line))?;
+        let binary = match &self.options.server_program {
+            Some(binary) => binary.clone(),
+            None => server::find_binary(|line| self.progress.say(line))?,
+        };
         self.sockets += 1;
         Server::start(
             &binary,

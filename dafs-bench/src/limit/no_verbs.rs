@@ -21,4 +21,5 @@ pub(crate) fn stream(_: &Load, _: &Stage<'_>, _: Way, _: &mut Samples) -> anyhow
     bail!("{MISSING}")
 }
 
-const MISSING: &str = "this dafs-bench was built without RDMA: build it with --features dafs-bench/verbs,dafs-server/verbs";
+const MISSING: &str =
+    "this dafs-bench was built without RDMA: build it with --features dafs-bench/verbs,dafs-server/verbs";

@@ -94,7 +94,8 @@ impl Subject for Mounted {
                     scope.spawn(move || this.transfer(load, offsets, deadline, ops))
                 })
                 .collect();
-            let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+            let joined =
+                threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
             joined.collect::<anyhow::Result<Vec<_>>>()
         })
         .with_context(|| format!("{} of {} bytes in {}", load.op, load.bytes, self.path.display()))?;

@@ -40,7 +40,9 @@ impl Perftest {
     pub fn new(ip: IpAddr, sleeps: bool) -> anyhow::Result<Self> {
         let mut version = Command::new("ib_send_lat");
         version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        version.status().context("cannot start ib_send_lat; is it installed? (Debian: apt-get install perftest)")?;
+        version
+            .status()
+            .context("cannot start ib_send_lat; is it installed? (Debian: apt-get install perftest)")?;
         Ok(Self { ip, sleeps, port: PORTS.start })
     }
 
@@ -69,7 +71,9 @@ impl Perftest {
         // -R: connect by address; -F: no complaint about the clock of the CPU.
         command.args(["-R", "-F", "-p"]).arg(self.port.to_string()).args(arguments);
         // The programs for bandwidth know no events.
-        command.args((self.sleeps && program == "ib_send_lat").then_some("-e")).args(to.map(|ip| ip.to_string()));
+        command
+            .args((self.sleeps && program == "ib_send_lat").then_some("-e"))
+            .args(to.map(|ip| ip.to_string()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         sys::tether(&mut command, &[]);
         command.spawn().with_context(|| format!("cannot start {program}"))
@@ -97,7 +101,8 @@ impl Subject for Perftest {
     fn run(&mut self, load: &Load, _: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "microseconds, positive")]
         if load.op == Op::Ping {
-            let arguments = ["-s".to_owned(), MESSAGE_BYTES.to_string(), "-n".to_owned(), MESSAGES.to_string()];
+            let arguments =
+                ["-s".to_owned(), MESSAGE_BYTES.to_string(), "-n".to_owned(), MESSAGES.to_string()];
             let figures = self.measure("ib_send_lat", &arguments)?;
             // #bytes #iterations t_min t_max t_typical …
             let typical = figures.get(4).context("ib_send_lat gave no typical time")?;
@@ -122,7 +127,9 @@ impl Subject for Perftest {
 /// The fields of the last line that has only numbers.
 fn figures(text: &str) -> anyhow::Result<Vec<f64>> {
     let lines = text.lines().rev().map(|line| line.split_whitespace().map(str::parse).collect());
-    let mut lines = lines.filter_map(|fields: Result<Vec<f64>, _>| fields.ok()).filter(|fields| fields.len() > 3);
+    // Where it cannot tell the speed of its clock, as under emulation now and then, it divides by zero.
+    let sane = |fields: &Vec<f64>| fields.len() > 3 && fields.iter().all(|field| field.abs() < 1e9);
+    let mut lines = lines.filter_map(|fields: Result<Vec<f64>, _>| fields.ok()).filter(sane);
     lines.next().with_context(|| {
         let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing");
         format!("no figures; it said last: {last}")

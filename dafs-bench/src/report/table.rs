@@ -93,7 +93,9 @@ fn cells(row: &Row) -> Vec<String> {
         row.limit.clone().unwrap_or_else(|| "-".to_owned()),
         limit_value,
         row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
-        row.ratio_min.zip(row.ratio_max).map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}")),
+        row.ratio_min
+            .zip(row.ratio_max)
+            .map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}")),
     ]
 }
 

@@ -27,7 +27,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 /// Over TCP and RDMA, waiting and spinning have a limit each; with one CPU for both ends, spinning is no way to wait.
 fn polls(plan: &Plan, transport: Transport) -> Vec<Poll> {
     match transport {
-        Transport::Tcp | Transport::Verbs if plan.poll.is_none() && !plan.same_cpu => vec![Poll::Event, Poll::Busy],
+        Transport::Tcp | Transport::Verbs if plan.poll.is_none() && !plan.same_cpu => {
+            vec![Poll::Event, Poll::Busy]
+        }
         Transport::Tcp | Transport::Shm | Transport::Verbs => vec![plan.poll()],
     }
 }

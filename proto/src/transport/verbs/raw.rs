@@ -119,9 +119,8 @@ impl RawEnd {
     /// Connects to a [`RawListener`].
     pub fn connect(to: SocketAddr, setup: &RawSetup) -> io::Result<Self> {
         let deadline = Instant::now() + CONNECT_TIME_MAX;
-        let await_it = |id: &CmId, kind| {
-            await_event(id, kind, deadline).map_err(super::domain::Refusal::into_io)
-        };
+        let await_it =
+            |id: &CmId, kind| await_event(id, kind, deadline).map_err(super::domain::Refusal::into_io);
         let id = CmId::new(&EventChannel::new().map_err(explain_missing)?)?;
         id.resolve_address(to, CONNECT_TIME_MAX)?;
         await_it(&id, CmEventKind::AddressResolved)?;
