@@ -9,7 +9,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use dafs_proto::transport::{
-    Access, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, TransportError,
+    Access, LocalSegments, MemoryRef, OpToken, PostError, Posted, Provider, RemoteRange, TransportError,
 };
 use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::SmallVec;
@@ -165,7 +165,10 @@ impl Server {
     fn read_piece(&mut self, index: usize, token: OpToken) -> Progress {
         let call = self.operations[index].call;
         let Some(connection) = self.connections.get(call.connection.index) else { return Progress::Wait };
-        let size_max = u64::from(connection.endpoint.capabilities().rdma_size_max).min(PIECE_SIZE_MAX);
+        let capabilities = connection.endpoint.capabilities();
+        let size_max = u64::from(capabilities.rdma_size_max).min(PIECE_SIZE_MAX);
+        // A device sends from memory that is locked: a mapped file would be copied, page fault by page fault.
+        let copies_mapped = capabilities.provider == Provider::Verbs;
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let Some(piece) = transfer.piece(size_max) else { return Progress::End(Ok(())) };
         let (node, len) = (transfer.node, piece.remote.len as usize);
@@ -174,7 +177,10 @@ impl Server {
             Ok(None) => {}
             Err(_) => return Progress::End(Err(Status::REMOTE_ACCESS)),
         }
-        if let Some(memory) = self.storage.map(node, piece.offset, len).filter(|memory| !memory.is_empty()) {
+        if !copies_mapped
+            && let Some(memory) =
+                self.storage.map(node, piece.offset, len).filter(|memory| !memory.is_empty())
+        {
             return self.post_piece(index, token, piece, memory);
         }
         match self.take_buffer(index, token, len) {

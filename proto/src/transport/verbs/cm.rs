@@ -422,6 +422,13 @@ pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
+/// As [`poll_readable`]; which of the two are readable.
+pub(super) fn poll_each(fds: [RawFd; 2], timeout: Option<Duration>) -> io::Result<[bool; 2]> {
+    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    poll(&mut entries, timeout)?;
+    Ok(entries.map(|entry| entry.revents != 0))
+}
+
 /// Blocks until one of at most four descriptors is readable, or the timeout (rounded up to milliseconds) has passed. A signal ends
 /// the wait.
 pub(super) fn poll_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<bool> {
@@ -429,6 +436,10 @@ pub(super) fn poll_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Res
     for (entry, fd) in entries.iter_mut().zip(fds) {
         entry.fd = *fd;
     }
+    poll(&mut entries, timeout)
+}
+
+fn poll(entries: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<bool> {
     let timeout_ms = timeout.map_or(-1, |timeout| {
         libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
     });

@@ -100,6 +100,10 @@ pub(super) struct Core {
     pub(super) armed: bool,
     /// A descriptor may have something to say.
     pub(super) events_due: bool,
+    /// How often the loop said so since they were looked at.
+    pub(super) events_told: u32,
+    /// The connection manager was not asked for long.
+    manager_due: bool,
     polls: u32,
     pub(super) spin_time: Duration,
     pub(super) counters: Counters,
@@ -160,6 +164,8 @@ impl Core {
             starved: false,
             armed: false,
             events_due: true,
+            events_told: 0,
+            manager_due: true,
             polls: 0,
             spin_time: super::wake::SPIN_MIN,
             counters: Counters::default(),
@@ -195,6 +201,7 @@ impl Core {
                 self.polls = self.polls.wrapping_add(1);
                 if self.polls.is_multiple_of(POLLS_BETWEEN_EVENT_LOOKS) {
                     self.events_due = true;
+                    self.manager_due = true;
                 }
                 return Ok(None);
             }
@@ -325,10 +332,19 @@ impl Core {
         }
     }
 
-    /// Asks the connection manager what has become of the connection.
+    /// Takes what the descriptors may have to say. One word of the loop and one event of the completion queue belong together: then
+    /// the connection manager, which nearly never speaks, is not asked.
     pub(super) fn take_events(&mut self) {
+        let told = std::mem::replace(&mut self.events_told, 0);
         self.events_due = false;
-        self.cq.take_events();
+        let spoke = self.cq.take_event();
+        if !spoke || told > 1 || std::mem::take(&mut self.manager_due) {
+            self.take_manager_events();
+        }
+    }
+
+    /// Asks the connection manager what has become of the connection.
+    pub(super) fn take_manager_events(&mut self) {
         loop {
             match self.id.channel().next() {
                 Ok(None) => return,

@@ -129,6 +129,7 @@ impl Endpoint for VerbsEndpoint {
 
     fn on_event(&mut self) {
         self.core.events_due = true;
+        self.core.events_told += 1;
     }
 
     fn arm(&mut self) -> bool {

@@ -119,16 +119,18 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes the one event that the descriptor was readable for.
-    pub(super) fn take_event(&mut self) {
+    /// Takes one event, if one is here: as many as there usually are, since each is asked for. Another one wakes the sleeper again.
+    pub(super) fn take_event(&mut self) -> bool {
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: as in `take_events`.
-        if unsafe { ffi::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) } == 0 {
-            self.events_unacknowledged += 1;
+        if unsafe { ffi::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) } != 0 {
+            return false;
         }
+        self.events_unacknowledged += 1;
         if self.events_unacknowledged >= ACKNOWLEDGE_BATCH {
             self.acknowledge();
         }
+        true
     }
 
     fn acknowledge(&mut self) {

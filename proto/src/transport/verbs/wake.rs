@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use super::super::{TransportError, WaitPolicy};
-use super::cm::poll_readable;
+use super::cm::poll_each;
 use super::core::Core;
 
 /// How long an adaptive wait spins before it sleeps: at least, and at most where waits have been that long.
@@ -30,7 +30,9 @@ impl Core {
         self.post_list();
         // A message carries a mark; what this side posted completes without one.
         let marked_only = self.operations.is_empty() && !self.starved;
-        self.take_events();
+        if self.events_due {
+            self.take_events();
+        }
         self.counters.arms += 1;
         if let Err(error) = self.cq.arm(marked_only) {
             self.fail(TransportError::system("arm the RDMA completion queue", error));
@@ -59,8 +61,15 @@ impl Core {
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         self.counters.sleeps += 1;
-        poll_readable(&self.event_fds(), left)
+        let [queue, manager] = poll_each(self.event_fds(), left)
             .map_err(|error| TransportError::system("wait for the peer", error))?;
+        if queue {
+            self.cq.take_event();
+        }
+        if manager {
+            self.take_manager_events();
+        }
+        self.events_due = false;
         self.learn_wait(began.elapsed());
         self.progress();
         self.starved = false;
@@ -85,7 +94,7 @@ impl Core {
                 Some(give_up) if now >= give_up => return false,
                 Some(_) => {}
                 // Nobody else asks the connection manager.
-                None => self.take_events(),
+                None => self.take_manager_events(),
             }
         }
     }
