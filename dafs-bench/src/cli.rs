@@ -31,6 +31,7 @@ Examples:
   dafs-bench iops --transport shm --queue-depth 1,16,64
   dafs-bench crossover --transport tcp,shm --plot crossover.svg
   dafs-bench overlap --transport shm --plot overlap.svg
+  dafs-bench transfer --segments 128 --plot transfer.svg
   dafs-bench mixed --transport shm --dir /var/tmp    # does a client on the disk slow down one in the cache?
   dafs-bench idle --sessions 1000                    # CPU and memory of sessions that do nothing
   dafs-bench latency --transport verbs --sizes 4,1MiB --peer perftest
@@ -66,6 +67,17 @@ pub enum Benchmark {
     /// The horizontal axis is the CPU fraction T/(T + Tio), where T is the computation added to each operation and
     /// Tio the time of the operation alone. Perfect overlap keeps the bandwidth up to a fraction of 0.5.
     Overlap(Options),
+    /// Memory in pieces, to and from a contiguous range of the file, by each method.
+    ///
+    /// Rows for multiple (a request for each piece), pack (the client copies), gather (RDMA of each piece) and hybrid
+    /// (pack or gather, by the sizes that the server exports), each beside one contiguous transfer of as many bytes.
+    /// --sizes are those of one piece.
+    Transfer(Options),
+    /// File and memory in pieces, by each method, beside local calls on the file.
+    ///
+    /// As transfer, with gaps in the file as large as its pieces. The limit is the quickest of a pread for each piece and one
+    /// pread of all with copies; for writes a pwrite for each.
+    Listio(Options),
     /// Cached reads of one client while another reads from the disk.
     ///
     /// One server exports a directory in memory and, past the page cache (O_DIRECT), one on a disk: --dir, or the
@@ -100,6 +112,9 @@ pub struct Options {
     /// Operations kept in flight, separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = parse_depth, value_name = "LIST")]
     pub queue_depth: Option<Vec<usize>>,
+    /// Pieces of one operation (transfer and listio).
+    #[arg(long, default_value_t = 128, value_parser = parse_segments, value_name = "COUNT")]
+    pub segments: usize,
     /// Directions, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub op: Option<Vec<Op>>,
@@ -156,7 +171,7 @@ pub struct Options {
     /// Write the results as JSON; `-` is standard output, in place of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the results as SVG (crossover and overlap).
+    /// Draw the results as SVG (crossover, overlap, transfer and listio).
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -259,6 +274,8 @@ fn parse_mount(text: &str) -> Result<Mount, String> {
 /// Largest operation: the file is 64 MiB, and a queue of operations has a buffer each.
 const SIZE_MAX: usize = 16 << 20;
 const DEPTH_MAX: usize = 1024;
+/// Pieces of one operation.
+const SEGMENTS_MAX: usize = 65_536;
 /// Each session takes descriptors in this process and in the server.
 const SESSIONS_MAX: usize = 10_000;
 
@@ -285,6 +302,13 @@ fn parse_depth(text: &str) -> Result<usize, String> {
         Ok(depth)
     } else {
         Err(format!("queue depths go from 1 to {DEPTH_MAX}"))
+    }
+}
+
+fn parse_segments(text: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(count) if (1..=SEGMENTS_MAX).contains(&count) => Ok(count),
+        _ => Err(format!("pieces go from 1 to {SEGMENTS_MAX}")),
     }
 }
 

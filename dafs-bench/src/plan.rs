@@ -38,6 +38,8 @@ pub struct Plan {
     pub same_cpu: bool,
     /// Whether the server bypasses the page cache.
     pub direct_io: bool,
+    /// Pieces of one operation, for `transfer` and `listio`.
+    pub segments: usize,
     /// Sessions held open, for `idle`.
     pub sessions: usize,
     /// Rounds.
@@ -97,6 +99,12 @@ impl Plan {
                     ..Defaults::default()
                 },
             ),
+            Benchmark::Transfer(options) | Benchmark::Listio(options) => {
+                let sizes = [128, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB].to_vec();
+                let scattered = matches!(benchmark, Benchmark::Listio(_));
+                let name = if scattered { "listio" } else { "transfer" };
+                (name, options, Defaults { sizes, ..Defaults::default() })
+            }
             Benchmark::Mixed(options) => (
                 "mixed",
                 options,
@@ -152,6 +160,7 @@ impl Plan {
             own_server: options.server.is_none(),
             same_cpu: options.pin == Pin::Same,
             direct_io: options.direct_io,
+            segments: options.segments,
             sessions: 1,
             repeats: options.repeats,
             budget: Budget { duration: Duration::from_secs_f64(options.seconds), ops_min: 20 },

@@ -30,6 +30,14 @@ pub enum Method {
     Inline,
     /// By the server's RDMA from or to the client's memory.
     Direct,
+    /// Memory in pieces: a request for each (`transfer` and `listio`).
+    Multiple,
+    /// Memory in pieces: copied to or from one contiguous transfer.
+    Pack,
+    /// Memory in pieces: gathered or scattered by RDMA.
+    Gather,
+    /// Memory in pieces: packed or gathered, by the sizes that the server exports.
+    Hybrid,
 }
 
 /// Which way a figure is compared with its limit.
@@ -73,7 +81,10 @@ pub struct Row {
     pub method: Option<Method>,
     /// Whether the client's memory was registered beforehand.
     pub registered: Option<bool>,
-    /// File bytes of one operation.
+    /// Pieces of one operation (`transfer` and `listio` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segments: Option<usize>,
+    /// File bytes of one operation; of one piece where there are `segments`.
     pub bytes: usize,
     /// Operations kept in flight.
     pub queue_depth: usize,
@@ -238,6 +249,10 @@ impl fmt::Display for Method {
             Self::Auto => "auto",
             Self::Inline => "inline",
             Self::Direct => "direct",
+            Self::Multiple => "multiple",
+            Self::Pack => "pack",
+            Self::Gather => "gather",
+            Self::Hybrid => "hybrid",
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::progress::Progress;
 use crate::record::Outcome;
 use crate::report;
 use crate::subject::dafs::{Dafs, Target};
+use crate::subject::list::Lists;
 use crate::subject::server::{self, Server, ServerOptions};
 use crate::subject::{Crowd, Pair, Subject, Subjects};
 use crate::{interrupt, rdma, workload};
@@ -53,6 +54,8 @@ impl Benchmark {
             | Self::Iops(options)
             | Self::Crossover(options)
             | Self::Overlap(options)
+            | Self::Transfer(options)
+            | Self::Listio(options)
             | Self::Mixed(options)
             | Self::Idle { options, .. }
             | Self::Limits(options) => options,
@@ -138,6 +141,12 @@ impl Subjects for Fleet<'_> {
         Ok(Crowd { clients, before, server })
     }
 
+    fn lists(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Lists> {
+        let server = self.server(poll, true, None)?;
+        let target = Target::on(&server, transport, "bench", poll)?;
+        Ok(Lists::new(target, server))
+    }
+
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>> {
         match peer {
             Peer::Nfs => Ok(Box::new(peer::nfs::Nfs::start(self.directory, DATA_FILE, self.pins)?)),
@@ -155,8 +164,14 @@ impl Subjects for Fleet<'_> {
 
 /// Says what is wrong with the outputs before an hour of measuring, not after it.
 fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
-    if options.plot.is_some() && !matches!(benchmark, Benchmark::Crossover(_) | Benchmark::Overlap(_)) {
-        bail!("--plot draws crossover and overlap; this benchmark has a table and JSON only");
+    let draws = matches!(
+        benchmark,
+        Benchmark::Crossover(_) | Benchmark::Overlap(_) | Benchmark::Transfer(_) | Benchmark::Listio(_)
+    );
+    if options.plot.is_some() && !draws {
+        bail!(
+            "--plot draws crossover, overlap, transfer and listio; this benchmark has a table and JSON only"
+        );
     }
     for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

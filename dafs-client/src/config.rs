@@ -3,6 +3,7 @@ use std::time::Duration;
 use dafs_proto::session::Key;
 use dafs_proto::transport::WaitPolicy;
 
+use crate::noncontiguous::Noncontiguous;
 use crate::registration::RegistrationConfig;
 
 /// Which transfer method reads and writes use.
@@ -84,6 +85,8 @@ pub struct Config {
     pub reconnect: ReconnectPolicy,
     /// The transfer method.
     pub method: MethodOverride,
+    /// How data travels whose memory is in several pieces, where `method` is [`MethodOverride::Auto`].
+    pub noncontiguous: Noncontiguous,
     /// Payload of a message that this side is ready to receive, bytes: bounds inline reads. 8,256 at least (`PAYLOAD_SIZE_MIN`).
     pub inline_max: u32,
     /// Registered memory of the library for transfers of memory that cannot be registered, bytes; allocated when first needed.
@@ -110,6 +113,7 @@ impl Default for Config {
             operation_timeout: None,
             reconnect: ReconnectPolicy::default(),
             method: MethodOverride::Auto,
+            noncontiguous: Noncontiguous::default(),
             inline_max: 16 * 1024,
             staging_size: 4 << 20,
             registration: RegistrationConfig::default(),

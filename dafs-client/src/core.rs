@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::memory::Staging;
 use crate::node::{Closing, Node};
 use crate::op::{Named, NamedReply, Op, Work};
-use crate::pieces::{on_data, piece_limit, trim_to_segments, void};
+use crate::pieces::{on_data, piece_limit, trim, void};
 use crate::transmit::transmit;
 
 /// Messages handled before the pump looks at its caller's operation again.
@@ -28,6 +28,8 @@ const PEAK_DECAY_REPLIES: u32 = 64;
 /// A request in flight, in its slot.
 pub(crate) struct Request {
     pub(crate) op: usize,
+    /// What was asked: a list may go as plain requests.
+    pub(crate) opcode: Opcode,
     /// Place in the order of sending.
     pub(crate) order: u64,
     /// Of the operation's data.
@@ -216,15 +218,16 @@ impl Core {
                     None => return Ok(false),
                 };
                 let (at, len) = transfer.next_piece(max);
-                (at, trim_to_segments(transfer, at, len, self.terms.segments_max), staging)
+                (at, trim(transfer, at, len, &self.terms), staging)
             }
         };
-        let mut header = Header::request(op.opcode, dafs_proto::wire::FileHandle(0));
+        let opcode = op.request_opcode(at, len);
+        let mut header = Header::request(opcode, dafs_proto::wire::FileHandle(0));
         header.deadline_ms = op.timeout_ms;
         if self.session.outstanding() == 0 {
             self.heard = true;
         }
-        let request = Request { op: index, order: 0, at, len, staging };
+        let request = Request { op: index, opcode, order: 0, at, len, staging };
         let session = &mut self.session;
         let mut numbered = None;
         let number = |header: &mut Header| {
@@ -288,7 +291,7 @@ impl Core {
         let (Some(endpoint), Some(op)) = (self.endpoint.as_mut(), self.ops.get_mut(request.op)) else {
             return Ok(true);
         };
-        let mut header = Header::request(op.opcode, dafs_proto::wire::FileHandle(0));
+        let mut header = Header::request(request.opcode, dafs_proto::wire::FileHandle(0));
         header.credits = self.credits_max;
         let session = &self.session;
         let number = |header: &mut Header| {

@@ -303,7 +303,7 @@ impl File {
 
     #[inline]
     fn run(&self, opcode: Opcode, kind: TransferKind, offset: u64, memory: Memory) -> Result<Op> {
-        let parts = TransferParts { opcode, kind, offset, memory, keep: Keep::None };
+        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None };
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
     }
 

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use dafs_proto::extent::Extent;
 use dafs_proto::wire::{Opcode, Stability};
 use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::file::{File, appended};
+use crate::file_list::{ListRead, list_parts, list_read};
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory};
 use crate::op::TransferKind;
 use crate::pending::{Finish, Pending, Transferred, count, transferred};
@@ -42,6 +44,7 @@ impl File {
             opcode: Opcode::Append,
             kind,
             offset: 0,
+            extents: None,
             memory: Memory::Kept,
             keep: buffer.into_keep().0,
         };
@@ -83,6 +86,43 @@ impl File {
         self.submit_raw(Opcode::Write, TransferKind::Write(self.stability), memory, offset)
     }
 
+    /// Nonblocking read of a list into memory that the caller keeps: addresses and lengths, bytes.
+    ///
+    /// # Safety
+    /// Each piece must be valid for writes, and not be used otherwise, until the operation has ended: until [`Pending::wait`] or
+    /// [`Pending::cancel`] has returned, or the session has ended. Dropping the `Pending` does not end the operation.
+    pub unsafe fn submit_read_list_raw(
+        &self,
+        extents: &[Extent],
+        memory: &[(*mut u8, usize)],
+    ) -> Pending<Result<ListRead>> {
+        // SAFETY: promised by the caller.
+        let memory = memory.iter().map(|&(pointer, len)| unsafe { RawMemory::new(pointer, len) });
+        let parts = list_parts(TransferKind::Read, extents, Memory::Raw(memory.collect()), Keep::None);
+        let finish = Finish::Plain(list_read);
+        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, _| Err(error))
+    }
+
+    /// Nonblocking write of a list from memory that the caller keeps: addresses and lengths, bytes.
+    ///
+    /// # Safety
+    /// Each piece must be valid for reads, and not be written, until the operation has ended: see [`File::submit_read_list_raw`].
+    pub unsafe fn submit_write_list_raw(
+        &self,
+        extents: &[Extent],
+        memory: &[(*const u8, usize)],
+    ) -> Pending<Result<usize>> {
+        let memory = memory
+            .iter()
+            // SAFETY: promised by the caller; a write only reads the memory.
+            .map(|&(pointer, len)| unsafe { RawMemory::new(pointer.cast_mut(), len) });
+        let kind = TransferKind::Write(self.stability);
+        let parts = list_parts(kind, extents, Memory::Raw(memory.collect()), Keep::None);
+        submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| {
+            Err(error)
+        })
+    }
+
     fn submit_owned<B: IoBuffer>(
         &self,
         opcode: Opcode,
@@ -90,7 +130,14 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> Pending<Transferred<B>> {
-        let parts = TransferParts { opcode, kind, offset, memory: Memory::Kept, keep: buffer.into_keep().0 };
+        let parts = TransferParts {
+            opcode,
+            kind,
+            offset,
+            extents: None,
+            memory: Memory::Kept,
+            keep: buffer.into_keep().0,
+        };
         let finish = Finish::Plain(transferred::<B>);
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| Transferred {
             buffer: B::from_keep(KeepBox(keep)),
@@ -106,7 +153,7 @@ impl File {
         offset: u64,
     ) -> Pending<Result<usize>> {
         let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        let parts = TransferParts { opcode, kind, offset, memory, keep: Keep::None };
+        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None };
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| {
             Err(error)
         })

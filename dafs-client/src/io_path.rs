@@ -109,6 +109,21 @@ pub enum Reason {
     },
     /// No memory can be registered.
     NothingToRegister,
+    /// The memory is in several pieces, and the configuration demands this method.
+    Noncontiguous {
+        /// Its name.
+        method: &'static str,
+    },
+    /// The memory is in pieces too small to be gathered one by one: they are packed.
+    BelowSwitch {
+        /// Bytes of a piece from which gathering pays.
+        switch: u32,
+    },
+    /// The memory is in pieces large enough to be gathered.
+    FromSwitch {
+        /// Bytes of a piece from which gathering pays.
+        switch: u32,
+    },
 }
 
 /// Decides how the data of a transfer travels.
@@ -156,6 +171,13 @@ impl Decision {
             Reason::CutInline { inline_max } => format!(
                 "direct pays at no size up to a message's {inline_max} bytes, and the data is cut into such messages"
             ),
+            Reason::Noncontiguous { method } => format!("the configuration demands {method}"),
+            Reason::BelowSwitch { switch } => {
+                format!("its pieces are packed: gathering pays from pieces of {switch} bytes")
+            }
+            Reason::FromSwitch { switch } => {
+                format!("its pieces are gathered, which pays from pieces of {switch} bytes")
+            }
             Reason::NothingToRegister => {
                 "the provider registers no ordinary memory, and there are no buffers to stage in".to_owned()
             }
@@ -175,7 +197,7 @@ fn crossover(c: &Circumstances) -> u32 {
 }
 
 /// The direct form that fits the memory; inline where there is none.
-fn direct(c: &Circumstances, staged: bool) -> IoPath {
+pub(crate) fn direct(c: &Circumstances, staged: bool) -> IoPath {
     match c.registration {
         Registration::Registered => IoPath::Direct,
         Registration::Ordinary if c.registers_ordinary_memory && !(staged && c.can_stage) => {

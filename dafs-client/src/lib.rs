@@ -14,6 +14,7 @@
 //!
 //! - [`Session`] is the connection to a server: it reconnects by itself, and ends when its last handle is dropped.
 //! - [`Export`] and [`Dir`] name files; [`File`] reads and writes them, blocking, or with `submit_` methods nonblocking.
+//! - [`File::read_list`] and [`File::write_list`] move many [`Extent`]s of a file, to and from many pieces of memory, in one request.
 //! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted in one [`Batch`].
 //! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too.
 //!
@@ -30,11 +31,14 @@ mod driver;
 mod durable;
 mod error;
 mod file;
+mod file_list;
 mod file_submit;
 pub mod io_path;
+mod list;
 mod lone;
 mod memory;
 mod node;
+mod noncontiguous;
 mod op;
 mod options;
 mod pending;
@@ -59,19 +63,22 @@ mod testing;
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, MethodOverride, ReconnectPolicy};
 pub use dafs_proto::address::{Address, Url};
+pub use dafs_proto::extent::Extent;
 pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
 pub use dafs_proto::wire::{
-    Attributes, Crossovers, DirEntry, FileKind, FsStatistics, LimitsReply, Opcode, SetAttributes, SetTime,
-    Stability, Statistics, Status, Thresholds, Timestamp, XattrSetMode,
+    Attributes, Crossovers, DirEntry, FileKind, FsStatistics, GatherSwitches, LimitsReply, Opcode,
+    SetAttributes, SetTime, Stability, Statistics, Status, Thresholds, Timestamp, XattrSetMode,
 };
 pub use devices::{RdmaDevice, rdma_devices};
 pub use dir::{Dir, Export};
 pub use durable::DurableWriter;
 pub use error::{Error, Result};
 pub use file::{AccessPattern, File};
+pub use file_list::{ListRead, ListTransferred};
 pub use io_path::{Direction, Registration};
 pub use memory::{IoBuffer, RegisteredBuf};
+pub use noncontiguous::Noncontiguous;
 pub use options::OpenOptions;
 pub use pending::{Pending, Transferred, wait_all, wait_any, wait_some};
 pub use read_dir::ReadDir;

@@ -340,7 +340,10 @@ impl Core {
         let mut op = Op::new(request.ask.opcode(), request.node.map(Arc::clone), work);
         op.outstanding = 1;
         let index = self.ops.insert(op);
-        self.note_request(sent.slot, Request { op: index, order: sent.order, at: 0, len, staging: None });
+        self.note_request(
+            sent.slot,
+            Request { op: index, opcode: request.ask.opcode(), order: sent.order, at: 0, len, staging: None },
+        );
         index
     }
 }

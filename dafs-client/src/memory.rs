@@ -53,6 +53,12 @@ impl RawMemory {
         // SAFETY: valid until the operation has ended, by the promise of the constructors.
         unsafe { Span::from_raw(self.pointer, self.len) }
     }
+
+    /// A part of it; `None` when it is not all inside.
+    pub(crate) fn slice(&self, from: usize, len: usize) -> Option<Self> {
+        let end = from.checked_add(len)?;
+        (end <= self.len).then(|| Self { pointer: self.pointer.wrapping_add(from), len })
+    }
 }
 
 /// One registration, shared by the parts of a buffer.
@@ -177,12 +183,14 @@ pub(crate) enum Keep {
     Vec(Vec<u8>),
     /// A registered buffer.
     Registered(RegisteredBuf),
+    /// Several of these, of a list.
+    Many(Vec<Keep>),
 }
 
 impl Keep {
     pub(crate) fn raw(&mut self) -> RawMemory {
         match self {
-            Self::None => RawMemory { pointer: std::ptr::dangling_mut(), len: 0 },
+            Self::None | Self::Many(_) => RawMemory { pointer: std::ptr::dangling_mut(), len: 0 },
             Self::Vec(bytes) => RawMemory::of_mut(bytes),
             Self::Registered(buffer) => buffer.raw(),
         }
@@ -190,8 +198,10 @@ impl Keep {
 
     /// The connection is gone for good: no peer may reach the memory any more.
     pub(crate) fn revoke(&self) {
-        if let Self::Registered(buffer) = self {
-            buffer.revoke();
+        match self {
+            Self::Registered(buffer) => buffer.revoke(),
+            Self::Many(keeps) => keeps.iter().for_each(Self::revoke),
+            Self::None | Self::Vec(_) => {}
         }
     }
 }

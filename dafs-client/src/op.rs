@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::io_path::{Direction, IoPath};
+use crate::list::List;
 use crate::memory::{Keep, RawMemory};
 use crate::node::{Node, join};
 use crate::registration::Hold;
@@ -91,6 +92,8 @@ pub(crate) struct Transfer {
     pub(crate) kind: TransferKind,
     pub(crate) path: IoPath,
     pub(crate) offset: u64,
+    /// Instead of `offset`, where the transfer is a list.
+    pub(crate) list: Option<Box<List>>,
     pub(crate) len: usize,
     /// Bytes cut into requests so far.
     pub(crate) cut: usize,
@@ -140,6 +143,19 @@ impl Op {
             Work::Data(_) => None,
         };
         self.target.iter().chain(second).any(|node| node.is_stale())
+    }
+
+    /// What a request for a piece of it asks.
+    #[inline]
+    pub(crate) fn request_opcode(&self, at: usize, len: usize) -> Opcode {
+        match &self.work {
+            Work::Data(Transfer { list: Some(list), kind, .. }) => match (kind, list.is_plain(at, len)) {
+                (TransferKind::Write(_), true) => Opcode::Write,
+                (_, true) => Opcode::Read,
+                _ => self.opcode,
+            },
+            _ => self.opcode,
+        }
     }
 
     /// It has more to send.
@@ -242,7 +258,8 @@ impl Transfer {
         if count < len {
             self.short_at = self.short_at.min(at + count);
             // What lies beyond the end need not be asked for.
-            if self.direction() == Direction::Read {
+            let follows_file = self.list.as_ref().is_none_or(|list| list.is_ascending());
+            if self.direction() == Direction::Read && follows_file {
                 self.stop();
             }
         }
@@ -250,18 +267,31 @@ impl Transfer {
 
     /// Bytes moved, counted from the beginning without a gap.
     pub(crate) fn count(&self) -> usize {
-        self.short_at.min(self.len)
+        let count = self.short_at.min(self.len);
+        self.list.as_ref().map_or(count, |list| list.original_count(count, self.len))
+    }
+
+    /// Where the byte at a place lies in the file.
+    pub(crate) fn offset_at(&self, at: usize) -> u64 {
+        self.list.as_ref().map_or(self.offset + at as u64, |list| list.offset(at))
     }
 
     /// Parts of the memory that a piece covers: index, and bytes in it.
     pub(crate) fn parts(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
-        let mut start = 0;
+        // Lists are long, and their pieces many.
+        let (first, mut start) = self.list.as_ref().map_or((0, 0), |list| list.segment_at(at));
         let end = at + len;
-        self.memory.iter().enumerate().filter_map(move |(index, memory)| {
-            let (from, to) = (start.max(at), (start + memory.len()).min(end));
-            let part = (from < to).then(|| (index, from - start, to - from));
-            start += memory.len();
-            part
-        })
+        let segments = self.memory.iter().enumerate().skip(first);
+        segments
+            .map(move |(index, memory)| {
+                let begin = start;
+                start += memory.len();
+                (index, begin, start)
+            })
+            .take_while(move |(_, begin, _)| *begin < end)
+            .filter_map(move |(index, begin, memory_end)| {
+                let (from, to) = (begin.max(at), memory_end.min(end));
+                (from < to).then(|| (index, from - begin, to - from))
+            })
     }
 }

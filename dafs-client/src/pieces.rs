@@ -2,11 +2,12 @@
 
 use dafs_proto::session::SessionFault;
 use dafs_proto::transport::Span;
-use dafs_proto::wire::{ReadReply, ReaddirReply, Stability, Verifier, WriteReply};
+use dafs_proto::wire::{ListReadReply, Opcode, ReadReply, ReaddirReply, Stability, Verifier, WriteReply};
 use smallvec::SmallVec;
 
 use crate::core::{Broken, Request, Terms};
-use crate::io_path::IoPath;
+use crate::io_path::{Direction, IoPath};
+use crate::list::PieceBounds;
 use crate::memory::{Keep, Staging};
 use crate::node::Node;
 use crate::op::{Transfer, TransferKind};
@@ -45,12 +46,22 @@ fn overlapped_size(cut: usize) -> usize {
 const OVERLAPPED_SIZE_MIN: usize = 16 * 1024;
 const OVERLAPPED_SIZE_MAX: usize = 64 * 1024;
 
-/// Cuts a piece where its list of ranges would become too long for one request.
-pub(crate) fn trim_to_segments(transfer: &Transfer, at: usize, len: usize, segments_max: usize) -> usize {
-    if transfer.memory.len() <= segments_max {
+/// Cuts a piece where its lists would become too long for one request.
+pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, terms: &Terms) -> usize {
+    if let Some(list) = &transfer.list {
+        let inline = transfer.path == IoPath::Inline;
+        let bounds = PieceBounds {
+            len_max: len,
+            payload_max: terms.send_payload_max as usize,
+            carries_data: inline && transfer.direction() == Direction::Write,
+            carries_ranges: !inline,
+        };
+        return list.trim(at, len, &bounds);
+    }
+    if transfer.memory.len() <= terms.segments_max {
         return len;
     }
-    transfer.parts(at, len).take(segments_max).map(|(_, _, part)| part).sum()
+    transfer.parts(at, len).take(terms.segments_max).map(|(_, _, part)| part).sum()
 }
 
 /// The reply to a piece of a transfer.
@@ -62,17 +73,22 @@ pub(crate) fn on_data(
     staged: Option<Span<'_>>,
     target: Option<&Node>,
 ) -> Result<(), Broken> {
-    let too_much = |what, value: usize, limit: usize| SessionFault::TooMuch {
-        what,
-        value: value as u64,
-        limit: limit as u64,
-    };
     match transfer.kind {
+        TransferKind::Read if request.opcode == Opcode::ReadList => {
+            return on_list_read(transfer, body, payload, request, staged);
+        }
         TransferKind::Read | TransferKind::Readdir { .. } => {
             let count = if let TransferKind::Read = transfer.kind {
                 let reply = ReadReply::decode(body)?;
                 transfer.end |= reply.end_of_file;
-                reply.count as usize
+                let count = reply.count as usize;
+                if count < request.len && !transfer.discard {
+                    let end = transfer.offset_at(request.at) + count as u64;
+                    if let Some(list) = &mut transfer.list {
+                        list.end = list.end.min(end);
+                    }
+                }
+                count
             } else {
                 let reply = ReaddirReply::decode(body)?;
                 transfer.end = reply.end;
@@ -108,16 +124,97 @@ pub(crate) fn on_data(
             }
             transfer.verifier = reply.verifier;
             if let (Stability::Unstable, Some(node)) = (reply.stability, target) {
-                let start = match transfer.kind {
-                    TransferKind::Append(_) => reply.offset,
-                    _ => transfer.offset + request.at as u64,
+                let add = |start: u64, len: u64| {
+                    node.unstable().add(reply.verifier, start..start.saturating_add(len));
                 };
-                node.unstable().add(reply.verifier, start..start.saturating_add(count as u64));
+                match (transfer.kind, &transfer.list) {
+                    (TransferKind::Append(_), _) => add(reply.offset, count as u64),
+                    (_, None) => add(transfer.offset + request.at as u64, count as u64),
+                    (_, Some(list)) => {
+                        list.extents(request.at, count).for_each(|extent| add(extent.offset, extent.len));
+                    }
+                }
             }
             transfer.on_count(request.at, request.len, count);
         }
     }
     Ok(())
+}
+
+/// The reply to a read of a list: of each extent that came which lies before the end of the file.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "extents of a piece are as long as memory of this process"
+)]
+fn on_list_read(
+    transfer: &mut Transfer,
+    body: &[u8],
+    payload: Span<'_>,
+    request: &Request,
+    staged: Option<Span<'_>>,
+) -> Result<(), Broken> {
+    let reply = ListReadReply::decode(body)?;
+    let Some(list) = transfer.list.as_mut().filter(|_| !transfer.discard) else { return Ok(()) };
+    let end = reply.end.unwrap_or(u64::MAX);
+    list.end = list.end.min(end);
+    let got: SmallVec<[(usize, usize); 32]> = list
+        .extents(request.at, request.len)
+        .scan(request.at, |place, extent| {
+            let begin = *place;
+            *place += extent.len as usize;
+            Some((begin, extent.len_before(end) as usize))
+        })
+        .collect();
+    let total = got.iter().map(|(_, got)| got).sum();
+    let count = reply.count as usize;
+    if count != total || (reply.end.is_some() && count == request.len) {
+        return Err(too_much("the count of a list's read", count, total).into());
+    }
+    let inline = transfer.path == IoPath::Inline;
+    let in_payload = if inline { count } else { 0 };
+    if payload.len() != in_payload {
+        return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
+    }
+    if inline || transfer.path == IoPath::Staged {
+        let mut before = 0;
+        for &(place, len) in &got {
+            // Staged, everything is at its place; in a message, all follows without gaps.
+            let source = match staged {
+                Some(staged) => staged.slice(place - request.at, len),
+                None => payload.slice(before, len),
+            };
+            scatter(transfer, place, len, source.unwrap_or(Span::EMPTY));
+            before += len;
+        }
+    }
+    if count < request.len {
+        transfer.end = true;
+        let without_gap = without_gap(transfer, request, end);
+        transfer.on_count(request.at, request.len, without_gap);
+    }
+    Ok(())
+}
+
+/// Bytes of a piece up to the first that lies at or behind the end of the file.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "extents of a piece are as long as memory of this process"
+)]
+fn without_gap(transfer: &Transfer, request: &Request, end: u64) -> usize {
+    let Some(list) = &transfer.list else { return 0 };
+    let mut count = 0;
+    for extent in list.extents(request.at, request.len) {
+        let got = extent.len_before(end);
+        count += got as usize;
+        if got < extent.len {
+            break;
+        }
+    }
+    count
+}
+
+fn too_much(what: &'static str, value: usize, limit: usize) -> SessionFault {
+    SessionFault::TooMuch { what, value: value as u64, limit: limit as u64 }
 }
 
 /// A transfer without memory.
@@ -126,6 +223,7 @@ pub(crate) fn void() -> Transfer {
         kind: TransferKind::Read,
         path: IoPath::Inline,
         offset: 0,
+        list: None,
         len: 0,
         cut: 0,
         begun: true,

@@ -68,7 +68,7 @@ impl ReadDir {
             None => (Memory::Kept, Keep::Vec(vec![0; inline.min(BATCH_SIZE)])),
         };
         let kind = TransferKind::Readdir { cookie: self.fetched, attributes: self.attributes };
-        let parts = TransferParts { opcode: Opcode::Readdir, kind, offset: 0, memory, keep };
+        let parts = TransferParts { opcode: Opcode::Readdir, kind, offset: 0, extents: None, memory, keep };
         let op = shared.run_transfer(Arc::clone(&self.dir.node), parts)?;
         self.first = false;
         self.take(op)
@@ -88,7 +88,7 @@ impl ReadDir {
                 decode_dir_entries(&bytes)?
             }
             Keep::Vec(bytes) => decode_dir_entries(&bytes[..count])?,
-            Keep::None => Vec::new(),
+            Keep::None | Keep::Many(_) => Vec::new(),
         };
         self.end = transfer.end;
         match entries.last() {

@@ -6,7 +6,8 @@ use dafs_proto::address::{Address, Url};
 use dafs_proto::session::{ClientSession, KeepAlive};
 use dafs_proto::transport::{Domain, Provider};
 use dafs_proto::wire::{
-    LimitsReply, MountReply, Opcode, Resume, SessionId, Statistics, Thresholds, decode_message_pack,
+    GatherSwitches, LimitsReply, MountReply, Opcode, Resume, SessionId, Statistics, Thresholds,
+    decode_message_pack,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -20,6 +21,7 @@ use crate::io_path::{Circumstances, Decision, Direction, Registration, decide};
 use crate::lone::{Ask, Lone, LoneRequest};
 use crate::memory::{RawMemory, RegisteredBuf};
 use crate::node::{NodeParts, Reopen};
+use crate::noncontiguous::decide_noncontiguous;
 use crate::op::{Named, NamedReply, Op, Work};
 use crate::pending::{Call, Finish, Pending};
 
@@ -58,6 +60,8 @@ pub struct Agreed {
     pub registers_ordinary_memory: bool,
     /// Where Direct pays at no size up to the inline limit, larger unstable writes are cut into inline messages.
     pub cuts_inline_writes: bool,
+    /// From which pieces of memory on gathering is faster than packing, as the server exports it; `None` where it was not measured.
+    pub gather: Option<GatherSwitches>,
 }
 
 /// Submissions that leave together: [`Session::batch`].
@@ -179,6 +183,7 @@ impl Session {
             slots: welcome.slots,
             thresholds: welcome.thresholds,
             cuts_inline_writes: terms.cuts_inline_writes,
+            gather: welcome.gather,
             read_inline_max: terms.read_inline_max,
             write_inline_max: terms.write_inline_max,
             transfer_size_max: welcome.transfer_size_max,
@@ -220,6 +225,21 @@ impl Session {
     pub fn explain(&self, direction: Direction, size: u64, registration: Registration) -> String {
         let (decision, circumstances) = self.decide(direction, size, registration);
         decision.explain(&circumstances)
+    }
+
+    /// As [`Session::explain`], for memory in `segments` pieces ([`crate::Noncontiguous`]).
+    pub fn explain_noncontiguous(
+        &self,
+        direction: Direction,
+        size: u64,
+        segments: usize,
+        registration: Registration,
+    ) -> String {
+        let shared = &self.owner.shared;
+        let core = shared.lock();
+        let circumstances = core.circumstances(&shared.config, direction, size, registration);
+        let (method, switches) = (shared.config.noncontiguous, core.terms.welcome.gather);
+        decide_noncontiguous(&circumstances, method, segments, switches).explain(&circumstances)
     }
 
     /// Allocates and registers memory that the server reaches without copies. Zeroed. Does not block.

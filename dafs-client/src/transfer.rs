@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use dafs_proto::transport::Access;
-use dafs_proto::wire::{Opcode, Stability, Verifier};
+use dafs_proto::extent::Extent;
+use dafs_proto::transport::{Access, RemoteRange};
+use dafs_proto::wire::{Features, Opcode, Stability, Verifier};
 use smallvec::SmallVec;
 
 use crate::config::{Config, MethodOverride};
@@ -11,10 +12,13 @@ use crate::core::Core;
 use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
 use crate::io_path::{Circumstances, Direction, IoPath, Registration, decide};
+use crate::list::List;
 use crate::memory::{Keep, RawMemory, Staging};
 use crate::node::Node;
+use crate::noncontiguous::{Noncontiguous, decide_noncontiguous};
 use crate::op::{Op, Transfer, TransferKind, Work};
 use crate::pending::{Finish, Pending};
+use crate::pieces::trim;
 use crate::registration::Hold;
 
 /// Whose memory a transfer uses.
@@ -24,7 +28,9 @@ pub(crate) enum Memory {
     /// The caller's, ordinary.
     Raw(SmallVec<[RawMemory; 1]>),
     /// The caller's registered buffer, for a blocking call.
-    Registered(RawMemory, Option<dafs_proto::transport::RemoteRange>),
+    Registered(RawMemory, Option<RemoteRange>),
+    /// Parts of registered buffers; `None` where one is not registered here.
+    RegisteredParts(SmallVec<[RawMemory; 1]>, Option<SmallVec<[RemoteRange; 1]>>),
 }
 
 /// What is to be moved.
@@ -32,6 +38,8 @@ pub(crate) struct TransferParts {
     pub(crate) opcode: Opcode,
     pub(crate) kind: TransferKind,
     pub(crate) offset: u64,
+    /// Instead of `offset`: a list.
+    pub(crate) extents: Option<Vec<Extent>>,
     pub(crate) memory: Memory,
     pub(crate) keep: Keep,
 }
@@ -52,39 +60,56 @@ impl Shared {
         mut parts: TransferParts,
         blocking: bool,
     ) -> std::result::Result<Op, (Error, Keep)> {
-        let (memory, range, registration) = match parts.memory {
+        let one = |range: Option<RemoteRange>| range.map(|range| SmallVec::from_buf([range]));
+        let (memory, ranges, registration) = match parts.memory {
             Memory::Kept => {
-                let range = match &parts.keep {
-                    Keep::Registered(buffer) => Some(buffer.range_in(&self.domain)),
+                let ranges = match &parts.keep {
+                    Keep::Registered(buffer) => Some(one(buffer.range_in(&self.domain))),
                     _ => None,
                 };
-                (SmallVec::from_buf([parts.keep.raw()]), range, registration(range.is_some()))
+                let registration = registration(ranges.is_some());
+                (SmallVec::from_buf([parts.keep.raw()]), ranges, registration)
             }
             Memory::Raw(memory) => (memory, None, Registration::Ordinary),
             Memory::Registered(memory, range) => {
-                (SmallVec::from_buf([memory]), Some(range), Registration::Registered)
+                (SmallVec::from_buf([memory]), Some(one(range)), Registration::Registered)
             }
+            Memory::RegisteredParts(memory, ranges) => (memory, Some(ranges), Registration::Registered),
         };
-        if let Some(None) = range {
+        if let Some(None) = ranges {
             let what = "the buffer is not registered with this session: it is another session's, or its session ended";
             return Err((Error::Invalid(what.into()), parts.keep));
         }
         let mut holds = SmallVec::new();
-        let lease = match (&*memory, &range) {
+        let lease = match (&*memory, &ranges) {
             ([single], None) => self.registrar.lease(single, access(parts.kind)),
             _ => None,
         };
-        let (range, registration) = match lease {
+        let (ranges, registration) = match lease {
             Some(lease) => {
                 let range = lease.range_of(&memory[0]);
                 holds.push(Hold::Lease(lease));
-                (Some(range), Registration::Registered)
+                (Some(one(range)), Registration::Registered)
             }
-            None => (range, registration),
+            None => (ranges, registration),
         };
         let len: usize = memory.iter().map(RawMemory::len).sum();
+        let mut list = None;
+        if let Some(extents) = &parts.extents {
+            match List::new(extents, len) {
+                Ok(made) => (list, parts.offset) = made,
+                Err(error) => return Err((error, parts.keep)),
+            }
+        }
         if let Err(error) = check_extent(parts.offset, len) {
             return Err((error, parts.keep));
+        }
+        if parts.extents.is_some() && list.is_none() {
+            // One extent is an ordinary transfer.
+            parts.opcode = match parts.kind {
+                TransferKind::Write(_) => Opcode::Write,
+                _ => Opcode::Read,
+            };
         }
         let direction = match parts.kind {
             TransferKind::Read | TransferKind::Readdir { .. } => Direction::Read,
@@ -96,19 +121,44 @@ impl Shared {
         circumstances.cuts_inline &= cuts;
         // Who does not wait has better to do than to copy.
         circumstances.staging_overlaps &= cuts && blocking;
+        let has_lists = core.terms.welcome.features & Features::LISTS.bits() != 0;
+        let noncontiguous = self.config.noncontiguous;
+        let in_pieces = memory.len() > 1
+            && self.config.method == MethodOverride::Auto
+            && matches!(parts.kind, TransferKind::Read | TransferKind::Write(_));
+        if in_pieces && list.is_none() && noncontiguous == Noncontiguous::Multiple {
+            list = Some(List::of_pieces(Extent::new(parts.offset, len as u64)));
+        }
+        if let Some(list) = &mut list {
+            list.each_part |= !has_lists || in_pieces && noncontiguous == Noncontiguous::Multiple;
+            if direction == Direction::Write {
+                // What describes a list leaves less room for data.
+                let room = (core.terms.send_payload_max as usize).saturating_sub(list.described_size());
+                circumstances.inline_max =
+                    circumstances.inline_max.min(u32::try_from(room).unwrap_or(u32::MAX));
+            }
+        }
         // Nothing moves, and no bytes have no address that a peer could reach.
-        let path = if len == 0 { IoPath::Inline } else { decide(&circumstances).path };
+        let path = match len {
+            0 => IoPath::Inline,
+            _ if in_pieces => {
+                let switches = core.terms.welcome.gather;
+                decide_noncontiguous(&circumstances, noncontiguous, memory.len(), switches).path
+            }
+            _ => decide(&circumstances).path,
+        };
         let mut transfer = Transfer {
             kind: parts.kind,
             path,
             offset: parts.offset,
+            list,
             len,
             cut: 0,
             begun: false,
             redo: Vec::new(),
             short_at: usize::MAX,
             memory,
-            ranges: range.flatten().into_iter().collect(),
+            ranges: ranges.flatten().unwrap_or_default(),
             holds,
             keep: parts.keep,
             position: 0,
@@ -123,6 +173,7 @@ impl Shared {
                 transfer.len = transfer.len.min(core.terms.read_inline_max as usize);
             }
         }
+        cut_list(core, &mut transfer);
         self.prepare(core, &mut transfer);
         if let Err(error) = check_undivided(core, &transfer) {
             return Err((error, transfer.keep));
@@ -238,6 +289,31 @@ pub(crate) fn access(kind: TransferKind) -> Access {
         TransferKind::Read | TransferKind::Readdir { .. } => Access::REMOTE_WRITE,
         TransferKind::Write(_) | TransferKind::Append(_) => Access::REMOTE_READ,
     }
+}
+
+/// Makes a list ready to be cut into requests. One that is written in several, which the server may execute in any order, holds no byte of
+/// the file twice.
+fn cut_list(core: &Core, transfer: &mut Transfer) {
+    let Some(mut list) = transfer.list.take() else { return };
+    list.set_memory(transfer.memory.iter().map(RawMemory::len));
+    let overlaps = transfer.direction() == Direction::Write && !list.is_ascending();
+    transfer.list = Some(list);
+    if !overlaps {
+        return;
+    }
+    let len_max = match transfer.path {
+        IoPath::Inline => core.terms.write_inline_max as usize,
+        IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
+        IoPath::Staged => 0,
+    };
+    if trim(transfer, 0, transfer.len.min(len_max), &core.terms) == transfer.len {
+        return;
+    }
+    let Some(mut list) = transfer.list.take() else { return };
+    (transfer.memory, transfer.ranges) = list.take_out_overlaps(&transfer.memory, &transfer.ranges);
+    list.set_memory(transfer.memory.iter().map(RawMemory::len));
+    transfer.len = transfer.memory.iter().map(RawMemory::len).sum();
+    transfer.list = Some(list);
 }
 
 fn registration(registered: bool) -> Registration {

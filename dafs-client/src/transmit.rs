@@ -1,9 +1,10 @@
 //! From an operation to the bytes of one request.
 
+use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Endpoint, HEAD_SIZE_MAX, PostError, RemoteRange, Span};
 use dafs_proto::wire::{
-    FileHandle, HEADER_SIZE, Header, Method, REMOTE_RANGE_SIZE, ReadRequest, ReaddirRequest, Slot, WireRange,
-    WriteRequest, Writer,
+    FileHandle, HEADER_SIZE, Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, ReadRequest,
+    ReaddirRequest, Slot, Stability, WireRange, WriteRequest, Writer, encode_lists, lists_size,
 };
 use smallvec::SmallVec;
 
@@ -59,6 +60,9 @@ fn transmit_data(
 ) -> Result<Slot, PostError> {
     let (at, len) = (request.at, request.len);
     let segments = segments(transfer, request, staging)?;
+    if matches!(request.opcode, Opcode::ReadList | Opcode::WriteList) {
+        return transmit_list(endpoint, header, transfer, request, segments, staging, number);
+    }
     let writes = matches!(transfer.kind, TransferKind::Write(_) | TransferKind::Append(_));
     let payload_len = match transfer.path {
         IoPath::Inline if writes => len,
@@ -69,7 +73,7 @@ fn transmit_data(
     let mut head = [0; HEAD_SIZE_MAX];
     let head_len = encode_body(transfer, at, len, &segments, &mut head);
     if transfer.path == IoPath::Inline && writes && endpoint.prefers_gathered(payload_len)? {
-        return transmit_gathered(endpoint, header, transfer, request, &mut head, head_len, number);
+        return transmit_gathered(endpoint, header, transfer, (request, None), &mut head, head_len, number);
     }
     let slot = endpoint.reserve(payload_len)?;
     if let (Some(chunk), Some(pool), true) = (request.staging, staging, writes) {
@@ -90,6 +94,81 @@ fn transmit_data(
     finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
 }
 
+/// A piece that is a list: its extents and ranges, and the data of an inline write, are the payload.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "lists are at most LIST_MAX, pieces at most transfer_size_max"
+)]
+fn transmit_list(
+    endpoint: &mut dyn Endpoint,
+    header: Header,
+    transfer: &Transfer,
+    request: &Request,
+    segments: SmallVec<[WireRange; 4]>,
+    staging: Option<&Staging>,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let (at, len) = (request.at, request.len);
+    let (writes, stability) = match transfer.kind {
+        TransferKind::Write(stability) => (true, stability),
+        _ => (false, Stability::Unstable),
+    };
+    let extents: SmallVec<[Extent; 32]> =
+        transfer.list.iter().flat_map(|list| list.extents(at, len)).collect();
+    let segments = joined(segments);
+    let inline = transfer.path == IoPath::Inline;
+    let data_len = if inline && writes { len } else { 0 };
+    let mut lists: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, lists_size(extents.len(), segments.len()));
+    encode_lists(extents.iter().copied(), &segments, &mut lists);
+    let payload_len = lists.len() + data_len;
+    let mut head = [0; HEAD_SIZE_MAX];
+    let body = ListRequest {
+        len: len as u32,
+        method: if inline { Method::Inline } else { Method::Direct },
+        stability,
+        extent_count: extents.len() as u32,
+        segment_count: segments.len() as u32,
+    };
+    body.encode(&mut head[HEADER_SIZE..]);
+    let head_len = ListRequest::HEAD_SIZE;
+    if data_len > 0 && endpoint.prefers_gathered(payload_len)? {
+        let lists = Span::from_mut(&mut lists);
+        return transmit_gathered(
+            endpoint,
+            header,
+            transfer,
+            (request, Some(lists)),
+            &mut head,
+            head_len,
+            number,
+        );
+    }
+    let slot = endpoint.reserve(payload_len)?;
+    if let (Some(chunk), Some(pool), true) = (request.staging, staging, writes) {
+        gather(transfer, at, len, pool.span(chunk, len));
+    }
+    let room = endpoint.slot_payload(&slot);
+    room.write_from(0, &lists);
+    if data_len > 0
+        && let Some(room) = room.slice(lists.len(), data_len)
+    {
+        gather(transfer, at, len, room);
+    }
+    finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
+}
+
+/// Ranges that follow each other in one region become one.
+fn joined(mut ranges: SmallVec<[WireRange; 4]>) -> SmallVec<[WireRange; 4]> {
+    ranges.dedup_by(|next, last| {
+        let follows = next[0] == last[0] && last[1].checked_add(last[2]) == Some(next[1]);
+        if follows {
+            last[2] += next[2];
+        }
+        follows
+    });
+    ranges
+}
+
 /// Sends inline data from the caller's memory, without a copy of the library's.
 #[allow(
     clippy::cast_possible_truncation,
@@ -99,17 +178,17 @@ fn transmit_gathered(
     endpoint: &mut dyn Endpoint,
     mut header: Header,
     transfer: &Transfer,
-    request: &Request,
+    (request, before): (&Request, Option<Span<'_>>),
     head: &mut [u8; HEAD_SIZE_MAX],
     head_len: usize,
     number: impl FnOnce(&mut Header) -> Option<Slot>,
 ) -> Result<Slot, PostError> {
     let parts = transfer.parts(request.at, request.len);
-    let payload: SmallVec<[Span<'_>; 4]> =
-        parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len)).collect();
+    let data = parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len));
+    let payload: SmallVec<[Span<'_>; 4]> = before.into_iter().chain(data).collect();
     let Some(slot) = number(&mut header) else { return Err(PostError::Full) };
     header.head_len = head_len as u16;
-    header.payload_len = request.len as u32;
+    header.payload_len = payload.iter().map(Span::len).sum::<usize>() as u32;
     header.encode(head);
     match endpoint.send_gathered(&head[..head_len], &payload) {
         // As in `finish`.
@@ -163,7 +242,7 @@ fn encode_body(
         _ => [0; 3],
     };
     let (len, segment_count) = (len as u32, segments.len() as u16);
-    let offset = transfer.offset + at as u64;
+    let offset = transfer.offset_at(at);
     match transfer.kind {
         TransferKind::Read => {
             ReadRequest { offset, len, method, segment_count, segment }.encode(body);

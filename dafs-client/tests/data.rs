@@ -11,7 +11,9 @@ mod common;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 
 use common::{CROSSOVER, INLINE_MAX, TRANSFER_MAX, World, config, pattern};
-use dafs_client::{Config, Error, MethodOverride, Opcode, OpenOptions, wait_all, wait_any};
+use dafs_client::{
+    Config, Error, Extent, MethodOverride, Noncontiguous, Opcode, OpenOptions, wait_all, wait_any,
+};
 
 const METHODS: [MethodOverride; 4] =
     [MethodOverride::Auto, MethodOverride::Inline, MethodOverride::Direct, MethodOverride::Staged];
@@ -51,6 +53,27 @@ fn transfer_of_any_size_by_any_method_moves_the_bytes() {
             assert_eq!(file.read_buf_at(&mut buffer, 3).unwrap(), size);
             assert!(buffer[..] == data, "{size} bytes registered, {method:?}");
         }
+    }
+}
+
+// [LIST-12] this server knows no lists
+#[test]
+fn list_towards_a_server_without_them_is_a_request_for_each_part() {
+    for noncontiguous in Noncontiguous::ALL {
+        let world = World::new(2);
+        let session = world.connect(&Config { noncontiguous, ..config() }).unwrap();
+        let file = session.mount("data").unwrap().create("f").unwrap();
+        let data = pattern(60, 1);
+        let list = [Extent::new(100, 20), Extent::new(10, 30), Extent::new(200, 10)];
+        let slices = [IoSlice::new(&data[..25]), IoSlice::new(&data[25..])];
+        assert_eq!(file.write_list(&list, &slices).unwrap(), 60);
+        let mut back = vec![0; 60];
+        let read = file.read_list(&list, &mut [IoSliceMut::new(&mut back)]).unwrap();
+        assert_eq!((read.count, read.end), (60, None));
+        assert!(back == data, "{noncontiguous:?}");
+        assert_eq!(world.server().count(Opcode::Write), 4, "two boundaries in the file, one in memory");
+        assert_eq!(world.server().count(Opcode::Read), 3);
+        assert_eq!(world.server().count(Opcode::ReadList) + world.server().count(Opcode::WriteList), 0);
     }
 }
 

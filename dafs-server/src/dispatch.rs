@@ -142,6 +142,7 @@ impl Server {
         match call.header.opcode {
             Opcode::Read => self.read(call, body, payload),
             Opcode::Write | Opcode::Append => self.write(call, body, payload),
+            Opcode::ReadList | Opcode::WriteList => self.list(call, body, payload),
             Opcode::Null => {
                 no_body(body)?;
                 self.reply(call, Status::OK, Answer::default());

@@ -82,7 +82,7 @@ impl Server {
             Some(session) => (session, true),
             None => (self.new_session(key, &hello, proven.as_ref())?, false),
         };
-        let welcome = self.attach(key, session, resumed);
+        let welcome = self.attach(key, session, resumed, hello.features);
         Ok(encode_message_pack(&AuthenticateReply { proof, welcome }))
     }
 
@@ -151,7 +151,15 @@ impl Server {
         Ok(self.sessions.insert(session))
     }
 
-    fn attach(&mut self, key: ConnectionKey, session_key: SessionKey, resumed: bool) -> Welcome {
+    fn attach(
+        &mut self,
+        key: ConnectionKey,
+        session_key: SessionKey,
+        resumed: bool,
+        offered: u64,
+    ) -> Welcome {
+        let features = Features::all() & Features::from_bits_truncate(offered);
+        let gather = self.listeners[self.connections[key.index].listener].gather;
         let thresholds = self.connection_thresholds(key);
         self.connections[key.index].phase = Phase::Live(session_key);
         let (now, settings) = (self.now, &self.settings);
@@ -164,7 +172,7 @@ impl Server {
             secret: session.secret,
             resumed,
             server_epoch: settings.epoch,
-            features: Features::all().bits(),
+            features: features.bits(),
             slots: session.core.slots_max(),
             credits: session.core.credits().limit(),
             keep_alive_ms: millis(settings.keep_alive),
@@ -173,6 +181,7 @@ impl Server {
             transfer_size_max: settings.transfer_size_max,
             handles_max: settings.handles_max,
             slot_reports,
+            gather: gather.filter(|_| features.contains(Features::LISTS)),
         }
     }
 

@@ -5,8 +5,9 @@ use dafs_proto::transport::{MemoryRef, OpToken, TransportError};
 use dafs_proto::wire::{Header, Status};
 
 use crate::backend::FsResult;
+use crate::buffers::Buffer;
 use crate::connection::ConnectionKey;
-use crate::ops::{After, Transfer};
+use crate::ops::{After, List, Transfer};
 use crate::server::Server;
 use crate::sessions::SessionKey;
 
@@ -46,10 +47,12 @@ pub(crate) enum State {
     InlineRead { memory: MemoryRef, export: usize },
     /// Moves data by RDMA.
     Transfer(Box<Transfer>),
+    /// Moves a list.
+    List(Box<List>),
     /// Waits until no operation of a fenced client is in flight.
     FenceDrain { export: usize },
-    /// Answered; RDMA still holds its memory.
-    Draining(Option<Box<Transfer>>),
+    /// Answered; RDMA still holds its buffers.
+    Draining(Vec<Buffer>),
 }
 
 /// Something to be looked at before the turn ends.
@@ -106,6 +109,7 @@ impl Server {
         }
         match self.operations[index].state {
             State::Transfer(_) => self.transfer_on_storage(index, result),
+            State::List(_) => self.list_on_storage(index, result),
             State::Storage(_) | State::InlineRead { .. } => {
                 let operation = self.unpark(index);
                 match operation.state {
@@ -127,11 +131,10 @@ impl Server {
         operation.rdma_pending = operation.rdma_pending.saturating_sub(1);
         match operation.state {
             State::Transfer(_) if !operation.forgotten => self.transfer_on_rdma(index, result),
+            State::List(_) if !operation.forgotten => self.list_on_rdma(index, result),
             _ if operation.rdma_pending == 0 => {
                 let operation = self.unpark(index);
-                if let State::Draining(Some(transfer)) = reduce(operation.state) {
-                    self.release_buffers(*transfer);
-                }
+                self.release_buffers(operation.state.into_buffers());
             }
             _ => {}
         }
@@ -154,20 +157,18 @@ impl Server {
         for index in touched {
             // The endpoint is gone and with it all that was posted on it.
             self.operations[index].rdma_pending = 0;
-            match &self.operations[index].state {
-                State::Transfer(transfer) if !transfer.in_storage() => {
+            let state = &self.operations[index].state;
+            if state.in_storage() {
+                continue;
+            }
+            match state {
+                State::Transfer(_) | State::List(_) | State::Chain { .. } => {
                     let operation = self.unpark(index);
                     self.abandon(operation);
                 }
                 State::Draining(_) => {
                     let operation = self.unpark(index);
-                    if let State::Draining(Some(transfer)) = operation.state {
-                        self.release_buffers(*transfer);
-                    }
-                }
-                State::Chain { .. } => {
-                    let operation = self.unpark(index);
-                    self.abandon(operation);
+                    self.release_buffers(operation.state.into_buffers());
                 }
                 _ => {}
             }
@@ -193,9 +194,7 @@ impl Server {
         {
             session.core.on_abandoned(operation.call.header.slot);
         }
-        if let State::Transfer(transfer) = operation.state {
-            self.release_buffers(*transfer);
-        }
+        self.release_buffers(operation.state.into_buffers());
     }
 
     /// A session ended: its operations are nobody's. Those whose memory is in use stay until it is not.
@@ -209,19 +208,12 @@ impl Server {
         for index in own {
             let operation = &mut self.operations[index];
             operation.forgotten = true;
-            let in_use = match &operation.state {
-                State::Storage(_) | State::InlineRead { .. } => true,
-                State::Transfer(transfer) => transfer.in_storage(),
-                State::Chain { .. } | State::FenceDrain { .. } | State::Draining(_) => false,
-            };
-            if !in_use {
+            if !operation.state.in_storage() {
                 let operation = self.unpark(index);
                 if let State::FenceDrain { .. } = operation.state {
                     self.fence_drains -= 1;
                 }
-                if let State::Draining(Some(transfer)) = reduce(operation.state) {
-                    self.release_buffers(*transfer);
-                }
+                self.release_buffers(operation.state.into_buffers());
             }
         }
     }
@@ -231,9 +223,7 @@ impl Server {
         if let Ok(crate::backend::FsReply::Node(node, _)) = result {
             self.storage.close(node);
         }
-        if let State::Transfer(transfer) = operation.state {
-            self.release_buffers(*transfer);
-        }
+        self.release_buffers(operation.state.into_buffers());
     }
 
     /// Looks at what became possible during this turn.
@@ -307,11 +297,27 @@ impl Server {
     }
 }
 
-/// Either of the two states that hold a transfer, as the one that may.
-fn reduce(state: State) -> State {
-    match state {
-        State::Transfer(transfer) => State::Draining(Some(transfer)),
-        other => other,
+impl State {
+    /// The buffers that it holds.
+    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
+        match self {
+            Self::Transfer(transfer) => transfer.into_buffers(),
+            Self::List(list) => list.into_buffers(),
+            Self::Draining(buffers) => buffers,
+            Self::Chain { .. } | Self::Storage(_) | Self::InlineRead { .. } | Self::FenceDrain { .. } => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// Storage has its hands on its memory.
+    fn in_storage(&self) -> bool {
+        match self {
+            Self::Storage(_) | Self::InlineRead { .. } => true,
+            Self::Transfer(transfer) => transfer.in_storage(),
+            Self::List(list) => list.in_storage(),
+            Self::Chain { .. } | Self::FenceDrain { .. } | Self::Draining(_) => false,
+        }
     }
 }
 

@@ -21,6 +21,7 @@ mod inflight;
 pub mod logging;
 pub mod metrics;
 mod ops;
+mod plan;
 pub mod run;
 pub mod server;
 pub mod sessions;

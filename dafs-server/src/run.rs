@@ -12,7 +12,7 @@ use dafs_proto::session::Moment;
 use dafs_proto::transport::shm::ShmDomain;
 use dafs_proto::transport::tcp::{self, TcpDomain};
 use dafs_proto::transport::{Address, ConnectParams, Domain, calibrate};
-use dafs_proto::wire::{Crossovers, Thresholds};
+use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
 
 use crate::access::Access;
 use crate::backend::{self, Engine, Exports, StorageConfig};
@@ -149,8 +149,8 @@ fn prepare(
         };
         let domain = domain(address)?;
         let listener = domain.listen(address, &params)?;
-        let thresholds = thresholds(config, address, &params);
-        let info = ListenerInfo { address: listener.address().clone(), thresholds };
+        let (thresholds, gather) = thresholds(config, address, &params);
+        let info = ListenerInfo { address: listener.address().clone(), thresholds, gather };
         event_loop.add_listener(listener, info).with_context(|| format!("cannot watch {address}"))?;
     }
     Ok(event_loop)
@@ -202,14 +202,27 @@ fn stored_export(config: &Config, export: &ExportConfig) -> backend::ExportConfi
 }
 
 /// What the provider of a listener measures about itself, over a connection of its own.
-fn thresholds(config: &Config, address: &Address, params: &ConnectParams) -> Thresholds {
+fn thresholds(
+    config: &Config,
+    address: &Address,
+    params: &ConnectParams,
+) -> (Thresholds, Option<GatherSwitches>) {
     let measured =
         if config.calibrate { measure(address, params) } else { Err(anyhow::anyhow!("switched off")) };
-    let crossovers = measured.unwrap_or_else(|error| {
-        tracing::info!(%address, %error, "thresholds are not measured: Inline up to its limit");
-        calibrate::Crossovers::inline_up_to(config.inline_max, params.recv_payload_max)
+    let (crossovers, gather) = match measured {
+        Ok(calibration) => (calibration.crossovers, calibration.gather),
+        Err(error) => {
+            tracing::info!(%address, %error, "thresholds are not measured: Inline up to its limit");
+            (calibrate::Crossovers::inline_up_to(config.inline_max, params.recv_payload_max), None)
+        }
+    };
+    let gather = gather.map(|from| GatherSwitches {
+        read_registered: from.read_registered_bytes,
+        read_unregistered: from.read_unregistered_bytes,
+        write_registered: from.write_registered_bytes,
+        write_unregistered: from.write_unregistered_bytes,
     });
-    Thresholds {
+    let thresholds = Thresholds {
         read_inline_max: config.inline_max,
         write_inline_max: params.recv_payload_max,
         crossovers: Crossovers {
@@ -218,10 +231,11 @@ fn thresholds(config: &Config, address: &Address, params: &ConnectParams) -> Thr
             write_registered: crossovers.write_registered_bytes,
             write_unregistered: crossovers.write_unregistered_bytes,
         },
-    }
+    };
+    (thresholds, gather)
 }
 
-fn measure(address: &Address, params: &ConnectParams) -> anyhow::Result<calibrate::Crossovers> {
+fn measure(address: &Address, params: &ConnectParams) -> anyhow::Result<calibrate::Calibration> {
     let mut directory = None;
     let own = match address {
         Address::Tcp(address) => Address::Tcp(SocketAddr::new(address.ip(), 0)),
@@ -234,7 +248,7 @@ fn measure(address: &Address, params: &ConnectParams) -> anyhow::Result<calibrat
     let (server, client) = (domain(address)?, domain(address)?);
     let calibration = calibrate::measure(&*server, &client, &own, params, calibrate::BUDGET)?;
     tracing::debug!(%address, ?calibration, "measured");
-    Ok(calibration.crossovers)
+    Ok(calibration)
 }
 
 fn announce(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {

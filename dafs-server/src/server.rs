@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dafs_proto::session::{KeySource, Moment};
 use dafs_proto::transport::{Address, Endpoint, OpToken, Received, TransportError};
-use dafs_proto::wire::{HEADER_SIZE, Header, NoticeKind, Opcode, Status, Thresholds};
+use dafs_proto::wire::{GatherSwitches, HEADER_SIZE, Header, NoticeKind, Opcode, Status, Thresholds};
 use slab::Slab;
 
 use crate::access::Access;
@@ -57,6 +57,8 @@ pub struct ListenerInfo {
     pub address: Address,
     /// Exported to every session that comes in here.
     pub thresholds: Thresholds,
+    /// As the thresholds; `None` where it was not measured.
+    pub gather: Option<GatherSwitches>,
 }
 
 /// Where random numbers come from: the system, or a seed in simulations.

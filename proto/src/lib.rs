@@ -3,12 +3,14 @@
 //! - [`wire`] is the bytes: headers, bodies, status codes. No I/O, no state.
 //! - [`session`] is the rules: slots, credits, replay, handshake, for both roles. No I/O, no clock.
 //! - [`transport`] is the provider contract, a small Direct Access Transport, and the providers: `tcp`, `shm`, and `sim` for tests.
+//! - [`extent`] is arithmetic with lists of file extents. Pure.
 //! - [`address`] names servers, exports and files.
 //!
-//! `wire` knows neither of the others, `session` knows only `wire`, and `transport` knows neither: a server or client driver joins them.
+//! `wire` knows only `extent`, `session` knows only `wire`, and `transport` knows neither: a server or client driver joins them.
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod extent;
 pub mod session;
 pub mod transport;
 pub mod wire;

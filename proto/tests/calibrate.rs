@@ -53,6 +53,19 @@ fn assert_usable(calibration: &Calibration) {
         );
     }
     assert!(calibration.rounds >= 5);
+    // [LIST-11]
+    let gather = calibration.gather.expect("messages of 16 KiB describe 64 segments");
+    println!("gather from {gather:?}; bytes:pack/gather µs");
+    for (from, samples, name) in [
+        (gather.read_registered_bytes, &calibration.gather_samples[0], "read registered"),
+        (gather.read_unregistered_bytes, &calibration.gather_samples[1], "read unregistered"),
+        (gather.write_registered_bytes, &calibration.gather_samples[2], "write registered"),
+        (gather.write_unregistered_bytes, &calibration.gather_samples[3], "write unregistered"),
+    ] {
+        print(name, samples);
+        let sizes: Vec<u32> = samples.iter().map(|sample| sample.size).collect();
+        assert!(sizes.contains(&from) || from == sizes.last().unwrap() + 1, "{from}");
+    }
 }
 
 #[cfg(feature = "tcp")]

@@ -1,10 +1,12 @@
 //! The golden messages of `spec/vectors/messages.txt`: what is encoded today is what was written down, and decodes to the same.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
-// [WIRE-1] [WIRE-3] [WIRE-5] [WIRE-6] [WIRE-9]
+// [WIRE-1] [WIRE-3] [WIRE-5] [WIRE-6] [WIRE-9] [WIRE-10]
 
+use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
-    CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, Method, Opcode, OpenFlags, OpenRequest, ReadReply,
-    ReadRequest, ReaddirRequest, Slot, Stability, Status, TwoNames, Verifier, WriteReply, WriteRequest,
+    CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, ListReadReply, ListRequest, Lists, Method, Opcode,
+    OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest, Slot, Stability, Status, TwoNames,
+    Verifier, WriteReply, WriteRequest, decode_lists, encode_lists, lists_size,
 };
 
 const VECTORS: &str = include_str!("../../spec/vectors/messages.txt");
@@ -87,6 +89,46 @@ fn vector_write_inline_request() {
     let header = Header { payload_len: 3, deadline_ms: 250, ..request(Opcode::Write) };
     check("write inline request", &head(header, |bytes| body.encode(bytes), 40), 3);
     assert_eq!(WriteRequest::decode(&vector("write inline request")[HEADER_SIZE..]), Ok(body));
+}
+
+fn check_list(name: &str, opcode: Opcode, body: ListRequest, lists: &Lists) {
+    let mut payload = vec![0; lists_size(lists.extents.len(), lists.segments.len())];
+    encode_lists(lists.extents.iter().copied(), &lists.segments, &mut payload);
+    assert_eq!(hex(&payload), hex(&vector(&format!("{name} payload"))));
+    let payload_len = u32::try_from(payload.len()).unwrap();
+    let name = &format!("{name} request");
+    let header = Header { payload_len, ..request(opcode) };
+    check(name, &head(header, |bytes| body.encode(bytes), 16), payload_len);
+    assert_eq!(ListRequest::decode(&vector(name)[HEADER_SIZE..]), Ok(body));
+    assert_eq!(decode_lists(&payload, &body, 0).as_ref(), Ok(lists));
+    for len in 0..payload.len() {
+        assert!(decode_lists(&payload[..len], &body, 0).is_err(), "{len} bytes");
+    }
+}
+
+#[test]
+fn vector_list_requests() {
+    let body = ListRequest {
+        len: 8,
+        method: Method::Inline,
+        stability: Stability::Unstable,
+        extent_count: 2,
+        segment_count: 0,
+    };
+    let mut lists = Lists { extents: vec![Extent::new(4096, 5), Extent::new(16, 3)], segments: vec![] };
+    check_list("list read", Opcode::ReadList, body, &lists);
+    lists.segments.push([0xaabb_ccdd_0011_2233, 0x40, 8]);
+    let body =
+        ListRequest { method: Method::Direct, stability: Stability::DataSync, segment_count: 1, ..body };
+    check_list("list write", Opcode::WriteList, body, &lists);
+}
+
+#[test]
+fn vector_list_read_reply() {
+    let body = ListReadReply { count: 7, end: Some(4100) };
+    let encoded = head(request(Opcode::ReadList).reply(Status::OK), |bytes| body.encode(bytes), 16);
+    check("list read reply", &encoded, 0);
+    assert_eq!(ListReadReply::decode(&vector("list read reply")[HEADER_SIZE..]), Ok(body));
 }
 
 #[test]

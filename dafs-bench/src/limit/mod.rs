@@ -3,7 +3,7 @@
 //! Every limit runs in the process of the benchmark, in alternation with what it bounds. Its server, where it has
 //! one, is a thread that lives for one measurement only, so that it never takes a CPU from the subject.
 
-mod file;
+pub(crate) mod file;
 mod memory;
 mod ring;
 mod tcp;

@@ -43,7 +43,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 19] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 20] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     [
         ("transport", true),
@@ -51,6 +51,7 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 19] {
         ("op", any(|row| row.op.is_some())),
         ("method", any(|row| row.method.is_some())),
         ("registered", any(|row| row.registered.is_some())),
+        ("pieces", any(|row| row.segments.is_some())),
         ("size", any(|row| row.op.is_some())),
         ("depth", any(|row| row.op.is_some())),
         ("cpu", any(|row| row.cpu_fraction.is_some())),
@@ -80,6 +81,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.op.map_or_else(|| "-".to_owned(), |op| op.to_string()),
         row.method.map_or_else(|| "-".to_owned(), |method| method.to_string()),
         yes_no(row.registered),
+        row.segments.map_or_else(|| "-".to_owned(), |segments| segments.to_string()),
         size(row.bytes as u64),
         row.queue_depth.to_string(),
         row.cpu_fraction.map_or_else(|| "-".to_owned(), |fraction| format!("{fraction:.2}")),

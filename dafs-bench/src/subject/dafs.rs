@@ -134,7 +134,9 @@ impl Link {
             credits: setup.credits,
             client_name: Some("dafs-bench".to_owned()),
             method: match setup.method {
-                Method::Auto => MethodOverride::Auto,
+                Method::Auto | Method::Multiple | Method::Pack | Method::Gather | Method::Hybrid => {
+                    MethodOverride::Auto
+                }
                 Method::Inline => MethodOverride::Inline,
                 Method::Direct => MethodOverride::Direct,
             },
@@ -402,7 +404,7 @@ impl Subject for Dafs {
     }
 }
 
-fn repeat(
+pub(crate) fn repeat(
     budget: Budget,
     samples: &mut Samples,
     mut step: impl FnMut() -> anyhow::Result<()>,
@@ -422,7 +424,7 @@ fn repeat(
 }
 
 #[inline]
-fn whole(moved: usize, wanted: usize) -> anyhow::Result<()> {
+pub(crate) fn whole(moved: usize, wanted: usize) -> anyhow::Result<()> {
     if moved != wanted {
         bail!("dafs moved {moved} of {wanted} bytes");
     }

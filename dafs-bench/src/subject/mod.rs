@@ -9,10 +9,12 @@ use crate::load::{Budget, Load, Work};
 use crate::record::Op;
 use crate::stats::Samples;
 use crate::subject::dafs::Dafs;
+use crate::subject::list::Lists;
 use crate::subject::server::Server;
 use crate::sys::Usage;
 
 pub mod dafs;
+pub mod list;
 pub mod server;
 
 /// A client with a file open, ready to be given work. Blocking; used by one thread.
@@ -89,6 +91,9 @@ pub trait Subjects {
 
     /// `count` sessions that do nothing.
     fn crowd(&mut self, transport: Transport, poll: Poll, count: usize) -> anyhow::Result<Crowd>;
+
+    /// A server, and sessions that move lists.
+    fn lists(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Lists>;
 
     /// Another system.
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>>;

@@ -6,6 +6,7 @@ mod idle;
 mod latency;
 mod limits;
 mod mixed;
+mod noncontiguous;
 mod overlap;
 
 use std::net::IpAddr;
@@ -62,6 +63,8 @@ pub fn run(
         Benchmark::Iops(_) => bandwidth::run(&mut bench, Unit::OpsPerS)?,
         Benchmark::Crossover(_) => crossover::run(&mut bench)?,
         Benchmark::Overlap(_) => overlap::run(&mut bench)?,
+        Benchmark::Transfer(_) => noncontiguous::run(&mut bench, false)?,
+        Benchmark::Listio(_) => noncontiguous::run(&mut bench, true)?,
         Benchmark::Mixed(_) => mixed::run(&mut bench)?,
         Benchmark::Idle { .. } => idle::run(&mut bench)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,

@@ -335,6 +335,7 @@ impl Server {
             transfer_size_max: TRANSFER_MAX,
             handles_max: 100,
             slot_reports,
+            gather: None,
         }
     }
 

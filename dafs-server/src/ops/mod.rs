@@ -1,6 +1,7 @@
 //! What requests mean: semantics only. Encoding is `wire`'s, storage is `backend`'s.
 
 mod file;
+mod list;
 mod name;
 mod read;
 mod readdir;
@@ -13,7 +14,8 @@ use dafs_proto::wire::{
     encode_message_pack,
 };
 
-pub(crate) use transfer::Transfer;
+pub(crate) use list::List;
+pub(crate) use transfer::{Direction, Transfer};
 
 use crate::backend::{ExportId, FsReply, FsResult};
 use crate::dispatch::Answer;

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, HeapMemory, MemoryRef, PostError, RegionKey, RemoteRange, Span};
-use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Status, decode_segments};
+use dafs_proto::wire::{
+    HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, decode_segments,
+};
 
-use super::transfer::{Direction, Segments};
-use super::{Server, Transfer};
+use super::transfer::Segments;
+use super::{Direction, Server, Transfer};
 use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
 use crate::connection::Connection;
 use crate::dispatch::{Answer, Payload, Problem};
@@ -152,6 +155,11 @@ impl Server {
                 Some(Err(NowError::Failed(status))) => return Err(status.into()),
                 Some(Err(NowError::WouldBlock)) | None => {}
             }
+        }
+        if segments.len() > 1 {
+            let extent = Extent::new(offset, u64::from(len));
+            let target = (Direction::Read, node);
+            return self.begin_scattered(call, target, extent, segments.into_vec(), Stability::Unstable);
         }
         let transfer = Transfer::new(Direction::Read, node, offset, u64::from(len), segments);
         self.begin_transfer(call, transfer)

@@ -96,7 +96,7 @@ impl Server {
             Ok(None) => {}
             Err(_) => return Err(Status::REMOTE_ACCESS),
         }
-        let token = self.park(*call, State::Draining(None));
+        let token = self.park(*call, State::Draining(Vec::new()));
         let Some(index) = self.operation_index(token) else { return Err(Status::IO) };
         let posted = match self.connection(call.connection) {
             Some(connection) => {

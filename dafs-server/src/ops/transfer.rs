@@ -103,6 +103,10 @@ impl Transfer {
         matches!(self.step, Step::Storage { .. } | Step::Final)
     }
 
+    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
+        self.buffers
+    }
+
     fn piece(&self, size_max: u64) -> Option<Piece> {
         self.piece_at(self.done, size_max)
     }
@@ -501,6 +505,9 @@ impl Server {
             return;
         }
         let token = self.token_of(index);
+        if let State::List(_) = self.operations[index].state {
+            return self.resume_list_post(index);
+        }
         let Some(transfer) = self.transfer(index) else { return };
         if !matches!(transfer.step, Step::Post { .. }) {
             return;
@@ -521,9 +528,18 @@ impl Server {
             let Some(index) = self.operation_index(token) else { continue };
             let operation = &self.operations[index];
             let call = operation.call;
-            let waits = matches!(&operation.state, State::Transfer(transfer) if matches!(transfer.step, Step::Buffer));
-            if !waits || operation.forgotten {
+            if operation.forgotten {
                 continue;
+            }
+            match &operation.state {
+                State::Transfer(transfer) if matches!(transfer.step, Step::Buffer) => {}
+                State::List(list) => {
+                    let Some(untouched) = list.waits_for_buffer() else { continue };
+                    self.mark_dirty(call.connection);
+                    let expired = untouched && self.expired(&call);
+                    return self.resume_list_buffer(index, expired);
+                }
+                _ => continue,
             }
             self.mark_dirty(call.connection);
             if let Some(transfer) = self.transfer(index) {
@@ -599,24 +615,19 @@ impl Server {
     }
 
     /// Answered: it stays only while RDMA holds its memory.
-    fn retire(&mut self, index: usize) {
+    pub(crate) fn retire(&mut self, index: usize) {
         if self.operations[index].rdma_pending == 0 {
             let operation = self.unpark(index);
-            if let State::Transfer(transfer) = operation.state {
-                self.release_buffers(*transfer);
-            }
-            return;
+            return self.release_buffers(operation.state.into_buffers());
         }
         let operation = &mut self.operations[index];
-        let state = std::mem::replace(&mut operation.state, State::Draining(None));
-        if let State::Transfer(transfer) = state {
-            operation.state = State::Draining(Some(transfer));
-        }
+        let state = std::mem::replace(&mut operation.state, State::Draining(Vec::new()));
+        operation.state = State::Draining(state.into_buffers());
     }
 
     /// Gives back all buffers of a transfer that is over.
-    pub(crate) fn release_buffers(&mut self, mut transfer: Transfer) {
-        for buffer in transfer.buffers.drain(..) {
+    pub(crate) fn release_buffers(&mut self, buffers: Vec<Buffer>) {
+        for buffer in buffers {
             self.release_buffer(buffer);
         }
     }
@@ -639,14 +650,14 @@ impl Server {
         }
     }
 
-    fn release_buffer(&mut self, buffer: Buffer) {
+    pub(crate) fn release_buffer(&mut self, buffer: Buffer) {
         self.buffers.release(buffer);
         if !self.buffer_waiters.is_empty() {
             self.wakeups.push_back(Wakeup::Buffer);
         }
     }
 
-    fn token_of(&self, index: usize) -> OpToken {
+    pub(crate) fn token_of(&self, index: usize) -> OpToken {
         crate::inflight::token(index, self.operations[index].generation)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, HeapMemory, MemoryRef, Span};
 use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteRequest};
 
 use super::read::with_remote_memory;
-use super::transfer::Direction;
-use super::{After, Server, Transfer};
+use super::{After, Direction, Server, Transfer};
 use crate::backend::{FsOp, NodeId, NowError};
 use crate::dispatch::{Payload, Problem};
 use crate::inflight::Call;
@@ -146,6 +146,11 @@ impl Server {
         {
             let append = transfer.direction == Direction::Append;
             return self.write_later(call, node, offset, stability, append, vec![memory], Method::Direct);
+        }
+        if transfer.segments.len() > 1 && transfer.direction == Direction::Write {
+            let extent = Extent::new(offset, transfer.len);
+            let target = (Direction::Write, node);
+            return self.begin_scattered(call, target, extent, transfer.segments.into_vec(), stability);
         }
         self.begin_transfer(call, transfer)
     }

@@ -183,6 +183,7 @@ pub(super) mod tests {
             transfer_size_max: 1 << 20,
             handles_max: 100,
             slot_reports: Vec::new(),
+            gather: None,
         }
     }
 

@@ -8,6 +8,7 @@
 mod attr;
 mod codec;
 mod header;
+mod list;
 mod namespace;
 mod negotiate;
 mod opcode;
@@ -20,14 +21,18 @@ pub use attr::{
 };
 pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
+pub use list::{
+    EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, decode_lists, encode_lists,
+    lists_size,
+};
 pub use namespace::{
     AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest, ReaddirReply, ReaddirRequest,
     RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames, XattrNames, XattrSetMode,
 };
 pub use negotiate::{
-    Authenticate, AuthenticateReply, Crossovers, ExportStatistics, Features, Hello, HelloReply,
-    KEY_PROOF_SIZE, LimitsReply, MountReply, Nonce, NoticeKind, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN,
-    Resume, SessionId, SlotReport, Statistics, Thresholds, Welcome,
+    Authenticate, AuthenticateReply, Crossovers, ExportStatistics, Features, GatherSwitches, Hello,
+    HelloReply, KEY_PROOF_SIZE, LimitsReply, MountReply, Nonce, NoticeKind, PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN, Resume, SessionId, SlotReport, Statistics, Thresholds, Welcome,
 };
 pub use opcode::Opcode;
 pub use readwrite::{

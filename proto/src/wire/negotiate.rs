@@ -23,6 +23,8 @@ bitflags::bitflags! {
         const CALLBACKS = 0x2;
         /// A session survives a broken connection.
         const RESUME = 0x4;
+        /// Lists of extents in one request; where they pay is in [`Welcome::gather`].
+        const LISTS = 0x10;
     }
 }
 
@@ -125,6 +127,23 @@ pub struct Welcome {
     pub handles_max: u32,
     /// For a resumed session: what became of each slot's last request.
     pub slot_reports: Vec<SlotReport>,
+    /// With [`Features::LISTS`]: where gathering begins to beat packing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gather: Option<GatherSwitches>,
+}
+
+/// Bytes of a segment of memory, on average, from which RDMA that gathers or scatters the segments of a noncontiguous
+/// transfer is faster than packing them into one; measured by the provider, `spec/list-io.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatherSwitches {
+    /// Reads into memory registered already.
+    pub read_registered: u32,
+    /// Reads into memory that is registered for the operation.
+    pub read_unregistered: u32,
+    /// Writes from memory registered already.
+    pub write_registered: u32,
+    /// Writes from memory that is registered for the operation.
+    pub write_unregistered: u32,
 }
 
 /// The last request that the server knows of a slot.

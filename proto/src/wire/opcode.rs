@@ -81,6 +81,10 @@ opcodes! {
     Seek = 0x0027, true;
     /// Advice about future use; may be ignored.
     Hint = 0x0028, true;
+    /// Reads a list of file extents.
+    ReadList = 0x0029, true;
+    /// Writes a list of file extents.
+    WriteList = 0x002a, true;
     /// Entries of a directory, with attributes.
     Readdir = 0x0030, true;
     /// Makes a directory.
@@ -135,6 +139,7 @@ impl Opcode {
             self,
             Self::Setattr
                 | Self::Write
+                | Self::WriteList
                 | Self::Append
                 | Self::Truncate
                 | Self::Allocate

@@ -17,14 +17,14 @@ pub enum Method {
 }
 
 impl Method {
-    fn value(self) -> u8 {
+    pub(super) fn value(self) -> u8 {
         match self {
             Self::Inline => 0,
             Self::Direct => 1,
         }
     }
 
-    fn from_value(value: u8) -> Result<Self, WireError> {
+    pub(super) fn from_value(value: u8) -> Result<Self, WireError> {
         match value {
             0 => Ok(Self::Inline),
             1 => Ok(Self::Direct),

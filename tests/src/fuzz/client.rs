@@ -360,6 +360,7 @@ impl HostileServer {
             transfer_size_max: 1 << 20,
             handles_max: 100,
             slot_reports: Vec::new(),
+            gather: None,
         };
         if self.byte() > 200 {
             self.choose(|input| {

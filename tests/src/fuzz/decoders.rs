@@ -11,11 +11,11 @@ use dafs_proto::session::{format_key_line, parse_key_file};
 use dafs_proto::transport::tcp::frame;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, CommitReply, CommitRequest, FsStatistics,
-    HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, MountReply, NameRequest, OpenRequest,
-    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SEGMENTS_MAX,
-    SeekReply, SeekRequest, SetAttributes, Statistics, TwoNames, Welcome, WireError, WriteReply,
-    WriteRequest, XattrNames, decode_dir_entries, decode_message_pack, decode_segments, encode_dir_entry,
-    encode_message_pack, encode_segments,
+    HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, MountReply,
+    NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest,
+    RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, Statistics, TwoNames, Welcome,
+    WireError, WriteReply, WriteRequest, XattrNames, decode_dir_entries, decode_lists, decode_message_pack,
+    decode_segments, encode_dir_entry, encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 use dafs_server::access::{AddressRange, Keyring};
 use dafs_server::cli::Settings;
@@ -41,7 +41,7 @@ pub fn bodies(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
     macro_rules! bodies {
         ($($number:literal => $kind:ty),* $(,)?) => {
-            match kind % 17 {
+            match kind % 19 {
                 $($number => round_trip(body, <$kind>::decode(body), |value, out| value.encode(out)),)*
                 _ => {}
             }
@@ -51,7 +51,7 @@ pub fn bodies(data: &[u8]) {
         0 => OpenRequest, 1 => NameRequest, 2 => RemoveRequest, 3 => ReaddirRequest, 4 => ReaddirReply,
         5 => AllocateRequest, 6 => SeekRequest, 7 => SeekReply, 8 => HintRequest, 9 => RenameRequest,
         10 => ReadRequest, 11 => ReadReply, 12 => WriteRequest, 13 => WriteReply, 14 => CommitRequest,
-        15 => CommitReply,
+        15 => CommitReply, 16 => ListRequest, 17 => ListReadReply,
     }
 }
 
@@ -120,6 +120,21 @@ pub fn segments(data: &[u8]) {
         let mut again = vec![0; payload.len()];
         encode_segments(&segments, &mut again);
         assert_eq!(again, payload);
+    }
+}
+
+/// A list request: its body, then its payload.
+pub fn lists(data: &[u8]) {
+    let Some((body, payload)) = data.split_at_checked(ListRequest::HEAD_SIZE - HEADER_SIZE) else { return };
+    let Ok(request) = ListRequest::decode(body) else { return };
+    // The data of an inline write is what the lists leave over.
+    let described = lists_size(request.extent_count as usize, request.segment_count as usize);
+    let inline_len = u32::try_from(payload.len().saturating_sub(described)).unwrap_or(0);
+    if let Ok(lists) = decode_lists(payload, &request, inline_len) {
+        let mut again = vec![0; described];
+        encode_lists(lists.extents.iter().copied(), &lists.segments, &mut again);
+        assert_eq!(again, payload[..described]);
+        assert_eq!(dafs_proto::extent::total(&lists.extents), Some(u64::from(request.len)));
     }
 }
 

@@ -18,8 +18,8 @@ mod storage;
 
 pub use client::client_session;
 pub use decoders::{
-    address, bodies, config, dir_entries, export_flag, header, key_file, message_pack, names, segments,
-    shm_handshake, tcp_frames,
+    address, bodies, config, dir_entries, export_flag, header, key_file, lists, message_pack, names,
+    segments, shm_handshake, tcp_frames,
 };
 pub use generate::Generator;
 pub use server::server_session;
@@ -35,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     ("dir_entries", dir_entries),
     ("message_pack", message_pack),
     ("segments", segments),
+    ("lists", lists),
     ("tcp_frames", tcp_frames),
     ("shm_handshake", shm_handshake),
     ("address", address),

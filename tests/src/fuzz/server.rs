@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::{Export, File, Session};
+use dafs_proto::extent::Extent;
 use dafs_proto::session::{ClientHandshake, ClientIntroduction, ClientSession};
 use dafs_proto::transport::sim::{FaultPlan, NodeId, SimDomain};
 use dafs_proto::transport::{
@@ -13,9 +14,10 @@ use dafs_proto::transport::{
 };
 use dafs_proto::wire::{
     AllocateRequest, CHAIN_HANDLE, CommitRequest, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header,
-    HintRequest, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest,
-    RemoveRequest, RenameRequest, Resume, SeekRequest, SeekWhat, SetAttributes, Slot, Stability, Status,
-    TwoNames, Welcome, WriteRequest, XattrNames, encode_message_pack, encode_segments,
+    HintRequest, ListRequest, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest,
+    ReaddirRequest, RemoveRequest, RenameRequest, Resume, SeekRequest, SeekWhat, SetAttributes, Slot,
+    Stability, Status, TwoNames, Welcome, WriteRequest, XattrNames, encode_lists, encode_message_pack,
+    encode_segments, lists_size,
 };
 
 use super::input::Input;
@@ -337,8 +339,16 @@ impl Peer {
 
     /// A request that could be good, and some that are nearly.
     fn request(&mut self, input: &mut Input<'_>) {
-        let common =
-            [Opcode::Read, Opcode::Write, Opcode::Append, Opcode::Open, Opcode::Close, Opcode::Readdir];
+        let common = [
+            Opcode::Read,
+            Opcode::Write,
+            Opcode::Append,
+            Opcode::Open,
+            Opcode::Close,
+            Opcode::Readdir,
+            Opcode::ReadList,
+            Opcode::WriteList,
+        ];
         let opcode = match input.byte() {
             choice if choice < 128 => common[usize::from(choice) % common.len()],
             choice => Opcode::ALL[usize::from(choice - 128) % Opcode::ALL.len()],
@@ -378,6 +388,37 @@ impl Peer {
             (16..=31, Some(region)) => [region.range().key.0, input.number(), len],
             (_, Some(region)) => [region.range().key.0, region.range().offset, len],
         }
+    }
+
+    /// A list request that is nearly always good, into `body`; its payload.
+    fn list(&self, input: &mut Input<'_>, writes: bool, stability: Stability, body: &mut [u8]) -> Vec<u8> {
+        let count = input.below(9);
+        let extents: Vec<Extent> = (0..count)
+            .map(|_| Extent::new(input.number() % (1 << 20), u64::from(input.number32() % 5000)))
+            .collect();
+        let len = extents.iter().map(|extent| extent.len).sum::<u64>() as u32;
+        let inline = input.byte().is_multiple_of(2);
+        let mut segments = Vec::new();
+        if !inline {
+            let first = u64::from(len).min(input.number() % 10_000);
+            segments = vec![self.segment(input, first), self.segment(input, u64::from(len) - first)];
+        }
+        let lie = if input.byte() < 16 { input.number32() } else { 0 };
+        let request = ListRequest {
+            len: len ^ if lie % 3 == 1 { lie } else { 0 },
+            method: if inline { Method::Inline } else { Method::Direct },
+            stability,
+            extent_count: extents.len() as u32 ^ if lie % 3 == 2 { lie } else { 0 },
+            segment_count: segments.len() as u32,
+        };
+        request.encode(body);
+        let mut payload = vec![0; lists_size(extents.len(), segments.len())];
+        encode_lists(extents.iter().copied(), &segments, &mut payload);
+        if inline && writes {
+            payload.resize(payload.len() + len as usize, 5);
+        }
+        payload.truncate(16 * 1024);
+        payload
     }
 
     /// Length, method, segments and payload of a read or write.
@@ -424,6 +465,10 @@ impl Peer {
                 let offset = if opcode == Opcode::Append { 0 } else { input.number() };
                 WriteRequest { offset, len, method, stability, segment_count, segment }.encode(&mut body);
                 (WriteRequest::HEAD_SIZE, payload)
+            }
+            Opcode::ReadList | Opcode::WriteList => {
+                let payload = self.list(input, opcode == Opcode::WriteList, stability, &mut body);
+                (ListRequest::HEAD_SIZE, payload)
             }
             Opcode::Open => {
                 let flags = OpenFlags::from_bits_truncate(u32::from(input.byte()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{NodeId, SimDomain, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
-use dafs_proto::wire::{Crossovers, Thresholds};
+use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
 use dafs_server::connection::ConnectionKey;
 use dafs_server::server::{ListenerInfo, Parts, Served, Server};
 
@@ -47,7 +47,15 @@ impl SimServer {
         let mut server = Server::new(parts, Moment::default().after(net.now()));
         let domain = net.domain(node);
         let listener = domain.listen(address, params).expect("the port is free");
-        server.add_listener(ListenerInfo { address: address.clone(), thresholds: thresholds() });
+        // Both halves of the hybrid method come up.
+        let switch = 128;
+        let gather = Some(GatherSwitches {
+            read_registered: switch,
+            read_unregistered: switch,
+            write_registered: switch,
+            write_unregistered: switch,
+        });
+        server.add_listener(ListenerInfo { address: address.clone(), thresholds: thresholds(), gather });
         Self { server, listener, connections: Vec::new(), next_tick: net.now(), _domain: domain }
     }
 

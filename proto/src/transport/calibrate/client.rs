@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    CalibrateError, Calibration, Crossovers, Kind, ROUNDS_MAX, ROUNDS_MIN, Request, SIZE_MAX, Sample,
-    crossover, sizes, wait,
+    CalibrateError, Calibration, Crossovers, GATHER_SEGMENTS, GATHER_SIZES, Kind, ROUNDS_MAX, ROUNDS_MIN,
+    Request, SIZE_MAX, Sample, crossover, encode_ranges, sizes, wait,
 };
 use crate::transport::{
     Access, Address, ConnectParams, Domain, Endpoint, HeapMemory, MemoryRef, Received, Region, RegionError,
-    RemoteRange,
+    RemoteRange, Span,
 };
+
+/// What timing noncontiguous transfers may take beyond the rest.
+const GATHER_BUDGET: Duration = Duration::from_millis(25);
 
 /// What is timed at each size.
 const METHODS: [Method; 6] = [
@@ -59,14 +62,17 @@ pub(super) fn run(
         // Methods take turns, so that a disturbance meets all of them.
         client.round(&sizes, |size, method, time| times[size][method].push(time))?;
     }
+    let gather = client.time_gathering(inline_max, until)?;
     client.endpoint.close();
-    Ok(Timed { sizes, times })
+    Ok(Timed { sizes, times, gather })
 }
 
 /// All times, by size and method.
 pub(super) struct Timed {
     sizes: Vec<u32>,
     times: Vec<[Vec<Duration>; METHODS.len()]>,
+    /// By size, direction and way of noncontiguous transfers; empty where they were not timed.
+    gather: Vec<[[Vec<Duration>; WAYS.len()]; 2]>,
 }
 
 impl Timed {
@@ -95,8 +101,23 @@ impl Timed {
         };
         let samples = (read_registered, read_unregistered, write_registered, write_unregistered);
         let (read_registered, read_unregistered, write_registered, write_unregistered) = samples;
+        let gather_samples = self.gather_samples();
+        let gather = gather_samples.iter().all(|samples| !samples.is_empty()).then(|| {
+            let from = |index: usize| {
+                let samples: &[Sample] = &gather_samples[index];
+                crossover(samples, samples.last().map_or(0, |sample| sample.size))
+            };
+            Crossovers {
+                read_registered_bytes: from(0),
+                read_unregistered_bytes: from(1),
+                write_registered_bytes: from(2),
+                write_unregistered_bytes: from(3),
+            }
+        });
         let duration = begin.elapsed();
         Calibration {
+            gather,
+            gather_samples,
             crossovers,
             read_registered,
             read_unregistered,
@@ -108,10 +129,39 @@ impl Timed {
     }
 }
 
+impl Timed {
+    /// Packing against gathering: reads, registered and not, then writes.
+    fn gather_samples(&mut self) -> [Vec<Sample>; 4] {
+        let mut samples: [Vec<Sample>; 4] = Default::default();
+        for (size, directions) in GATHER_SIZES.iter().zip(&mut self.gather) {
+            for (direction, ways) in directions.iter_mut().enumerate() {
+                let [pack, registered, unregistered] = ways.each_mut().map(|times| median(times));
+                for (place, direct) in [registered, unregistered].into_iter().enumerate() {
+                    samples[2 * direction + place].push(Sample { size: *size, inline: pack, direct });
+                }
+            }
+        }
+        samples
+    }
+}
+
 fn median(times: &mut [Duration]) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
+
+/// How a noncontiguous transfer is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GatherWay {
+    /// Copied to or from one contiguous transfer.
+    Pack,
+    /// RDMA of each segment, which is registered already.
+    Registered,
+    /// The same, registered for the operation.
+    Unregistered,
+}
+
+const WAYS: [GatherWay; 3] = [GatherWay::Pack, GatherWay::Registered, GatherWay::Unregistered];
 
 struct Client<'a> {
     domain: &'a dyn Domain,
@@ -219,6 +269,105 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
+    /// Times packing against gathering, for half as long again; nothing where messages are too small.
+    fn time_gathering(
+        &mut self,
+        inline_max: u32,
+        until: Instant,
+    ) -> Result<Vec<[[Vec<Duration>; WAYS.len()]; 2]>, CalibrateError> {
+        if (inline_max as usize) < GATHER_SEGMENTS * 16 {
+            return Ok(Vec::new());
+        }
+        let until = until.max(Instant::now()) + GATHER_BUDGET;
+        let mut times: Vec<[[Vec<Duration>; WAYS.len()]; 2]> =
+            GATHER_SIZES.iter().map(|_| Default::default()).collect();
+        // The first round touches memory and code for the first time.
+        for round in 0..=ROUNDS_MAX {
+            if round > ROUNDS_MIN && Instant::now() >= until {
+                break;
+            }
+            for (size, times) in GATHER_SIZES.into_iter().zip(&mut times) {
+                for (write, times) in [false, true].into_iter().zip(times.iter_mut()) {
+                    for (way, times) in WAYS.into_iter().zip(times.iter_mut()) {
+                        let begin = Instant::now();
+                        match way {
+                            GatherWay::Pack => self.pack(write, size, inline_max)?,
+                            GatherWay::Registered => {
+                                self.gather(write, size, &self.registered_ranges(size)?)?
+                            }
+                            GatherWay::Unregistered => self.gather_unregistered(write, size, inline_max)?,
+                        }
+                        if round > 0 {
+                            times.push(begin.elapsed());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(times)
+    }
+
+    fn pack(&mut self, write: bool, size: u32, inline_max: u32) -> Result<(), CalibrateError> {
+        let total = size * GATHER_SEGMENTS as u32;
+        if total <= inline_max {
+            let segments = segments(&self.ordinary, size);
+            if !write {
+                self.endpoint
+                    .send_copy(&Request { kind: Kind::ReadInline, size: total, range: None }.encode(), &[])?;
+                self.answer()?;
+                copy_segments(&segments, self.endpoint.payload(), false);
+                self.endpoint.recv_done();
+                return Ok(());
+            }
+            let request = Request { kind: Kind::WriteInline, size: total, range: None };
+            if self.endpoint.prefers_gathered(total as usize)? {
+                let spans: Vec<_> = segments.iter().map(MemoryRef::span).collect();
+                self.endpoint.send_gathered(&request.encode(), &spans)?;
+            } else {
+                let slot = self.endpoint.reserve(total as usize)?;
+                copy_segments(&segments, self.endpoint.slot_payload(&slot), true);
+                self.endpoint.send(slot, &request.encode(), total as usize)?;
+            }
+            self.answer()?;
+            return Ok(());
+        }
+        let (segments, bounce) = (segments(&self.ordinary, size), self.registered.memory().clone());
+        if write {
+            copy_segments(&segments, bounce.span(), true);
+        }
+        self.direct(write, self.registered_range(total)?)?;
+        if !write {
+            copy_segments(&segments, bounce.span(), false);
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, write: bool, size: u32, ranges: &[RemoteRange]) -> Result<(), CalibrateError> {
+        let kind = if write { Kind::WriteGather } else { Kind::ReadGather };
+        let request = Request { kind, size: size * GATHER_SEGMENTS as u32, range: None };
+        self.endpoint.send_copy(&request.encode(), &encode_ranges(ranges))?;
+        self.answer()?;
+        Ok(())
+    }
+
+    /// Registers each segment, or packs where that is impossible.
+    fn gather_unregistered(&mut self, write: bool, size: u32, inline_max: u32) -> Result<(), CalibrateError> {
+        if !self.endpoint.capabilities().registers_ordinary_memory {
+            return self.pack(write, size, inline_max);
+        }
+        let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+        // One registration for all: pieces are nearly always parts of one array.
+        let span = 2 * size as usize * GATHER_SEGMENTS;
+        let memory = self.ordinary.slice(0, span).ok_or(CalibrateError::Unexpected("size"))?;
+        let region = self.domain.register(memory, access)?;
+        let ranges = pieces_of(&region.range(), size)?;
+        self.gather(write, size, &ranges)
+    }
+
+    fn registered_ranges(&self, size: u32) -> Result<Vec<RemoteRange>, CalibrateError> {
+        pieces_of(&self.registered.range(), size)
+    }
+
     fn registered_range(&self, size: u32) -> Result<RemoteRange, CalibrateError> {
         self.registered.range().slice(0, u64::from(size)).ok_or(CalibrateError::Unexpected("size"))
     }
@@ -234,4 +383,29 @@ impl<'a> Client<'a> {
             }
         }
     }
+}
+
+/// Pieces of `size` bytes with gaps as large between them.
+fn segments(memory: &MemoryRef, size: u32) -> Vec<MemoryRef> {
+    let size = size as usize;
+    (0..GATHER_SEGMENTS).filter_map(|index| memory.slice(2 * index * size, size)).collect()
+}
+
+/// Copies between segments and contiguous memory.
+fn copy_segments(segments: &[MemoryRef], contiguous: Span<'_>, pack: bool) {
+    let mut at = 0;
+    for segment in segments {
+        let segment = segment.span();
+        if let Some(place) = contiguous.slice(at, segment.len()) {
+            if pack { place.copy_from(segment) } else { segment.copy_from(place) }
+        }
+        at += segment.len();
+    }
+}
+
+/// Ranges of `size` bytes with gaps as large between them.
+fn pieces_of(range: &RemoteRange, size: u32) -> Result<Vec<RemoteRange>, CalibrateError> {
+    let size = u64::from(size);
+    let piece = |index: u64| range.slice(2 * index * size, size).ok_or(CalibrateError::Unexpected("size"));
+    (0..GATHER_SEGMENTS as u64).map(piece).collect()
 }

@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::CalibrateError;
+use smallvec::SmallVec;
+
+use super::{CalibrateError, GATHER_SEGMENTS};
 use crate::transport::{Memory, MemoryRef, Span};
 
 /// A file of fixed size.
@@ -51,6 +53,34 @@ impl File {
         let moved = unsafe { libc::pwrite(self.fd.as_raw_fd(), memory.as_ptr().cast(), memory.len(), 0) };
         moved_all(moved, memory.len(), "write the memory file")
     }
+}
+
+impl File {
+    /// As [`File::read`], into several pieces of memory.
+    pub(super) fn read_all(&self, memory: &[Span<'_>]) -> Result<(), CalibrateError> {
+        let (vectors, len) = vectors(memory);
+        // SAFETY: the spans are mapped for their lengths; there are at most 64.
+        let moved = unsafe { libc::preadv(self.fd.as_raw_fd(), vectors.as_ptr(), count(&vectors), 0) };
+        moved_all(moved, len, "read the memory file")
+    }
+
+    /// As [`File::write`], from several pieces of memory.
+    pub(super) fn write_all(&self, memory: &[Span<'_>]) -> Result<(), CalibrateError> {
+        let (vectors, len) = vectors(memory);
+        // SAFETY: the spans are mapped for their lengths; there are at most 64.
+        let moved = unsafe { libc::pwritev(self.fd.as_raw_fd(), vectors.as_ptr(), count(&vectors), 0) };
+        moved_all(moved, len, "write the memory file")
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "at most GATHER_SEGMENTS")]
+fn count(vectors: &[libc::iovec]) -> libc::c_int {
+    vectors.len() as libc::c_int
+}
+
+fn vectors(memory: &[Span<'_>]) -> (SmallVec<[libc::iovec; GATHER_SEGMENTS]>, usize) {
+    let vector = |span: &Span<'_>| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+    (memory.iter().map(vector).collect(), memory.iter().map(Span::len).sum())
 }
 
 fn moved_all(moved: isize, len: usize, what: &'static str) -> Result<(), CalibrateError> {

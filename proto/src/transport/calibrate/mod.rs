@@ -10,6 +10,9 @@
 //! | read | `pread` into the reply; the client copies it out | `pread` into mapped client memory, else RDMA write |
 //! | write | the client copies it in; `pwrite` from the payload | `pwrite` from mapped client memory, else RDMA read, then `pwrite` |
 //!
+//! Noncontiguous memory is timed as well: 64 segments that are packed into one contiguous transfer by the client,
+//! against RDMA that gathers or scatters them ([`Calibration::gather`]).
+//!
 //! Direct is timed twice: with memory registered before, and with registration paid in every operation (where a provider cannot
 //! register ordinary memory, that is a copy by
 //! way of registered memory). [`crossover`], a pure function, turns the times into sizes.
@@ -38,6 +41,10 @@ const DIRECT_HANDICAP: f64 = 0.05;
 const SIZE_MIN: u32 = 512;
 /// Inline limits are measured up to this, bytes.
 const SIZE_MAX: u32 = 1 << 20;
+/// Segments of a noncontiguous transfer that is timed.
+const GATHER_SEGMENTS: usize = 64;
+/// Bytes of each of them.
+const GATHER_SIZES: [u32; 6] = [64, 256, 1024, 2048, 4096, 8192];
 const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 301;
 
@@ -104,6 +111,10 @@ pub struct Calibration {
     pub write_registered: Vec<Sample>,
     /// Writes from memory registered for the operation.
     pub write_unregistered: Vec<Sample>,
+    /// From which segments of memory on gathering pays; `None` where messages are too small to describe them.
+    pub gather: Option<Crossovers>,
+    /// What that was made of, in the order of the four sizes: `inline` is packing, `direct` gathering.
+    pub gather_samples: [Vec<Sample>; 4],
     /// How often each size and method was timed.
     pub rounds: usize,
     /// How long it took.
@@ -156,7 +167,8 @@ pub fn measure(
     let begin = Instant::now();
     if server.provider() == Provider::Sim {
         let crossovers = Crossovers::simulated(params.recv_payload_max, params.recv_payload_max);
-        return Ok(Calibration::of(crossovers, begin));
+        let gather = Crossovers::simulated(4096, 4096);
+        return Ok(Calibration { gather: Some(gather), ..Calibration::of(crossovers, begin) });
     }
     // Two ends that spin on one CPU wait for the scheduler, and nothing is measured in time.
     let one_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
@@ -227,6 +239,8 @@ impl Calibration {
             read_unregistered: Vec::new(),
             write_registered: Vec::new(),
             write_unregistered: Vec::new(),
+            gather: None,
+            gather_samples: Default::default(),
             rounds: 0,
             duration: begin.elapsed(),
         }
@@ -240,6 +254,9 @@ enum Kind {
     ReadDirect,
     WriteInline,
     WriteDirect,
+    /// Direct, of as many ranges as the payload holds.
+    ReadGather,
+    WriteGather,
 }
 
 /// A request of the calibration: the head of a message. Both ends are this process, so that its layout concerns nobody else.
@@ -274,11 +291,13 @@ impl Request {
             1 => Kind::ReadDirect,
             2 => Kind::WriteInline,
             3 => Kind::WriteDirect,
+            4 => Kind::ReadGather,
+            5 => Kind::WriteGather,
             _ => return None,
         };
         let size = u32::from_le_bytes(bytes.get(1..5)?.try_into().ok()?);
         let range = match kind {
-            Kind::ReadInline | Kind::WriteInline => None,
+            Kind::ReadInline | Kind::WriteInline | Kind::ReadGather | Kind::WriteGather => None,
             Kind::ReadDirect | Kind::WriteDirect => Some(RemoteRange {
                 key: super::RegionKey(number(5)?),
                 offset: number(13)?,
@@ -287,6 +306,25 @@ impl Request {
         };
         (size <= SIZE_MAX).then_some(Self { kind, size, range })
     }
+}
+
+/// Ranges of equal length, as the payload of a request.
+fn encode_ranges(ranges: &[RemoteRange]) -> Vec<u8> {
+    ranges.iter().flat_map(|range| [range.key.0, range.offset]).flat_map(u64::to_le_bytes).collect()
+}
+
+/// The ranges of a payload, which share `size` bytes equally.
+fn decode_ranges(payload: &[u8], size: u32) -> Option<Vec<RemoteRange>> {
+    let (numbers, rest) = payload.as_chunks::<8>();
+    let (pairs, odd) = numbers.as_chunks::<2>();
+    let len = u64::from(size) / (pairs.len().max(1) as u64);
+    let range = |[key, offset]: &[[u8; 8]; 2]| RemoteRange {
+        key: super::RegionKey(u64::from_le_bytes(*key)),
+        offset: u64::from_le_bytes(*offset),
+        len,
+    };
+    let is_good = rest.is_empty() && odd.is_empty() && pairs.len() <= GATHER_SEGMENTS;
+    is_good.then(|| pairs.iter().map(range).collect())
 }
 
 /// Waits for the peer, or says that time is up.

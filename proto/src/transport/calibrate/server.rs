@@ -2,11 +2,13 @@
 
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::file::File;
-use super::{CalibrateError, Kind, Request, SIZE_MAX, wait};
+use super::{CalibrateError, GATHER_SEGMENTS, Kind, Request, SIZE_MAX, decode_ranges, wait};
 use crate::transport::{
-    Access, Domain, Endpoint, Listener, MemoryRef, OpToken, Posted, Received, RegionError, RemoteRange,
-    TransportError,
+    Access, Domain, Endpoint, Listener, MemoryRef, OpToken, Posted, Received, RegionError, RegionKey,
+    RemoteRange, Span, TransportError,
 };
 
 /// Accepts one connection and serves it until the client closes it, or is `gone`.
@@ -95,11 +97,96 @@ impl Server {
                 }
                 self.answer()?;
             }
+            (Kind::ReadGather, _) => {
+                let ranges = self.ranges(request.size)?;
+                match self.mapped_all(&ranges, Access::REMOTE_WRITE)? {
+                    Some(memory) => {
+                        let spans: SmallVec<[Span<'_>; GATHER_SEGMENTS]> =
+                            memory.iter().map(MemoryRef::span).collect();
+                        self.file.read_all(&spans)?;
+                    }
+                    None => self.scatter_remote(&ranges, request.size)?,
+                }
+                self.answer()?;
+            }
+            (Kind::WriteGather, _) => {
+                let ranges = self.ranges(request.size)?;
+                match self.mapped_all(&ranges, Access::REMOTE_READ)? {
+                    Some(memory) => {
+                        let spans: SmallVec<[Span<'_>; GATHER_SEGMENTS]> =
+                            memory.iter().map(MemoryRef::span).collect();
+                        self.file.write_all(&spans)?;
+                    }
+                    None => self.gather_then_write(&ranges, request.size)?,
+                }
+                self.answer()?;
+            }
             (Kind::ReadDirect | Kind::WriteDirect, None) => {
                 return Err(CalibrateError::Unexpected("missing range"));
             }
         }
         Ok(self.endpoint.flush()?)
+    }
+
+    fn ranges(&self, size: u32) -> Result<Vec<RemoteRange>, CalibrateError> {
+        let payload = self.endpoint.payload().to_vec();
+        decode_ranges(&payload, size).ok_or(CalibrateError::Unexpected("ranges"))
+    }
+
+    fn mapped_all(
+        &mut self,
+        ranges: &[RemoteRange],
+        access: Access,
+    ) -> Result<Option<Vec<MemoryRef>>, RegionError> {
+        ranges.iter().map(|range| self.mapped(range, access)).collect()
+    }
+
+    /// The file into many ranges, one write for each.
+    fn scatter_remote(&mut self, ranges: &[RemoteRange], size: u32) -> Result<(), CalibrateError> {
+        let whole = RemoteRange { key: RegionKey(0), offset: 0, len: u64::from(size) };
+        let local = if whole.len < MAP_SIZE_MIN {
+            let buffer = part(&self.buffer, whole)?;
+            self.file.read(buffer.span())?;
+            buffer
+        } else {
+            part(self.file.mapping(), whole)?
+        };
+        for (range, memory) in ranges.iter().zip(pieces(&local, ranges)) {
+            self.endpoint.rdma_write(OpToken(0), [memory?].into_iter().collect(), *range, None)?;
+        }
+        Ok(())
+    }
+
+    /// Many ranges into the file, one read for each.
+    fn gather_then_write(&mut self, ranges: &[RemoteRange], size: u32) -> Result<(), CalibrateError> {
+        let local = part(&self.buffer, RemoteRange { key: RegionKey(0), offset: 0, len: u64::from(size) })?;
+        let mut pending = 0;
+        for (range, memory) in ranges.iter().zip(pieces(&local, ranges)) {
+            let posted = self.endpoint.rdma_read(OpToken(0), [memory?].into_iter().collect(), *range)?;
+            pending += usize::from(posted == Posted::Pending);
+        }
+        self.endpoint.flush()?;
+        while pending > 0 {
+            match self.endpoint.poll_completion() {
+                Some(completion) => {
+                    completion.result?;
+                    pending -= 1;
+                }
+                // Moves the incoming data along; the client sends nothing meanwhile.
+                None if self.endpoint.recv()?.is_some() => {
+                    return Err(CalibrateError::Unexpected("message"));
+                }
+                None => {
+                    if let Some(completion) = self.endpoint.poll_completion() {
+                        completion.result?;
+                        pending -= 1;
+                    } else {
+                        wait(&mut *self.endpoint, self.deadline)?;
+                    }
+                }
+            }
+        }
+        self.file.write(local.span())
     }
 
     fn answer(&mut self) -> Result<(), CalibrateError> {
@@ -150,6 +237,19 @@ impl Server {
         }
         self.file.write(local.span())
     }
+}
+
+/// Memory cut as the ranges are.
+fn pieces<'a>(
+    memory: &'a MemoryRef,
+    ranges: &'a [RemoteRange],
+) -> impl Iterator<Item = Result<MemoryRef, CalibrateError>> + 'a {
+    ranges.iter().scan(0, |at, range| {
+        let len = usize::try_from(range.len).unwrap_or(usize::MAX);
+        let piece = memory.slice(*at, len).ok_or(CalibrateError::Unexpected("size"));
+        *at += len;
+        Some(piece)
+    })
 }
 
 fn part(memory: &MemoryRef, range: RemoteRange) -> Result<MemoryRef, CalibrateError> {

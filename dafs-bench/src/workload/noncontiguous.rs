@@ -1,0 +1,236 @@
+//! Noncontiguous data: the methods side by side, beside one contiguous transfer (`transfer`: memory in pieces) and beside local calls
+//! (`listio`: file and memory in pieces). After Wu, Wyckoff and Panda (2003), Figures 3 and 4.
+
+use crate::interrupt;
+use crate::load::FILE_BYTES;
+use crate::record::{Axis, Chart, Curve, Method, Op, Panel, Row, Scale, Unit};
+use crate::stats::median;
+use crate::subject::list::{Lists, Local, Shape};
+use crate::workload::Bench;
+
+const METHODS: [Method; 4] = [Method::Multiple, Method::Pack, Method::Gather, Method::Hybrid];
+
+/// The paper's hybrid switches at this many bytes in all, of 128 pieces.
+const PAPER_SWITCH_BYTES: f64 = 64.0 * 1024.0;
+
+pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result<()> {
+    let mut panels = Vec::new();
+    for transport in bench.plan.transports.clone() {
+        bench.progress.doing(format!("starting dafs over {}", transport.name()));
+        bench.pins.be_client();
+        let mut lists = bench.subjects.lists(transport, bench.plan.poll())?;
+        for op in bench.plan.ops.clone() {
+            for registered in bench.plan.registered.clone() {
+                let mut rows = Vec::new();
+                for bytes in bench.plan.sizes.clone() {
+                    let segments = bench.plan.segments;
+                    let shape = Shape { op, segments, bytes, registered, scattered_file };
+                    rows.extend(compare(bench, &mut lists, transport.name(), &shape)?);
+                }
+                bench.outcome.notes.extend(shape_note(transport.name(), op, registered, &rows));
+                panels.push(panel(transport.name(), op, registered, &rows));
+                bench.outcome.rows.extend(rows);
+            }
+        }
+    }
+    let title = if scattered_file { "List I/O: file and memory in pieces" } else { "Memory in pieces" };
+    let columns = bench.plan.ops.len() * bench.plan.registered.len();
+    bench.outcome.chart = Some(Chart { title: title.to_owned(), panels, columns });
+    Ok(())
+}
+
+/// All methods in alternation with what they are compared with: a row for each.
+fn compare(
+    bench: &mut Bench<'_>,
+    lists: &mut Lists,
+    transport: &str,
+    shape: &Shape,
+) -> anyhow::Result<Vec<Row>> {
+    anyhow::ensure!(
+        2 * shape.total() as u64 <= FILE_BYTES,
+        "{} pieces of {} bytes, and gaps as large, do not fit the file of {} MiB",
+        shape.segments,
+        shape.bytes,
+        FILE_BYTES >> 20
+    );
+    let asked = bench.plan.methods[0];
+    let methods: Vec<Method> = METHODS.into_iter().filter(|m| asked == Method::Auto || *m == asked).collect();
+    anyhow::ensure!(!methods.is_empty(), "--method {asked}: multiple, pack, gather, hybrid or auto (all)");
+    bench.progress.expect(bench.plan.repeats as usize * (methods.len() + 1));
+    let mut times: Vec<Vec<[f64; 2]>> = vec![Vec::new(); methods.len()];
+    let mut limits: Vec<Vec<f64>> = Vec::new();
+    for round in 0..=bench.plan.repeats {
+        interrupt::check()?;
+        // The first is to warm up.
+        let mut budget = bench.plan.budget;
+        if round == 0 {
+            budget.duration /= 10;
+        }
+        let limit = limit_times(bench, lists, shape, budget)?;
+        for (method, times) in methods.iter().zip(&mut times) {
+            bench.samples.clear();
+            bench.pins.be_client();
+            lists.run(*method, shape, budget, &mut bench.samples)?;
+            let p50 = bench.samples.quantile_us(0.5).unwrap_or(f64::NAN);
+            let p99 = bench.samples.quantile_us(0.99).unwrap_or(f64::NAN);
+            if round > 0 {
+                times.push([p50, p99]);
+            }
+            bench.progress.step();
+        }
+        if round > 0 {
+            limits.push(limit);
+        }
+        bench.progress.step();
+    }
+    let best = best_limit(&limits);
+    let rows = methods.iter().zip(&times).map(|(method, times)| {
+        let p50 = median(times.iter().map(|time| time[0]));
+        let ratios = times.iter().zip(&limits).map(|(time, limit)| time[0] / limit[best]);
+        Row {
+            transport: transport.to_owned(),
+            op: Some(shape.op),
+            method: Some(*method),
+            registered: Some(shape.registered),
+            segments: Some(shape.segments),
+            bytes: shape.bytes,
+            queue_depth: 1,
+            p50_us: p50,
+            p99_us: median(times.iter().map(|time| time[1])),
+            mib_per_s: p50.map(|us| mib_per_s(shape.total(), us)),
+            ops_per_s: p50.map(|us| 1e6 / us),
+            limit: Some(limit_name(shape, best).to_owned()),
+            limit_value: median(limits.iter().map(|limit| limit[best])),
+            limit_unit: Some(Unit::Us),
+            ratio: median(ratios),
+            ..Row::default()
+        }
+    });
+    Ok(rows.collect())
+}
+
+/// Times in µs of what the methods are compared with.
+fn limit_times(
+    bench: &mut Bench<'_>,
+    lists: &mut Lists,
+    shape: &Shape,
+    budget: crate::load::Budget,
+) -> anyhow::Result<Vec<f64>> {
+    bench.pins.be_client();
+    let mut times = Vec::new();
+    if !shape.scattered_file {
+        bench.samples.clear();
+        lists.run_contiguous(shape, budget, &mut bench.samples)?;
+        times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));
+        return Ok(times);
+    }
+    for local in locals(shape.op) {
+        bench.samples.clear();
+        local.run(shape, bench.file, budget, &mut bench.samples)?;
+        times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));
+    }
+    Ok(times)
+}
+
+fn locals(op: Op) -> &'static [Local] {
+    // A sieved write would read first, and lock.
+    if op == Op::Write { &[Local::Each] } else { &[Local::Each, Local::Sieved] }
+}
+
+fn limit_name(shape: &Shape, index: usize) -> &'static str {
+    match shape.scattered_file {
+        false => "contiguous",
+        true => locals(shape.op)[index].name(shape.op),
+    }
+}
+
+/// The quickest of the limits.
+fn best_limit(limits: &[Vec<f64>]) -> usize {
+    let count = limits.first().map_or(0, Vec::len);
+    let time = |index: usize| median(limits.iter().map(|limit| limit[index])).unwrap_or(f64::INFINITY);
+    (0..count).min_by(|a, b| time(*a).total_cmp(&time(*b))).unwrap_or(0)
+}
+
+fn mib_per_s(bytes: usize, us: f64) -> f64 {
+    bytes as f64 / f64::from(1 << 20) / (us / 1e6)
+}
+
+fn points(rows: &[Row], method: Method) -> Vec<(f64, f64)> {
+    let rows = rows.iter().filter(|row| row.method == Some(method));
+    rows.filter_map(|row| Some((row.bytes as f64, row.mib_per_s?))).collect()
+}
+
+/// How the shape compares with the paper's: there packing wins below 64 KiB in all, and gathering above.
+fn shape_note(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Option<String> {
+    let (pack, gather) = (points(rows, Method::Pack), points(rows, Method::Gather));
+    let segments = rows.first()?.segments? as f64;
+    let paper = PAPER_SWITCH_BYTES / segments;
+    // Behind the last size at which packing wins.
+    let behind = pack.iter().zip(&gather).rposition(|(pack, gather)| pack.1 > gather.1);
+    let found = match behind {
+        None => "gathering wins at every size measured".to_owned(),
+        Some(last) if last + 1 == pack.len() => "packing wins at every size up to the largest".to_owned(),
+        Some(last) => format!("gathering wins from {} bytes a piece on", gather[last + 1].0),
+    };
+    let memory = if registered { "registered" } else { "ordinary" };
+    Some(format!(
+        "{transport}, {op}, {memory} memory: {found}; in the paper (Figure 4) from {paper:.0} bytes a piece, where a copy cost \
+         0.6 of the network's time for a byte and registration was cached"
+    ))
+}
+
+fn panel(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Panel {
+    let mut curves: Vec<Curve> = METHODS
+        .into_iter()
+        .map(|method| Curve { name: method.to_string(), points: points(rows, method), reference: false })
+        .filter(|curve| !curve.points.is_empty())
+        .collect();
+    let mut limit: Vec<(f64, f64)> = rows
+        .iter()
+        .filter_map(|row| Some((row.bytes as f64, mib_per_s(row.bytes * row.segments?, row.limit_value?))))
+        .collect();
+    limit.dedup_by_key(|point| point.0);
+    let contiguous = rows.iter().any(|row| row.limit.as_deref() == Some("contiguous"));
+    let name = if contiguous { "one contiguous transfer" } else { "best of local calls" };
+    curves.push(Curve { name: name.to_owned(), points: limit, reference: true });
+    let memory = if registered { "registered memory" } else { "ordinary memory" };
+    Panel {
+        title: format!("{transport}, {op}, {memory}"),
+        x: Axis { label: "size of one piece".to_owned(), scale: Scale::LogBytes },
+        y: Axis { label: "bandwidth (MiB/s)".to_owned(), scale: Scale::Log },
+        curves,
+        marks: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(method: Method, bytes: usize, mib_per_s: f64) -> Row {
+        Row { method: Some(method), bytes, segments: Some(128), mib_per_s: Some(mib_per_s), ..Row::default() }
+    }
+
+    #[test]
+    fn note_names_the_size_behind_the_last_that_packing_wins() {
+        let note = |packed: [f64; 3]| {
+            let mut rows = Vec::new();
+            for (bytes, pack) in [128, 256, 512].into_iter().zip(packed) {
+                rows.push(row(Method::Pack, bytes, pack));
+                rows.push(row(Method::Gather, bytes, 10.0));
+            }
+            shape_note("shm", Op::Read, true, &rows).unwrap_or_default()
+        };
+        assert!(note([20.0, 5.0, 5.0]).contains("from 256 bytes"), "{}", note([20.0, 5.0, 5.0]));
+        assert!(note([5.0, 20.0, 5.0]).contains("from 512 bytes"));
+        assert!(note([5.0, 5.0, 5.0]).contains("gathering wins at every size"));
+        assert!(note([20.0, 20.0, 20.0]).contains("packing wins at every size"));
+        assert!(note([5.0; 3]).contains("from 512 bytes a piece"), "the paper's switch");
+    }
+
+    #[test]
+    fn best_limit_is_the_quickest_by_its_median() {
+        assert_eq!(best_limit(&[vec![3.0, 2.0], vec![1.0, 2.0], vec![3.0, 2.0]]), 1);
+        assert_eq!(best_limit(&[]), 0);
+    }
+}

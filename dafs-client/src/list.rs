@@ -1,0 +1,335 @@
+//! The file's side of a list transfer, and how it is cut into requests: pure.
+
+use dafs_proto::extent::{Extent, OFFSET_MAX, Part, Parts, is_ascending, slice, total};
+use dafs_proto::transport::RemoteRange;
+use dafs_proto::wire::{EXTENT_SIZE, LIST_MAX, REMOTE_RANGE_SIZE};
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::memory::RawMemory;
+
+/// Extents of a file, beside the memory of the transfer that has this.
+pub(crate) struct List {
+    /// Neighbours joined, none empty.
+    extents: Vec<Extent>,
+    /// Where each begins in the list.
+    places: Vec<usize>,
+    /// Where each segment of memory begins in the list.
+    memory_places: Vec<usize>,
+    /// Extents ascend: behind the end of the file nothing is left to read.
+    ascending: bool,
+    /// Each request moves what is contiguous in the file and in memory.
+    pub(crate) each_part: bool,
+    /// Reads: where the file ended, as far as that was met.
+    pub(crate) end: u64,
+    /// Where the bytes were in the list of the caller, when overlapping ones were taken out: places here, places there.
+    original: Option<Original>,
+}
+
+struct Original {
+    len: usize,
+    places: Vec<(usize, usize)>,
+}
+
+/// What bounds one request of a list.
+pub(crate) struct PieceBounds {
+    /// Bytes of data.
+    pub(crate) len_max: usize,
+    /// Bytes of a request's payload.
+    pub(crate) payload_max: usize,
+    /// The data is in the request.
+    pub(crate) carries_data: bool,
+    /// Ranges of memory are in the request.
+    pub(crate) carries_ranges: bool,
+}
+
+impl List {
+    /// The list; `None` when it is one extent, whose offset is answered with it. `memory_len` is that of all segments together.
+    pub(crate) fn new(extents: &[Extent], memory_len: usize) -> Result<(Option<Box<Self>>, u64)> {
+        let Some(len) = total(extents) else {
+            return Err(Error::Invalid(format!(
+                "an extent of the list, or all together, lie beyond the end of any file ({OFFSET_MAX})"
+            )));
+        };
+        if len != memory_len as u64 {
+            return Err(Error::Invalid(format!(
+                "the extents hold {len} bytes, the memory {memory_len}: the totals of a list must agree"
+            )));
+        }
+        let mut joined: Vec<Extent> = Vec::with_capacity(extents.len());
+        for extent in extents.iter().filter(|extent| extent.len > 0) {
+            match joined.last_mut() {
+                Some(last) if last.offset + last.len == extent.offset => last.len += extent.len,
+                _ => joined.push(*extent),
+            }
+        }
+        if joined.len() <= 1 {
+            return Ok((None, joined.first().map_or(0, |extent| extent.offset)));
+        }
+        let ascending = is_ascending(&joined);
+        let list = Self {
+            places: places(joined.iter().map(|extent| as_len(extent.len))),
+            extents: joined,
+            memory_places: Vec::new(),
+            ascending,
+            each_part: false,
+            end: u64::MAX,
+            original: None,
+        };
+        Ok((Some(Box::new(list)), 0))
+    }
+
+    /// A list of one extent, of which each piece of memory is a request.
+    pub(crate) fn of_pieces(extent: Extent) -> Box<Self> {
+        Box::new(Self {
+            extents: vec![extent],
+            places: vec![0],
+            memory_places: Vec::new(),
+            ascending: true,
+            each_part: true,
+            end: u64::MAX,
+            original: None,
+        })
+    }
+
+    /// Bytes that its extents take in a request.
+    pub(crate) fn described_size(&self) -> usize {
+        self.extents.len() * EXTENT_SIZE
+    }
+
+    /// Takes the segments of memory; afterwards pieces can be cut.
+    pub(crate) fn set_memory(&mut self, lens: impl Iterator<Item = usize>) {
+        self.memory_places = places(lens);
+    }
+
+    pub(crate) fn is_ascending(&self) -> bool {
+        self.ascending
+    }
+
+    /// Takes out bytes that later ones of the list write over, so that requests may be executed in any order; answers what is left of the
+    /// memory, and of its ranges where it has any.
+    pub(crate) fn take_out_overlaps(
+        &mut self,
+        memory: &[RawMemory],
+        ranges: &[RemoteRange],
+    ) -> (SmallVec<[RawMemory; 1]>, SmallVec<[RemoteRange; 1]>) {
+        let parts = Parts::of_write(self.extents.iter().copied(), memory.iter().map(RawMemory::len));
+        let mut parts: Vec<Part> = parts.as_slice().to_vec();
+        parts.sort_unstable_by_key(|part| part.place);
+        let len = self.extents.iter().map(|extent| as_len(extent.len)).sum();
+        let here = places(parts.iter().map(|part| part.len));
+        let there = parts.iter().map(|part| part.place);
+        self.original = Some(Original { len, places: here.into_iter().zip(there).collect() });
+        self.extents = parts.iter().map(|part| Extent::new(part.offset, part.len as u64)).collect();
+        self.places = places(parts.iter().map(|part| part.len));
+        let kept =
+            parts.iter().filter_map(|part| memory[part.segment].slice(part.within, part.len)).collect();
+        let ranges = parts
+            .iter()
+            .filter_map(|part| ranges.get(part.segment)?.slice(part.within as u64, part.len as u64));
+        (kept, ranges.collect())
+    }
+
+    /// The caller's count: bytes without a gap, of `count` here.
+    pub(crate) fn original_count(&self, count: usize, len: usize) -> usize {
+        match &self.original {
+            None => count,
+            Some(original) if count == len => original.len,
+            Some(original) => {
+                let index = original.places.partition_point(|(here, _)| *here <= count).saturating_sub(1);
+                original.places.get(index).map_or(0, |(here, there)| there + (count - here))
+            }
+        }
+    }
+
+    /// The extents of a piece.
+    pub(crate) fn extents(&self, at: usize, len: usize) -> impl Iterator<Item = Extent> + '_ {
+        let first = self.extent_at(at);
+        let skipped = self.places.get(first).copied().unwrap_or(0);
+        slice(&self.extents[first..], (at - skipped) as u64, len as u64)
+    }
+
+    /// Where the byte at this place lies in the file.
+    pub(crate) fn offset(&self, at: usize) -> u64 {
+        let index = self.extent_at(at);
+        let begin = self.places.get(index).copied().unwrap_or(0);
+        self.extents.get(index).map_or(0, |extent| extent.offset + (at - begin) as u64)
+    }
+
+    /// A piece is one extent and lies in one segment of memory: an ordinary read or write does it.
+    pub(crate) fn is_plain(&self, at: usize, len: usize) -> bool {
+        self.boundary(&self.places, at) >= at + len && self.boundary(&self.memory_places, at) >= at + len
+    }
+
+    /// The first segment of memory that holds bytes from `at` on, and where it begins.
+    pub(crate) fn segment_at(&self, at: usize) -> (usize, usize) {
+        let index = self.memory_places.partition_point(|place| *place <= at).saturating_sub(1);
+        (index, self.memory_places.get(index).copied().unwrap_or(0))
+    }
+
+    /// How much of a piece fits one request.
+    pub(crate) fn trim(&self, at: usize, len: usize, bounds: &PieceBounds) -> usize {
+        let end = at + len.min(bounds.len_max);
+        let (mut place, mut extents, mut ranges) = (at, 0, 0);
+        let (mut extent_end, mut segment_end) = (at, at);
+        while place < end {
+            if place == extent_end {
+                extents += 1;
+                extent_end = self.boundary(&self.places, place);
+            }
+            if place == segment_end {
+                ranges += usize::from(bounds.carries_ranges);
+                segment_end = self.boundary(&self.memory_places, place);
+            }
+            let lists = extents * EXTENT_SIZE + ranges * REMOTE_RANGE_SIZE;
+            let data = if bounds.carries_data { place - at } else { 0 };
+            let Some(room) = bounds.payload_max.checked_sub(lists + data) else { break };
+            if extents > LIST_MAX || ranges > LIST_MAX {
+                break;
+            }
+            let next = extent_end.min(segment_end).min(end);
+            let part = if bounds.carries_data { room.min(next - place) } else { next - place };
+            place += part;
+            if self.each_part || place < next {
+                break;
+            }
+        }
+        place - at
+    }
+
+    fn extent_at(&self, at: usize) -> usize {
+        self.places.partition_point(|place| *place <= at).saturating_sub(1)
+    }
+
+    /// The first boundary behind `at`.
+    fn boundary(&self, places: &[usize], at: usize) -> usize {
+        places.get(places.partition_point(|place| *place <= at)).copied().unwrap_or(usize::MAX)
+    }
+}
+
+/// Where things of these lengths begin when they follow each other.
+fn places(lens: impl Iterator<Item = usize>) -> Vec<usize> {
+    lens.scan(0, |place, len| {
+        let begin = *place;
+        *place += len;
+        Some(begin)
+    })
+    .collect()
+}
+
+/// Extents are as long as memory of this process together.
+fn as_len(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn list(extents: &[(u64, u64)], memory: &[usize]) -> Box<List> {
+        let extents: Vec<Extent> = extents.iter().map(|&(offset, len)| Extent::new(offset, len)).collect();
+        let mut list = List::new(&extents, memory.iter().sum()).unwrap().0.unwrap();
+        list.set_memory(memory.iter().copied());
+        list
+    }
+
+    fn bounds(payload_max: usize) -> PieceBounds {
+        PieceBounds { len_max: usize::MAX, payload_max, carries_data: false, carries_ranges: true }
+    }
+
+    #[test]
+    fn list_of_neighbours_is_one_extent_and_totals_must_agree() {
+        let extents = [Extent::new(5, 5), Extent::new(9, 0), Extent::new(10, 5)];
+        let (list, offset) = List::new(&extents, 10).unwrap();
+        assert!(list.is_none() && offset == 5);
+        for len in [9, 11] {
+            assert!(matches!(List::new(&extents, len), Err(Error::Invalid(_))));
+        }
+        assert!(matches!(List::new(&[Extent::new(u64::MAX, 1)], 1), Err(Error::Invalid(_))));
+        assert!(List::new(&[], 0).unwrap().0.is_none());
+    }
+
+    #[test]
+    fn list_trimmed_to_a_payload_changes_exactly_where_an_entry_fits() {
+        let list = list(&[(0, 10), (20, 10), (40, 10)], &[15, 15]);
+        let entry = |extents, ranges| extents * EXTENT_SIZE + ranges * REMOTE_RANGE_SIZE;
+        for (payload_max, len) in [
+            (entry(1, 1) - 1, 0),
+            (entry(1, 1), 10),
+            (entry(2, 1) - 1, 10),
+            (entry(2, 1), 15),
+            (entry(2, 2) - 1, 15),
+            (entry(2, 2), 20),
+            (entry(3, 2) - 1, 20),
+            (entry(3, 2), 30),
+        ] {
+            assert_eq!(list.trim(0, 30, &bounds(payload_max)), len, "{payload_max}");
+        }
+        assert_eq!(list.trim(12, 18, &bounds(entry(1, 1))), 3, "up to the end of the first segment");
+        assert_eq!(list.trim(0, 30, &PieceBounds { len_max: 12, ..bounds(1000) }), 12);
+    }
+
+    #[test]
+    fn list_whose_data_is_in_the_request_is_cut_inside_an_extent() {
+        let list = list(&[(0, 10), (20, 10)], &[20]);
+        let inline =
+            |payload_max| PieceBounds { carries_data: true, carries_ranges: false, ..bounds(payload_max) };
+        for (payload_max, len) in [
+            (EXTENT_SIZE, 0),
+            (EXTENT_SIZE + 4, 4),
+            (EXTENT_SIZE + 10, 10),
+            (2 * EXTENT_SIZE + 10, 10),
+            (2 * EXTENT_SIZE + 11, 11),
+            (2 * EXTENT_SIZE + 20, 20),
+        ] {
+            assert_eq!(list.trim(0, 20, &inline(payload_max)), len, "{payload_max}");
+        }
+    }
+
+    #[test]
+    fn list_of_which_each_part_is_a_request_stops_at_every_boundary() {
+        let mut list = list(&[(0, 10), (20, 10)], &[4, 16]);
+        list.each_part = true;
+        let mut cuts = Vec::new();
+        let mut at = 0;
+        while at < 20 {
+            let len = list.trim(at, 20 - at, &bounds(1000));
+            assert!(list.is_plain(at, len));
+            cuts.push(len);
+            at += len;
+        }
+        assert_eq!(cuts, [4, 6, 10]);
+        assert!(!list.is_plain(0, 5) && !list.is_plain(6, 5));
+    }
+
+    #[test]
+    fn list_of_one_request_at_most_holds_the_limit() {
+        let extents: Vec<(u64, u64)> = (0..LIST_MAX as u64 + 1).map(|i| (i * 2, 1)).collect();
+        for count in [LIST_MAX - 1, LIST_MAX, LIST_MAX + 1] {
+            let list = list(&extents[..count], &[count]);
+            assert_eq!(list.trim(0, count, &bounds(usize::MAX)), count.min(LIST_MAX));
+        }
+    }
+
+    #[test]
+    fn list_places_tell_offsets_and_extents() {
+        let list = list(&[(100, 10), (20, 10)], &[20]);
+        assert_eq!([0, 9, 10, 19].map(|at| list.offset(at)), [100, 109, 20, 29]);
+        assert_eq!(list.extents(5, 10).collect::<Vec<_>>(), [Extent::new(105, 5), Extent::new(20, 5)]);
+        assert!(!list.is_ascending());
+    }
+
+    #[test]
+    fn list_without_its_overlaps_counts_in_the_caller_s_places() {
+        let mut bytes = [0; 12];
+        let mut list = list(&[(0, 4), (10, 4), (2, 4)], &[12]);
+        let (memory, ranges) = list.take_out_overlaps(&[RawMemory::of_mut(&mut bytes)], &[]);
+        let lens: Vec<usize> = memory.iter().map(RawMemory::len).collect();
+        assert_eq!((&lens[..], ranges.len()), (&[2, 4, 4][..], 0));
+        assert_eq!(list.extents, [Extent::new(0, 2), Extent::new(10, 4), Extent::new(2, 4)]);
+        for (count, original) in [(0, 0), (1, 1), (2, 4), (5, 7), (6, 8), (9, 11), (10, 12)] {
+            assert_eq!(list.original_count(count, 10), original, "{count}");
+        }
+    }
+}

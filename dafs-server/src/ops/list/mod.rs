@@ -1,0 +1,532 @@
+//! Lists: reads and writes of many extents of a file and many ranges of memory, in one request.
+//!
+//! ```text
+//! inline          all of it ─▶ storage ⇄ a buffer, or the message itself ─▶ reply
+//! mapped memory   all of it ─▶ storage ⇄ the client's memory ─▶ reply
+//! RDMA, read      next chunk ─▶ mapped file, or buffer ◀─ storage ─▶ one RDMA write for each range ─▶ next chunk … ─▶ reply
+//! RDMA, write     next chunk ─▶ buffer ◀─ one RDMA read for each range ─▶ storage ─▶ next chunk … ─▶ commit where asked ─▶ reply
+//! ```
+//!
+//! What calls of storage a chunk takes is [`crate::plan`]'s. Contiguous transfers are [`super::transfer`]'s.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
+
+mod moving;
+
+use std::sync::Arc;
+
+use dafs_proto::extent::{Extent, slice};
+use dafs_proto::transport::{
+    Access, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, Span,
+    TransportError,
+};
+use dafs_proto::wire::{
+    HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode, Stability,
+    Status, decode_lists, lists_size,
+};
+use smallvec::SmallVec;
+
+pub(crate) use moving::List;
+use moving::{Place, Step, gap, pack};
+
+use super::{Direction, Server};
+use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::buffers::BUFFER_SIZES;
+use crate::dispatch::{Answer, Payload, Problem};
+use crate::inflight::{Call, State};
+use crate::plan::{join, posts};
+
+/// What a step led to.
+enum Progress {
+    /// Go on with the next.
+    Continue,
+    /// Something else has to happen first.
+    Wait,
+    /// It ends; an error counts where nothing was written before it.
+    End(Result<(), Status>),
+}
+
+impl Server {
+    /// Reads and writes of lists.
+    pub(crate) fn list(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+        let request = ListRequest::decode(body)?;
+        let open = self.handle(call)?;
+        let direction =
+            if call.header.opcode == Opcode::ReadList { Direction::Read } else { Direction::Write };
+        if !(if direction == Direction::Read { open.readable } else { open.writable }) {
+            return Err(Status::BAD_HANDLE.into());
+        }
+        let node = open.node;
+        let inline_len = match (direction, request.method) {
+            (Direction::Write, Method::Inline) => request.len,
+            _ => 0,
+        };
+        let limit = match (direction, request.method) {
+            (Direction::Read, Method::Inline) => self.reply_payload_max(call) as u32,
+            _ => self.settings.transfer_size_max,
+        };
+        let mut bytes = self.payload(call, payload);
+        let lists = match decode_lists(&bytes, &request, inline_len) {
+            Ok(_) if request.len > limit => Err(ListError::TooLong { len: request.len, limit }),
+            other => other,
+        };
+        let lists = match lists {
+            Ok(lists) => lists,
+            Err(error) => {
+                tracing::debug!(%error, "list refused");
+                let payload = error.to_string();
+                self.reply(
+                    call,
+                    Status::INVALID,
+                    Answer { payload: payload.as_bytes(), ..Answer::default() },
+                );
+                return Ok(());
+            }
+        };
+        let mut list = List::new(direction, node, lists, request.stability);
+        if inline_len > 0 {
+            let at = lists_size(list.extents.len(), 0);
+            return self.write_list_inline(call, list, &mut bytes[at..]);
+        }
+        if list.place == Place::Inline {
+            return self.read_list_inline(call, list);
+        }
+        self.map_list(call, &mut list)?;
+        self.begin_list(call, list);
+        Ok(())
+    }
+
+    /// A contiguous read or write of several ranges of memory.
+    pub(crate) fn begin_scattered(
+        &mut self,
+        call: &Call,
+        (direction, node): (Direction, NodeId),
+        extent: Extent,
+        ranges: Vec<RemoteRange>,
+        stability: Stability,
+    ) -> Result<(), Problem> {
+        let lists = Lists { extents: vec![extent], segments: Vec::new() };
+        let mut list = List::new(direction, node, lists, stability);
+        (list.ranges, list.place) = (join(ranges.into_iter()), Place::Buffers);
+        self.map_list(call, &mut list)?;
+        self.begin_list(call, list);
+        Ok(())
+    }
+
+    /// Uses the client's memory itself, where all of it is mapped.
+    fn map_list(&mut self, call: &Call, list: &mut List) -> Result<(), Problem> {
+        let access = match list.direction {
+            Direction::Read => Access::REMOTE_WRITE,
+            Direction::Write | Direction::Append => Access::REMOTE_READ,
+        };
+        let mut memory = SmallVec::with_capacity(list.ranges.len());
+        for range in &list.ranges {
+            match self.remote_memory(call, range, access)? {
+                Some(mapped) => memory.push(mapped),
+                None => return Ok(()),
+            }
+        }
+        (list.memory, list.place) = (memory, Place::Mapped);
+        Ok(())
+    }
+
+    /// Straight into the outgoing message where storage has the data at hand; else by way of a buffer.
+    fn read_list_inline(&mut self, call: &Call, mut list: List) -> Result<(), Problem> {
+        let memory = HeapMemory::allocate(list.len as usize).ok_or(Status::NO_MEMORY)?;
+        let memory = MemoryRef::new(Arc::new(memory)).slice(0, list.len as usize);
+        list.memory.push(memory.ok_or(Status::NO_MEMORY)?);
+        self.begin_list(call, list);
+        Ok(())
+    }
+
+    fn write_list_inline(&mut self, call: &Call, mut list: List, data: &mut [u8]) -> Result<(), Problem> {
+        let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(data.len()).ok_or(Status::NO_MEMORY)?));
+        let memory = memory.slice(0, data.len()).ok_or(Status::NO_MEMORY)?;
+        memory.span().write_from(0, data);
+        list.memory.push(memory);
+        self.begin_list(call, list);
+        Ok(())
+    }
+
+    fn begin_list(&mut self, call: &Call, list: List) {
+        let token = self.park(*call, State::List(Box::new(list)));
+        self.advance_list(token);
+    }
+
+    /// Goes on with a list until it has to wait or ends.
+    fn advance_list(&mut self, token: OpToken) {
+        loop {
+            let Some(index) = self.operation_index(token) else { return };
+            let Some(list) = self.list_at(index) else { return };
+            let progress = match list.step {
+                Step::Begin => self.begin_chunk(index, token),
+                Step::Storage => self.move_parts(index, token),
+                Step::Post => self.post_ranges(index, token),
+                Step::Buffer | Step::Submitted | Step::Fetch | Step::Commit => Progress::Wait,
+            };
+            match progress {
+                Progress::Continue => {}
+                Progress::Wait => return,
+                Progress::End(result) => return self.end_list(index, token, result),
+            }
+        }
+    }
+
+    fn list_at(&mut self, index: usize) -> Option<&mut List> {
+        match self.operations.get_mut(index).map(|operation| &mut operation.state) {
+            Some(State::List(list)) => Some(list),
+            _ => None,
+        }
+    }
+
+    fn begin_chunk(&mut self, index: usize, token: OpToken) -> Progress {
+        let call = self.operations[index].call;
+        let Some(connection) = self.connections.get(call.connection.index) else { return Progress::Wait };
+        let capabilities = connection.endpoint.capabilities();
+        // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there.
+        let chunk_max = if capabilities.remote_mapped { BUFFER_SIZES[1] } else { BUFFER_SIZES[2] };
+        let chunk_max = chunk_max.min(capabilities.rdma_size_max as usize) as u64;
+        let Some(list) = self.list_at(index) else { return Progress::Wait };
+        if list.done == list.len {
+            return Progress::End(Ok(()));
+        }
+        if list.place != Place::Buffers {
+            list.chunk = 0..list.len;
+            list.make_parts();
+            list.step = Step::Storage;
+            return Progress::Continue;
+        }
+        list.chunk = list.done..list.len.min(list.done + chunk_max);
+        let len = (list.chunk.end - list.chunk.start) as usize;
+        if list.direction == Direction::Read && self.map_chunk(index, len) {
+            return Progress::Continue;
+        }
+        let buffer = self.buffers.acquire(len);
+        let Some(list) = self.list_at(index) else { return Progress::Wait };
+        let Some(buffer) = buffer else {
+            list.step = Step::Buffer;
+            self.buffer_waiters.push_back(token);
+            return Progress::Wait;
+        };
+        list.memory = buffer.memory().slice(0, len).into_iter().collect();
+        list.buffers.push(buffer);
+        list.make_parts();
+        if list.direction == Direction::Read {
+            list.step = Step::Storage;
+        } else {
+            list.posts = posts(&list.ranges, &list.extents, &list.chunk, u64::MAX);
+            (list.next_post, list.step) = (0, Step::Post);
+        }
+        Progress::Continue
+    }
+
+    /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand.
+    fn map_chunk(&mut self, index: usize, len: usize) -> bool {
+        let Some(list) = self.list_at(index) else { return false };
+        let node = list.node;
+        let mut extents = slice(&list.extents, list.chunk.start, len as u64);
+        let (Some(extent), None) = (extents.next(), extents.next()) else { return false };
+        drop(extents);
+        let Some(window) = self.storage.map(node, extent.offset, len).filter(|window| !window.is_empty())
+        else {
+            return false;
+        };
+        let Some(list) = self.list_at(index) else { return false };
+        if window.len() < len {
+            list.end = list.end.min(extent.offset + window.len() as u64);
+        }
+        list.posts = posts(&list.ranges, &list.extents, &list.chunk, list.end);
+        (list.next_post, list.step) = (0, Step::Post);
+        list.memory = SmallVec::from_iter([window]);
+        true
+    }
+
+    fn move_parts(&mut self, index: usize, token: OpToken) -> Progress {
+        let Some(State::List(list)) = self.operations.get_mut(index).map(|operation| &mut operation.state)
+        else {
+            return Progress::Wait;
+        };
+        match list.move_now(&mut *self.storage) {
+            Ok(true) => self.chunk_moved(index),
+            Ok(false) => Progress::End(Ok(())),
+            Err(NowError::Failed(status)) => {
+                list.on_failed();
+                Progress::End(Err(status))
+            }
+            Err(NowError::WouldBlock) => self.submit_parts(index, token),
+        }
+    }
+
+    /// Leaves the next call to storage.
+    fn submit_parts(&mut self, index: usize, token: OpToken) -> Progress {
+        self.stats.storage_waits += 1;
+        let call = self.operations[index].call;
+        let Ok(identity) = self.handle(&call).map(|open| open.rights.identity.clone()) else {
+            return Progress::End(Err(Status::BAD_HANDLE));
+        };
+        let Some(list) = self.list_at(index) else { return Progress::Wait };
+        let Some((offset, memory)) = list.next_op(gap()) else { return self.chunk_moved(index) };
+        list.step = Step::Submitted;
+        let node = list.node;
+        let op = match list.direction {
+            Direction::Read => FsOp::Read { node, offset, into: memory },
+            Direction::Write | Direction::Append => {
+                FsOp::Write { node, offset, from: memory, stability: Stability::Unstable }
+            }
+        };
+        match self.storage.submit(token, &identity, op) {
+            Submitted::Pending => Progress::Wait,
+            Submitted::Done(result) => self.parts_moved(index, result),
+        }
+    }
+
+    /// Storage has finished the call that was submitted.
+    fn parts_moved(&mut self, index: usize, result: FsResult) -> Progress {
+        let Some(list) = self.list_at(index) else { return Progress::Wait };
+        list.step = Step::Storage;
+        match result {
+            Ok(FsReply::Count(count)) if list.on_moved(count) => Progress::Continue,
+            Ok(FsReply::Count(_)) => Progress::End(Ok(())),
+            Ok(_) => Progress::End(Err(Status::IO)),
+            Err(status) => {
+                list.on_failed();
+                Progress::End(Err(status))
+            }
+        }
+    }
+
+    /// Storage has moved all parts of the chunk.
+    fn chunk_moved(&mut self, index: usize) -> Progress {
+        let Some(list) = self.list_at(index) else { return Progress::Wait };
+        if list.direction == Direction::Read && list.place == Place::Buffers {
+            list.posts = posts(&list.ranges, &list.extents, &list.chunk, list.end);
+            (list.next_post, list.step) = (0, Step::Post);
+            return Progress::Continue;
+        }
+        list.done = list.chunk.end;
+        list.step = Step::Begin;
+        let own = if list.place == Place::Buffers { list.buffers.pop() } else { None };
+        if let Some(buffer) = own {
+            list.memory.clear();
+            self.release_buffer(buffer);
+        }
+        Progress::Continue
+    }
+
+    /// Posts RDMA for every range of the chunk.
+    fn post_ranges(&mut self, index: usize, token: OpToken) -> Progress {
+        let call = self.operations[index].call;
+        loop {
+            let Some(list) = self.list_at(index) else { return Progress::Wait };
+            let Some(post) = list.posts.get(list.next_post).copied() else { break };
+            let reads = list.direction == Direction::Read;
+            let memory =
+                list.memory.first().and_then(|memory| memory.slice(post.at, post.remote.len as usize));
+            let Some(memory) = memory else { return Progress::End(Err(Status::IO)) };
+            let Some(connection) =
+                self.connections.get_mut(call.connection.index).filter(|c| c.key == call.connection)
+            else {
+                return Progress::Wait;
+            };
+            connection.dirty = true;
+            let local = LocalSegments::from_iter([memory]);
+            let posted = if reads {
+                connection.endpoint.rdma_write(token, local, post.remote, None)
+            } else {
+                connection.endpoint.rdma_read(token, local, post.remote)
+            };
+            match posted {
+                Ok(posted) => {
+                    let pending = u32::from(posted == Posted::Pending);
+                    connection.rdma_pending += pending;
+                    self.operations[index].rdma_pending += pending;
+                    if let Some(list) = self.list_at(index) {
+                        list.next_post += 1;
+                    }
+                }
+                Err(PostError::Full) => {
+                    connection.post_waiters.push_back(index);
+                    return Progress::Wait;
+                }
+                Err(PostError::Closed) => return Progress::Wait,
+                Err(PostError::Invalid(why)) => {
+                    tracing::warn!(why, "RDMA of a list refused");
+                    return Progress::End(Err(Status::REMOTE_ACCESS));
+                }
+            }
+        }
+        let pending = self.operations[index].rdma_pending;
+        let Some(list) = self.list_at(index) else { return Progress::Wait };
+        if list.direction == Direction::Read {
+            list.done = list.chunk.end;
+            list.step = Step::Begin;
+            list.memory.clear();
+            self.release_sent_buffers(index);
+            return Progress::Continue;
+        }
+        list.step = if pending == 0 { Step::Storage } else { Step::Fetch };
+        if pending == 0 { Progress::Continue } else { Progress::Wait }
+    }
+
+    /// Gives back the buffers of a read whose data has left, so that one that waits for another buffer holds none for nothing.
+    fn release_sent_buffers(&mut self, index: usize) {
+        if self.operations[index].rdma_pending > 0 {
+            return;
+        }
+        let Some(list) = self.list_at(index) else { return };
+        if list.direction != Direction::Read || !matches!(list.step, Step::Begin | Step::Buffer) {
+            return;
+        }
+        for buffer in std::mem::take(&mut list.buffers) {
+            self.release_buffer(buffer);
+        }
+    }
+
+    /// Storage has finished a step of a list.
+    pub(crate) fn list_on_storage(&mut self, index: usize, result: FsResult) {
+        let token = self.token_of(index);
+        let call = self.operations[index].call;
+        let alive = self.connections.get(call.connection.index).is_some_and(|c| c.key == call.connection);
+        let Some(list) = self.list_at(index) else { return };
+        if list.step == Step::Commit {
+            return self.list_committed(index, result);
+        }
+        if !alive {
+            // The client asks again on its next connection.
+            let operation = self.unpark(index);
+            return self.abandon(operation);
+        }
+        let progress = self.parts_moved(index, result);
+        self.go_on_with_list(index, token, progress);
+    }
+
+    /// RDMA has finished something of a list.
+    pub(crate) fn list_on_rdma(&mut self, index: usize, result: Result<(), TransportError>) {
+        self.release_sent_buffers(index);
+        let (token, pending) = (self.token_of(index), self.operations[index].rdma_pending);
+        let Some(list) = self.list_at(index) else { return };
+        // After a failure the connection is broken: closing it abandons the list.
+        if list.step == Step::Fetch && pending == 0 && result.is_ok() {
+            list.step = Step::Storage;
+            self.advance_list(token);
+        }
+    }
+
+    /// There is room again for a post that found none.
+    pub(crate) fn resume_list_post(&mut self, index: usize) {
+        let token = self.token_of(index);
+        if self.list_at(index).is_some_and(|list| list.step == Step::Post) {
+            self.advance_list(token);
+        }
+    }
+
+    /// There is a buffer again.
+    pub(crate) fn resume_list_buffer(&mut self, index: usize, expired: bool) {
+        let token = self.token_of(index);
+        let Some(list) = self.list_at(index) else { return };
+        list.step = Step::Begin;
+        if expired {
+            return self.end_list(index, token, Err(Status::TIMED_OUT));
+        }
+        self.advance_list(token);
+    }
+
+    fn go_on_with_list(&mut self, index: usize, token: OpToken, progress: Progress) {
+        match progress {
+            Progress::Continue => self.advance_list(token),
+            Progress::Wait => {}
+            Progress::End(result) => self.end_list(index, token, result),
+        }
+    }
+
+    /// All is moved, or something failed.
+    fn end_list(&mut self, index: usize, token: OpToken, result: Result<(), Status>) {
+        let call = self.operations[index].call;
+        let Some(list) = self.list_at(index) else { return };
+        let (node, stability) = (list.node, list.stability);
+        match (result, list.direction) {
+            (Err(status), Direction::Read) => self.reply_status(&call, status),
+            (Err(status), _) if list.done == 0 => self.reply_status(&call, status),
+            (_, Direction::Read) => self.reply_list_read(index),
+            (_, _) if stability == Stability::Unstable => self.reply_list_written(index),
+            (_, _) => {
+                list.step = Step::Commit;
+                let offset = list.extents.iter().map(|extent| extent.offset).min().unwrap_or(0);
+                let end = list.extents.iter().filter_map(Extent::end).max().unwrap_or(0);
+                let Ok(identity) = self.handle(&call).map(|open| open.rights.identity.clone()) else {
+                    self.reply_status(&call, Status::BAD_HANDLE);
+                    return self.retire(index);
+                };
+                let op = FsOp::Commit { node, offset, len: end.saturating_sub(offset), stability };
+                if let Submitted::Done(result) = self.storage.submit(token, &identity, op) {
+                    self.list_committed(index, result);
+                }
+                return;
+            }
+        }
+        self.retire(index);
+    }
+
+    fn list_committed(&mut self, index: usize, result: FsResult) {
+        let call = self.operations[index].call;
+        match result {
+            Ok(_) => self.reply_list_written(index),
+            Err(status) => self.reply_status(&call, status),
+        }
+        self.retire(index);
+    }
+
+    fn reply_list_written(&mut self, index: usize) {
+        let call = self.operations[index].call;
+        let Some(list) = self.list_at(index) else { return };
+        let (node, stability, count) = (list.node, list.stability, list.done);
+        let method = if list.place == Place::Inline { Method::Inline } else { Method::Direct };
+        // Plain writes say where they went.
+        let offset = match (call.header.opcode, list.extents.first()) {
+            (Opcode::Write, Some(extent)) => extent.offset,
+            _ => 0,
+        };
+        self.stats.on_write(usize::from(node.export.0), method, count as usize);
+        self.reply_written(&call, node.export, offset, count as u32, stability);
+    }
+
+    fn reply_list_read(&mut self, index: usize) {
+        let call = self.operations[index].call;
+        let Some(list) = self.list_at(index) else { return };
+        let (export, len, got) = (usize::from(list.node.export.0), list.len, list.got());
+        if call.header.opcode == Opcode::Read {
+            return self.reply_read(&call, export, got as usize, len as u32);
+        }
+        let end = (got < len).then_some(list.end);
+        let mut body = [0; ListReadReply::HEAD_SIZE - HEADER_SIZE];
+        ListReadReply { count: got as u32, end }.encode(&mut body);
+        if list.place != Place::Inline {
+            self.stats.on_read(export, Method::Direct, got as usize);
+            return self.reply(&call, Status::OK, Answer { body: &body, ..Answer::default() });
+        }
+        let memory = list.memory.first().cloned();
+        let data = memory.as_ref().map_or(Span::EMPTY, |memory| pack(memory.span(), &list.extents, list.end));
+        self.stats.on_read(export, Method::Inline, got as usize);
+        self.reply_span(&call, &body, data);
+    }
+
+    /// Answers with data that lies in memory of the server.
+    fn reply_span(&mut self, call: &Call, body: &[u8], data: Span<'_>) {
+        if let Some(connection) = self.connection(call.connection)
+            && connection.sends_at_once()
+            && let Ok(slot) = connection.endpoint.reserve(data.len())
+            && let Some(room) = connection.endpoint.slot_payload(&slot).slice(0, data.len())
+        {
+            room.copy_from(data);
+            let mut head = [0; HEAD_SIZE_MAX];
+            let len = self.seal(call, Status::OK, Self::no_handle(), body, data.len(), &mut head);
+            let Some(connection) = self.connection(call.connection) else { return };
+            connection.dirty = true;
+            // A closed connection shows at the next receive.
+            if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..len], data.len()) {
+                self.close(call.connection, &"the provider gave up a reply");
+            }
+            return;
+        }
+        self.reply(call, Status::OK, Answer { body, payload: &data.to_vec(), ..Answer::default() });
+    }
+}

@@ -1,0 +1,236 @@
+//! Which calls of storage a list takes: pure. Moving data is [`crate::ops`]'.
+
+use std::ops::Range;
+
+use dafs_proto::extent::{Extent, Part};
+use dafs_proto::transport::RemoteRange;
+use smallvec::SmallVec;
+
+/// Segments of memory in one call of storage: what `preadv` takes.
+const CALL_SEGMENTS_MAX: usize = 1024;
+
+/// Bytes between two parts up to which reading them as well is quicker than a call of its own: below what was measured for cached data on
+/// any machine seen (2.4 KB).
+pub(crate) const READ_GAP_MAX: u64 = 2048;
+
+/// Writes leave gaps alone.
+pub(crate) const WRITE_GAP_MAX: u64 = 0;
+
+/// One call of storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// The parts that it moves.
+    pub(crate) parts: Range<usize>,
+    /// First byte of the file.
+    pub(crate) offset: u64,
+    /// Bytes, gaps included.
+    pub(crate) len: u64,
+}
+
+/// The call that begins with part `from`; `None` behind the last. `parts` ascend. Gaps of at most `gap_max` bytes are passed over.
+pub(crate) fn next_call(parts: &[Part], from: usize, gap_max: u64) -> Option<Call> {
+    let first = parts.get(from)?;
+    let (mut end, mut segments, mut to) = (first.end(), 1, from + 1);
+    while let Some(part) = parts.get(to) {
+        let Some(gap) = part.offset.checked_sub(end).filter(|gap| *gap <= gap_max) else { break };
+        segments += 1 + usize::from(gap > 0);
+        if segments > CALL_SEGMENTS_MAX {
+            break;
+        }
+        end = part.end();
+        to += 1;
+    }
+    Some(Call { parts: from..to, offset: first.offset, len: end - first.offset })
+}
+
+/// The first place of the list that was not written, when storage stopped `written` bytes into a call; places are counted from the
+/// beginning of the parts.
+pub(crate) fn unwritten_from(parts: &[Part], call: &Call, written: u64) -> usize {
+    let stopped = call.offset + written;
+    let rest = &parts[call.parts.start..];
+    let cut = rest.iter().filter(|part| part.end() > stopped);
+    let places = cut.map(|part| {
+        // Inside a part, so it fits.
+        part.place + usize::try_from(stopped.saturating_sub(part.offset)).unwrap_or(0)
+    });
+    places.min().unwrap_or(0)
+}
+
+/// RDMA for one range of the client's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Post {
+    /// The client's memory.
+    pub(crate) remote: RemoteRange,
+    /// Where its bytes are in the chunk's own memory.
+    pub(crate) at: usize,
+}
+
+/// One post for each contiguous range that holds bytes of `chunk` (places of the list), as far as those lie before the file's `end`.
+#[allow(clippy::cast_possible_truncation, reason = "places inside a chunk, which fits a buffer")]
+pub(crate) fn posts(ranges: &[RemoteRange], extents: &[Extent], chunk: &Range<u64>, end: u64) -> Vec<Post> {
+    let mut posts = Vec::new();
+    // Both go up: one look at each is enough.
+    let mut rest = ranges.iter().scan(0, |before, range| {
+        let begin = *before;
+        *before += range.len;
+        Some((begin, range))
+    });
+    let mut current = rest.next();
+    for moved in moved_places(extents, chunk, end) {
+        while let Some((begin, range)) = current {
+            let (from, to) = (moved.start.max(begin), moved.end.min(begin + range.len));
+            if from < to
+                && let Some(remote) = range.slice(from - begin, to - from)
+            {
+                posts.push(Post { remote, at: (from - chunk.start) as usize });
+            }
+            if begin + range.len > moved.end {
+                break;
+            }
+            current = rest.next();
+        }
+    }
+    posts
+}
+
+/// The places of a chunk whose bytes lie before the file's `end`, neighbours joined.
+fn moved_places(extents: &[Extent], chunk: &Range<u64>, end: u64) -> SmallVec<[Range<u64>; 4]> {
+    let mut moved: SmallVec<[Range<u64>; 4]> = SmallVec::new();
+    if end == u64::MAX {
+        moved.push(chunk.clone());
+        return moved;
+    }
+    let mut place = chunk.start;
+    for extent in dafs_proto::extent::slice(extents, chunk.start, chunk.end - chunk.start) {
+        let got = place..place + extent.len_before(end);
+        match moved.last_mut() {
+            Some(last) if last.end == got.start => last.end = got.end,
+            _ if got.is_empty() => {}
+            _ => moved.push(got),
+        }
+        place += extent.len;
+    }
+    moved
+}
+
+/// Ranges that follow each other in one region become one.
+pub(crate) fn join(ranges: impl Iterator<Item = RemoteRange>) -> Vec<RemoteRange> {
+    let mut joined: Vec<RemoteRange> = Vec::new();
+    for range in ranges.filter(|range| range.len > 0) {
+        match joined.last_mut() {
+            Some(last)
+                if last.key == range.key && last.offset.checked_add(last.len) == Some(range.offset) =>
+            {
+                last.len += range.len;
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use dafs_proto::extent::Parts;
+    use dafs_proto::transport::RegionKey;
+
+    use super::*;
+
+    fn extents(list: &[(u64, u64)]) -> Vec<Extent> {
+        list.iter().map(|&(offset, len)| Extent::new(offset, len)).collect()
+    }
+
+    fn calls(list: &[(u64, u64)], gap_max: u64) -> Vec<(Range<usize>, u64, u64)> {
+        let total: u64 = list.iter().map(|extent| extent.1).sum();
+        let parts = Parts::of_read(
+            extents(list).into_iter(),
+            std::iter::once(usize::try_from(total).unwrap_or(usize::MAX)),
+        );
+        let mut found = Vec::new();
+        while let Some(call) = next_call(
+            parts.as_slice(),
+            found.last().map_or(0, |call: &(Range<usize>, _, _)| call.0.end),
+            gap_max,
+        ) {
+            found.push((call.parts, call.offset, call.len));
+        }
+        found
+    }
+
+    #[test]
+    fn calls_of_neighbours_are_one_and_gaps_count_exactly() {
+        assert_eq!(calls(&[(0, 4), (10, 4), (4, 6)], 0), [(0..3, 0, 14)]);
+        for (gap_max, expected) in
+            [(4, vec![(0..1, 0, 10), (1..2, 15, 10)]), (5, vec![(0..2, 0, 25)]), (6, vec![(0..2, 0, 25)])]
+        {
+            assert_eq!(calls(&[(0, 10), (15, 10)], gap_max), expected, "{gap_max}");
+        }
+        assert_eq!(calls(&[], 9), []);
+    }
+
+    #[test]
+    fn calls_of_overlapping_parts_are_separate() {
+        assert_eq!(calls(&[(0, 10), (5, 10), (15, 1)], 9), [(0..1, 0, 10), (1..3, 5, 11)]);
+    }
+
+    #[test]
+    fn calls_with_more_segments_than_one_takes_are_cut_exactly_there() {
+        let list = |count: u64, stride: u64| (0..count).map(|i| (i * stride, 1)).collect::<Vec<_>>();
+        let unordered = |count: u64| {
+            // Neighbours in the file that are none in memory.
+            let mut list = list(count, 1);
+            list.reverse();
+            list
+        };
+        for (count, calls_expected) in [(1023, 1), (1024, 1), (1025, 2)] {
+            assert_eq!(calls(&unordered(count), 0).len(), calls_expected, "{count}");
+        }
+        // With gaps: 512 parts have 511 of them.
+        for (count, calls_expected) in [(511, 1), (512, 1), (513, 2)] {
+            assert_eq!(calls(&list(count, 2), 1).len(), calls_expected, "{count}");
+        }
+    }
+
+    #[test]
+    fn write_that_stops_is_counted_up_to_the_first_place_missing() {
+        // In the list: 20..24 first, then 0..4, then 10..14.
+        let parts = Parts::of_write(extents(&[(20, 4), (0, 4), (10, 4)]).into_iter(), std::iter::once(12));
+        let parts = parts.as_slice();
+        let call = |from| next_call(parts, from, 0).unwrap_or(Call { parts: 0..0, offset: 0, len: 0 });
+        assert_eq!(unwritten_from(parts, &call(0), 2), 0, "20..24 is missing");
+        assert_eq!(unwritten_from(parts, &call(2), 0), 0);
+        assert_eq!(unwritten_from(parts, &call(2), 3), 3, "the others are there");
+        let parts = Parts::of_write(extents(&[(0, 4), (10, 4)]).into_iter(), std::iter::once(8));
+        let parts = parts.as_slice();
+        let second = next_call(parts, 1, 0).unwrap_or(Call { parts: 0..0, offset: 0, len: 0 });
+        for (written, place) in [(0, 4), (1, 5), (3, 7)] {
+            assert_eq!(unwritten_from(parts, &second, written), place);
+        }
+    }
+
+    fn range(offset: u64, len: u64) -> RemoteRange {
+        RemoteRange { key: RegionKey(1), offset, len }
+    }
+
+    #[test]
+    fn ranges_that_follow_each_other_are_joined_within_their_region() {
+        let other = RemoteRange { key: RegionKey(2), offset: 12, len: 1 };
+        assert_eq!(
+            join([range(0, 4), range(4, 0), range(4, 8), other, range(13, 2)].into_iter()),
+            [range(0, 12), other, range(13, 2)]
+        );
+    }
+
+    #[test]
+    fn posts_cover_a_chunk_as_far_as_the_file_reaches() {
+        let ranges = [range(100, 6), range(200, 6)];
+        let list = extents(&[(10, 4), (0, 4), (20, 4)]);
+        let post = |offset, len, at| Post { remote: range(offset, len), at };
+        assert_eq!(posts(&ranges, &list, &(0..12), u64::MAX), [post(100, 6, 0), post(200, 6, 6)]);
+        assert_eq!(posts(&ranges, &list, &(2..8), u64::MAX), [post(102, 4, 0), post(200, 2, 4)]);
+        // The file ends at 12: two bytes of the first, all of the second, nothing of the third.
+        assert_eq!(posts(&ranges, &list, &(0..12), 12), [post(100, 2, 0), post(104, 2, 4), post(200, 2, 6)]);
+        assert_eq!(posts(&ranges, &list, &(8..12), 12), []);
+        assert_eq!(posts(&ranges, &list, &(0..12), 0), []);
+    }
+}

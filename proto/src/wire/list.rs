@@ -1,0 +1,218 @@
+use thiserror::Error;
+
+use super::{
+    HEADER_SIZE, Method, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer, encode_segments,
+};
+use crate::extent::{Extent, total};
+
+/// Bytes of a file extent on the wire: offset, length.
+pub const EXTENT_SIZE: usize = 12;
+
+/// File extents in one request, and ranges of memory.
+pub const LIST_MAX: usize = 4096;
+
+/// Body of a read or write of a list, 16 bytes. The payload holds the extents, then the ranges of memory, then the data of an inline write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListRequest {
+    /// Bytes: the total of the extents, and of the ranges where there are any.
+    pub len: u32,
+    /// How the data travels.
+    pub method: Method,
+    /// When written data must be durable; [`Stability::Unstable`] in reads.
+    pub stability: Stability,
+    /// File extents.
+    pub extent_count: u32,
+    /// Ranges of client memory: 0 for inline.
+    pub segment_count: u32,
+}
+
+impl ListRequest {
+    /// Bytes of the head.
+    pub const HEAD_SIZE: usize = HEADER_SIZE + 16;
+
+    /// Writes the body.
+    #[inline]
+    pub fn encode(&self, body: &mut [u8]) {
+        Writer::new(body)
+            .u32(self.len)
+            .u8(self.method.value())
+            .u8(self.stability.value())
+            .reserved(2)
+            .u32(self.extent_count)
+            .u32(self.segment_count);
+    }
+
+    /// Reads the body.
+    #[inline]
+    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(body);
+        let request = Self {
+            len: reader.u32("list length")?,
+            method: Method::from_value(reader.u8("transfer method")?)?,
+            stability: Stability::from_value(reader.u8("stability")?)?,
+            extent_count: {
+                reader.reserved("reserved list bytes", 2)?;
+                reader.u32("extent count")?
+            },
+            segment_count: reader.u32("segment count")?,
+        };
+        reader.finish("list request")?;
+        Ok(request)
+    }
+}
+
+/// Body of the reply to a read of a list, 16 bytes. The data is the payload (inline) or in the client's memory (direct).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListReadReply {
+    /// Bytes read, of all extents together. Inline, they follow each other without gaps in the payload.
+    pub count: u32,
+    /// Where the file ended: of each extent that was read which lies before it. `None`: all of the list was read.
+    pub end: Option<u64>,
+}
+
+impl ListReadReply {
+    /// Bytes of the head.
+    pub const HEAD_SIZE: usize = HEADER_SIZE + 16;
+
+    /// Writes the body.
+    #[inline]
+    pub fn encode(&self, body: &mut [u8]) {
+        Writer::new(body)
+            .u32(self.count)
+            .u32(u32::from(self.end.is_some()))
+            .u64(self.end.unwrap_or_default());
+    }
+
+    /// Reads the body.
+    #[inline]
+    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(body);
+        let count = reader.u32("read count")?;
+        let ended = reader.u32("end of file")?;
+        let offset = reader.u64("end of the file")?;
+        reader.finish("list read reply")?;
+        let end = match (ended, offset) {
+            (0, 0) => None,
+            (0, value) => return Err(WireError::Invalid { what: "end of a file that goes on", value }),
+            (1, offset) => Some(offset),
+            (value, _) => return Err(WireError::Invalid { what: "end of file", value: u64::from(value) }),
+        };
+        Ok(Self { count, end })
+    }
+}
+
+/// The lists of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lists {
+    /// Of the file.
+    pub extents: Vec<Extent>,
+    /// Of the client's memory; none for inline.
+    pub segments: Vec<WireRange>,
+}
+
+/// Lists that cannot be carried out. The request is answered `INVALID`, with these words; the session goes on.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ListError {
+    /// Too many entries.
+    #[error("{count} {what} in one request, {LIST_MAX} are possible")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many were announced.
+        count: u32,
+    },
+    /// An inline request with memory, or a direct one without.
+    #[error("{segments} ranges of memory do not go with the method {method}")]
+    Method {
+        /// How many were announced.
+        segments: u32,
+        /// The method's name.
+        method: &'static str,
+    },
+    /// The payload does not hold what the counts say.
+    #[error("a payload of {found} bytes, where the counts say {expected}")]
+    Payload {
+        /// Bytes that arrived.
+        found: usize,
+        /// Bytes announced.
+        expected: u64,
+    },
+    /// An extent beyond the end of any file.
+    #[error("an extent lies beyond the end of any file, or the extents together do")]
+    Offset,
+    /// The totals differ.
+    #[error("{what} of {found} bytes in all, where the request says {expected}")]
+    Total {
+        /// Of what.
+        what: &'static str,
+        /// Bytes in all.
+        found: u128,
+        /// The request's length.
+        expected: u32,
+    },
+    /// More than one request may move.
+    #[error("a list of {len} bytes, {limit} are possible in one request")]
+    TooLong {
+        /// Bytes asked for.
+        len: u32,
+        /// The limit.
+        limit: u32,
+    },
+}
+
+/// Bytes that lists take in a payload.
+#[inline]
+pub const fn lists_size(extents: usize, segments: usize) -> usize {
+    extents * EXTENT_SIZE + segments * REMOTE_RANGE_SIZE
+}
+
+/// Writes lists one after the other; `bytes` holds [`lists_size`] of them. Extents are below 4 GiB.
+pub fn encode_lists(extents: impl Iterator<Item = Extent>, segments: &[WireRange], bytes: &mut [u8]) {
+    let mut at = 0;
+    for extent in extents {
+        let len = u32::try_from(extent.len).expect("an extent of a request is below 4 GiB");
+        Writer::new(&mut bytes[at..at + EXTENT_SIZE]).u64(extent.offset).u32(len);
+        at += EXTENT_SIZE;
+    }
+    encode_segments(segments, &mut bytes[at..]);
+}
+
+/// Reads the lists of a request and checks them against it; `inline_len` bytes of data follow them. Nothing is allocated before the counts
+/// have been checked.
+pub fn decode_lists(payload: &[u8], request: &ListRequest, inline_len: u32) -> Result<Lists, ListError> {
+    for (what, count) in [("extents", request.extent_count), ("ranges of memory", request.segment_count)] {
+        if count as usize > LIST_MAX {
+            return Err(ListError::TooMany { what, count });
+        }
+    }
+    if !matches!((request.method, request.segment_count), (Method::Inline, 0) | (Method::Direct, 1..)) {
+        let (segments, method) = (request.segment_count, request.method.name());
+        return Err(ListError::Method { segments, method });
+    }
+    let (extent_count, segment_count) = (request.extent_count as usize, request.segment_count as usize);
+    let expected = lists_size(extent_count, segment_count) as u64 + u64::from(inline_len);
+    if payload.len() as u64 != expected {
+        return Err(ListError::Payload { found: payload.len(), expected });
+    }
+    let mut lists =
+        Lists { extents: Vec::with_capacity(extent_count), segments: Vec::with_capacity(segment_count) };
+    // The length was checked: nothing is missing.
+    let mut reader = Reader::new(payload);
+    for _ in 0..extent_count {
+        let offset = reader.u64("extent offset").unwrap_or_default();
+        let len = reader.u32("extent length").unwrap_or_default();
+        lists.extents.push(Extent::new(offset, u64::from(len)));
+    }
+    for _ in 0..segment_count {
+        lists.segments.push(std::array::from_fn(|_| reader.u64("segment").unwrap_or_default()));
+    }
+    let found = u128::from(total(&lists.extents).ok_or(ListError::Offset)?);
+    if found != u128::from(request.len) {
+        return Err(ListError::Total { what: "extents", found, expected: request.len });
+    }
+    let found: u128 = lists.segments.iter().map(|[_, _, len]| u128::from(*len)).sum();
+    if request.method != Method::Inline && found != u128::from(request.len) {
+        return Err(ListError::Total { what: "ranges of memory", found, expected: request.len });
+    }
+    Ok(lists)
+}

@@ -1,0 +1,8 @@
+//! Lists: many extents of a file and many pieces of memory in one operation, against plain reads and writes of each.
+#![allow(clippy::cast_possible_truncation, reason = "sizes, patterns and tables that the tests choose")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+mod counts;
+mod edges;
+mod hostile;
+mod oracle;
