@@ -53,7 +53,8 @@ mod sim {
 
     #[test]
     fn lists_of_random_extents_and_memory_equal_plain_transfers_of_each() {
-        // [LIST-1] [LIST-4] [LIST-5] [LIST-9]: completions in any order, posts that find no room, memory that is mapped and memory that is not.
+        // [LIST-1] [LIST-4] [LIST-5] [LIST-9]
+        // Completions in any order, posts that find no room, memory that is mapped and memory that is not.
         for (part, remote_mapped) in [(0, false), (1, true)] {
             let network =
                 FaultPlan { full_ppm: 100_000, done_ppm: 300_000, remote_mapped, ..FaultPlan::calm() };

@@ -119,10 +119,13 @@ impl Server {
             Direction::Write | Direction::Append => Access::REMOTE_READ,
         };
         let mut memory = SmallVec::with_capacity(list.ranges.len());
-        for range in &list.ranges {
-            match self.remote_memory(call, range, access)? {
-                Some(mapped) => memory.push(mapped),
-                None => return Ok(()),
+        // Ranges of one region are looked up together: all that lies between two of them is the region's as well.
+        for ranges in list.ranges.chunk_by(|one, next| one.key == next.key) {
+            let cover = covering(ranges).ok_or(Status::REMOTE_ACCESS)?;
+            let Some(mapped) = self.remote_memory(call, &cover, access)? else { return Ok(()) };
+            for range in ranges {
+                let part = mapped.slice((range.offset - cover.offset) as usize, range.len as usize);
+                memory.push(part.ok_or(Status::REMOTE_ACCESS)?);
             }
         }
         (list.memory, list.place) = (memory, Place::Mapped);
@@ -529,4 +532,14 @@ impl Server {
         }
         self.reply(call, Status::OK, Answer { body, payload: &data.to_vec(), ..Answer::default() });
     }
+}
+
+/// The smallest range that holds some of one region; `None` where an end lies beyond all memory.
+fn covering(ranges: &[RemoteRange]) -> Option<RemoteRange> {
+    let (mut from, mut to) = (u64::MAX, 0);
+    for range in ranges {
+        from = from.min(range.offset);
+        to = to.max(range.offset.checked_add(range.len)?);
+    }
+    Some(RemoteRange { key: ranges.first()?.key, offset: from, len: to.checked_sub(from)? })
 }
