@@ -71,9 +71,10 @@ fn list_towards_a_server_without_them_is_a_request_for_each_part() {
         let read = file.read_list(&list, &mut [IoSliceMut::new(&mut back)]).unwrap();
         assert_eq!((read.count, read.end), (60, None));
         assert!(back == data, "{noncontiguous:?}");
-        assert_eq!(world.server().count(Opcode::Write), 4, "two boundaries in the file, one in memory");
-        assert_eq!(world.server().count(Opcode::Read), 3);
-        assert_eq!(world.server().count(Opcode::ReadList) + world.server().count(Opcode::WriteList), 0);
+        let server = world.server();
+        assert_eq!(server.count(Opcode::Write), 4, "two boundaries in the file, one in memory");
+        assert_eq!(server.count(Opcode::Read), 3);
+        assert_eq!(server.count(Opcode::ReadList) + server.count(Opcode::WriteList), 0);
     }
 }
 
