@@ -60,6 +60,7 @@ impl Chains {
         let id = if back {
             self.open.ok_or(SessionFault::NoChain)?
         } else {
+            self.end_open();
             self.next_id += 1;
             self.active.push(Chain {
                 id: self.next_id,
@@ -80,6 +81,15 @@ impl Chains {
         chain.arrived += 1;
         chain.closed = !forward;
         Ok(Some(ChainLink { chain: id, position }))
+    }
+
+    /// A chain that was left open, and is not continued, has ended.
+    fn end_open(&mut self) {
+        let Some(left) = self.open.take() else { return };
+        if let Some(chain) = self.active.iter_mut().find(|chain| chain.id == left) {
+            chain.closed = true;
+        }
+        self.active.retain(|chain| !(chain.closed && chain.answered == chain.arrived));
     }
 
     /// Whether the link may run now.
@@ -136,6 +146,23 @@ mod tests {
     #[test]
     fn chain_continued_but_not_begun_is_a_fault() {
         assert_eq!(Chains::default().on_request(&header(Flags::CHAIN_BACK), 8), Err(SessionFault::NoChain));
+    }
+
+    // [SESS-33] a client that ends none of its chains keeps none alive
+    #[test]
+    fn chain_begun_behind_one_left_open_ends_that() {
+        let mut chains = Chains::default();
+        for _ in 0..100 {
+            let link = chains.on_request(&header(Flags::CHAIN_FORWARD), 8).unwrap().unwrap();
+            chains.on_reply(link, Status::OK, None);
+            assert_eq!(chains.active.len(), 1);
+        }
+        let last = chains.on_request(&header(Flags::CHAIN_FORWARD), 8).unwrap().unwrap();
+        let behind = chains.on_request(&header(Flags::CHAIN_FORWARD), 8).unwrap().unwrap();
+        assert_eq!(chains.active.len(), 2, "what is unanswered stays");
+        chains.on_reply(last, Status::OK, None);
+        chains.on_reply(behind, Status::OK, None);
+        assert_eq!(chains.active.len(), 1);
     }
 
     // [SESS-32]
