@@ -212,6 +212,7 @@ impl Core {
         let Some(op) = self.ops.get_mut(index) else { return Ok(true) };
         let (at, len, staging) = match &op.work {
             Work::Named(_) => (0, 0, None),
+            Work::Chain(chain) => (chain.sent, 0, None),
             Work::Data(transfer) => {
                 let (max, staging) = match piece_limit(transfer, &self.terms, &mut self.staging) {
                     Some(limit) => limit,
@@ -241,6 +242,7 @@ impl Core {
                 match &mut op.work {
                     Work::Named(named) => named.sent = true,
                     Work::Data(transfer) => transfer.on_piece_sent(at, len),
+                    Work::Chain(chain) => chain.sent = at + 1,
                 }
                 if !op.has_more() {
                     op.queued = false;
@@ -398,11 +400,21 @@ impl Core {
                 path: op.path(),
                 explanation: String::from_utf8_lossy(&words).into_owned(),
             };
+            if let Work::Chain(chain) = &mut op.work {
+                chain.on_answer(request.at, Err(error));
+                return Ok(());
+            }
             op.error.get_or_insert_with(|| Box::new(error));
             self.stop(request.op);
             return Ok(());
         }
         match &mut op.work {
+            Work::Chain(chain) => {
+                let (epoch, payload) = (self.epoch, payload.to_vec());
+                let reply = NamedReply { epoch, header: *header, head: *head, payload };
+                chain.on_answer(request.at, Ok(reply));
+                Ok(())
+            }
             Work::Named(named) => {
                 // Bounded by `recv_payload_max`.
                 let (epoch, payload) = (self.epoch, payload.to_vec());
@@ -467,6 +479,15 @@ impl Core {
         let Some(op) = self.ops.get_mut(index) else { return };
         if op.done || op.outstanding > 0 || op.queued || op.has_more() {
             return;
+        }
+        if let (Work::Chain(chain), None) = (&mut op.work, &op.error) {
+            if chain.lost_replies() && chain.repeats() {
+                let gained = chain.restart();
+                op.queued = true;
+                self.queue.push_back(index);
+                return gained.into_iter().for_each(|closing| self.close(closing));
+            }
+            op.error = chain.failure().map(Box::new);
         }
         op.done = true;
         self.deadlines -= usize::from(op.deadline.take().is_some());
@@ -578,7 +599,9 @@ impl Core {
             return true;
         }
         if op.peer_holds_memory() {
-            self.stop(index);
+            if !matches!(op.work, Work::Chain(_)) {
+                self.stop(index);
+            }
             return false;
         }
         if op.outstanding == 0 {

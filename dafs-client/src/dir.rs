@@ -580,7 +580,7 @@ pub(crate) fn check_name(name: &[u8], what: &str) -> Result<()> {
 }
 
 /// A path as it is sent: without leading slashes, checked.
-fn clean(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn clean(path: &Path) -> Result<Vec<u8>> {
     let bytes = path.as_os_str().as_bytes();
     check_path(bytes)?;
     let start = bytes.iter().position(|byte| *byte != b'/').unwrap_or(bytes.len());

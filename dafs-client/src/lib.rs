@@ -15,12 +15,14 @@
 //! - [`Session`] is the connection to a server: it reconnects by itself, and ends when its last handle is dropped.
 //! - [`Export`] and [`Dir`] name files; [`File`] reads and writes them, blocking, or with `submit_` methods nonblocking.
 //! - [`File::read_list`] and [`File::write_list`] move many [`Extent`]s of a file, to and from many pieces of memory, in one request.
+//! - [`Chain`] sends requests that depend on each other together: open, read and close in one round trip.
 //! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted in one [`Batch`].
 //! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too.
 //!
 //! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
 #![deny(unsafe_code)]
 
+mod chain;
 mod clock;
 mod config;
 mod connect;
@@ -60,6 +62,7 @@ extern crate self as dafs_client;
 #[path = "../tests/common/mod.rs"]
 mod testing;
 
+pub use chain::{Chain, Chained};
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, MethodOverride, ReconnectPolicy};
 pub use dafs_proto::address::{Address, Url};
@@ -80,7 +83,7 @@ pub use io_path::{Direction, Registration};
 pub use memory::{IoBuffer, RegisteredBuf};
 pub use noncontiguous::Noncontiguous;
 pub use options::OpenOptions;
-pub use pending::{Pending, Transferred, wait_all, wait_any, wait_some};
+pub use pending::{BatchHints, Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use read_dir::ReadDir;
 pub use registration::{Pin, PinnedBuf, RegistrationConfig, RegistrationCost, RegistrationCounters};
 pub use session::{Agreed, Batch, Session};

@@ -7,6 +7,7 @@ use dafs_proto::transport::{Head, RemoteRange};
 use dafs_proto::wire::{Header, Opcode, OpenFlags, Stability, Verifier};
 use smallvec::SmallVec;
 
+use crate::chain::ChainWork;
 use crate::error::Error;
 use crate::io_path::{Direction, IoPath};
 use crate::list::List;
@@ -43,6 +44,8 @@ pub(crate) enum Work {
     Named(Box<Named>),
     /// File data, or directory entries, in one or more requests.
     Data(Transfer),
+    /// Requests that depend on each other.
+    Chain(Box<ChainWork>),
 }
 
 /// A request about names or ranges.
@@ -140,7 +143,7 @@ impl Op {
     pub(crate) fn is_stale(&self) -> bool {
         let second = match &self.work {
             Work::Named(named) => named.second.as_ref(),
-            Work::Data(_) => None,
+            Work::Data(_) | Work::Chain(_) => None,
         };
         self.target.iter().chain(second).any(|node| node.is_stale())
     }
@@ -154,6 +157,7 @@ impl Op {
                 (_, true) => Opcode::Read,
                 _ => self.opcode,
             },
+            Work::Chain(chain) => chain.links.get(at).map_or(self.opcode, |link| link.opcode),
             _ => self.opcode,
         }
     }
@@ -163,6 +167,7 @@ impl Op {
         match &self.work {
             Work::Named(named) => !named.sent,
             Work::Data(transfer) => transfer.has_more(),
+            Work::Chain(chain) => chain.sent < chain.links.len(),
         }
     }
 
@@ -171,13 +176,16 @@ impl Op {
         match &mut self.work {
             Work::Named(named) => named.sent = true,
             Work::Data(transfer) => transfer.stop(),
+            Work::Chain(chain) => chain.sent = chain.links.len(),
         }
     }
 
-    /// A peer may be reading or writing its memory now.
+    /// A peer may be reading or writing its memory now, or it cannot be given up for another reason.
     pub(crate) fn peer_holds_memory(&self) -> bool {
         match &self.work {
             Work::Named(_) => false,
+            // Nor is a chain left half sent: the server would wait for its end.
+            Work::Chain(chain) => self.outstanding > 0 || chain.sent > 0,
             Work::Data(transfer) => {
                 self.outstanding > 0 && matches!(transfer.path, IoPath::Direct | IoPath::DirectRegister)
             }
@@ -199,7 +207,7 @@ impl Op {
         let base = self.target.as_ref().map_or(&[][..], |node| &node.path);
         match &self.work {
             Work::Named(named) => join(base, &named.path),
-            Work::Data(_) => base.to_vec(),
+            Work::Data(_) | Work::Chain(_) => base.to_vec(),
         }
     }
 
@@ -208,6 +216,7 @@ impl Op {
     pub(crate) fn can_repeat(&self) -> bool {
         let making = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
         match (self.opcode, &self.work) {
+            (_, Work::Chain(chain)) => chain.repeats(),
             (Opcode::Mount | Opcode::Lookup | Opcode::Close, _) => true,
             (Opcode::Open, Work::Named(named)) => {
                 named.open_flags.is_some_and(|flags| !flags.intersects(making))

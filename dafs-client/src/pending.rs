@@ -191,6 +191,39 @@ pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
     pendings.extract_if(.., |pending| pending.has_ended()).map(Pending::wait).collect()
 }
 
+/// How a program with many operations in flight wants to hear of their ends: the hints of DAFS 1.0's batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchHints {
+    /// Operations that should have ended before the program is told; at least one.
+    pub completions: usize,
+    /// Time after which it is told of fewer, counted from the first end.
+    pub window: Duration,
+}
+
+/// As [`wait_some`], for fewer and larger parts: waits until as many operations have ended as the hints say, or all, or until the window
+/// is over; at least one has ended then. [`crate::Session::flush`] hurries what a [`crate::Batch`] keeps back. Blocks.
+pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> Vec<T> {
+    if wait_any(pendings).is_none() {
+        return Vec::new();
+    }
+    let wanted = hints.completions.min(pendings.len());
+    let owner = pendings.iter().find_map(|pending| match &pending.state {
+        State::Op { owner, .. } => Some(Arc::clone(owner)),
+        _ => None,
+    });
+    if let Some(owner) = owner {
+        let until = owner.shared.clock.now().after(hints.window);
+        while pendings.iter().filter(|pending| pending.has_ended()).count() < wanted {
+            let left = until.since(owner.shared.clock.now());
+            if left.is_zero() {
+                break;
+            }
+            owner.shared.turn_and_wait(left);
+        }
+    }
+    pendings.extract_if(.., |pending| pending.has_ended()).map(Pending::wait).collect()
+}
+
 /// Waits for all operations and answers their results in order. Blocks.
 pub fn wait_all<T>(pendings: impl IntoIterator<Item = Pending<T>>) -> Vec<T> {
     pendings.into_iter().map(Pending::wait).collect()
@@ -233,6 +266,6 @@ pub(crate) fn count(op: Op) -> Result<usize> {
     match (op.error, op.work) {
         (Some(error), _) => Err(*error),
         (None, Work::Data(transfer)) => Ok(transfer.count()),
-        (None, Work::Named(_)) => unreachable!("a transfer moves data"),
+        (None, Work::Named(_) | Work::Chain(_)) => unreachable!("a transfer moves data"),
     }
 }

@@ -251,6 +251,32 @@ impl Core {
         }
     }
 
+    /// In a new session: a chain of which a part was sent begins anew, or ends as in doubt.
+    fn repeat_chains(&mut self) {
+        let begun = self.ops.iter().filter(|(_, op)| match &op.work {
+            Work::Chain(chain) => chain.sent > 0 && !op.done,
+            _ => false,
+        });
+        let begun: Vec<usize> = begun.map(|(index, _)| index).collect();
+        for index in begun {
+            let Some(op) = self.ops.get_mut(index) else { continue };
+            let repeats = op.can_repeat() && op.error.is_none();
+            let Work::Chain(chain) = &mut op.work else { continue };
+            if repeats {
+                // Handles of the session that is gone need not be given back.
+                chain.reset();
+                if !op.queued {
+                    op.queued = true;
+                    self.queue.push_back(index);
+                }
+                continue;
+            }
+            op.error.get_or_insert_with(|| Box::new(Error::InDoubt { operation: op.opcode }));
+            self.stop(index);
+            self.finish_if_ended(index);
+        }
+    }
+
     /// In a new session: requests that were sent in the old one go back into the queue, or end as in doubt.
     fn repeat(&mut self, unanswered: Vec<(u64, u32)>) {
         let mut again = Vec::new();
@@ -262,12 +288,16 @@ impl Core {
             let index = request.op;
             let Some(op) = self.ops.get_mut(index) else { continue };
             op.outstanding -= 1;
+            if let Work::Chain(_) = op.work {
+                continue;
+            }
             let withdrawn = matches!(&op.work, Work::Data(transfer) if transfer.discard);
             let repeats = op.can_repeat() && op.error.is_none() && !withdrawn;
             if repeats && op.opcode != Opcode::Close {
                 match &mut op.work {
                     Work::Named(named) => named.sent = false,
                     Work::Data(transfer) => transfer.redo.push((request.at, request.len)),
+                    Work::Chain(_) => {}
                 }
                 if !op.queued {
                     op.queued = true;
@@ -284,5 +314,6 @@ impl Core {
         for index in again.into_iter().rev() {
             self.queue.push_front(index);
         }
+        self.repeat_chains();
     }
 }

@@ -410,7 +410,7 @@ pub(crate) fn reply(op: Op) -> Result<NamedReply> {
         (None, Work::Named(named)) => {
             named.reply.ok_or_else(|| Error::Invalid("the operation ended without a reply".into()))
         }
-        (None, Work::Data(_)) => unreachable!("only transfers move data"),
+        (None, Work::Data(_) | Work::Chain(_)) => unreachable!("only transfers move data"),
     }
 }
 

@@ -8,6 +8,7 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
+use crate::chain::ChainWork;
 use crate::core::Request;
 use crate::io_path::IoPath;
 use crate::memory::Staging;
@@ -27,6 +28,7 @@ pub(crate) fn transmit(
     match &op.work {
         Work::Named(named) => transmit_named(endpoint, header, named, number),
         Work::Data(transfer) => transmit_data(endpoint, header, transfer, request, staging, number),
+        Work::Chain(chain) => transmit_link(endpoint, header, chain, request.at, number),
     }
 }
 
@@ -48,6 +50,27 @@ fn transmit_named(
     }
     endpoint.slot_payload(&slot).write_from(0, &named.payload);
     finish(endpoint, slot, header, &mut head, head_len, named.payload.len(), number)
+}
+
+fn transmit_link(
+    endpoint: &mut dyn Endpoint,
+    mut header: Header,
+    chain: &ChainWork,
+    index: usize,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let Some(link) = chain.links.get(index) else {
+        return Err(PostError::Invalid("a link that a chain does not have"));
+    };
+    let (flags, handle) = chain.place(index);
+    header.flags |= flags;
+    header.handle = handle.unwrap_or(header.handle);
+    let slot = endpoint.reserve(link.payload.len())?;
+    let mut head = [0; HEAD_SIZE_MAX];
+    let head_len = HEADER_SIZE + link.body_len;
+    head[HEADER_SIZE..head_len].copy_from_slice(&link.body[..link.body_len]);
+    endpoint.slot_payload(&slot).write_from(0, &link.payload);
+    finish(endpoint, slot, header, &mut head, head_len, link.payload.len(), number)
 }
 
 fn transmit_data(
