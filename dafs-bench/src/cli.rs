@@ -35,6 +35,7 @@ Examples:
   dafs-bench mixed --transport shm --dir /var/tmp    # does a client on the disk slow down one in the cache?
   dafs-bench idle --sessions 1000                    # CPU and memory of sessions that do nothing
   dafs-bench latency --transport verbs --sizes 4,1MiB --peer perftest
+  dafs-bench registration --plot registration.svg    # pin-down cache, batched deregistration, groups
   dafs-bench limits                                  # the raw limits alone, no server
 
 A quiet machine gives steady figures; the load average is part of the JSON.
@@ -96,6 +97,13 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
+    /// What registering ordinary memory costs, and what is saved by keeping and by grouping registrations.
+    ///
+    /// Cases `rows-…`: 1,024 rows of 4 KiB of one array, written in one operation: registered before, one by one, in a group, and in a
+    /// group with ten unmapped holes. Cases `none`, `cache`, `batch`: writes from 1,000 buffers, so many of which are found in a cache
+    /// of 100 registrations as the column says: nothing kept, one given up at a time, sixteen given up together. Cases
+    /// `hit` and `miss`: what those add to an operation, the miss beyond the registration itself.
+    Registration(Options),
     /// The raw limits alone: no server is started.
     Limits(Options),
 }

@@ -121,6 +121,11 @@ impl Plan {
             Benchmark::Idle { options, .. } => {
                 ("idle", options, Defaults { sizes: vec![0], ..Defaults::default() })
             }
+            Benchmark::Registration(options) => (
+                "registration",
+                options,
+                Defaults { sizes: vec![64 * KIB], ops: vec![Op::Write], ..Defaults::default() },
+            ),
             Benchmark::Limits(options) => (
                 "limits",
                 options,

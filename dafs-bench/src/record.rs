@@ -117,7 +117,7 @@ pub struct Row {
     /// Share of computation in the time of one blocking step (`overlap` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
-    /// Which part of the benchmark this is, where it has several (`mixed` and `idle`).
+    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
     /// Share of one CPU that the process took, in percent (`idle` only).
@@ -129,6 +129,15 @@ pub struct Row {
     /// Resident memory that each of them cost, in KiB (`idle` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub kib_per_session: Option<f64>,
+    /// Registrations for each operation (`registration` only).
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub registrations: Option<f64>,
+    /// Share of operations whose memory was found registered (`registration` only).
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub hit_ratio: Option<f64>,
+    /// Time of one operation beyond the limit's, in microseconds (`registration` only).
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub added_us: Option<f64>,
     /// Unit of `limit_value`, for reports that name it.
     #[serde(skip)]
     pub limit_unit: Option<Unit>,

@@ -46,6 +46,17 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
 }
 
 impl Benchmark {
+    fn has_plot(&self) -> bool {
+        matches!(
+            self,
+            Self::Crossover(_)
+                | Self::Overlap(_)
+                | Self::Transfer(_)
+                | Self::Listio(_)
+                | Self::Registration(_)
+        )
+    }
+
     /// Its options.
     pub fn options(&self) -> &Options {
         match self {
@@ -57,6 +68,7 @@ impl Benchmark {
             | Self::Transfer(options)
             | Self::Listio(options)
             | Self::Mixed(options)
+            | Self::Registration(options)
             | Self::Idle { options, .. }
             | Self::Limits(options) => options,
         }
@@ -164,13 +176,9 @@ impl Subjects for Fleet<'_> {
 
 /// Says what is wrong with the outputs before an hour of measuring, not after it.
 fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
-    let draws = matches!(
-        benchmark,
-        Benchmark::Crossover(_) | Benchmark::Overlap(_) | Benchmark::Transfer(_) | Benchmark::Listio(_)
-    );
-    if options.plot.is_some() && !draws {
+    if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
-            "--plot draws crossover, overlap, transfer and listio; this benchmark has a table and JSON only"
+            "--plot draws crossover, overlap, transfer, listio and registration; this benchmark has a table and JSON only"
         );
     }
     for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {

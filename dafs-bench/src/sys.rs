@@ -118,6 +118,54 @@ fn loopback_up() -> io::Result<()> {
     check(unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) })
 }
 
+/// Memory of this process that may have holes.
+#[derive(Debug)]
+pub struct Mapping {
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+impl Mapping {
+    /// `len` bytes, all touched; a multiple of the page size.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, at a place that the kernel chooses.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the whole mapping is writable and nobody else's.
+        unsafe { start.cast::<u8>().write_bytes(0x5a, len) };
+        Ok(Self { start, len })
+    }
+
+    /// Unmaps whole pages of it.
+    pub fn make_hole(&mut self, offset: usize, len: usize) -> io::Result<()> {
+        assert!(offset + len <= self.len, "the hole lies within the mapping");
+        // SAFETY: a part of this mapping, which is borrowed exclusively: nobody holds a reference into it.
+        check(unsafe { libc::munmap(self.start.byte_add(offset), len) })
+    }
+
+    /// `count` rows of `len` bytes, `stride` bytes from each other. Panics unless all lie within it and outside of `holes`.
+    pub fn rows(&self, count: usize, stride: usize, len: usize, holes: &[(usize, usize)]) -> Vec<&[u8]> {
+        let row = |index: usize| {
+            let (start, end) = (index * stride, index * stride + len);
+            assert!(end <= self.len && holes.iter().all(|(from, to)| end <= *from || *to <= start));
+            // SAFETY: inside the mapping and outside of its holes, initialised, and only read while it is borrowed.
+            unsafe { std::slice::from_raw_parts(self.start.cast::<u8>().add(start), len) }
+        };
+        (0..count).map(row).collect()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this mapping's own pages; holes in it do no harm.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
 /// A child process that holds a buffer and sleeps, so that its memory can be read by cross-memory attach.
 #[derive(Debug)]
 pub struct MemoryHolder {

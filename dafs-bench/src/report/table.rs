@@ -43,7 +43,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 20] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 23] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     [
         ("transport", true),
@@ -62,8 +62,11 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 20] {
         ("sessions", any(|row| row.sessions.is_some())),
         ("CPU %", any(|row| row.cpu_percent.is_some())),
         ("KiB/session", any(|row| row.kib_per_session.is_some())),
+        ("reg/op", any(|row| row.registrations.is_some())),
+        ("hits", any(|row| row.hit_ratio.is_some())),
         ("limit", any(|row| row.limit.is_some())),
         ("limit value", any(|row| row.limit_value.is_some())),
+        ("added us", any(|row| row.added_us.is_some())),
         ("ratio", any(|row| row.ratio.is_some())),
         ("spread", any(|row| row.ratio_min.is_some())),
     ]
@@ -92,8 +95,11 @@ fn cells(row: &Row) -> Vec<String> {
         row.sessions.map_or_else(|| "-".to_owned(), |sessions| sessions.to_string()),
         number(row.cpu_percent),
         number(row.kib_per_session),
+        number(row.registrations),
+        row.hit_ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
         row.limit.clone().unwrap_or_else(|| "-".to_owned()),
         limit_value,
+        number(row.added_us),
         row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
         row.ratio_min
             .zip(row.ratio_max)
@@ -170,8 +176,11 @@ mod tests {
                 "sessions",
                 "CPU %",
                 "KiB/session",
+                "reg/op",
+                "hits",
                 "limit",
                 "limit value",
+                "added us",
                 "ratio",
                 "spread",
             ]

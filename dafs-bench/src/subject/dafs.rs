@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use dafs_client::{
     Background, Config, File, IoBuffer, Key, MethodOverride, OpenOptions, Pending, Provider, RegisteredBuf,
-    Session, Transferred, Url, WaitPolicy, wait_any,
+    RegistrationConfig, Session, Transferred, Url, WaitPolicy, wait_any,
 };
 
 use crate::cli::{Poll, Transport};
@@ -96,6 +96,12 @@ impl Dafs {
         Ok(link.file.commit()?)
     }
 
+    /// A session of its own, with the file open: always Direct, memory registered as `registration` says.
+    pub(crate) fn registering(&self, registration: RegistrationConfig) -> anyhow::Result<(Session, File)> {
+        let setup = Setup { method: Method::Direct, progress_thread: false, credits: CREDITS_MIN };
+        connect(&self.target, &Config { registration, ..Link::config(&self.target, setup) })
+    }
+
     /// The session for `setup`, made when first needed.
     fn link(&mut self, setup: Setup) -> anyhow::Result<&Link> {
         let place = match self.links.iter().position(|link| link.setup == setup) {
@@ -125,7 +131,20 @@ impl Dafs {
 
 impl Link {
     fn open(target: &Target, setup: Setup) -> anyhow::Result<Self> {
-        let config = Config {
+        let config = Self::config(target, setup);
+        let (session, file) = connect(target, &config)?;
+        let agreed = session.agreed();
+        Ok(Self {
+            setup,
+            batching: target.batching,
+            inline_max: [agreed.read_inline_max, agreed.write_inline_max],
+            session,
+            file,
+        })
+    }
+
+    fn config(target: &Target, setup: Setup) -> Config {
+        Config {
             wait: match target.poll {
                 Poll::Event => WaitPolicy::Event,
                 Poll::Busy => WaitPolicy::Busy,
@@ -145,31 +164,7 @@ impl Link {
             batch_submits: target.batching,
             background: if setup.progress_thread { Background::Progress } else { Background::KeepAlive },
             ..Config::default()
-        };
-        let url = Url::parse(target.address.as_ref())?;
-        let session = Session::connect_url(&url, &config)?;
-        let provider = match target.transport {
-            Transport::Tcp => Provider::Tcp,
-            Transport::Shm => Provider::Shm,
-            Transport::Verbs => Provider::Verbs,
-        };
-        ensure!(
-            session.provider() == provider,
-            "the session took {:?}, not {provider:?}",
-            session.provider()
-        );
-        let Some(export) = &url.export else { bail!("{} names no export", target.address) };
-        let export = std::str::from_utf8(export).context("the export's name is not UTF-8")?;
-        let export = session.mount(export)?;
-        let file = export.open_with(target.file, OpenOptions::new().read(true).write(true).create(true))?;
-        let agreed = session.agreed();
-        Ok(Self {
-            setup,
-            batching: target.batching,
-            session,
-            file,
-            inline_max: [agreed.read_inline_max, agreed.write_inline_max],
-        })
+        }
     }
 
     fn ping_each(&self, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
@@ -404,6 +399,24 @@ impl Subject for Dafs {
     }
 }
 
+/// A session with the benchmark's file open.
+fn connect(target: &Target, config: &Config) -> anyhow::Result<(Session, File)> {
+    let url = Url::parse(target.address.as_ref())?;
+    let session = Session::connect_url(&url, config)?;
+    let provider = match target.transport {
+        Transport::Tcp => Provider::Tcp,
+        Transport::Shm => Provider::Shm,
+        Transport::Verbs => Provider::Verbs,
+    };
+    ensure!(session.provider() == provider, "the session took {:?}, not {provider:?}", session.provider());
+    let Some(export) = &url.export else { bail!("{} names no export", target.address) };
+    let export = std::str::from_utf8(export).context("the export's name is not UTF-8")?;
+    let export = session.mount(export)?;
+    let file = export.open_with(target.file, OpenOptions::new().read(true).write(true).create(true))?;
+    Ok((session, file))
+}
+
+/// Calls `step` until the budget is used up.
 pub(crate) fn repeat(
     budget: Budget,
     samples: &mut Samples,
@@ -423,6 +436,7 @@ pub(crate) fn repeat(
     }
 }
 
+/// A transfer must have moved all of its bytes.
 #[inline]
 pub(crate) fn whole(moved: usize, wanted: usize) -> anyhow::Result<()> {
     if moved != wanted {

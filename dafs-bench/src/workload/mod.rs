@@ -8,6 +8,7 @@ mod limits;
 mod mixed;
 mod noncontiguous;
 mod overlap;
+mod registration;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -67,6 +68,7 @@ pub fn run(
         Benchmark::Listio(_) => noncontiguous::run(&mut bench, true)?,
         Benchmark::Mixed(_) => mixed::run(&mut bench)?,
         Benchmark::Idle { .. } => idle::run(&mut bench)?,
+        Benchmark::Registration(_) => registration::run(&mut bench)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
     Ok(bench.outcome)

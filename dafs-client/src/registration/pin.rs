@@ -5,7 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::registrar::{PinId, Registrar};
-use super::{Extent, RegistrationCounters};
+use super::{Extent, RegistrationCost, RegistrationCounters};
+use crate::error::Result;
 use crate::session::Session;
 
 /// Memory that stays where it is while this lives: registrations of it are kept for later operations. Made by
@@ -57,6 +58,11 @@ impl Session {
     /// How registrations of ordinary memory were used so far.
     pub fn registration_counters(&self) -> RegistrationCounters {
         self.owner.shared.registrar.counters()
+    }
+
+    /// What registering ordinary memory costs here: as configured, or as measured, now if it has not been yet (some milliseconds).
+    pub fn registration_cost(&self) -> Result<RegistrationCost> {
+        Ok(self.owner.shared.registrar.cost()?)
     }
 
     fn pin_extent(&self, extent: Extent) -> Pin {

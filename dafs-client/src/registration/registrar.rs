@@ -279,12 +279,16 @@ impl Registrar {
             let no_gaps = RegistrationCost { page_ns: f64::INFINITY, call_ns: 0.0 };
             return Ok(group::group(ascending, &no_gaps, 0));
         }
+        Ok(group::group(ascending, &self.cost()?, self.config.gap_size_max))
+    }
+
+    /// What registering costs, measured when first asked for.
+    pub(crate) fn cost(&self) -> Result<RegistrationCost, RegionError> {
         let mut state = self.lock();
-        let cost = match state.cost {
-            Some(cost) => cost,
-            None => *state.cost.insert(cost::measure(&*self.domain)?),
-        };
-        Ok(group::group(ascending, &cost, self.config.gap_size_max))
+        match state.cost {
+            Some(cost) => Ok(cost),
+            None => Ok(*state.cost.insert(cost::measure(&*self.domain)?)),
+        }
     }
 
     /// Registers one group; where it has holes, the parts between them.
