@@ -102,7 +102,7 @@ pub enum Benchmark {
     /// Cases `rows-…`: 1,024 rows of 4 KiB of one array, written in one operation: registered before, one by one, in a group, and in a
     /// group with ten unmapped holes. Cases `none`, `cache`, `batch`: writes from 1,000 buffers, so many of which are found in a cache
     /// of 100 registrations as the column says: nothing kept, one given up at a time, sixteen given up together. Cases
-    /// `hit` and `miss`: what those add to an operation, the miss beyond the registration itself.
+    /// `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds to registering.
     Registration(Options),
     /// The raw limits alone: no server is started.
     Limits(Options),

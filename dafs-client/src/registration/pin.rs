@@ -4,6 +4,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use dafs_proto::transport::Access;
+
 use super::registrar::{PinId, Registrar};
 use super::{Extent, RegistrationCost, RegistrationCounters};
 use crate::error::Result;
@@ -53,6 +55,13 @@ impl Session {
     /// The memory is not touched.
     pub fn invalidate(&self, pointer: *const u8, len: usize) {
         self.owner.shared.registrar.invalidate(Extent::new(pointer as usize, len));
+    }
+
+    /// Registers pinned memory now, unless it is registered already, so that the first operation finds it so; `false` where nothing is kept of
+    /// it: it is not pinned, or was refused. Does not block.
+    pub fn preregister(&self, memory: &[u8]) -> bool {
+        let extent = Extent::new(memory.as_ptr() as usize, memory.len());
+        self.owner.shared.registrar.lease_extent(extent, Access::REMOTE_READ).is_some()
     }
 
     /// How registrations of ordinary memory were used so far.

@@ -110,6 +110,8 @@ impl Registrar {
         let id = PinId(extent.start, state.pins_made);
         state.pins.insert(id, extent.end);
         state.longest_pin = state.longest_pin.max(extent.len());
+        // Once, and not at every registration: it costs as much as several of those.
+        state.watch(&self.state, extent);
         drop(state);
         self.active.store(self.config.entries_max > 0, Ordering::Relaxed);
         id
@@ -158,7 +160,8 @@ impl Registrar {
         self.lease_extent(extent_of(memory), access)
     }
 
-    fn lease_extent(&self, extent: Extent, access: Access) -> Option<Lease> {
+    /// As [`Registrar::lease`], of memory of any size.
+    pub(crate) fn lease_extent(&self, extent: Extent, access: Access) -> Option<Lease> {
         let mut state = self.lock();
         let state = &mut *state;
         if let Watching::On(watch) = &state.watch
@@ -192,8 +195,7 @@ impl Registrar {
             return None;
         }
         state.counters.misses += 1;
-        let watched = state.watch(&self.state, extent);
-        if !watched && pinned.is_none() {
+        if pinned.is_none() && !state.watch(&self.state, extent) {
             return None;
         }
         self.make_room(state, extent.len() as u64);
