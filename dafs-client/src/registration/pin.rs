@@ -57,8 +57,8 @@ impl Session {
         self.owner.shared.registrar.invalidate(Extent::new(pointer as usize, len));
     }
 
-    /// Registers pinned memory now, unless it is registered already, so that the first operation finds it so; `false` where nothing is kept of
-    /// it: it is not pinned, or was refused. Does not block.
+    /// Registers pinned memory now, unless it is registered already, so that the first operation finds it so; `false`
+    /// where nothing is kept of it: it is not pinned, or was refused. Does not block.
     pub fn preregister(&self, memory: &[u8]) -> bool {
         let extent = Extent::new(memory.as_ptr() as usize, memory.len());
         self.owner.shared.registrar.lease_extent(extent, Access::REMOTE_READ).is_some()

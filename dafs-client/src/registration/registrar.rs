@@ -32,14 +32,19 @@ pub(crate) struct PinId(usize, u64);
 
 struct State {
     cache: Cache<Kept>,
-    // Ends of pinned extents.
-    pins: BTreeMap<PinId, usize>,
+    pins: BTreeMap<PinId, Pinned>,
     pins_made: u64,
     // No pin is longer.
     longest_pin: usize,
     watch: Watching,
     cost: Option<RegistrationCost>,
     counters: RegistrationCounters,
+}
+
+struct Pinned {
+    end: usize,
+    // It is to be watched: it is new, or what is mapped there is.
+    unwatched: bool,
 }
 
 enum Watching {
@@ -108,23 +113,20 @@ impl Registrar {
         let mut state = self.lock();
         state.pins_made += 1;
         let id = PinId(extent.start, state.pins_made);
-        state.pins.insert(id, extent.end);
+        state.pins.insert(id, Pinned { end: extent.end, unwatched: true });
         state.longest_pin = state.longest_pin.max(extent.len());
-        // Once, and not at every registration: it costs as much as several of those.
-        state.watch(&self.state, extent);
         drop(state);
         self.active.store(self.config.entries_max > 0, Ordering::Relaxed);
         id
     }
 
     pub(crate) fn unpin(&self, id: PinId) {
-        let end = self.lock().pins.remove(&id);
-        if let Some(end) = end {
-            self.invalidate(Extent { start: id.0, end });
-        }
+        let Some(pinned) = self.lock().pins.remove(&id) else { return };
+        let extent = Extent { start: id.0, end: pinned.end };
+        self.invalidate(extent);
         let state = self.lock();
-        if let (Watching::On(watch), Some(end)) = (&state.watch, end) {
-            watch.remove(Extent { start: id.0, end });
+        if let (Watching::On(watch), false) = (&state.watch, pinned.unwatched) {
+            watch.remove(extent);
         }
         if state.pins.is_empty() && state.cache.len() == 0 && !self.config.keep_unpinned {
             self.active.store(false, Ordering::Relaxed);
@@ -179,7 +181,7 @@ impl Registrar {
     /// Registers memory that may be kept.
     #[cold]
     fn keep(&self, state: &mut State, extent: Extent, access: Access) -> Option<Lease> {
-        let pinned = state.pin_around(extent);
+        let pinned = state.pin_around(extent).map(|id| state.watch_pin(&self.state, id));
         // Whole pages cost no more, but only what is pinned is given away.
         let (extent, access) = match pinned {
             Some(pin) => {
@@ -389,12 +391,21 @@ impl Registrar {
 }
 
 impl State {
-    fn pin_around(&self, extent: Extent) -> Option<Extent> {
+    fn pin_around(&self, extent: Extent) -> Option<PinId> {
         let first = PinId(extent.start.saturating_sub(self.longest_pin), 0);
         let before = self.pins.range(first..=PinId(extent.start, u64::MAX)).rev();
-        before
-            .map(|(id, end)| Extent { start: id.0, end: *end })
-            .find(|pin| pin.contains(&extent) && extent.len() > 0)
+        let mut around = before.filter(|(_, pinned)| pinned.end >= extent.end && extent.len() > 0);
+        around.next().map(|(id, _)| *id)
+    }
+
+    /// What is pinned, watched from now on: all of it at once, for that costs as much as several registrations.
+    fn watch_pin(&mut self, me: &Arc<Mutex<Self>>, id: PinId) -> Extent {
+        let Some(pinned) = self.pins.get_mut(&id) else { return Extent { start: id.0, end: id.0 } };
+        let extent = Extent { start: id.0, end: pinned.end };
+        if std::mem::take(&mut pinned.unwatched) {
+            self.watch(me, extent);
+        }
+        extent
     }
 
     /// Has the kernel tell when the extent changes; `false` where it does not.
@@ -422,6 +433,11 @@ fn on_gone(state: &Weak<Mutex<State>>, gone: Extent) {
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     let stale = state.cache.take_overlapping(gone);
     state.counters.stale += stale.len() as u64;
+    // What is mapped there next is not watched.
+    let first = PinId(gone.start.saturating_sub(state.longest_pin), 0);
+    for (id, pinned) in state.pins.range_mut(first..PinId(gone.end, 0)) {
+        pinned.unwatched |= gone.overlaps(&Extent { start: id.0, end: pinned.end });
+    }
     drop(state);
     drop(stale);
 }

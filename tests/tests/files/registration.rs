@@ -195,7 +195,9 @@ fn memory_mapped_again_at_the_same_place_is_registered_anew(on: On) {
 
 /// The kernel's word is taken in by a thread of its own.
 fn wait_for_stale(session: &Session, count: u64) {
+    let given_up = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while session.registration_counters().stale < count {
+        assert!(std::time::Instant::now() < given_up, "{:?}", session.registration_counters());
         std::thread::yield_now();
     }
 }
