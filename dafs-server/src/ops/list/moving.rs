@@ -13,7 +13,7 @@ use super::super::read::range;
 use super::Direction;
 use crate::backend::{NodeId, NowError, Storage};
 use crate::buffers::Buffer;
-use crate::plan::{Post, READ_GAP_MAX, WRITE_GAP_MAX, join, next_call, unwritten_from};
+use crate::plan::{Call, Post, READ_GAP_MAX, WRITE_GAP_MAX, join, next_call, unwritten_from};
 
 /// A list under way.
 #[derive(Debug)]
@@ -175,25 +175,84 @@ impl List {
         while self.has_next() {
             let parts = self.parts.as_slice();
             let Some(call) = next_call(parts, self.next, self.gap_max()) else { break };
-            let spans: SmallVec<[Span<'_>; 128]> =
-                pieces(parts.get(call.parts.clone()).unwrap_or_default(), call.offset, |piece| match piece {
-                    Piece::Part(part) => self.memory.get(part.segment)?.span().slice(part.within, part.len),
-                    Piece::Gap(len) => gap.span().slice(0, len),
-                })
-                .into_iter()
-                .flatten()
-                .collect();
-            let count = match self.direction {
-                Direction::Read => storage.read_now(self.node, call.offset, &spans)?,
-                Direction::Write | Direction::Append => storage.write_now(self.node, call.offset, &spans)?,
+            let count = match bounce() {
+                Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce)?,
+                _ => self.move_call(storage, &call, gap)?,
             };
-            drop(spans);
             if !self.on_moved(count) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
+}
+
+impl List {
+    /// One call for all parts, each in its place.
+    fn move_call(&self, storage: &mut dyn Storage, call: &Call, gap: &MemoryRef) -> Result<usize, NowError> {
+        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let spans: SmallVec<[Span<'_>; 128]> = pieces(parts, call.offset, |piece| match piece {
+            Piece::Part(part) => self.memory.get(part.segment)?.span().slice(part.within, part.len),
+            Piece::Gap(len) => gap.span().slice(0, len),
+        })
+        .into_iter()
+        .flatten()
+        .collect();
+        match self.direction {
+            Direction::Read => storage.read_now(self.node, call.offset, &spans),
+            Direction::Write | Direction::Append => storage.write_now(self.node, call.offset, &spans),
+        }
+    }
+
+    /// One call for all parts, by way of contiguous memory: to the kernel a segment costs more than copying a small part.
+    fn move_copied(
+        &self,
+        storage: &mut dyn Storage,
+        call: &Call,
+        bounce: &MemoryRef,
+    ) -> Result<usize, NowError> {
+        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let Some(window) = bounce.span().slice(0, call.len as usize) else { return Ok(0) };
+        let places = |part: &Part, len: usize| {
+            let memory = self.memory.get(part.segment)?.span().slice(part.within, len)?;
+            Some((memory, window.slice((part.offset - call.offset) as usize, len)?))
+        };
+        if self.direction != Direction::Read {
+            for (memory, place) in parts.iter().filter_map(|part| places(part, part.len)) {
+                place.copy_from(memory);
+            }
+            return storage.write_now(self.node, call.offset, &[window]);
+        }
+        let count = storage.read_now(self.node, call.offset, &[window])?;
+        for part in parts {
+            let got = count.saturating_sub((part.offset - call.offset) as usize).min(part.len);
+            if let Some((memory, place)) = places(part, got) {
+                memory.copy_from(place);
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Its parts are so small, on average, that copying them is quicker than telling the kernel of each.
+fn is_copied(parts: &[Part], call: &Call) -> bool {
+    let parts = parts.get(call.parts.clone()).unwrap_or_default();
+    let len: usize = parts.iter().map(|part| part.len).sum();
+    parts.len() > 1 && call.len <= COPIED_SIZE_MAX as u64 && len / parts.len() <= COPIED_PART_MAX
+}
+
+/// Bytes of a part, on average, up to which parts are copied: measured, a segment costs the kernel about as much as copying this.
+const COPIED_PART_MAX: usize = 1024;
+/// Bytes of a call whose parts are copied: half of a usual second-level cache at most.
+const COPIED_SIZE_MAX: usize = 256 * 1024;
+
+/// This thread's memory for such calls; `None` when there was none.
+fn bounce() -> Option<MemoryRef> {
+    thread_local! {
+        static BOUNCE: Option<MemoryRef> =
+            HeapMemory::allocate(COPIED_SIZE_MAX).map(|memory| MemoryRef::new(Arc::new(memory)));
+    }
+    BOUNCE.with(Clone::clone)
 }
 
 /// A part of a call, or what lies between two.

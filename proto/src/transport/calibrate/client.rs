@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    CalibrateError, Calibration, Crossovers, GATHER_SEGMENTS, GATHER_SIZES, Kind, ROUNDS_MAX, ROUNDS_MIN,
-    Request, SIZE_MAX, Sample, crossover, encode_ranges, sizes, wait,
+    CalibrateError, Calibration, Crossovers, GATHER_SEGMENTS, GATHER_SEGMENTS_U32, GATHER_SIZES, Kind,
+    ROUNDS_MAX, ROUNDS_MIN, Request, SIZE_MAX, Sample, crossover, encode_ranges, sizes, wait,
 };
 use crate::transport::{
     Access, Address, ConnectParams, Domain, Endpoint, HeapMemory, MemoryRef, Received, Region, RegionError,
@@ -308,7 +308,7 @@ impl<'a> Client<'a> {
     }
 
     fn pack(&mut self, write: bool, size: u32, inline_max: u32) -> Result<(), CalibrateError> {
-        let total = size * GATHER_SEGMENTS as u32;
+        let total = size * GATHER_SEGMENTS_U32;
         if total <= inline_max {
             let segments = segments(&self.ordinary, size);
             if !write {
@@ -344,7 +344,7 @@ impl<'a> Client<'a> {
 
     fn gather(&mut self, write: bool, size: u32, ranges: &[RemoteRange]) -> Result<(), CalibrateError> {
         let kind = if write { Kind::WriteGather } else { Kind::ReadGather };
-        let request = Request { kind, size: size * GATHER_SEGMENTS as u32, range: None };
+        let request = Request { kind, size: size * GATHER_SEGMENTS_U32, range: None };
         self.endpoint.send_copy(&request.encode(), &encode_ranges(ranges))?;
         self.answer()?;
         Ok(())

@@ -43,6 +43,8 @@ const SIZE_MIN: u32 = 512;
 const SIZE_MAX: u32 = 1 << 20;
 /// Segments of a noncontiguous transfer that is timed.
 const GATHER_SEGMENTS: usize = 64;
+/// The same, for sizes of 32 bits.
+const GATHER_SEGMENTS_U32: u32 = 64;
 /// Bytes of each of them.
 const GATHER_SIZES: [u32; 6] = [64, 256, 1024, 2048, 4096, 8192];
 const ROUNDS_MIN: usize = 5;
