@@ -163,6 +163,9 @@ fn points(rows: &[Row], method: Method) -> Vec<(f64, f64)> {
 /// How the shape compares with the paper's: there packing wins below 64 KiB in all, and gathering above.
 fn shape_note(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Option<String> {
     let (pack, gather) = (points(rows, Method::Pack), points(rows, Method::Gather));
+    if pack.is_empty() || gather.is_empty() {
+        return None;
+    }
     let segments = rows.first()?.segments? as f64;
     let paper = PAPER_SWITCH_BYTES / segments;
     // Behind the last size at which packing wins.
@@ -226,6 +229,8 @@ mod tests {
         assert!(note([5.0, 5.0, 5.0]).contains("gathering wins at every size"));
         assert!(note([20.0, 20.0, 20.0]).contains("packing wins at every size"));
         assert!(note([5.0; 3]).contains("from 512 bytes a piece"), "the paper's switch");
+        let hybrid = [row(Method::Hybrid, 128, 1.0)];
+        assert_eq!(shape_note("shm", Op::Read, true, &hybrid), None, "there is nothing to compare");
     }
 
     #[test]
