@@ -169,6 +169,15 @@ impl Exports {
         Ok(Self { exports: made, waiting, finished: Vec::new() })
     }
 
+    /// Windows of files that are mapped to be read in user space.
+    #[cfg(test)]
+    pub(super) fn hot_windows(&self, export: ExportId) -> usize {
+        match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
+            Some(Backend::Posix(posix)) => posix.hot_windows(),
+            _ => 0,
+        }
+    }
+
     /// Nodes open in an export, its root not counted.
     pub fn open_count(&self, export: ExportId) -> usize {
         match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {

@@ -90,7 +90,7 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-server/src/backend/pool.rs",
     "dafs-server/src/backend/posix/data.rs",
     "dafs-server/src/backend/posix/identity.rs",
-    "dafs-server/src/backend/posix/map.rs",
+    "dafs-server/src/backend/posix/mapping.rs",
     "dafs-server/src/backend/posix/sys.rs",
     "dafs-server/src/backend/posix/transfer.rs",
     "dafs-server/src/backend/tests/harness.rs",

@@ -1,14 +1,14 @@
 //! Windows of files mapped to be sent from.
-#![allow(unsafe_code, reason = "mmap and munmap")]
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use dafs_proto::transport::{Memory, MemoryRef, Span};
+use dafs_proto::transport::{Memory, MemoryRef};
 use dafs_proto::wire::FileKind;
 
 use super::super::NodeId;
+use super::mapping::Mapping;
 use super::{Node, sys};
 
 /// Windows begin at multiples of this, bytes.
@@ -25,36 +25,6 @@ const WINDOWS_MAX: usize = 16;
 pub(super) const MAP_SIZE_MIN: usize = 32 * 1024;
 
 const PAGE_SIZE: u64 = 4096;
-
-/// A part of a file, mapped read-only.
-struct Window {
-    pointer: *mut u8,
-}
-
-// SAFETY: only an address of a mapping that lives as long as the value.
-unsafe impl Send for Window {}
-// SAFETY: as for Send.
-unsafe impl Sync for Window {}
-
-// SAFETY: the mapping stays in place until drop.
-unsafe impl Memory for Window {
-    fn span(&self) -> Span<'_> {
-        // SAFETY: mapped for this length while `self` lives; it may fault, so it is for the kernel only (see
-        // `may_fault`), which answers writes with EFAULT.
-        unsafe { Span::from_raw(self.pointer, WINDOW_SIZE) }
-    }
-
-    fn may_fault(&self) -> bool {
-        true
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length, unmapped once.
-        unsafe { libc::munmap(self.pointer.cast(), WINDOW_SIZE) };
-    }
-}
 
 /// The windows of an export.
 #[derive(Default)]
@@ -79,9 +49,10 @@ impl Windows {
             return None;
         }
         let fd = node.buffered_fd();
-        let size = sys::lseek(fd, 0, libc::SEEK_END).ok()?;
-        let len = (len as u64).min(size.checked_sub(offset)?);
-        if len == 0 || !at_hand(node, fd, offset, len) {
+        let attributes = sys::fstat(fd).ok()?;
+        let len = (len as u64).min(attributes.size.checked_sub(offset)?);
+        let has_holes = attributes.allocated < attributes.size;
+        if len == 0 || !at_hand(node, fd, has_holes, offset, len) {
             return None;
         }
         let number = offset / WINDOW_STRIDE;
@@ -100,7 +71,7 @@ impl Windows {
             let oldest = self.windows.iter().min_by_key(|(_, cached)| cached.used).map(|(key, _)| *key);
             oldest.and_then(|key| self.windows.remove(&key));
         }
-        let memory: Arc<dyn Memory> = Arc::new(map(fd, number * WINDOW_STRIDE)?);
+        let memory: Arc<dyn Memory> = Arc::new(Mapping::new(fd, number * WINDOW_STRIDE, WINDOW_SIZE)?);
         self.windows.insert((id, number), Cached { memory: Arc::clone(&memory), used: self.uses });
         Some(memory)
     }
@@ -113,28 +84,13 @@ impl Windows {
     }
 }
 
-/// All pages of the range are in the page cache.
-fn at_hand(node: &Node, fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+/// All pages of the range are in the page cache. Where the file system lives in memory, a hole that is touched is filled: then there must be none.
+fn at_hand(node: &Node, fd: BorrowedFd<'_>, has_holes: bool, offset: u64, len: u64) -> bool {
     if node.class.memory {
-        return true;
+        let begin = i64::try_from(offset).unwrap_or(i64::MAX);
+        return !has_holes || sys::lseek(fd, begin, libc::SEEK_HOLE).is_ok_and(|hole| hole >= offset + len);
     }
     let first = offset / PAGE_SIZE;
     let end = (offset + len).div_ceil(PAGE_SIZE);
     sys::cached_pages(fd, first * PAGE_SIZE, (end - first) * PAGE_SIZE) == Ok(end - first)
-}
-
-fn map(fd: BorrowedFd<'_>, offset: u64) -> Option<Window> {
-    let offset = libc::off_t::try_from(offset).ok()?;
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let pointer = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            WINDOW_SIZE,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            fd.as_raw_fd(),
-            offset,
-        )
-    };
-    (pointer != libc::MAP_FAILED).then_some(Window { pointer: pointer.cast() })
 }

@@ -6,8 +6,10 @@
 
 mod class;
 mod data;
+mod hot;
 mod identity;
 mod map;
+mod mapping;
 mod namespace;
 mod readdir;
 mod resolve;
@@ -27,6 +29,7 @@ use super::nodes::NodeTable;
 use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError};
 use class::{Classes, FsClass};
 use data::{Inodes, Throttle};
+use hot::HotWindows;
 use identity::Identities;
 use map::Windows;
 pub(super) use resolve::Where;
@@ -58,6 +61,8 @@ pub(super) struct Node {
     readable: bool,
     /// Opened with the wish to create: its name is made durable with the first full commit.
     name_unsynced: AtomicBool,
+    /// Windows of it may be mapped ([`HotWindows`]).
+    hot: AtomicBool,
     /// Held while the descriptor's own position is in use (directories, appends).
     position: Mutex<()>,
 }
@@ -173,6 +178,7 @@ pub(super) struct PosixExport {
     nodes: NodeTable<Arc<Node>>,
     throttle: Throttle,
     windows: Windows,
+    hot: HotWindows,
     /// See [`super::StorageConfig::loop_keeps_identity`].
     loop_keeps_identity: bool,
 }
@@ -211,6 +217,7 @@ impl PosixExport {
             opened: false,
             readable: false,
             name_unsynced: AtomicBool::new(false),
+            hot: AtomicBool::new(false),
             position: Mutex::new(()),
         });
         let shared = Shared {
@@ -227,6 +234,7 @@ impl PosixExport {
             nodes: NodeTable::new(id, root),
             throttle: Throttle::default(),
             windows: Windows::default(),
+            hot: HotWindows::default(),
             loop_keeps_identity,
         })
     }
@@ -241,17 +249,26 @@ impl PosixExport {
         self.shared.verifier.load(Ordering::Acquire)
     }
 
+    /// Windows that are mapped to be read in user space.
+    #[cfg(test)]
+    pub(super) fn hot_windows(&self) -> usize {
+        self.hot.mapped_count()
+    }
+
     /// Open nodes, the root not counted.
     pub(super) fn open_count(&self) -> usize {
         self.nodes.len()
     }
 
     /// See [`super::Storage::read_now`].
-    pub(super) fn read_now(&self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
-        match self.nodes.get(node) {
-            Some(node) => data::read_now(node, offset, into),
-            None => Err(NowError::Failed(Status::BAD_HANDLE)),
+    pub(super) fn read_now(&mut self, id: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+        let Some(node) = self.nodes.get(id) else { return Err(NowError::Failed(Status::BAD_HANDLE)) };
+        if node.class.memory
+            && let Some(count) = self.hot.read(id, node, offset, into)
+        {
+            return Ok(count);
         }
+        data::read_now(node, offset, into)
     }
 
     /// See [`super::Storage::write_now`].
@@ -276,6 +293,9 @@ impl PosixExport {
     pub(super) fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
         let (first, second) = super::nodes_of(&op);
         let Some(node) = self.nodes.get(first) else { return Attempt::Done(Err(Status::BAD_HANDLE)) };
+        if matches!(op, FsOp::Truncate { .. } | FsOp::Punch { .. }) {
+            self.hot.forget_file(node);
+        }
         let second = match second.map(|id| self.nodes.get(id)) {
             Some(None) => return Attempt::Done(Err(Status::BAD_HANDLE)),
             Some(Some(node)) => Some(Arc::clone(node)),
@@ -332,6 +352,9 @@ impl PosixExport {
         let node = self.nodes.remove(id)?;
         if node.readable {
             self.windows.close(id);
+        }
+        if node.hot.load(Ordering::Relaxed) {
+            self.hot.close(id);
         }
         let slow = node.kind == FileKind::File
             && node.opened

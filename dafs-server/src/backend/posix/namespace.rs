@@ -128,6 +128,7 @@ impl Scope<'_> {
             opened,
             readable: false,
             name_unsynced: AtomicBool::new(false),
+            hot: AtomicBool::new(false),
             position: Mutex::new(()),
         }
     }

@@ -3,6 +3,7 @@
 
 mod confinement;
 mod harness;
+mod hot;
 mod model;
 mod promises;
 mod ring;

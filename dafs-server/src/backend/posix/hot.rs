@@ -1,0 +1,301 @@
+//! Windows of files that are read again and again: mapped, and read without a system call.
+//!
+//! Where a file system lives in memory, most of the time of a read of cached data is the system call and the kernel's way of copying.
+//! Mapping has its price too, about what two reads of the window save; so a window is mapped when reads have taken
+//! twice its size from it, and one that is read once never is.
+//!
+//! # The end of the file
+//! Anybody may cut the file short, and bytes of its last page beyond the end read as zeroes. So before and after every few pages that
+//! are copied the file is proved to reach beyond them: a later page of the window, never the one where the copy ends, is
+//! still there. Cutting a file unmaps the pages beyond its new end before it clears the rest of the last one, so zeroes
+//! that the copy met come with a page that is not there, unless the file was cut and grown again meanwhile. A `pread` is
+//! no better: it looks at the size before each page. Near the end of the file there is no later page, and the
+//! kernel is asked for the size. What cannot be proved is read again by a system call.
+//!
+//! # Holes
+//! Touching a hole of a mapped file fills it. Only windows without holes are mapped; they are given up when the file is punched or
+//! cut, and looked after now and then for what other processes do.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+use dafs_proto::transport::Span;
+use dafs_proto::wire::FileKind;
+
+use super::super::NodeId;
+use super::mapping::{Mapping, prepare};
+use super::{Node, sys};
+
+/// Bytes of a file in a window.
+const WINDOW_SIZE: usize = 1 << 20;
+/// Windows of an export, mapped or becoming hot: 512 MiB of addresses.
+pub(super) const WINDOWS_MAX: usize = 512;
+/// Bytes that are read from a window before it is mapped: the first time, and at most, after its file has changed again and again.
+const PATIENCE_MIN: u64 = 2 * WINDOW_SIZE as u64;
+const PATIENCE_MAX: u64 = 64 * PATIENCE_MIN;
+/// What a read counts at least: copying that much takes as long as the system call.
+const READ_WEIGHT_MIN: u64 = 4096;
+/// Reads served between two looks at how much of the file is allocated.
+const READS_BETWEEN_LOOKS: u32 = 64;
+/// Bytes copied between two proofs that the file still reaches beyond them.
+const COPY_SIZE_MAX: usize = 16 * 1024;
+const PAGE_SIZE: usize = 4096;
+
+/// The hot windows of an export: a table where each window of each file has one place.
+#[derive(Default)]
+pub(super) struct HotWindows {
+    // Empty, or of WINDOWS_MAX.
+    places: Vec<Place>,
+    mapped_count: usize,
+}
+
+/// Who has a place, and how much it is read.
+struct Place {
+    node: NodeId,
+    number: u64,
+    /// Bytes read by system calls since it was last mapped.
+    missed: u64,
+    /// It is mapped when `missed` reaches this.
+    patience: u64,
+    /// What others must read before they take the place.
+    worth: u64,
+    window: Option<Window>,
+}
+
+struct Window {
+    mapping: Mapping,
+    /// Bytes from the window's beginning without a hole, the first page of the next window with them.
+    // Invariant: 0 < held <= mapping's length
+    held: usize,
+    /// Where in the window the last page of `held` begins.
+    last_page: usize,
+    /// The file's size when it was mapped.
+    file_size: u64,
+    /// It was held to the end of the file.
+    to_end: bool,
+    /// What was allocated to the file.
+    allocated: u64,
+    reads_until_look: u32,
+    file: (u64, u64),
+}
+
+impl HotWindows {
+    /// Reads from mapped windows; `None`, with the memory filled in part or not at all, when a system call has to.
+    #[inline]
+    pub(super) fn read(&mut self, id: NodeId, node: &Node, offset: u64, into: &[Span<'_>]) -> Option<usize> {
+        let [into] = into else { return None };
+        if !node.readable || node.kind != FileKind::File || node.direct.is_some() || into.is_empty() {
+            return None;
+        }
+        let end = offset.checked_add(into.len() as u64)?;
+        let number = offset / WINDOW_SIZE as u64;
+        if end <= (number + 1) * WINDOW_SIZE as u64 {
+            return self.read_part(id, node, offset, *into, true);
+        }
+        self.read_parts(id, node, offset, *into)
+    }
+
+    /// A range in several windows.
+    fn read_parts(&mut self, id: NodeId, node: &Node, offset: u64, into: Span<'_>) -> Option<usize> {
+        let (mut done, mut complete) = (0, true);
+        // At most one window is mapped in a call.
+        let mut may_map = true;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let len = (into.len() - done).min(WINDOW_SIZE - within(at));
+            let part = into.slice(done, len)?;
+            let mapped_count = self.mapped_count;
+            let count = self.read_part(id, node, at, part, may_map);
+            may_map &= self.mapped_count == mapped_count;
+            complete &= count.is_some();
+            done += len;
+            // The end of the file ends the range, if all before it was there.
+            if let Some(count) = count.filter(|count| *count < len) {
+                return complete.then_some(done - len + count);
+            }
+        }
+        // The last window's proof holds for those before it.
+        complete.then_some(into.len())
+    }
+
+    #[inline]
+    fn read_part(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        offset: u64,
+        into: Span<'_>,
+        may_map: bool,
+    ) -> Option<usize> {
+        let number = offset / WINDOW_SIZE as u64;
+        if let Some(place) = self.places.get_mut(place_of(id, number))
+            && place.number == number
+            && place.node == id
+            && let Some(window) = &mut place.window
+            && let Some(count) = window.read(node, within(offset), into)
+        {
+            place.worth = PATIENCE_MAX;
+            return Some(count);
+        }
+        self.note_miss(id, node, number, into.len() as u64, may_map);
+        None
+    }
+
+    /// A read that a system call does: the window becomes hotter, or its rival does.
+    #[inline(never)]
+    fn note_miss(&mut self, id: NodeId, node: &Node, number: u64, len: u64, may_map: bool) {
+        if self.places.is_empty() {
+            self.places.resize_with(WINDOWS_MAX, || Place::new(id, u64::MAX));
+        }
+        let weight = len.max(READ_WEIGHT_MIN);
+        let place = &mut self.places[place_of(id, number)];
+        if (place.node, place.number) != (id, number) {
+            place.worth = place.worth.saturating_sub(weight);
+            if place.worth > 0 {
+                return;
+            }
+            self.mapped_count -= usize::from(place.window.is_some());
+            *place = Place::new(id, number);
+        }
+        place.missed += weight;
+        place.worth = place.worth.max(place.missed.min(PATIENCE_MAX));
+        if place.missed < place.patience || !may_map {
+            return;
+        }
+        // Whatever was mapped is out of date.
+        self.mapped_count -= usize::from(place.window.take().is_some());
+        place.missed = 0;
+        place.patience = (place.patience * 2).min(PATIENCE_MAX);
+        place.window = Window::map(node, number);
+        if place.window.is_some() {
+            self.mapped_count += 1;
+            node.hot.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The file was punched or cut: its windows may have holes.
+    pub(super) fn forget_file(&mut self, node: &Node) {
+        self.forget(|place| place.window.as_ref().is_some_and(|window| window.file == (node.dev, node.ino)));
+    }
+
+    /// The node is closed: nothing of it stays mapped.
+    pub(super) fn close(&mut self, id: NodeId) {
+        self.forget(|place| place.node == id);
+    }
+
+    fn forget(&mut self, which: impl Fn(&Place) -> bool) {
+        if self.mapped_count == 0 {
+            return;
+        }
+        for place in self.places.iter_mut().filter(|place| place.window.is_some()) {
+            if which(place) {
+                place.window = None;
+                self.mapped_count -= 1;
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn mapped_count(&self) -> usize {
+        self.mapped_count
+    }
+}
+
+impl Place {
+    fn new(node: NodeId, number: u64) -> Self {
+        Self { node, number, missed: 0, patience: PATIENCE_MIN, worth: 0, window: None }
+    }
+}
+
+impl Window {
+    /// Maps what the window holds up to its first hole; `None` when it begins with one.
+    fn map(node: &Node, number: u64) -> Option<Self> {
+        if !prepare() {
+            return None;
+        }
+        let fd = node.buffered_fd();
+        let start = number.checked_mul(WINDOW_SIZE as u64)?;
+        let file_size = file_size(fd)?;
+        let rest = file_size.checked_sub(start)?;
+        let wanted = rest.min((WINDOW_SIZE + PAGE_SIZE) as u64);
+        let attributes = sys::fstat(fd).ok()?;
+        let hole = sys::lseek(fd, i64::try_from(start).ok()?, libc::SEEK_HOLE).ok()?;
+        let held = usize::try_from(wanted.min(hole.checked_sub(start)?)).ok()?;
+        let last_page = held.checked_sub(1)? / PAGE_SIZE * PAGE_SIZE;
+        let mapping = Mapping::new(fd, start, held)?;
+        mapping.populate();
+        Some(Self {
+            mapping,
+            held,
+            last_page,
+            file_size,
+            to_end: held as u64 == rest,
+            allocated: attributes.allocated,
+            reads_until_look: READS_BETWEEN_LOOKS,
+            file: (node.dev, node.ino),
+        })
+    }
+
+    /// Reads at `at` in the window; `None` when it cannot be told what the file has there.
+    #[inline]
+    fn read(&mut self, node: &Node, at: usize, into: Span<'_>) -> Option<usize> {
+        self.reads_until_look -= 1;
+        if self.reads_until_look == 0 && !self.still_whole(node) {
+            return None;
+        }
+        if at + into.len() <= self.last_page {
+            return self.copy_whole(at, into).then_some(into.len());
+        }
+        self.read_at_end(node, at, into)
+    }
+
+    /// Copies what lies before the last page.
+    #[inline]
+    fn copy_whole(&self, at: usize, into: Span<'_>) -> bool {
+        let mut done = 0;
+        let mut whole = self.mapping.has_byte(self.last_page);
+        while whole && done < into.len() {
+            let len = (into.len() - done).min(COPY_SIZE_MAX);
+            let copied = into.slice(done, len).is_some_and(|part| self.mapping.copy_out(at + done, part));
+            whole = copied && self.mapping.has_byte(self.last_page);
+            done += len;
+        }
+        whole
+    }
+
+    /// In the last page that is held, or beyond.
+    fn read_at_end(&self, node: &Node, at: usize, into: Span<'_>) -> Option<usize> {
+        let count = self.held.saturating_sub(at).min(into.len());
+        if count < into.len() && !self.to_end {
+            return None;
+        }
+        let unchanged = || Some(file_size(node.buffered_fd())? == self.file_size);
+        let copied =
+            unchanged()? && (count == 0 || self.mapping.copy_out(at, into.slice(0, count)?) && unchanged()?);
+        copied.then_some(count)
+    }
+
+    /// Nothing of the file was given back since it was mapped, as far as its allocation tells.
+    #[cold]
+    fn still_whole(&mut self, node: &Node) -> bool {
+        let whole = sys::fstat(node.buffered_fd()).is_ok_and(|now| now.allocated >= self.allocated);
+        self.reads_until_look = if whole { READS_BETWEEN_LOOKS } else { 1 };
+        whole
+    }
+}
+
+fn file_size(fd: BorrowedFd<'_>) -> Option<u64> {
+    sys::lseek(fd, 0, libc::SEEK_END).ok()
+}
+
+/// Windows of a file that follow each other have places that follow each other.
+fn place_of(id: NodeId, number: u64) -> usize {
+    let file = u64::from(id.index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    // Less than WINDOWS_MAX.
+    usize::try_from(number.wrapping_add(file) % WINDOWS_MAX as u64).unwrap_or(0)
+}
+
+fn within(offset: u64) -> usize {
+    // Less than WINDOW_SIZE.
+    usize::try_from(offset % WINDOW_SIZE as u64).unwrap_or(0)
+}
