@@ -27,7 +27,7 @@ const WORK_PER_POLL: usize = 256;
 /// What a message counts in that: about as many turns as it takes.
 const WORK_PER_MESSAGE: usize = 8;
 /// What a look that is a system call counts, beside the turn that it is made in.
-const WORK_PER_CALL: usize = 15;
+const WORK_PER_CALL: usize = 3;
 /// Connections whose looks are system calls are spun on while there are no more than this: else the kernel's events are cheaper.
 const CALLS_PER_TURN_MAX: usize = 4;
 /// Looks at the only hot connection in one turn.

@@ -19,7 +19,7 @@ use super::frame::Hello;
 use super::input::{Filled, Input, Step};
 use super::output::Output;
 use super::spin::{SPIN_MAX, SpinHistory};
-use super::sys::{self, Block};
+use super::sys::{self, Block, Left};
 use super::{RDMA_SIZE_MAX, SEGMENTS_MAX};
 
 /// Bytes that one call of [`Endpoint::recv`] takes from the socket before it lets others work.
@@ -75,9 +75,9 @@ pub struct TcpEndpoint {
     loopback: bool,
     waits: u32,
     peer_on_this_cpu: bool,
-    // The event loop calls `on_event`, so `Input::drained` can be believed until it does.
+    // The event loop calls `on_event`, so `Input::left` can be believed until it does.
     told_of_events: bool,
-    // `recv` has answered `None` on the strength of `Input::drained`; the next one asks the socket.
+    // `recv` has answered `None` on the strength of `Input::left`; the next one asks the socket.
     drained_answered: bool,
     // A message was received since the last round without one.
     busy: bool,
@@ -199,7 +199,9 @@ impl TcpEndpoint {
     /// One receive; how many bytes came.
     fn fill(&mut self, block: Block) -> Result<usize, TransportError> {
         self.drained_answered = false;
-        match self.input.fill(&mut self.link, block) {
+        // Whoever asks again before it sleeps meets the end of the stream then.
+        let quick = !self.told_of_events || self.policy == WaitPolicy::Busy || self.asks_again;
+        match self.input.fill(&mut self.link, block, quick) {
             Ok(Filled::Bytes(count)) => Ok(count),
             Ok(Filled::Nothing) => {
                 self.drained_answered = true;
@@ -337,7 +339,7 @@ impl Endpoint for TcpEndpoint {
             self.output.cancel(&self.link, &slot);
             return Err(PostError::Closed);
         }
-        if self.input.drained {
+        if self.input.drained() {
             // The peer answers what has left: until the next flush there is nothing that it is worth asking for.
             self.drained_answered = false;
         }
@@ -380,7 +382,7 @@ impl Endpoint for TcpEndpoint {
         if self.closed || self.output.is_broken() {
             return Err(PostError::Closed);
         }
-        if self.input.drained {
+        if self.input.drained() {
             // As in `send`; the message has left, but its answer has hardly come.
             self.drained_answered = false;
         }
@@ -406,7 +408,7 @@ impl Endpoint for TcpEndpoint {
                     }
                 }
                 Ok(Step::Starved) => {
-                    if self.input.drained && !self.drained_answered {
+                    if self.input.drained() && !self.drained_answered {
                         self.drained_answered = true;
                         break;
                     }
@@ -414,7 +416,7 @@ impl Endpoint for TcpEndpoint {
                         break;
                     }
                     match self.fill(Block::No)? {
-                        0 if self.input.drained => break,
+                        0 if self.input.drained() => break,
                         count => bytes += count,
                     }
                 }
@@ -491,7 +493,7 @@ impl Endpoint for TcpEndpoint {
 
     fn on_event(&mut self) {
         self.told_of_events = true;
-        self.input.drained = false;
+        self.input.left = Left::Unknown;
         self.vain_rounds = 0;
     }
 
@@ -500,12 +502,12 @@ impl Endpoint for TcpEndpoint {
             return false;
         }
         // Without word of events, one that was taken since the socket was last asked may have been for bytes that are there now.
-        if !(self.input.drained && self.told_of_events) {
+        if !(self.input.left == Left::Nothing && self.told_of_events) {
             if self.input.has_message() {
                 return false;
             }
             match self.fill(Block::No) {
-                Ok(0) if self.input.drained => {}
+                Ok(0) if self.input.drained() => {}
                 Ok(_) => return false,
                 Err(error) => {
                     self.failure = Some(error);
@@ -549,7 +551,7 @@ impl Endpoint for TcpEndpoint {
         let ready = sys::poll(self.link.socket.as_fd(), !self.output.is_empty(), left)
             .map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
         if ready.readable {
-            self.input.drained = false;
+            self.input.left = Left::Unknown;
         }
         if ready.writable {
             self.flush_output()?;

@@ -14,7 +14,7 @@ use super::endpoint::Link;
 use super::frame::{Frame, HEADER_SIZE};
 use super::memory::{Buffer, BufferPool};
 use super::output::Output;
-use super::sys::{self, Block, Vectors};
+use super::sys::{self, Block, Left, Vectors};
 
 /// Least size of a staging buffer, bytes.
 const STAGING_MIN: usize = 64 << 10;
@@ -39,8 +39,8 @@ pub(super) struct Input {
     message: Option<Message>,
     placing: Option<Placing>,
     reads: Slab<PendingRead>,
-    /// Nothing was left in the socket, not even the end of the stream, when it was last asked.
-    pub(super) drained: bool,
+    /// What was left in the socket when it was last asked.
+    pub(super) left: Left,
     /// [`Input::step`] needs more bytes than are here.
     pub(super) starved: bool,
     // Messages since the last large data frame.
@@ -101,7 +101,7 @@ impl Input {
             message: None,
             placing: None,
             reads: Slab::new(),
-            drained: false,
+            left: Left::Unknown,
             starved: true,
             messages_since_bulk: BULK_FORGET,
             recv_payload_max,
@@ -213,8 +213,14 @@ impl Input {
         }
     }
 
+    /// No data was left in the socket when it was last asked.
+    pub(super) fn drained(&self) -> bool {
+        self.left != Left::Unknown
+    }
+
     /// One receive: into the memory of the data frame that is arriving, if any, and into staging. No message may be outstanding.
-    pub(super) fn fill(&mut self, link: &mut Link, block: Block) -> Result<Filled, TransportError> {
+    /// `quick`: whether the end of the stream is left need not be known.
+    pub(super) fn fill(&mut self, link: &mut Link, block: Block, quick: bool) -> Result<Filled, TransportError> {
         self.make_room(link)?;
         // Held over the call: no region is dropped while the kernel writes into it.
         let access =
@@ -233,7 +239,8 @@ impl Input {
         let offered = vectors.total();
 
         link.counters.recvs += 1;
-        let received = sys::receive(link.socket.as_fd(), &vectors, block);
+        let receive = if quick { sys::receive_quickly } else { sys::receive };
+        let received = receive(link.socket.as_fd(), &vectors, block);
         drop(vectors);
         drop(access);
         match received {
@@ -244,17 +251,17 @@ impl Input {
                 let placed = receipt.len.min(direct);
                 self.advance_target(placed);
                 self.end += receipt.len - placed;
-                self.drained = receipt.drained;
+                self.left = receipt.left;
                 self.starved = false;
                 Ok(Filled::Bytes(receipt.len))
             }
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => {
-                    self.drained = true;
+                    self.left = Left::Nothing;
                     Ok(Filled::Nothing)
                 }
                 io::ErrorKind::Interrupted => {
-                    self.drained = false;
+                    self.left = Left::Unknown;
                     Ok(Filled::Bytes(0))
                 }
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(Filled::EndOfStream),

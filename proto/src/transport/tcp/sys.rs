@@ -84,6 +84,12 @@ impl<'m> Gather<'m> {
 /// Sends without blocking; how many bytes the kernel took. `more` tells that others follow at once.
 pub(super) fn send(fd: BorrowedFd<'_>, gather: &Gather<'_>, more: bool) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+    if let [part] = gather.0.list[..] {
+        // A shorter way through the kernel.
+        // SAFETY: the part is readable for `'m`, which outlives the call; for pages that are gone the kernel reports EFAULT.
+        let sent = unsafe { libc::send(fd.as_raw_fd(), part.iov_base, part.iov_len, flags) };
+        return usize::try_from(sent).map_err(|_| io::Error::last_os_error());
+    }
     // SAFETY: all-zero is a valid msghdr: no address, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = gather.0.list.as_ptr().cast_mut();
@@ -98,8 +104,19 @@ pub(super) fn send(fd: BorrowedFd<'_>, gather: &Gather<'_>, more: bool) -> io::R
 pub(super) struct Receipt {
     /// Bytes; 0 is the end of the stream.
     pub(super) len: usize,
-    /// The kernel says that nothing is left in the socket, neither data nor the end of the stream. `false` when it does not say.
-    pub(super) drained: bool,
+    /// What is left in the socket.
+    pub(super) left: Left,
+}
+
+/// What a receive leaves in the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Perhaps something.
+    Unknown,
+    /// No data: less came than there was room for. Perhaps the end of the stream.
+    NoData,
+    /// Nothing, not even the end of the stream.
+    Nothing,
 }
 
 /// Whether a receive waits for the first byte.
@@ -111,7 +128,17 @@ pub(super) enum Block {
     Yes,
 }
 
-/// Receives what is here, filling the list in order. Needs [`report_queue`] for [`Receipt::drained`].
+/// As [`receive`] into one piece of memory, by a shorter way through the kernel, which does not say what is left.
+pub(super) fn receive_quickly(fd: BorrowedFd<'_>, into: &Vectors<'_>, block: Block) -> io::Result<Receipt> {
+    let [part] = into.list[..] else { return receive(fd, into, block) };
+    let flags = if block == Block::Yes { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: the memory is writable for the list's lifetime, which outlives the call.
+    let received = unsafe { libc::recv(fd.as_raw_fd(), part.iov_base, part.iov_len, flags) };
+    let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    Ok(Receipt { len, left: if len < part.iov_len { Left::NoData } else { Left::Unknown } })
+}
+
+/// Receives what is here, filling the list in order. Needs [`report_queue`] to know what is left.
 pub(super) fn receive(fd: BorrowedFd<'_>, scatter: &Vectors<'_>, block: Block) -> io::Result<Receipt> {
     #[repr(C, align(8))]
     struct Control([u8; 64]);
@@ -127,7 +154,8 @@ pub(super) fn receive(fd: BorrowedFd<'_>, scatter: &Vectors<'_>, block: Block) -
     // buffer is of the stated size.
     let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
     let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    Ok(Receipt { len, drained: bytes_left(&message) == Some(0) })
+    let left = if bytes_left(&message) == Some(0) { Left::Nothing } else { Left::Unknown };
+    Ok(Receipt { len, left })
 }
 
 /// The kernel's count of bytes left in the socket; it counts the end of the stream as one.
