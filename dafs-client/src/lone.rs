@@ -199,7 +199,8 @@ impl Core {
             (Ask::Write(_), IoPath::Inline) => len,
             _ => 0,
         };
-        let room = match endpoint.prefers_gathered(payload_len) {
+        let gathered = if payload_len == 0 { Ok(false) } else { endpoint.prefers_gathered(payload_len) };
+        let room = match gathered {
             Ok(true) => None,
             Ok(false) => match endpoint.reserve(payload_len) {
                 Ok(room) => Some(room),

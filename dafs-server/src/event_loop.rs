@@ -30,8 +30,10 @@ const WORK_PER_MESSAGE: usize = 8;
 const WORK_PER_CALL: usize = 3;
 /// Connections whose looks are system calls are spun on while there are no more than this: else the kernel's events are cheaper.
 const CALLS_PER_TURN_MAX: usize = 4;
-/// Looks at the only hot connection in one turn.
-const LOOKS_ALONE: usize = 8;
+/// Rounds with the only hot connection in one turn, the bare looks before each, and what a round counts.
+const ROUNDS_ALONE: usize = 8;
+const LOOKS_ALONE: u32 = 32;
+const WORK_PER_ROUND_ALONE: usize = 3;
 /// Between two looks at leases and shares.
 const TICK: Duration = Duration::from_millis(100);
 /// Between two looks at handshakes and sessions while nobody is connected.
@@ -321,11 +323,16 @@ impl EventLoop {
             let mut served = self.server.serve(key);
             if self.hot.len() == 1 && !self.hot[place].look_is_system_call {
                 // Nobody else is kept waiting: look again at once, which is quicker than another turn of the loop.
-                for _ in 1..LOOKS_ALONE {
+                for _ in 1..ROUNDS_ALONE {
                     if served != Served::Messages(0) {
                         break;
                     }
-                    self.work += 1;
+                    self.work += WORK_PER_ROUND_ALONE;
+                    if let Some(connection) = self.server.connection(key)
+                        && connection.endpoint.spin_pays()
+                    {
+                        connection.endpoint.look(LOOKS_ALONE);
+                    }
                     served = self.server.serve(key);
                 }
             }

@@ -425,6 +425,13 @@ pub trait Endpoint: Send {
     /// Spinning on [`Endpoint::recv`] is likely to pay now: the peer runs on another CPU, and spins have paid lately.
     fn spin_pays(&self) -> bool;
 
+    /// Looks up to so many times whether [`Endpoint::recv`] would find a message, and does nothing else: for a loop
+    /// that has nobody else to serve. Where a look costs as much as a receive, it is not made: `false`.
+    fn look(&self, times: u32) -> bool {
+        let _ = times;
+        false
+    }
+
     /// [`Endpoint::recv`] makes a system call where nothing is here: a loop spins on few such endpoints at once, and looks at the
     /// clock sooner.
     fn look_is_system_call(&self) -> bool {

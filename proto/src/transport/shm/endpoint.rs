@@ -62,6 +62,8 @@ pub struct ShmEndpoint {
     pub(super) counters: Counters,
     pub(super) send_ring: SendRing,
     pub(super) recv_ring: RecvRing,
+    /// Where the peer's ring begins in the segment: asked for at every look.
+    pub(super) recv_entries: usize,
     pub(super) policy: WaitPolicy,
     pub(super) state: State,
     /// Offset and length in the segment of the payload that [`Endpoint::payload`] answers.
@@ -105,6 +107,7 @@ impl ShmEndpoint {
         let mut endpoint = Self {
             send_ring: SendRing::new(sends.depth, sends.capacity()),
             recv_ring: RecvRing::new(receives.capacity()),
+            recv_entries: connection.layout.entry(connection.side.peer(), 0),
             remote: RemoteRegions::default(),
             completions: VecDeque::new(),
             counters: Counters::default(),
@@ -435,6 +438,10 @@ impl Endpoint for ShmEndpoint {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
         self.sleep(timeout)
+    }
+
+    fn look(&self, times: u32) -> bool {
+        (0..times).any(|_| !matches!(self.arrival().0, Arrival::Nothing))
     }
 
     fn spin_pays(&self) -> bool {

@@ -110,7 +110,7 @@ impl ShmEndpoint {
     /// The sequence word of the next entry.
     #[inline]
     pub(super) fn arrival(&self) -> (Arrival, usize) {
-        let at = self.connection.layout.entry(self.connection.side.peer(), self.recv_ring.next_entry());
+        let at = self.recv_entries + self.recv_ring.next_entry() as usize * ENTRY_SIZE;
         let sequence = self.connection.segment.word(at).load(Ordering::Acquire);
         (self.recv_ring.classify(sequence), at)
     }

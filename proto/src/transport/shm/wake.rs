@@ -134,7 +134,7 @@ impl ShmEndpoint {
 
     /// Looks at the ring without a pause and without the clock, for about as long as a small request takes.
     fn look_often(&self) -> bool {
-        (0..LOOKS_BEFORE_PAUSE).any(|_| !matches!(self.arrival().0, Arrival::Nothing)) || self.is_ready()
+        self.look(LOOKS_BEFORE_PAUSE) || self.is_ready()
     }
 
     /// Pauses, then gives the CPU away, while that can pay; `true` when something came or the deadline passed.

@@ -34,6 +34,9 @@ const GATHERED_MIN: usize = 16 << 10;
 /// Messages of this many bytes together leave at once: while the peer works on them the next ones are made, bytes.
 const EARLY_FLUSH: usize = 32 << 10;
 
+/// Pauses of the CPU between two receives in vain.
+const PAUSES_BETWEEN_ASKS: u32 = 4;
+
 /// Waits between two looks at which CPU the peer runs on.
 const CPU_CHECK_INTERVAL: u32 = 32;
 
@@ -261,7 +264,10 @@ impl TcpEndpoint {
                 self.spin.missed();
                 return Ok(false);
             }
-            std::hint::spin_loop();
+            // Asking holds the socket's lock, which whoever brings the packets needs too.
+            for _ in 0..PAUSES_BETWEEN_ASKS {
+                std::hint::spin_loop();
+            }
         }
     }
 

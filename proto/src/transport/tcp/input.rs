@@ -220,7 +220,12 @@ impl Input {
 
     /// One receive: into the memory of the data frame that is arriving, if any, and into staging. No message may be outstanding.
     /// `quick`: whether the end of the stream is left need not be known.
-    pub(super) fn fill(&mut self, link: &mut Link, block: Block, quick: bool) -> Result<Filled, TransportError> {
+    pub(super) fn fill(
+        &mut self,
+        link: &mut Link,
+        block: Block,
+        quick: bool,
+    ) -> Result<Filled, TransportError> {
         self.make_room(link)?;
         // Held over the call: no region is dropped while the kernel writes into it.
         let access =
