@@ -84,7 +84,8 @@ impl Windows {
     }
 }
 
-/// All pages of the range are in the page cache. Where the file system lives in memory, a hole that is touched is filled: then there must be none.
+/// All pages of the range are in the page cache. Where the file system lives in memory, a hole that is touched is
+/// filled: there it has none.
 fn at_hand(node: &Node, fd: BorrowedFd<'_>, has_holes: bool, offset: u64, len: u64) -> bool {
     if node.class.memory {
         let begin = i64::try_from(offset).unwrap_or(i64::MAX);

@@ -311,3 +311,14 @@ pub(super) fn is_root() -> bool {
     // SAFETY: no memory is passed.
     unsafe { libc::geteuid() == 0 }
 }
+
+/// Makes a hole, beside the server.
+#[allow(unsafe_code, reason = "fallocate")]
+pub(super) fn punch(file: &std::fs::File, offset: u64, len: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is passed.
+    assert_eq!(
+        unsafe { libc::fallocate(std::os::fd::AsRawFd::as_raw_fd(file), mode, offset as i64, len as i64) },
+        0
+    );
+}

@@ -182,14 +182,6 @@ fn hot_file_punched_or_cut_is_not_filled_by_reading() {
     }
 }
 
-#[allow(unsafe_code, reason = "fallocate")]
-fn punch(file: &File, offset: u64, len: u64) {
-    use std::os::fd::AsRawFd;
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: no memory is passed.
-    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) }, 0);
-}
-
 #[test]
 fn sparse_file_read_again_and_again_stays_sparse() {
     let Some(mut hot) = Hot::new(0) else { return };
