@@ -126,9 +126,10 @@ pub struct Options {
     /// Directions, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub op: Option<Vec<Op>>,
-    /// How data shall travel. `auto` is the client's own choice from the exported thresholds.
-    #[arg(long, value_name = "METHOD")]
-    pub method: Option<Method>,
+    /// How data shall travel, separated by commas: each is a row. `auto` is the client's own choice from the exported
+    /// thresholds. `fast`, `client` and `hybrid` need buffers that the server lends; where it lends none, they are `direct`.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub method: Option<Vec<Method>>,
     /// Whether the client's memory is registered before the run.
     #[arg(long, value_name = "WHICH")]
     pub registered: Option<Registered>,

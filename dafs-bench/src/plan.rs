@@ -154,11 +154,7 @@ impl Plan {
             ops: options.op.unwrap_or(defaults.ops),
             sizes: options.sizes.unwrap_or(defaults.sizes),
             queue_depths: options.queue_depth.unwrap_or(defaults.depths),
-            // Crossover compares methods, whatever is asked for.
-            methods: match options.method {
-                Some(method) if defaults.methods.len() == 1 => vec![method],
-                _ => defaults.methods,
-            },
+            methods: options.method.filter(|methods| !methods.is_empty()).unwrap_or(defaults.methods),
             registered: options.registered.unwrap_or(defaults.registered).values(),
             pattern: options.pattern.unwrap_or(defaults.pattern),
             poll: options.poll,

@@ -36,7 +36,11 @@ pub enum Method {
     Pack,
     /// Memory in pieces: gathered or scattered by RDMA.
     Gather,
-    /// Memory in pieces: packed or gathered, by the sizes that the server exports.
+    /// By RDMA write with immediate, through buffers registered when the session began.
+    Fast,
+    /// By the client's RDMA, into and out of buffers that the server lent.
+    Client,
+    /// Writes as `client`, reads as `direct`. Memory in pieces: packed or gathered, by the sizes that the server exports.
     Hybrid,
 }
 
@@ -261,6 +265,8 @@ impl fmt::Display for Method {
             Self::Multiple => "multiple",
             Self::Pack => "pack",
             Self::Gather => "gather",
+            Self::Fast => "fast",
+            Self::Client => "client",
             Self::Hybrid => "hybrid",
         })
     }

@@ -18,6 +18,31 @@ pub enum MethodOverride {
     Direct,
     /// Always by RDMA, through the library's own registered buffers unless the memory is registered.
     Staged,
+    /// Through buffers that both sides registered when the session began, by RDMA write with immediate; data is copied on the client's
+    /// side unless it is written from registered memory. Where the server lends no such buffers, as `Direct`.
+    Fast,
+    /// By RDMA of the client, into and out of buffers that the server lent when the session began. Where that cannot be, as `Direct`.
+    Client,
+    /// Whichever side can use RDMA write moves the data: the client for writes, the server for reads.
+    Hybrid,
+}
+
+impl MethodOverride {
+    /// All of them, with their names in settings.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Auto, "auto"),
+        (Self::Inline, "inline"),
+        (Self::Direct, "direct"),
+        (Self::Staged, "staged"),
+        (Self::Fast, "fast"),
+        (Self::Client, "client"),
+        (Self::Hybrid, "hybrid"),
+    ];
+
+    /// It needs buffers lent by the server.
+    pub(crate) fn uses_lanes(self) -> bool {
+        matches!(self, Self::Fast | Self::Client | Self::Hybrid)
+    }
 }
 
 /// Who the client says it is. Counts only as far as the server trusts the connection; over shared memory the kernel's word counts instead.
@@ -93,6 +118,11 @@ pub struct Config {
     pub staging_size: usize,
     /// How ordinary memory is registered.
     pub registration: RegistrationConfig,
+    /// Buffers asked of the server for the methods that need them: transfers of this session that they carry at once, at most 32. The
+    /// server may lend fewer.
+    pub lane_count: u16,
+    /// Data that each of them carries, bytes; at most 256 KiB. Larger transfers are cut.
+    pub lane_size: u32,
     /// Threads of the library's own.
     pub background: Background,
     /// Nonblocking requests are sent together while finished operations wait to be collected, instead of one by one:
@@ -117,6 +147,8 @@ impl Default for Config {
             inline_max: 16 * 1024,
             staging_size: 4 << 20,
             registration: RegistrationConfig::default(),
+            lane_count: 8,
+            lane_size: 256 * 1024,
             background: Background::default(),
             batch_submits: true,
         }

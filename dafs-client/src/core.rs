@@ -8,14 +8,15 @@ use dafs_proto::session::{ClientSession, KeepAlive, Moment, SessionFault};
 use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, TransportError};
 use dafs_proto::wire::{Flags, Header, NoticeKind, Opcode, Resume, Slot, Status, Welcome, WireError};
 use slab::Slab;
-use smallvec::SmallVec;
 
 use crate::driver::Calm;
 use crate::error::Error;
+use crate::io_path::IoPath;
+use crate::lanes::{LaneState, Next, transmit_through_lane};
 use crate::memory::Staging;
 use crate::node::{Closing, Node};
-use crate::op::{Named, NamedReply, Op, Work};
-use crate::pieces::{on_data, piece_limit, trim, void};
+use crate::op::{Named, NamedReply, Op, TransferKind, Work};
+use crate::pieces::{on_data, piece_limit, trim};
 use crate::transmit::transmit;
 
 /// Messages handled before the pump looks at its caller's operation again.
@@ -36,6 +37,8 @@ pub(crate) struct Request {
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) staging: Option<u16>,
+    /// The lane that its data goes through.
+    pub(crate) lane: Option<u16>,
 }
 
 /// The connection is unusable.
@@ -109,6 +112,7 @@ pub(crate) struct Core {
     pub(crate) nodes: Slab<Weak<Node>>,
     pub(crate) domain: Arc<dyn Domain>,
     pub(crate) staging: Option<Staging>,
+    pub(crate) lanes: LaneState,
     /// Finished operations that nobody collected yet.
     pub(crate) uncollected: usize,
     /// Something was queued in the endpoint since the last flush.
@@ -208,18 +212,27 @@ impl Core {
     /// Sends the next request of an operation; `false` when there is no room now.
     fn send_next(&mut self, index: usize) -> Result<bool, Broken> {
         let wanted = self.wanted(index);
+        let next_lane = self.take_lane_for(index);
         let Some(endpoint) = self.endpoint.as_mut() else { return Ok(false) };
         let Some(op) = self.ops.get_mut(index) else { return Ok(true) };
+        let mut lane = None;
         let (at, len, staging) = match &op.work {
             Work::Named(_) => (0, 0, None),
             Work::Chain(chain) => (chain.sent, 0, None),
             Work::Data(transfer) => {
-                let (max, staging) = match piece_limit(transfer, &self.terms, &mut self.staging) {
-                    Some(limit) => limit,
-                    None => return Ok(false),
+                let mut segments_max = self.terms.segments_max;
+                let limit = match next_lane {
+                    Next::Busy => return Ok(false),
+                    Next::Lane { lane: taken, size, segments_max: posted_max } => {
+                        lane = Some(taken);
+                        segments_max = segments_max.min(posted_max);
+                        Some((size, None))
+                    }
+                    Next::NoLanes => piece_limit(transfer, &self.terms, &mut self.staging),
                 };
+                let Some((max, staging)) = limit else { return Ok(false) };
                 let (at, len) = transfer.next_piece(max);
-                (at, trim(transfer, at, len, &self.terms), staging)
+                (at, trim(transfer, at, len, segments_max, &self.terms), staging)
             }
         };
         let opcode = op.request_opcode(at, len);
@@ -228,7 +241,7 @@ impl Core {
         if self.session.outstanding() == 0 {
             self.heard = true;
         }
-        let request = Request { op: index, opcode, order: 0, at, len, staging };
+        let request = Request { op: index, opcode, order: 0, at, len, staging, lane };
         let session = &mut self.session;
         let mut numbered = None;
         let number = |header: &mut Header| {
@@ -236,7 +249,21 @@ impl Core {
             numbered = Some(sent);
             Some(sent.slot)
         };
-        match transmit(&mut **endpoint, header, op, &request, self.staging.as_ref(), number) {
+        let mut moving = false;
+        let sent = match (lane, &mut self.lanes) {
+            (Some(lane), LaneState::Granted(lanes)) => transmit_through_lane(
+                &mut **endpoint,
+                header,
+                op,
+                &request,
+                (lane, lanes),
+                &mut moving,
+                number,
+            ),
+            _ => transmit(&mut **endpoint, header, op, &request, self.staging.as_ref(), number),
+        };
+        op.outstanding += u16::from(moving);
+        match sent {
             Ok(slot) => {
                 op.outstanding += 1;
                 match &mut op.work {
@@ -266,6 +293,9 @@ impl Core {
                 if let (Some(chunk), Some(pool)) = (staging, self.staging.as_mut()) {
                     pool.give_back(chunk);
                 }
+                if let Some(lane) = lane {
+                    self.release_lane(lane);
+                }
                 match error {
                     PostError::Full => Ok(false),
                     PostError::Closed => Err(Broken::Lost(TransportError::Closed)),
@@ -289,7 +319,16 @@ impl Core {
 
     /// Sends an unanswered request again on a new connection; `false` when there is no room now.
     fn send_again(&mut self, slot: Slot) -> Result<bool, Broken> {
-        let Some(Some(request)) = self.requests.get(slot.0 as usize) else { return Ok(true) };
+        let Some(Some(request)) = self.requests.get_mut(slot.0 as usize) else { return Ok(true) };
+        if let (Some(Op { work: Work::Data(transfer), .. }), None) =
+            (self.ops.get(request.op), request.staging)
+            && transfer.path.uses_lane()
+        {
+            // Its lane is gone.
+            let Some(chunk) = self.staging.as_mut().and_then(Staging::take) else { return Ok(false) };
+            request.staging = Some(chunk);
+        }
+        let request = &*request;
         let (Some(endpoint), Some(op)) = (self.endpoint.as_mut(), self.ops.get_mut(request.op)) else {
             return Ok(true);
         };
@@ -342,7 +381,10 @@ impl Core {
             let Some(endpoint) = self.endpoint.as_mut() else { return Ok(any) };
             match endpoint.recv()? {
                 None => break,
-                Some(Received::Immediate { .. }) => {}
+                Some(Received::Immediate { data, size }) => {
+                    any = true;
+                    self.on_lane_frame(data, size)?;
+                }
                 Some(Received::Message { head, payload_len }) => {
                     any = true;
                     self.on_message(&head, payload_len)?;
@@ -350,6 +392,7 @@ impl Core {
             }
         }
         self.heard |= any;
+        any |= self.poll_moves()?;
         Ok(any)
     }
 
@@ -363,14 +406,28 @@ impl Core {
                 SessionFault::Misplaced { opcode: header.opcode, place: "as a request to a client" }.into()
             );
         }
-        let slot = self.session.on_reply(&header)?;
+        self.on_answer(&header, head, body, None)
+    }
+
+    /// A reply, in a message, or in a frame in a lane with so many bytes of data.
+    pub(crate) fn on_answer(
+        &mut self,
+        header: &Header,
+        head: &Head,
+        body: &[u8],
+        frame: Option<(u16, usize)>,
+    ) -> Result<(), Broken> {
+        let slot = self.session.on_reply(header)?;
         let request = self.requests.get_mut(slot.0 as usize).and_then(Option::take);
         let Some(request) = request else {
             return Err(SessionFault::UnexpectedReply { slot: slot.0, sequence: header.sequence }.into());
         };
-        let outcome = self.on_reply(&header, head, body, &request);
+        let outcome = self.on_reply(header, head, body, &request, frame);
         if let (Some(chunk), Some(staging)) = (request.staging, self.staging.as_mut()) {
             staging.give_back(chunk);
+        }
+        if let Some(lane) = request.lane {
+            self.release_lane(lane);
         }
         outcome?;
         if let Some(op) = self.ops.get_mut(request.op) {
@@ -386,11 +443,15 @@ impl Core {
         head: &Head,
         body: &[u8],
         request: &Request,
+        frame: Option<(u16, usize)>,
     ) -> Result<(), Broken> {
         let (Some(endpoint), Some(op)) = (self.endpoint.as_ref(), self.ops.get_mut(request.op)) else {
             return Ok(());
         };
-        let payload = endpoint.payload();
+        let payload = match (frame, &self.lanes) {
+            (Some((lane, len)), LaneState::Granted(lanes)) => lanes.arrived(lane, len),
+            _ => endpoint.payload(),
+        };
         if header.status != Status::OK {
             let len = payload.len().min(EXPLANATION_SIZE_MAX);
             let words = payload.slice(0, len).map(|span| span.to_vec()).unwrap_or_default();
@@ -425,7 +486,14 @@ impl Core {
                 let target = op.target.as_deref();
                 let staged = request.staging.zip(self.staging.as_ref());
                 let staged = staged.and_then(|(chunk, pool)| pool.span(chunk, request.len).into());
-                on_data(transfer, body, payload, request, staged, target)
+                on_data(transfer, body, payload, request, staged, target)?;
+                let fetches = transfer.path == IoPath::Client
+                    && transfer.kind == TransferKind::Read
+                    && !transfer.discard;
+                match request.lane.filter(|_| fetches) {
+                    Some(lane) => self.fetch(request, lane, body),
+                    None => Ok(()),
+                }
             }
         }
     }
@@ -496,6 +564,9 @@ impl Core {
             return;
         }
         let op = self.ops.remove(index);
+        if op.opcode == Opcode::Lanes {
+            return self.on_lanes(&op);
+        }
         self.close_unclaimed(op);
     }
 
@@ -538,105 +609,6 @@ impl Core {
         let mut op = Op::named(Opcode::Close, None, named);
         op.detached = true;
         self.submit(op);
-    }
-
-    /// The session is over: every operation ends with `error`, and no peer reaches their memory any more.
-    pub(crate) fn die(&mut self, error: Error) {
-        if let Some(mut endpoint) = self.endpoint.take() {
-            endpoint.close();
-        }
-        self.dead.get_or_insert(error.clone());
-        self.requests.clear();
-        self.resend.clear();
-        self.queue.clear();
-        let indices: SmallVec<[usize; 8]> =
-            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
-        for index in indices {
-            if let Some(op) = self.ops.get_mut(index) {
-                op.revoke_memory();
-                op.outstanding = 0;
-                op.queued = false;
-            }
-            self.fail(index, error.clone());
-        }
-    }
-
-    /// Tells the server that the session ends, as far as that is possible without waiting.
-    pub(crate) fn say_goodbye(&mut self) {
-        if self.dead.is_some() || !self.session.can_send() {
-            return;
-        }
-        let mut op = Op::named(Opcode::Bye, None, Named::default());
-        op.detached = true;
-        let index = self.submit(op);
-        self.queue.retain(|queued| *queued != index);
-        self.queue.push_front(index);
-        let _ = self.send_some().and_then(|()| self.flush());
-    }
-
-    /// Ends operations whose time is over, where that is possible now.
-    pub(crate) fn expire(&mut self, now: Moment) {
-        if self.deadlines == 0 {
-            return;
-        }
-        let late: SmallVec<[usize; 8]> = self
-            .ops
-            .iter()
-            .filter(|(_, op)| !op.done && op.deadline.is_some_and(|deadline| now >= deadline))
-            .map(|(index, _)| index)
-            .collect();
-        for index in late {
-            let Some(op) = self.ops.get_mut(index) else { continue };
-            let error = Error::TimedOut { operation: op.opcode, timeout_ms: u64::from(op.timeout_ms) };
-            self.withdraw(index, error);
-        }
-    }
-
-    /// Ends an operation early, if no peer holds its memory; what is in flight is then answered into the void. Answers whether it ended.
-    pub(crate) fn withdraw(&mut self, index: usize, error: Error) -> bool {
-        let Some(op) = self.ops.get_mut(index) else { return true };
-        if op.done {
-            return true;
-        }
-        if op.peer_holds_memory() {
-            if !matches!(op.work, Work::Chain(_)) {
-                self.stop(index);
-            }
-            return false;
-        }
-        if op.outstanding == 0 {
-            self.fail(index, error);
-            return true;
-        }
-        // A stand-in takes the replies; the operation itself is done.
-        let mut ghost = Op::new(op.opcode, None, Work::Data(void()));
-        if let Work::Named(_) = op.work {
-            ghost.work = Work::Named(Box::new(Named { sent: true, ..Named::default() }));
-        }
-        ghost.detached = true;
-        ghost.outstanding = std::mem::take(&mut op.outstanding);
-        op.error = Some(Box::new(error.clone()));
-        if let (Work::Data(ghost), Work::Data(transfer)) = (&mut ghost.work, &op.work) {
-            ghost.kind = transfer.kind;
-        }
-        if let (Work::Named(ghost), Work::Named(named)) = (&mut ghost.work, &mut op.work) {
-            // It may be needed again after a reconnect.
-            ghost.body = named.body;
-            ghost.body_len = named.body_len;
-            ghost.payload = std::mem::take(&mut named.payload);
-            ghost.second = named.second.clone();
-            ghost.handle = named.handle;
-            ghost.open_flags = named.open_flags;
-        }
-        ghost.target = op.target.clone();
-        let ghost = self.ops.insert(ghost);
-        for request in self.requests.iter_mut().flatten().filter(|request| request.op == index) {
-            request.op = ghost;
-            // Sent again after a reconnect, a request whose data is gone moves none.
-            (request.at, request.len) = (0, 0);
-        }
-        self.fail(index, error);
-        true
     }
 
     /// What was noted on the fast path gets its date; operations and the server are timed out. `Err` when the server

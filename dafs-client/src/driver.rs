@@ -17,6 +17,7 @@ use crate::config::{Background, Config};
 use crate::connect::Server;
 use crate::core::{Broken, Core};
 use crate::error::Error;
+use crate::lanes::LaneState;
 use crate::node::{Closing, Node, NodeParts};
 use crate::op::Op;
 use crate::reconnect;
@@ -99,6 +100,16 @@ impl Shared {
                 }
                 core
             }
+        }
+    }
+
+    /// Asks for lanes, where the configuration uses them, and waits for the answer. Blocks.
+    pub(crate) fn begin_lanes(&self) {
+        let mut core = self.lock();
+        core.ask_for_lanes(&self.config);
+        if matches!(core.lanes, LaneState::Asked(_)) {
+            self.push(&mut core, false);
+            drop(self.wait_until(core, |core| !matches!(core.lanes, LaneState::Asked(_))));
         }
     }
 

@@ -2,7 +2,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::transport::RemoteRange;
+use dafs_proto::transport::{MemoryRef, RemoteRange};
 use dafs_proto::wire::{
     AllocateRequest, Attributes, CommitReply, CommitRequest, HintRequest, Opcode, SeekReply, SeekRequest,
     SeekWhat, SetAttributes, Stability,
@@ -325,12 +325,12 @@ impl File {
     #[inline]
     fn run_registered(&self, ask: Ask, offset: u64, buffer: &RegisteredBuf) -> Result<usize> {
         let range = buffer.range_in(&self.owner.shared.domain);
-        self.run_in_range(ask, offset, buffer.raw(), range, || buffer.revoke())
+        self.run_in_range(ask, offset, buffer.raw(), range, || buffer.memory(), || buffer.revoke())
     }
 
     /// Runs a transfer of memory that is kept registered.
     fn run_leased(&self, ask: Ask, offset: u64, memory: RawMemory, lease: &Lease) -> Result<usize> {
-        self.run_in_range(ask, offset, memory, lease.range_of(&memory), || lease.revoke())
+        self.run_in_range(ask, offset, memory, lease.range_of(&memory), || None, || lease.revoke())
     }
 
     #[inline]
@@ -340,6 +340,7 @@ impl File {
         offset: u64,
         memory: RawMemory,
         range: Option<RemoteRange>,
+        whole: impl FnOnce() -> Option<MemoryRef>,
         revoke: impl FnOnce(),
     ) -> Result<usize> {
         let lone = match range {
@@ -353,8 +354,8 @@ impl File {
             Lone::Done(count) => return Ok(count),
             Lone::Ended(op) => *op,
             Lone::NotBegun => {
-                let opcode = ask.opcode();
-                self.run(opcode, ask.kind(), offset, Memory::Registered(memory, range))?
+                let memory = Memory::Registered(memory, range, whole());
+                self.run(ask.opcode(), ask.kind(), offset, memory)?
             }
         };
         if op.error.is_some() && self.owner.shared.lock().dead.is_some() {

@@ -33,6 +33,10 @@ pub enum IoPath {
     DirectRegister,
     /// By RDMA, to or from the library's registered buffers; copied there.
     Staged,
+    /// With the request or the reply, by RDMA write with immediate, through buffers that both sides registered before.
+    Fast,
+    /// By this side's RDMA, into or out of buffers that the server lent.
+    Client,
 }
 
 impl IoPath {
@@ -43,7 +47,14 @@ impl IoPath {
             Self::Direct => "direct",
             Self::DirectRegister => "direct, registered for the operation",
             Self::Staged => "direct, staged",
+            Self::Fast => "fast",
+            Self::Client => "client",
         }
+    }
+
+    /// Through a lane.
+    pub(crate) fn uses_lane(self) -> bool {
+        matches!(self, Self::Fast | Self::Client)
     }
 }
 
@@ -66,6 +77,8 @@ pub struct Circumstances {
     pub registers_ordinary_memory: bool,
     /// The library has buffers to stage in.
     pub can_stage: bool,
+    /// The server has lent buffers for the methods fast and client.
+    pub has_lanes: bool,
     /// The transfer may be cut into inline messages, and the server fetches direct data from this side at the cost of a round trip:
     /// a write over a stream that need not be durable or in one piece.
     pub cuts_inline: bool,
@@ -87,6 +100,8 @@ pub struct Decision {
 pub enum Reason {
     /// The configuration says so.
     Override,
+    /// The configuration asks for a method that needs buffers lent by the server, which lends none to this session.
+    NoLanes,
     /// Below the size from which Direct pays.
     BelowCrossover {
         /// That size, bytes.
@@ -133,6 +148,7 @@ pub fn decide(c: &Circumstances) -> Decision {
         MethodOverride::Inline => return Decision { path: IoPath::Inline, reason: Reason::Override },
         MethodOverride::Direct => return Decision { path: direct(c, false), reason: Reason::Override },
         MethodOverride::Staged => return Decision { path: direct(c, true), reason: Reason::Override },
+        MethodOverride::Fast | MethodOverride::Client | MethodOverride::Hybrid => return through_lanes(c),
         MethodOverride::Auto => {}
     }
     let crossover = crossover(c);
@@ -165,6 +181,10 @@ impl Decision {
         };
         let why = match self.reason {
             Reason::Override => "the configuration demands it".to_owned(),
+            Reason::NoLanes => {
+                "the server lends this session no buffers for the method that the configuration asks for"
+                    .to_owned()
+            }
             Reason::BelowCrossover { crossover } => format!("direct pays from {crossover} bytes"),
             Reason::FromCrossover { crossover } => format!("direct pays from {crossover} bytes"),
             Reason::AboveInlineMax { inline_max } => format!("a message carries at most {inline_max} bytes"),
@@ -194,6 +214,20 @@ fn crossover(c: &Circumstances) -> u32 {
         (Direction::Write, Registration::Registered) => all.write_registered,
         (Direction::Write, Registration::Ordinary) => all.write_unregistered,
     }
+}
+
+/// The methods of lanes, or what takes their place.
+#[cold]
+fn through_lanes(c: &Circumstances) -> Decision {
+    let path = match (c.method, c.direction) {
+        (MethodOverride::Hybrid, Direction::Read) => {
+            return Decision { path: direct(c, false), reason: Reason::Override };
+        }
+        _ if !c.has_lanes => return Decision { path: direct(c, false), reason: Reason::NoLanes },
+        (MethodOverride::Fast, _) => IoPath::Fast,
+        _ => IoPath::Client,
+    };
+    Decision { path, reason: Reason::Override }
 }
 
 /// The direct form that fits the memory; inline where there is none.
@@ -232,6 +266,7 @@ mod tests {
             inline_max: 8000,
             registers_ordinary_memory: true,
             can_stage: true,
+            has_lanes: false,
             cuts_inline: false,
             staging_overlaps: false,
         }

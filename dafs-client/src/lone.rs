@@ -343,7 +343,15 @@ impl Core {
         let index = self.ops.insert(op);
         self.note_request(
             sent.slot,
-            Request { op: index, opcode: request.ask.opcode(), order: sent.order, at: 0, len, staging: None },
+            Request {
+                op: index,
+                opcode: request.ask.opcode(),
+                order: sent.order,
+                at: 0,
+                len,
+                staging: None,
+                lane: None,
+            },
         );
         index
     }

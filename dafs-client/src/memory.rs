@@ -8,7 +8,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::transport::{Access, Domain, MemoryRef, Region, RegionError, RemoteRange, Span};
+use dafs_proto::transport::{
+    Access, BorrowedMemory, Domain, MemoryRef, Region, RegionError, RemoteRange, Span,
+};
 
 /// Memory of the caller that stays valid, and is touched by nobody else, until the operation that holds this has ended.
 #[derive(Clone, Copy)]
@@ -58,6 +60,14 @@ impl RawMemory {
     pub(crate) fn slice(&self, from: usize, len: usize) -> Option<Self> {
         let end = from.checked_add(len)?;
         (end <= self.len).then(|| Self { pointer: self.pointer.wrapping_add(from), len })
+    }
+}
+
+impl RawMemory {
+    /// For RDMA that this side posts, which is over before the operation ends.
+    pub(crate) fn lend(&self) -> MemoryRef {
+        // SAFETY: as in `register`: an operation does not end before what it posted is done, or its endpoint is gone.
+        MemoryRef::new(Arc::new(unsafe { BorrowedMemory::new(self.pointer, self.len) }))
     }
 }
 
@@ -132,6 +142,11 @@ impl RegisteredBuf {
             return None;
         }
         registration.range.slice(self.offset as u64, self.len as u64)
+    }
+
+    /// The memory itself, kept as long as anybody has this.
+    pub(crate) fn memory(&self) -> Option<MemoryRef> {
+        self.registration.memory.slice(self.offset, self.len)
     }
 
     pub(crate) fn raw(&self) -> RawMemory {

@@ -119,6 +119,7 @@ mod tests {
             method: MethodOverride::Auto,
             inline_max: 8000,
             registers_ordinary_memory: true,
+            has_lanes: false,
             can_stage: true,
             cuts_inline: false,
             staging_overlaps: false,

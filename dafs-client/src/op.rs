@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{Head, RemoteRange};
+use dafs_proto::transport::{Head, LocalSegments, MemoryRef, RemoteRange, Span};
 use dafs_proto::wire::{Header, Opcode, OpenFlags, Stability, Verifier};
 use smallvec::SmallVec;
 
@@ -110,6 +110,8 @@ pub(crate) struct Transfer {
     pub(crate) ranges: SmallVec<[RemoteRange; 1]>,
     pub(crate) holds: SmallVec<[Hold; 1]>,
     pub(crate) keep: Keep,
+    /// The memory as one that is registered for good, where the caller's is.
+    pub(crate) registered: Option<MemoryRef>,
     /// Where an append went; the cookie after a readdir.
     pub(crate) position: u64,
     /// A read reached the end of the file; a readdir the end of the directory.
@@ -187,7 +189,11 @@ impl Op {
             // Nor is a chain left half sent: the server would wait for its end.
             Work::Chain(chain) => self.outstanding > 0 || chain.sent > 0,
             Work::Data(transfer) => {
-                self.outstanding > 0 && matches!(transfer.path, IoPath::Direct | IoPath::DirectRegister)
+                let by_rdma = matches!(
+                    transfer.path,
+                    IoPath::Direct | IoPath::DirectRegister | IoPath::Fast | IoPath::Client
+                );
+                self.outstanding > 0 && by_rdma
             }
         }
     }
@@ -283,6 +289,29 @@ impl Transfer {
     /// Where the byte at a place lies in the file.
     pub(crate) fn offset_at(&self, at: usize) -> u64 {
         self.list.as_ref().map_or(self.offset + at as u64, |list| list.offset(at))
+    }
+
+    /// The memory of a piece, for RDMA that this side posts.
+    pub(crate) fn local(&self, at: usize, len: usize) -> LocalSegments {
+        match &self.registered {
+            Some(memory) => memory.slice(at, len).into_iter().collect(),
+            None => {
+                let parts = self.parts(at, len);
+                parts.filter_map(|(index, from, len)| self.memory[index].lend().slice(from, len)).collect()
+            }
+        }
+    }
+
+    /// Copies the memory of a piece out.
+    pub(crate) fn gather(&self, at: usize, len: usize, into: Span<'_>) {
+        let mut done = 0;
+        for (index, from, part) in self.parts(at, len) {
+            let source = self.memory[index].span();
+            if let (Some(source), Some(into)) = (source.slice(from, part), into.slice(done, part)) {
+                into.copy_from(source);
+            }
+            done += part;
+        }
     }
 
     /// Parts of the memory that a piece covers: index, and bytes in it.

@@ -24,7 +24,8 @@ pub(crate) fn piece_limit(
         (IoPath::Inline, TransferKind::Read) => Some((terms.read_inline_max as usize, None)),
         (IoPath::Inline, _) => Some((terms.write_inline_max as usize, None)),
         (IoPath::Direct | IoPath::DirectRegister, _) => Some((transfer_max, None)),
-        (IoPath::Staged, _) => {
+        // Without a lane now, what would use one is staged.
+        (IoPath::Staged | IoPath::Fast | IoPath::Client, _) => {
             let pool = staging.as_mut()?;
             let chunk = pool.take()?;
             let whole = pool.chunk_size().min(transfer_max);
@@ -47,7 +48,7 @@ const OVERLAPPED_SIZE_MIN: usize = 16 * 1024;
 const OVERLAPPED_SIZE_MAX: usize = 64 * 1024;
 
 /// Cuts a piece where its lists would become too long for one request.
-pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, terms: &Terms) -> usize {
+pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, segments_max: usize, terms: &Terms) -> usize {
     if let Some(list) = &transfer.list {
         let inline = transfer.path == IoPath::Inline;
         let bounds = PieceBounds {
@@ -58,10 +59,10 @@ pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, terms: &Terms) ->
         };
         return list.trim(at, len, &bounds);
     }
-    if transfer.memory.len() <= terms.segments_max {
+    if transfer.memory.len() <= segments_max {
         return len;
     }
-    transfer.parts(at, len).take(terms.segments_max).map(|(_, _, part)| part).sum()
+    transfer.parts(at, len).take(segments_max).map(|(_, _, part)| part).sum()
 }
 
 /// The reply to a piece of a transfer.
@@ -101,11 +102,12 @@ pub(crate) fn on_data(
             if count > request.len {
                 return Err(too_much("the count of a read", count, request.len).into());
             }
-            let in_payload = if transfer.path == IoPath::Inline { count } else { 0 };
+            let framed = transfer.path == IoPath::Fast && staged.is_none();
+            let in_payload = if transfer.path == IoPath::Inline || framed { count } else { 0 };
             if payload.len() != in_payload {
                 return Err(too_much("the payload of a read's reply", payload.len(), in_payload).into());
             }
-            if transfer.path == IoPath::Inline || transfer.path == IoPath::Staged {
+            if transfer.path == IoPath::Inline || framed || staged.is_some() {
                 scatter(transfer, request.at, count, staged.unwrap_or(payload));
             }
             transfer.on_count(request.at, request.len, count);
@@ -233,6 +235,7 @@ pub(crate) fn void() -> Transfer {
         ranges: SmallVec::new(),
         holds: SmallVec::new(),
         keep: Keep::None,
+        registered: None,
         position: 0,
         end: false,
         verifier: Verifier(0),

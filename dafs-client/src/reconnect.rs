@@ -219,6 +219,7 @@ impl Core {
         );
         self.endpoint = Some(endpoint);
         self.draining = false;
+        self.lose_lanes();
         // The order in which requests were first sent.
         let mut unanswered: Vec<(u64, u32)> = (0u32..)
             .zip(&self.requests)
@@ -239,6 +240,7 @@ impl Core {
         }
         self.terms = terms;
         shared.registrar.set_useful_min(self.registered_size_min(&shared.config));
+        self.ask_for_lanes(&shared.config);
     }
 
     /// In a new session: handles of the old one need not be given back, and would name others now.

@@ -18,6 +18,7 @@ use crate::dir::{Dir, Export, check_name};
 use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
 use crate::io_path::{Circumstances, Decision, Direction, Registration, decide};
+use crate::lanes::LaneState;
 use crate::lone::{Ask, Lone, LoneRequest};
 use crate::memory::{RawMemory, RegisteredBuf};
 use crate::node::{NodeParts, Reopen};
@@ -155,6 +156,7 @@ impl Session {
         let established = connect::establish(&*domain, &server, &config, client_id, None, &*clock)?;
         let core = core(established, Arc::clone(&domain), &config, &*clock);
         let shared = Arc::new(Shared::new(core, domain, server, config, clock));
+        shared.begin_lanes();
         start_background(&shared);
         Ok(Self { owner: Arc::new(Owner { shared }) })
     }
@@ -434,6 +436,7 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         nodes: slab::Slab::new(),
         domain,
         staging: None,
+        lanes: LaneState::None,
         uncollected: 0,
         unflushed: false,
         batches: 0,

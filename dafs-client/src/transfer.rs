@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, RemoteRange};
+use dafs_proto::transport::{Access, MemoryRef, RemoteRange};
 use dafs_proto::wire::{Features, Opcode, Stability, Verifier};
 use smallvec::SmallVec;
 
@@ -28,7 +28,7 @@ pub(crate) enum Memory {
     /// The caller's, ordinary.
     Raw(SmallVec<[RawMemory; 1]>),
     /// The caller's registered buffer, for a blocking call.
-    Registered(RawMemory, Option<RemoteRange>),
+    Registered(RawMemory, Option<RemoteRange>, Option<MemoryRef>),
     /// Parts of registered buffers; `None` where one is not registered here.
     RegisteredParts(SmallVec<[RawMemory; 1]>, Option<SmallVec<[RemoteRange; 1]>>),
 }
@@ -60,18 +60,23 @@ impl Shared {
         mut parts: TransferParts,
         blocking: bool,
     ) -> std::result::Result<Op, (Error, Keep)> {
+        let mut registered = None;
         let one = |range: Option<RemoteRange>| range.map(|range| SmallVec::from_buf([range]));
         let (memory, ranges, registration) = match parts.memory {
             Memory::Kept => {
                 let ranges = match &parts.keep {
-                    Keep::Registered(buffer) => Some(one(buffer.range_in(&self.domain))),
+                    Keep::Registered(buffer) => {
+                        registered = buffer.memory();
+                        Some(one(buffer.range_in(&self.domain)))
+                    }
                     _ => None,
                 };
                 let registration = registration(ranges.is_some());
                 (SmallVec::from_buf([parts.keep.raw()]), ranges, registration)
             }
             Memory::Raw(memory) => (memory, None, Registration::Ordinary),
-            Memory::Registered(memory, range) => {
+            Memory::Registered(memory, range, whole) => {
+                registered = whole;
                 (SmallVec::from_buf([memory]), Some(one(range)), Registration::Registered)
             }
             Memory::RegisteredParts(memory, ranges) => (memory, Some(ranges), Registration::Registered),
@@ -138,6 +143,11 @@ impl Shared {
                     circumstances.inline_max.min(u32::try_from(room).unwrap_or(u32::MAX));
             }
         }
+        let undivided = matches!(parts.kind, TransferKind::Append(_)) && len > core.lane_size();
+        if undivided || list.is_some() {
+            // Neither is cut to the size of lanes.
+            circumstances.has_lanes = false;
+        }
         // Nothing moves, and no bytes have no address that a peer could reach.
         let path = match len {
             0 => IoPath::Inline,
@@ -161,6 +171,7 @@ impl Shared {
             ranges: ranges.flatten().unwrap_or_default(),
             holds,
             keep: parts.keep,
+            registered,
             position: 0,
             end: false,
             verifier: Verifier(0),
@@ -195,19 +206,9 @@ impl Shared {
                 }
             }
         }
-        if transfer.path == IoPath::Staged && !self.ensure_staging(core) {
+        if transfer.path == IoPath::Staged && !core.ensure_staging(&self.config) {
             transfer.path = IoPath::Inline;
         }
-    }
-
-    fn ensure_staging(&self, core: &mut Core) -> bool {
-        if core.staging.is_none() && self.config.staging_size > 0 {
-            match Staging::allocate(&core.domain, self.config.staging_size) {
-                Ok(staging) => core.staging = Some(staging),
-                Err(error) => tracing::warn!("no memory to stage transfers in, they go inline: {error}"),
-            }
-        }
-        core.staging.is_some()
     }
 }
 
@@ -234,6 +235,17 @@ pub(crate) fn submit_transfer<T>(
 }
 
 impl Core {
+    /// Makes the buffers to stage in, where they are not made yet; whether there are any.
+    pub(crate) fn ensure_staging(&mut self, config: &Config) -> bool {
+        if self.staging.is_none() && config.staging_size > 0 {
+            match Staging::allocate(&self.domain, config.staging_size) {
+                Ok(staging) => self.staging = Some(staging),
+                Err(error) => tracing::warn!("no memory to stage transfers in, they go inline: {error}"),
+            }
+        }
+        self.staging.is_some()
+    }
+
     /// The smallest transfer that may use registered memory, bytes.
     pub(crate) fn registered_size_min(&self, config: &Config) -> u64 {
         let smallest = |direction| {
@@ -279,6 +291,7 @@ impl Core {
                 || config.staging_size > 0
                 || config.method == MethodOverride::Staged,
             staging_overlaps: self.terms.staging_overlaps,
+            has_lanes: self.lane_size() > 0,
         }
     }
 }
@@ -304,9 +317,10 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
     let len_max = match transfer.path {
         IoPath::Inline => core.terms.write_inline_max as usize,
         IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
-        IoPath::Staged => 0,
+        // Lists use no lanes.
+        IoPath::Staged | IoPath::Fast | IoPath::Client => 0,
     };
-    if trim(transfer, 0, transfer.len.min(len_max), &core.terms) == transfer.len {
+    if trim(transfer, 0, transfer.len.min(len_max), core.terms.segments_max, &core.terms) == transfer.len {
         return;
     }
     let Some(mut list) = transfer.list.take() else { return };
@@ -339,6 +353,7 @@ fn check_undivided(core: &Core, transfer: &Transfer) -> Result<()> {
         IoPath::Inline => inline_max as usize,
         IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
         IoPath::Staged => core.staging.as_ref().map_or(0, Staging::chunk_size),
+        IoPath::Fast | IoPath::Client => core.lane_size(),
     };
     match transfer.kind {
         TransferKind::Append(_) if transfer.len > limit => Err(Error::Invalid(format!(

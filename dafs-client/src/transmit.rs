@@ -100,12 +100,12 @@ fn transmit_data(
     }
     let slot = endpoint.reserve(payload_len)?;
     if let (Some(chunk), Some(pool), true) = (request.staging, staging, writes) {
-        gather(transfer, at, len, pool.span(chunk, len));
+        transfer.gather(at, len, pool.span(chunk, len));
     }
     if payload_len > 0 {
         let room = endpoint.slot_payload(&slot);
         if transfer.path == IoPath::Inline {
-            gather(transfer, at, len, room);
+            transfer.gather(at, len, room);
         } else {
             for (index, segment) in segments.iter().enumerate() {
                 let mut bytes = [0; REMOTE_RANGE_SIZE];
@@ -168,14 +168,14 @@ fn transmit_list(
     }
     let slot = endpoint.reserve(payload_len)?;
     if let (Some(chunk), Some(pool), true) = (request.staging, staging, writes) {
-        gather(transfer, at, len, pool.span(chunk, len));
+        transfer.gather(at, len, pool.span(chunk, len));
     }
     let room = endpoint.slot_payload(&slot);
     room.write_from(0, &lists);
     if data_len > 0
         && let Some(room) = room.slice(lists.len(), data_len)
     {
-        gather(transfer, at, len, room);
+        transfer.gather(at, len, room);
     }
     finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
 }
@@ -315,16 +315,4 @@ fn segments(
         segments.push(range.map_or([0; 3], wire));
     }
     Ok(segments)
-}
-
-/// Copies the memory of a piece out.
-fn gather(transfer: &Transfer, at: usize, len: usize, into: Span<'_>) {
-    let mut done = 0;
-    for (index, from, part) in transfer.parts(at, len) {
-        let source = transfer.memory[index].span();
-        if let (Some(source), Some(into)) = (source.slice(from, part), into.slice(done, part)) {
-            into.copy_from(source);
-        }
-        done += part;
-    }
 }

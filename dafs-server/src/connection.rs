@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, PostError, TransportError};
 
+use crate::ops::Lanes;
 use crate::sessions::SessionKey;
 
 /// A connection's place in the server. The generation tells apart connections that had the same place.
@@ -47,6 +48,8 @@ pub struct Connection {
     outbox: VecDeque<(Head, Vec<u8>)>,
     /// Operations whose RDMA found the queue full.
     pub post_waiters: VecDeque<usize>,
+    /// Buffers lent to the client.
+    pub(crate) lanes: Lanes,
     /// RDMA operations posted and not completed.
     pub rdma_pending: u32,
     /// Something was queued since the last flush.
@@ -71,6 +74,7 @@ impl Connection {
             since: now,
             outbox: VecDeque::new(),
             post_waiters: VecDeque::new(),
+            lanes: Lanes::default(),
             rdma_pending: 0,
             dirty: false,
         }

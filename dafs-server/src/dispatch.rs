@@ -83,6 +83,9 @@ impl Server {
                     connection.send(&cached.head, &cached.payload);
                 }
             }
+            Admission::InProgress if self.replaces_lane_read(session_key, &header) => {
+                self.on_request(key, session_key, header, body);
+            }
             Admission::InProgress => self.readdress(session_key, &header, key),
             Admission::FalseRetry => {
                 let mut head = [0; HEADER_SIZE];
@@ -156,6 +159,7 @@ impl Server {
             | Opcode::Close
             | Opcode::FenceRead
             | Opcode::FenceWrite => self.execute_session(call, body, payload),
+            Opcode::Lanes => self.lend_lanes(call, body, payload),
             Opcode::Readdir => self.readdir(call, body, payload),
             Opcode::Commit
             | Opcode::Truncate

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{Address, Listener, WaitPolicy};
+use dafs_proto::transport::{Address, Domain, Listener, WaitPolicy};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
@@ -126,9 +126,15 @@ impl EventLoop {
         })
     }
 
-    /// Serves a listener's connections from now on.
-    pub fn add_listener(&mut self, listener: Box<dyn Listener>, info: ListenerInfo) -> io::Result<()> {
+    /// Serves a listener's connections from now on; `domain` is the one that it was made from.
+    pub fn add_listener(
+        &mut self,
+        listener: Box<dyn Listener>,
+        info: ListenerInfo,
+        domain: Arc<dyn Domain>,
+    ) -> io::Result<()> {
         let index = self.server.add_listener(info);
+        self.server.offer_lanes(index, domain);
         for fd in listener.event_fds() {
             let token = Token(LISTENERS + index);
             self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)?;

@@ -7,7 +7,7 @@ use dafs_proto::wire::{Header, Status};
 use crate::backend::FsResult;
 use crate::buffers::Buffer;
 use crate::connection::ConnectionKey;
-use crate::ops::{After, List, Transfer};
+use crate::ops::{After, LaneFrame, LaneRead, List, Transfer};
 use crate::server::Server;
 use crate::sessions::SessionKey;
 
@@ -45,6 +45,10 @@ pub(crate) enum State {
     Storage(After),
     /// Storage reads into memory that is sent in the reply.
     InlineRead { memory: MemoryRef, export: usize },
+    /// Storage reads into a lane.
+    LaneRead(LaneRead),
+    /// Room for a frame.
+    LaneFrame(LaneFrame),
     /// Moves data by RDMA.
     Transfer(Box<Transfer>),
     /// Moves a list.
@@ -110,17 +114,18 @@ impl Server {
         match self.operations[index].state {
             State::Transfer(_) => self.transfer_on_storage(index, result),
             State::List(_) => self.list_on_storage(index, result),
-            State::Storage(_) | State::InlineRead { .. } => {
+            State::Storage(_) | State::InlineRead { .. } | State::LaneRead(_) => {
                 let operation = self.unpark(index);
                 match operation.state {
                     State::Storage(after) => self.finish(&call, after, result),
                     State::InlineRead { memory, export } => {
                         self.finish_inline_read(&call, &memory, export, result)
                     }
+                    State::LaneRead(read) => self.finish_lane_read(&call, &read, result),
                     _ => {}
                 }
             }
-            State::Chain { .. } | State::FenceDrain { .. } | State::Draining(_) => {}
+            State::Chain { .. } | State::FenceDrain { .. } | State::Draining(_) | State::LaneFrame(_) => {}
         }
     }
 
@@ -170,6 +175,8 @@ impl Server {
                     let operation = self.unpark(index);
                     self.release_buffers(operation.state.into_buffers());
                 }
+                // It was answered; the client asks again.
+                State::LaneFrame(_) => drop(self.unpark(index)),
                 _ => {}
             }
         }
@@ -304,19 +311,22 @@ impl State {
             Self::Transfer(transfer) => transfer.into_buffers(),
             Self::List(list) => list.into_buffers(),
             Self::Draining(buffers) => buffers,
-            Self::Chain { .. } | Self::Storage(_) | Self::InlineRead { .. } | Self::FenceDrain { .. } => {
-                Vec::new()
-            }
+            Self::Chain { .. }
+            | Self::Storage(_)
+            | Self::InlineRead { .. }
+            | Self::LaneRead(_)
+            | Self::LaneFrame(_)
+            | Self::FenceDrain { .. } => Vec::new(),
         }
     }
 
     /// Storage has its hands on its memory.
     fn in_storage(&self) -> bool {
         match self {
-            Self::Storage(_) | Self::InlineRead { .. } => true,
+            Self::Storage(_) | Self::InlineRead { .. } | Self::LaneRead(_) => true,
             Self::Transfer(transfer) => transfer.in_storage(),
             Self::List(list) => list.in_storage(),
-            Self::Chain { .. } | Self::FenceDrain { .. } | Self::Draining(_) => false,
+            Self::Chain { .. } | Self::FenceDrain { .. } | Self::Draining(_) | Self::LaneFrame(_) => false,
         }
     }
 }

@@ -16,6 +16,7 @@ pub fn render(statistics: &Statistics) -> String {
         ("dafs_connections", "Connections.", statistics.connections),
         ("dafs_operations_in_flight", "Operations in flight.", statistics.in_flight),
         ("dafs_handles_open", "Open handles.", statistics.handles),
+        ("dafs_lanes_bytes", "Memory lent to clients as lanes.", statistics.lanes_size),
     ];
     for (name, help, value) in gauges {
         family(&mut text, name, "gauge", help);
@@ -45,12 +46,15 @@ pub fn render(statistics: &Statistics) -> String {
     for (opcode, count) in &statistics.operations {
         let _ = writeln!(text, "dafs_operations_total{{opcode=\"{}\"}} {count}", escaped(opcode));
     }
-    for (name, help, [inline, direct]) in [
-        ("dafs_read_bytes_total", "Bytes read by clients.", statistics.bytes_read),
-        ("dafs_written_bytes_total", "Bytes written by clients.", statistics.bytes_written),
+    for (name, help, [inline, direct], place) in [
+        ("dafs_read_bytes_total", "Bytes read by clients.", statistics.bytes_read, 0),
+        ("dafs_written_bytes_total", "Bytes written by clients.", statistics.bytes_written, 1),
     ] {
         family(&mut text, name, "counter", help);
-        let _ = writeln!(text, "{name}{{method=\"inline\"}} {inline}\n{name}{{method=\"direct\"}} {direct}");
+        let (fast, client) = (statistics.bytes_fast[place], statistics.bytes_client[place]);
+        for (method, value) in [("inline", inline), ("direct", direct), ("fast", fast), ("client", client)] {
+            let _ = writeln!(text, "{name}{{method=\"{method}\"}} {value}");
+        }
     }
     family(&mut text, "dafs_export_read_bytes_total", "counter", "Bytes read from an export.");
     for export in &statistics.exports {
@@ -97,13 +101,16 @@ mod tests {
                 bytes_read: 113,
                 bytes_written: 114,
             }],
+            bytes_fast: [115, 116],
+            bytes_client: [117, 118],
+            lanes_size: 119,
         });
         let values: Vec<_> = text
             .lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.rsplit(' ').next())
             .collect();
-        for value in 101..=114 {
+        for value in 101..=119 {
             assert_eq!(values.iter().filter(|seen| **seen == value.to_string()).count(), 1, "{value}");
         }
         assert!(text.contains("dafs_uptime_seconds 61.007\n"));

@@ -151,7 +151,7 @@ fn prepare(
         let listener = domain.listen(address, &params)?;
         let (thresholds, gather) = thresholds(config, address, &params);
         let info = ListenerInfo { address: listener.address().clone(), thresholds, gather };
-        event_loop.add_listener(listener, info).with_context(|| format!("cannot watch {address}"))?;
+        event_loop.add_listener(listener, info, domain).with_context(|| format!("cannot watch {address}"))?;
     }
     Ok(event_loop)
 }

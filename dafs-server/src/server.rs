@@ -5,10 +5,11 @@
 //! [`Server::poll_storage`] when storage has finished something.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::session::{KeySource, Moment};
-use dafs_proto::transport::{Address, Endpoint, OpToken, Received, TransportError};
+use dafs_proto::transport::{Address, Domain, Endpoint, OpToken, Received, TransportError};
 use dafs_proto::wire::{GatherSwitches, HEADER_SIZE, Header, NoticeKind, Opcode, Status, Thresholds};
 use slab::Slab;
 
@@ -92,6 +93,10 @@ pub struct Server {
     pub(crate) sessions: SessionTable,
     pub(crate) operations: Slab<Operation>,
     pub(crate) buffers: BufferPool,
+    /// Where the lanes of a listener's connections are registered.
+    pub(crate) domains: Vec<Option<Arc<dyn Domain>>>,
+    /// Memory lent as lanes, bytes.
+    pub(crate) lanes_size: usize,
     /// Operations that wait for a buffer, first come first served.
     pub(crate) buffer_waiters: VecDeque<OpToken>,
     pub(crate) wakeups: VecDeque<Wakeup>,
@@ -134,6 +139,8 @@ impl Server {
         let exports = parts.exports.len();
         Self {
             buffers: BufferPool::new(parts.settings.buffers_size_max),
+            domains: Vec::new(),
+            lanes_size: 0,
             settings: parts.settings,
             exports: parts.exports,
             fences: vec![Vec::new(); exports],
@@ -204,8 +211,14 @@ impl Server {
                         self.flush(key);
                     }
                 }
-                Ok(Some(Received::Immediate { .. })) => {
-                    self.end_for_fault(key, "an immediate where none is expected");
+                Ok(Some(Received::Immediate { data, size })) => {
+                    messages += 1;
+                    bytes = bytes.saturating_add(size);
+                    self.on_lane_frame(key, data, size);
+                    self.check_outbox(key);
+                    if !self.settings.batch_replies {
+                        self.flush(key);
+                    }
                 }
                 Err(error) => self.close(key, &error),
             }
@@ -434,6 +447,7 @@ impl Server {
 
     /// Ends a connection. Its session waits for the client to come back.
     pub(crate) fn close(&mut self, key: ConnectionKey, why: &dyn std::fmt::Display) {
+        self.end_lanes(key);
         let Some(connection) = self.connection(key) else { return };
         let phase = std::mem::replace(&mut connection.phase, Phase::Closed);
         connection.endpoint.close();

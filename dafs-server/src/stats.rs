@@ -6,10 +6,10 @@ use dafs_proto::wire::{Method, Opcode};
 #[derive(Debug)]
 pub struct Stats {
     operations: Vec<u64>,
-    /// Bytes read: inline, direct.
-    pub bytes_read: [u64; 2],
-    /// Bytes written: inline, direct.
-    pub bytes_written: [u64; 2],
+    /// Bytes read: inline, direct, fast, client.
+    pub bytes_read: [u64; METHODS],
+    /// Bytes written: inline, direct, fast, client.
+    pub bytes_written: [u64; METHODS],
     /// Replies sent again from the cache.
     pub replies_replayed: u64,
     /// Sessions ended because the client broke the protocol.
@@ -25,8 +25,8 @@ impl Stats {
     pub fn new(exports: usize) -> Self {
         Self {
             operations: vec![0; OPERATION_PLACES],
-            bytes_read: [0; 2],
-            bytes_written: [0; 2],
+            bytes_read: [0; METHODS],
+            bytes_written: [0; METHODS],
             replies_replayed: 0,
             protocol_errors: 0,
             storage_waits: 0,
@@ -75,9 +75,14 @@ impl Stats {
 /// Request opcodes are all below this.
 const OPERATION_PLACES: usize = 0x100;
 
+/// Methods of transfer.
+const METHODS: usize = 4;
+
 fn place(method: Method) -> usize {
     match method {
         Method::Inline => 0,
         Method::Direct => 1,
+        Method::Fast => 2,
+        Method::Client => 3,
     }
 }

@@ -31,6 +31,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("cli", "sim", "no second process can reach it"),
     ("files", "sim", REAL_SYSTEM),
     ("hostile", "sim", REAL_SYSTEM),
+    ("lanes", "sim", REAL_SYSTEM),
     ("limits", "sim", REAL_SYSTEM),
     ("real_input", "sim", REAL_SYSTEM),
     ("scribble", "tcp", "it has no rings in shared memory"),

@@ -153,11 +153,12 @@ impl Link {
             credits: setup.credits,
             client_name: Some("dafs-bench".to_owned()),
             method: match setup.method {
-                Method::Auto | Method::Multiple | Method::Pack | Method::Gather | Method::Hybrid => {
-                    MethodOverride::Auto
-                }
+                Method::Auto | Method::Multiple | Method::Pack | Method::Gather => MethodOverride::Auto,
                 Method::Inline => MethodOverride::Inline,
                 Method::Direct => MethodOverride::Direct,
+                Method::Fast => MethodOverride::Fast,
+                Method::Client => MethodOverride::Client,
+                Method::Hybrid => MethodOverride::Hybrid,
             },
             inline_max: INLINE_MAX,
             key: target.key.clone(),

@@ -2,7 +2,6 @@
 
 use crate::cli::Transport;
 use crate::limit::Limit;
-use crate::load::Load;
 use crate::record::{Op, Unit};
 use crate::subject::Subject;
 use crate::workload::{Bench, rdma_limit};
@@ -32,8 +31,7 @@ fn rates(
             for &op in &bench.plan.ops {
                 let limit = rate_limit(bench, subject, op, unit);
                 let load = bench.load(op, bytes, queue_depth);
-                let loads: Vec<_> =
-                    bench.plan.registered.iter().map(|&registered| Load { registered, ..load }).collect();
+                let loads = bench.variants(&load);
                 bench.compare(subject, limit, unit, &loads)?;
             }
         }

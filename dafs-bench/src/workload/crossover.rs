@@ -1,6 +1,5 @@
 //! Inline against Direct, by size: where Direct starts to pay.
 
-use crate::load::Load;
 use crate::record::{Axis, Chart, Crossing, Curve, Mark, Method, Op, Panel, Row, Scale, Unit};
 use crate::subject::Subject;
 use crate::workload::Bench;
@@ -17,14 +16,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
                     let limit = bench.latency_limit(subject, bytes);
                     let load = bench.load(op, bytes, 1);
                     // All in the same rounds, for it is their difference that counts.
-                    let loads: Vec<_> = bench
-                        .plan
-                        .registered
-                        .iter()
-                        .flat_map(|&registered| {
-                            bench.plan.methods.iter().map(move |&method| Load { method, registered, ..load })
-                        })
-                        .collect();
+                    let loads = bench.variants(&load);
                     rows.extend(bench.compare(subject, limit, Unit::Us, &loads)?);
                 }
                 let found = crossings_of(subject, op, &bench.plan.registered, &rows);
@@ -92,7 +84,7 @@ fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) ->
     let memory = |registered| if registered { "registered" } else { "ordinary memory" };
     let mut curves = Vec::new();
     for registered in [true, false] {
-        for method in [Method::Inline, Method::Direct] {
+        for method in [Method::Inline, Method::Direct, Method::Fast, Method::Client] {
             let points = times(rows, method, Some(registered));
             let name = format!("{method}, {}", memory(registered));
             curves.push(Curve { name, points, reference: false });

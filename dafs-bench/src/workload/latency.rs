@@ -15,8 +15,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             let limit = bench.latency_limit(subject, bytes);
             for &op in &bench.plan.ops {
                 let load = bench.load(op, bytes, 1);
-                let loads: Vec<_> =
-                    bench.plan.registered.iter().map(|&registered| Load { registered, ..load }).collect();
+                let loads = bench.variants(&load);
                 bench.compare(subject, limit, Unit::Us, &loads)?;
             }
         }

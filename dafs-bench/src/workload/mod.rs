@@ -235,6 +235,14 @@ impl Bench<'_> {
         }
     }
 
+    /// `load` with each kind of memory and each method of the plan.
+    fn variants(&self, load: &Load) -> Vec<Load> {
+        let of_memory = |&registered: &bool| {
+            self.plan.methods.iter().map(move |&method| Load { method, registered, ..*load })
+        };
+        self.plan.registered.iter().flat_map(of_memory).collect()
+    }
+
     /// The limit of local file access.
     fn file_limit(&self) -> Limit {
         if self.plan.direct_io { Limit::FileDirect } else { Limit::File }

@@ -1,6 +1,7 @@
 //! What requests mean: semantics only. Encoding is `wire`'s, storage is `backend`'s.
 
 mod file;
+mod lanes;
 mod list;
 mod name;
 mod read;
@@ -14,6 +15,7 @@ use dafs_proto::wire::{
     encode_message_pack,
 };
 
+pub(crate) use lanes::{LaneFrame, LaneRead, Lanes};
 pub(crate) use list::List;
 pub(crate) use transfer::{Direction, Transfer};
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, HeapMemory, MemoryRef, PostError, RegionKey, RemoteRange, Span};
+use dafs_proto::transport::{
+    Access, HeapMemory, MemoryRef, PostError, RegionError, RegionKey, RemoteRange, Span,
+};
 use dafs_proto::wire::{
     HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, decode_segments,
 };
@@ -31,6 +33,7 @@ impl Server {
                     self.segments(call, payload, request.segment_count, request.segment, request.len)?;
                 self.read_direct(call, node, request.offset, request.len, segments)
             }
+            Method::Fast | Method::Client => self.read_lane(call, node, &request),
         }
     }
 
@@ -183,10 +186,7 @@ impl Server {
         if !connection.endpoint.capabilities().remote_mapped {
             return Ok(None);
         }
-        connection.endpoint.remote_memory(range, access).map_err(|error| {
-            tracing::warn!(%error, "remote memory refused");
-            Problem::Status(Status::REMOTE_ACCESS)
-        })
+        connection.endpoint.remote_memory(range, access).or_else(unreachable_memory)
     }
 
     /// The ranges of a direct request: their total is the request's length, which the limits allow.
@@ -231,18 +231,30 @@ pub(crate) fn with_remote_memory<T>(
     let mut result = None;
     let used =
         connection.endpoint.with_remote_memory(range, access, &mut |span| result = Some(use_now(span)));
-    used.map_err(|error| {
-        tracing::warn!(%error, "remote memory refused");
-        Problem::Status(Status::REMOTE_ACCESS)
-    })?;
+    used.or_else(|error| unreachable_memory::<()>(error).map(|_| false))?;
     Ok(result)
+}
+
+/// Memory of a client whose connection is over is reached by RDMA no more than so, and nothing is answered: an answer would be
+/// kept, and the client's next connection be told that its good memory is bad.
+#[cold]
+fn unreachable_memory<T>(error: RegionError) -> Result<Option<T>, Problem> {
+    match error {
+        RegionError::System { ref source, .. } if source.kind() == std::io::ErrorKind::NotConnected => {
+            Ok(None)
+        }
+        error => {
+            tracing::warn!(%error, "remote memory refused");
+            Err(Problem::Status(Status::REMOTE_ACCESS))
+        }
+    }
 }
 
 pub(crate) fn range([key, offset, len]: [u64; 3]) -> RemoteRange {
     RemoteRange { key: RegionKey(key), offset, len }
 }
 
-fn read_reply(count: usize, len: usize) -> [u8; ReadReply::HEAD_SIZE - HEADER_SIZE] {
+pub(super) fn read_reply(count: usize, len: usize) -> [u8; ReadReply::HEAD_SIZE - HEADER_SIZE] {
     let mut body = [0; ReadReply::HEAD_SIZE - HEADER_SIZE];
     let bytes = u32::try_from(count).expect("reads are bounded by transfer_size_max");
     ReadReply { count: bytes, end_of_file: count < len }.encode(&mut body);

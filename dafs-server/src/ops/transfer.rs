@@ -501,7 +501,9 @@ impl Server {
 
     /// The provider has room again for a post that found none.
     pub(crate) fn resume_post(&mut self, index: usize, key: crate::connection::ConnectionKey) {
-        if self.operations.get(index).is_none_or(|operation| operation.call.connection != key) {
+        if self.operations.get(index).is_none_or(|operation| operation.call.connection != key)
+            || self.resume_lane_frame(index)
+        {
             return;
         }
         let token = self.token_of(index);

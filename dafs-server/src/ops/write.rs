@@ -40,6 +40,7 @@ impl Server {
                 transfer.stability = request.stability;
                 self.write_direct(call, transfer)
             }
+            Method::Fast | Method::Client => self.write_lane(call, node, &request, append),
         }
     }
 

@@ -8,6 +8,7 @@
 mod attr;
 mod codec;
 mod header;
+mod lanes;
 mod list;
 mod namespace;
 mod negotiate;
@@ -21,6 +22,10 @@ pub use attr::{
 };
 pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
+pub use lanes::{
+    LANE_REPLY_HEAD_SIZE, LANE_REQUEST_HEAD_SIZE, LANE_ROOM, LANE_SIZE_MAX, LANES_MAX, LaneTerms,
+    lane_frame_data,
+};
 pub use list::{
     EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, decode_lists, encode_lists,
     lists_size,

@@ -23,6 +23,8 @@ bitflags::bitflags! {
         const CALLBACKS = 0x2;
         /// A session survives a broken connection.
         const RESUME = 0x4;
+        /// The server grants lanes.
+        const LANES = 0x8;
         /// Lists of extents in one request; where they pay is in [`Welcome::gather`].
         const LISTS = 0x10;
     }
@@ -236,6 +238,15 @@ pub struct Statistics {
     pub storage_waits: u64,
     /// Per export.
     pub exports: Vec<ExportStatistics>,
+    /// Bytes read, then written, by the method fast.
+    #[serde(default)]
+    pub bytes_fast: [u64; 2],
+    /// Bytes read, then written, by the method client.
+    #[serde(default)]
+    pub bytes_client: [u64; 2],
+    /// Memory lent to clients as lanes now, bytes.
+    #[serde(default)]
+    pub lanes_size: u64,
 }
 
 /// Counters of one export.

@@ -51,6 +51,8 @@ opcodes! {
     Statistics = 0x0005, true;
     /// Names of the exports this client may mount.
     Exports = 0x0006, true;
+    /// Exchanges buffers with which data is moved outside of messages; see `spec/wire.md`.
+    Lanes = 0x0007, true;
     /// The root of an export.
     Mount = 0x0010, false;
     /// A handle for a path, to be used for attributes and names, not data.

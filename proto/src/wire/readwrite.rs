@@ -14,6 +14,10 @@ pub enum Method {
     Inline,
     /// By RDMA that the server starts, into or out of the client's registered memory.
     Direct,
+    /// In a frame in a lane: a write's request with its data, or a read's reply, written by RDMA with immediate.
+    Fast,
+    /// By RDMA that the client starts, into or out of the server's side of a lane.
+    Client,
 }
 
 impl Method {
@@ -21,6 +25,8 @@ impl Method {
         match self {
             Self::Inline => 0,
             Self::Direct => 1,
+            Self::Fast => 2,
+            Self::Client => 3,
         }
     }
 
@@ -28,6 +34,8 @@ impl Method {
         match value {
             0 => Ok(Self::Inline),
             1 => Ok(Self::Direct),
+            2 => Ok(Self::Fast),
+            3 => Ok(Self::Client),
             _ => Err(WireError::Invalid { what: "transfer method", value: u64::from(value) }),
         }
     }
@@ -37,7 +45,14 @@ impl Method {
         match self {
             Self::Inline => "inline",
             Self::Direct => "direct",
+            Self::Fast => "fast",
+            Self::Client => "client",
         }
+    }
+
+    /// The data passes through a lane, which the range's key names; there is no range.
+    pub fn uses_lane(self) -> bool {
+        matches!(self, Self::Fast | Self::Client)
     }
 }
 
@@ -352,7 +367,7 @@ fn segment_count(reader: &mut Reader<'_>, method: Method) -> Result<u16, WireErr
             limit: SEGMENTS_MAX as u64,
         });
     }
-    if (count == 0) != (method == Method::Inline) {
+    if (count == 0) != (method != Method::Direct) {
         return Err(WireError::Invalid { what: "segment count for the method", value: u64::from(count) });
     }
     Ok(count)

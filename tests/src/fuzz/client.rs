@@ -303,7 +303,8 @@ impl HostileServer {
                 match asked.method {
                     Method::Inline => reply.payload = vec![2; count as usize],
                     Method::Direct if asked.segment_count == 1 => self.place(peer, asked.segment, count),
-                    Method::Direct => {}
+                    // The fuzzed client asks for no lanes.
+                    Method::Direct | Method::Fast | Method::Client => {}
                 }
             }
             Opcode::Write | Opcode::Append => {

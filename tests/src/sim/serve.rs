@@ -1,9 +1,10 @@
 //! The real server on a simulated network, stepped by whoever owns the network's time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::sim::{NodeId, SimDomain, SimNet};
+use dafs_proto::transport::sim::{NodeId, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
 use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
 use dafs_server::connection::ConnectionKey;
@@ -17,7 +18,6 @@ pub(crate) struct SimServer {
     listener: Box<dyn Listener>,
     connections: Vec<ConnectionKey>,
     next_tick: Duration,
-    _domain: SimDomain,
 }
 
 /// Inline up to 16 KiB; Direct pays from 4 KiB, so that small requests reach both methods.
@@ -55,8 +55,10 @@ impl SimServer {
             write_registered: switch,
             write_unregistered: switch,
         });
-        server.add_listener(ListenerInfo { address: address.clone(), thresholds: thresholds(), gather });
-        Self { server, listener, connections: Vec::new(), next_tick: net.now(), _domain: domain }
+        let index =
+            server.add_listener(ListenerInfo { address: address.clone(), thresholds: thresholds(), gather });
+        server.offer_lanes(index, Arc::new(domain));
+        Self { server, listener, connections: Vec::new(), next_tick: net.now() }
     }
 
     /// Handles all that is there now; the network wakes for the next tick.

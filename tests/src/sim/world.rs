@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dafs_client::{Background, Clock, Config, ReconnectPolicy, Session, WaitPolicy};
+use dafs_client::{Background, Clock, Config, MethodOverride, ReconnectPolicy, Session, WaitPolicy};
 use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain};
@@ -89,6 +89,15 @@ impl World {
             wait: WaitPolicy::Event,
             background: Background::None,
             client_id: Some([node; 16]),
+            method: [
+                MethodOverride::Auto,
+                MethodOverride::Fast,
+                MethodOverride::Client,
+                MethodOverride::Hybrid,
+            ][usize::from(node) % 4],
+            // Few and small, so that transfers wait for lanes and are cut.
+            lane_count: 2,
+            lane_size: 6000,
             reconnect: ReconnectPolicy { attempts_max: 10_000, ..ReconnectPolicy::default() },
             ..Config::default()
         }

@@ -27,8 +27,15 @@ on_each_provider! {
 }
 
 const TRANSFER_MAX: u32 = 300_000;
-const METHODS: [MethodOverride; 4] =
-    [MethodOverride::Auto, MethodOverride::Inline, MethodOverride::Direct, MethodOverride::Staged];
+const METHODS: [MethodOverride; 7] = [
+    MethodOverride::Auto,
+    MethodOverride::Inline,
+    MethodOverride::Direct,
+    MethodOverride::Staged,
+    MethodOverride::Fast,
+    MethodOverride::Client,
+    MethodOverride::Hybrid,
+];
 
 #[derive(Clone, Copy, Debug)]
 enum Memory {

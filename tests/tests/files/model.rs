@@ -123,9 +123,13 @@ impl Pair {
 // [STOR-9] [CLI-1]
 fn random_operations_agree_with_a_local_directory(on: On) {
     let harness = Harness::start(on);
-    for (seed, method) in
-        [(1, MethodOverride::Auto), (2, MethodOverride::Inline), (3, MethodOverride::Staged)]
-    {
+    for (seed, method) in [
+        (1, MethodOverride::Auto),
+        (2, MethodOverride::Inline),
+        (3, MethodOverride::Staged),
+        (4, MethodOverride::Fast),
+        (5, MethodOverride::Client),
+    ] {
         let session = harness.session_with(&Config { method, ..Config::default() });
         for export in EXPORTS {
             let local = harness.scratch().join(format!("local-{export}-{seed}"));

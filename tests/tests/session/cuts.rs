@@ -77,10 +77,12 @@ mod tcp_relay {
 /// How often the whole of the work is cut, per direction and method.
 const CUTS: u64 = 40;
 
-// [SESS-11] [SESS-50] [SESS-51] [CLI-30]
+// [SESS-11] [SESS-50] [SESS-51] [SESS-63] [CLI-30]
 fn every_byte() {
     let harness = Harness::start(On::Tcp);
-    for method in [MethodOverride::Auto, MethodOverride::Staged] {
+    let methods =
+        [MethodOverride::Auto, MethodOverride::Staged, MethodOverride::Fast, MethodOverride::Client];
+    for method in methods {
         let total = one_cut(&harness, method, None);
         for (way, total) in [(Way::ToServer, total[0]), (Way::ToClient, total[1])] {
             for number in 0..CUTS {

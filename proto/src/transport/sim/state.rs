@@ -313,7 +313,7 @@ impl State {
         }
     }
 
-    /// The memory of a closing side's operations is its owner's again, yet their data may still arrive.
+    /// The memory of the operations of a side that is over is its owner's again, yet their data may still arrive.
     fn copy_writes_on_their_way(&mut self, link: Link) {
         let Some(connection) = self.connections.get_mut(&link.connection) else { return };
         let ops = &connection.sides[link.side].ops;
@@ -580,6 +580,8 @@ impl State {
 
     fn finish(&mut self, link: Link, end: End) {
         self.note(link.connection, "over for side", link.side as u64);
+        // [PROV-12] A message that is behind a write may arrive yet: then so does the write.
+        self.copy_writes_on_their_way(link);
         if let Some(side) = self.side(link) {
             side.finish(end);
         }

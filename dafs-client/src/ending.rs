@@ -1,0 +1,113 @@
+//! How operations and sessions end before their time.
+
+use dafs_proto::session::Moment;
+use dafs_proto::wire::Opcode;
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::lanes::LaneState;
+use crate::op::{Named, Op, Work};
+use crate::pieces::void;
+
+impl Core {
+    /// The session is over: every operation ends with `error`, and no peer reaches their memory any more.
+    pub(crate) fn die(&mut self, error: Error) {
+        if let Some(mut endpoint) = self.endpoint.take() {
+            endpoint.close();
+        }
+        self.dead.get_or_insert(error.clone());
+        self.lanes = LaneState::None;
+        self.requests.clear();
+        self.resend.clear();
+        self.queue.clear();
+        let indices: SmallVec<[usize; 8]> =
+            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
+        for index in indices {
+            if let Some(op) = self.ops.get_mut(index) {
+                op.revoke_memory();
+                op.outstanding = 0;
+                op.queued = false;
+            }
+            self.fail(index, error.clone());
+        }
+    }
+
+    /// Tells the server that the session ends, as far as that is possible without waiting.
+    pub(crate) fn say_goodbye(&mut self) {
+        if self.dead.is_some() || !self.session.can_send() {
+            return;
+        }
+        let mut op = Op::named(Opcode::Bye, None, Named::default());
+        op.detached = true;
+        let index = self.submit(op);
+        self.queue.retain(|queued| *queued != index);
+        self.queue.push_front(index);
+        let _ = self.send_some().and_then(|()| self.flush());
+    }
+
+    /// Ends operations whose time is over, where that is possible now.
+    pub(crate) fn expire(&mut self, now: Moment) {
+        if self.deadlines == 0 {
+            return;
+        }
+        let late: SmallVec<[usize; 8]> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| !op.done && op.deadline.is_some_and(|deadline| now >= deadline))
+            .map(|(index, _)| index)
+            .collect();
+        for index in late {
+            let Some(op) = self.ops.get_mut(index) else { continue };
+            let error = Error::TimedOut { operation: op.opcode, timeout_ms: u64::from(op.timeout_ms) };
+            self.withdraw(index, error);
+        }
+    }
+
+    /// Ends an operation early, if no peer holds its memory; what is in flight is then answered into the void. Answers whether it ended.
+    pub(crate) fn withdraw(&mut self, index: usize, error: Error) -> bool {
+        let Some(op) = self.ops.get_mut(index) else { return true };
+        if op.done {
+            return true;
+        }
+        if op.peer_holds_memory() {
+            if !matches!(op.work, Work::Chain(_)) {
+                self.stop(index);
+            }
+            return false;
+        }
+        if op.outstanding == 0 {
+            self.fail(index, error);
+            return true;
+        }
+        // A stand-in takes the replies; the operation itself is done.
+        let mut ghost = Op::new(op.opcode, None, Work::Data(void()));
+        if let Work::Named(_) = op.work {
+            ghost.work = Work::Named(Box::new(Named { sent: true, ..Named::default() }));
+        }
+        ghost.detached = true;
+        ghost.outstanding = std::mem::take(&mut op.outstanding);
+        op.error = Some(Box::new(error.clone()));
+        if let (Work::Data(ghost), Work::Data(transfer)) = (&mut ghost.work, &op.work) {
+            ghost.kind = transfer.kind;
+        }
+        if let (Work::Named(ghost), Work::Named(named)) = (&mut ghost.work, &mut op.work) {
+            // It may be needed again after a reconnect.
+            ghost.body = named.body;
+            ghost.body_len = named.body_len;
+            ghost.payload = std::mem::take(&mut named.payload);
+            ghost.second = named.second.clone();
+            ghost.handle = named.handle;
+            ghost.open_flags = named.open_flags;
+        }
+        ghost.target = op.target.clone();
+        let ghost = self.ops.insert(ghost);
+        for request in self.requests.iter_mut().flatten().filter(|request| request.op == index) {
+            request.op = ghost;
+            // Sent again after a reconnect, a request whose data is gone moves none.
+            (request.at, request.len) = (0, 0);
+        }
+        self.fail(index, error);
+        true
+    }
+}

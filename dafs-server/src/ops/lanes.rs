@@ -1,0 +1,373 @@
+//! Lanes: buffers of this side that are lent to a connection, each paired with one of the client's. The methods fast and client move data
+//! through them (`spec/wire.md`).
+//!
+//! The client decides what a lane is used for; the server uses one only while it executes a request that names it. So a client
+//! that uses a lane for two things at once spoils its own data and nobody else's. Lanes are fresh memory, zeroed, and end with
+//! their connection.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within a lane")]
+
+use std::sync::Arc;
+
+use dafs_proto::transport::{
+    Access, Domain, HEAD_SIZE_MAX, Head, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted,
+    Region, RemoteRange,
+};
+use dafs_proto::wire::{
+    HEADER_SIZE, Header, LANE_REPLY_HEAD_SIZE, LANE_REQUEST_HEAD_SIZE, LANE_ROOM, LaneTerms, Method, Opcode,
+    ReadReply, ReadRequest, Status, WriteRequest, decode_segments, encode_segments, lane_frame_data,
+};
+
+use super::Server;
+use super::read::{range, read_reply};
+use super::write::write_all;
+use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::connection::{ConnectionKey, Phase};
+use crate::dispatch::{Answer, Payload, Problem};
+use crate::inflight::{Call, State};
+
+/// Lanes take at most this part of the budget for transfer buffers, all sessions together.
+const BUDGET_PART: usize = 2;
+
+/// A lane with less data than this is not worth having, bytes.
+const LANE_SIZE_MIN: usize = 4096;
+
+/// RDMA of frames belongs to no operation in flight.
+const FRAME_TOKEN: OpToken = OpToken(u64::MAX);
+
+/// The lanes of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    lanes: Vec<Lane>,
+    size: u32,
+}
+
+#[derive(Debug)]
+struct Lane {
+    /// This side's buffer.
+    memory: MemoryRef,
+    /// As long as it lives, the client reaches the buffer.
+    region: Region,
+    /// The client's.
+    remote: RemoteRange,
+}
+
+/// A read whose data storage puts into a lane.
+#[derive(Debug)]
+pub(crate) struct LaneRead {
+    lane: u32,
+    /// The lane is this connection's.
+    connection: ConnectionKey,
+    method: Method,
+    export: usize,
+    len: usize,
+}
+
+/// A frame that found the provider's queue full.
+#[derive(Debug)]
+pub(crate) struct LaneFrame {
+    lane: u32,
+    from: MemoryRef,
+    to: RemoteRange,
+}
+
+impl Lanes {
+    /// Memory that they take, bytes.
+    pub(crate) fn memory_size(&self) -> usize {
+        self.lanes.len() * (LANE_ROOM + self.size as usize)
+    }
+
+    fn lane(&self, lane: u64) -> Option<&Lane> {
+        self.lanes.get(usize::try_from(lane).ok()?)
+    }
+
+    /// Where the data of a request is, or goes.
+    fn data(&self, lane: u64, len: u32) -> Option<MemoryRef> {
+        if len > self.size {
+            return None;
+        }
+        self.lane(lane)?.memory.slice(LANE_ROOM, len as usize)
+    }
+
+    /// The head of a frame that the client wrote, copied, and the length of the data behind it.
+    fn frame(&self, lane: u32, written: u32) -> Option<(Head, u32)> {
+        let lane = self.lane(lane.into())?;
+        let data = lane_frame_data(written, LANE_REQUEST_HEAD_SIZE, self.size)?;
+        let mut head = [0; LANE_REQUEST_HEAD_SIZE];
+        lane.memory.span().read_into(LANE_ROOM - LANE_REQUEST_HEAD_SIZE, &mut head);
+        Some((Head::copy_of(&head)?, data as u32))
+    }
+}
+
+impl Server {
+    /// Connections of a listener may have lanes, registered in its domain.
+    pub fn offer_lanes(&mut self, listener: usize, domain: Arc<dyn Domain>) {
+        self.domains.resize(self.domains.len().max(listener + 1), None);
+        self.domains[listener] = Some(domain);
+    }
+
+    /// Bytes of memory lent as lanes.
+    pub fn lanes_lent(&self) -> usize {
+        self.lanes_size
+    }
+
+    /// Takes the lanes of a connection back.
+    pub(crate) fn end_lanes(&mut self, key: ConnectionKey) {
+        let lanes = self.connection(key).map(|connection| std::mem::take(&mut connection.lanes));
+        self.lanes_size -= lanes.map_or(0, |lanes| lanes.memory_size());
+    }
+
+    /// A request for lanes: answered with as many as the session's share of the memory allows, perhaps none.
+    pub(crate) fn lend_lanes(
+        &mut self,
+        call: &Call,
+        body: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        let asked = LaneTerms::decode(body)?;
+        let ranges = decode_segments(&self.payload(call, payload), asked.count)?;
+        if ranges.iter().any(|[_, _, len]| *len != asked.buffer_size() as u64) {
+            return Err(Status::INVALID.into());
+        }
+        self.end_lanes(call.connection);
+        let lanes = self.make_lanes(call.connection, &asked, &ranges);
+        let terms = LaneTerms { count: lanes.lanes.len() as u16, size: lanes.size, ..asked };
+        let own: Vec<_> = lanes.lanes.iter().map(|lane| lane.region.range()).collect();
+        let own: Vec<_> = own.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
+        let mut payload = vec![0; terms.payload_size()];
+        encode_segments(&own, &mut payload);
+        let mut body = [0; LaneTerms::HEAD_SIZE - HEADER_SIZE];
+        terms.encode(&mut body);
+        if let Some(connection) = self.connection(call.connection) {
+            connection.lanes = lanes;
+            self.lanes_size += connection_lanes_size(&terms);
+        }
+        self.reply(call, Status::OK, Answer { body: &body, payload: &payload, ..Answer::default() });
+        Ok(())
+    }
+
+    fn make_lanes(&mut self, key: ConnectionKey, asked: &LaneTerms, ranges: &[[u64; 3]]) -> Lanes {
+        let (count, size) = self.lane_share(asked);
+        let Some(connection) = self.connection(key) else { return Lanes::default() };
+        let reachable = connection.endpoint.capabilities().registers_ordinary_memory;
+        let listener = connection.listener;
+        let Some(domain) = self.domains.get(listener).and_then(Option::as_ref).filter(|_| reachable) else {
+            return Lanes::default();
+        };
+        let mut access = Access::REMOTE_WRITE;
+        if asked.reads {
+            access |= Access::REMOTE_READ;
+        }
+        let mut lanes = Lanes { lanes: Vec::with_capacity(count), size };
+        for remote in ranges.iter().take(count) {
+            let made = HeapMemory::allocate(LANE_ROOM + size as usize).map(|memory| {
+                let memory: MemoryRef = MemoryRef::new(Arc::new(memory));
+                domain.register(memory.clone(), access).map(|region| (memory, region))
+            });
+            match made {
+                Some(Ok((memory, region))) => {
+                    lanes.lanes.push(Lane { memory, region, remote: range(*remote) });
+                }
+                Some(Err(error)) => {
+                    tracing::info!(%error, lanes = lanes.lanes.len(), "no more memory can be lent as lanes");
+                    break;
+                }
+                None => break,
+            }
+        }
+        lanes
+    }
+
+    /// How many lanes of which size a session may have: its fair share of what is not lent.
+    fn lane_share(&self, asked: &LaneTerms) -> (usize, u32) {
+        let budget = self.settings.buffers_size_max / BUDGET_PART;
+        let free = budget.saturating_sub(self.lanes_size);
+        let share = free.min(budget / self.active_sessions.max(1) as usize);
+        let count = usize::from(asked.count).min(share / asked.buffer_size());
+        if count > 0 || asked.count == 0 || share < LANE_ROOM + LANE_SIZE_MIN {
+            return (count, asked.size);
+        }
+        // One, and smaller.
+        (1, asked.size.min((share - LANE_ROOM) as u32))
+    }
+
+    /// The client wrote into one of its lanes: a request whose data is there.
+    pub(crate) fn on_lane_frame(&mut self, key: ConnectionKey, lane: u32, written: u32) {
+        let Some(connection) = self.connection(key) else { return };
+        let frame = match connection.phase {
+            Phase::Live(session) => connection.lanes.frame(lane, written).map(|frame| (session, frame)),
+            _ => None,
+        };
+        let Some((session, (head, payload_len))) = frame else {
+            return self
+                .end_for_fault(key, format_args!("immediate {lane} of {written} bytes names no frame"));
+        };
+        let (header, body) = match Header::decode(head.as_bytes(), payload_len) {
+            Ok(decoded) => decoded,
+            Err(error) => return self.end_for_fault(key, error),
+        };
+        let writes = matches!(header.opcode, Opcode::Write | Opcode::Append);
+        let fits = writes
+            && WriteRequest::decode(body).is_ok_and(|request| {
+                request.method == Method::Fast
+                    && request.segment[0] == u64::from(lane)
+                    && request.len == payload_len
+            });
+        if !fits {
+            return self.end_for_fault(key, "a frame in a lane that is no write through it");
+        }
+        self.on_request(key, session, header, body);
+    }
+
+    /// A write whose data is in a lane already.
+    pub(crate) fn write_lane(
+        &mut self,
+        call: &Call,
+        node: NodeId,
+        request: &WriteRequest,
+        append: bool,
+    ) -> Result<(), Problem> {
+        let memory = self.lane_data(call, request.segment[0], request.len)?;
+        if !append {
+            match write_all(&mut *self.storage, node, request.offset, memory.span()) {
+                Ok(count) => {
+                    let (offset, stability) = (request.offset, request.stability);
+                    return self.written(call, node, offset, count, stability, request.method);
+                }
+                Err(NowError::Failed(status)) => return Err(status.into()),
+                Err(NowError::WouldBlock) => self.stats.storage_waits += 1,
+            }
+        }
+        let (offset, stability) = (request.offset, request.stability);
+        self.write_later(call, node, offset, stability, append, vec![memory], request.method)
+    }
+
+    /// A read into a lane: fast, the client gets it in a frame; else it fetches it there.
+    pub(crate) fn read_lane(
+        &mut self,
+        call: &Call,
+        node: NodeId,
+        request: &ReadRequest,
+    ) -> Result<(), Problem> {
+        let memory = self.lane_data(call, request.segment[0], request.len)?;
+        let read = LaneRead {
+            lane: request.segment[0] as u32,
+            connection: call.connection,
+            method: request.method,
+            export: usize::from(node.export.0),
+            len: request.len as usize,
+        };
+        match self.storage.read_now(node, request.offset, &[memory.span()]) {
+            Ok(count) => self.answer_lane_read(call, &read, count),
+            Err(NowError::Failed(status)) => return Err(status.into()),
+            Err(NowError::WouldBlock) => {
+                self.stats.storage_waits += 1;
+                let identity = self.handle(call)?.rights.identity.clone();
+                let op = FsOp::Read { node, offset: request.offset, into: vec![memory] };
+                let token = self.park(*call, State::LaneRead(read));
+                if let Submitted::Done(result) = self.storage.submit(token, &identity, op) {
+                    self.on_storage(token, result);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Storage has filled a lane, or not.
+    pub(crate) fn finish_lane_read(&mut self, call: &Call, read: &LaneRead, result: FsResult) {
+        match result {
+            Ok(FsReply::Count(count)) if count <= read.len => self.answer_lane_read(call, read, count),
+            Ok(_) => self.reply_status(call, Status::IO),
+            Err(status) => self.reply_status(call, status),
+        }
+    }
+
+    fn answer_lane_read(&mut self, call: &Call, read: &LaneRead, count: usize) {
+        self.stats.on_read(read.export, read.method, count);
+        let body = read_reply(count, read.len);
+        if read.method == Method::Client {
+            return self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+        }
+        let mut head = [0; HEAD_SIZE_MAX];
+        let head_len = self.seal(call, Status::OK, Self::no_handle(), &body, count, &mut head);
+        debug_assert_eq!(head_len, LANE_REPLY_HEAD_SIZE, "the head of a read's reply");
+        let Some(connection) =
+            self.connection(call.connection).filter(|_| call.connection == read.connection)
+        else {
+            // The client asks again on its next connection.
+            return;
+        };
+        let begin = LANE_ROOM - LANE_REPLY_HEAD_SIZE;
+        let frame_len = LANE_REPLY_HEAD_SIZE + count;
+        let frame = connection.lanes.lane(read.lane.into()).and_then(|lane| {
+            lane.memory.span().write_from(begin, &head[..head_len]);
+            Some((lane.memory.slice(begin, frame_len)?, lane.remote.slice(begin as u64, frame_len as u64)?))
+        });
+        if let Some((from, to)) = frame {
+            self.post_lane_frame(call, LaneFrame { lane: read.lane, from, to });
+        }
+    }
+
+    fn post_lane_frame(&mut self, call: &Call, frame: LaneFrame) {
+        let Some(connection) = self.connection(call.connection) else { return };
+        connection.dirty = true;
+        let local = LocalSegments::from_iter([frame.from.clone()]);
+        match connection.endpoint.rdma_write(FRAME_TOKEN, local, frame.to, Some(frame.lane)) {
+            Ok(posted) => connection.rdma_pending += u32::from(posted == Posted::Pending),
+            Err(PostError::Full) => {
+                let token = self.park(*call, State::LaneFrame(frame));
+                if let Some(index) = self.operation_index(token)
+                    && let Some(connection) = self.connection(call.connection)
+                {
+                    connection.post_waiters.push_back(index);
+                }
+            }
+            // The next receive tells why.
+            Err(PostError::Closed) => {}
+            Err(PostError::Invalid(why)) => self.end_for_fault(call.connection, why),
+        }
+    }
+
+    /// The provider has room again; `false` when the operation is no frame.
+    pub(crate) fn resume_lane_frame(&mut self, index: usize) -> bool {
+        if !matches!(self.operations[index].state, State::LaneFrame(_)) {
+            return false;
+        }
+        let operation = self.unpark(index);
+        if let State::LaneFrame(frame) = operation.state {
+            self.post_lane_frame(&operation.call, frame);
+        }
+        true
+    }
+
+    /// A read into a lane of a connection that is gone was asked for again, on another connection, where it goes another way: the
+    /// one under way is nobody's. `false` when it is another kind of operation.
+    pub(crate) fn replaces_lane_read(
+        &mut self,
+        call_session: crate::sessions::SessionKey,
+        header: &Header,
+    ) -> bool {
+        let found = self.operations.iter_mut().find(|(_, operation)| {
+            operation.call.session == call_session
+                && operation.call.header.slot == header.slot
+                && !operation.forgotten
+                && matches!(operation.state, State::LaneRead(_))
+        });
+        let Some((_, operation)) = found else { return false };
+        operation.forgotten = true;
+        if let Some(session) = self.sessions.find_mut(call_session) {
+            session.core.on_abandoned(header.slot);
+        }
+        true
+    }
+
+    fn lane_data(&mut self, call: &Call, lane: u64, len: u32) -> Result<MemoryRef, Problem> {
+        let connection = self.connection(call.connection).ok_or(Status::NO_SESSION)?;
+        Ok(connection.lanes.data(lane, len).ok_or(Status::REMOTE_ACCESS)?)
+    }
+}
+
+fn connection_lanes_size(terms: &LaneTerms) -> usize {
+    usize::from(terms.count) * terms.buffer_size()
+}
+
+const _: () = assert!(LANE_REPLY_HEAD_SIZE == ReadReply::HEAD_SIZE);

@@ -1,0 +1,162 @@
+//! Lanes: the methods fast, client and hybrid, their edges, their bounds, and clients that misuse what they were lent.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+#![allow(clippy::cast_possible_truncation, reason = "sizes that the tests choose")]
+
+mod misuse;
+
+use dafs_client::{Config, Direction, File, MethodOverride, Registration, Session};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::{EXPORTS, assert_same, bytes};
+
+on_each_provider! {
+    transfer_around_the_size_of_a_lane_moves_exactly_its_bytes,
+    transfers_more_than_lanes_at_once_all_end,
+    transfer_with_a_method_of_lanes_is_counted_as_that,
+    server_without_memory_to_lend_is_explained_and_served_directly,
+    lanes_are_shared_out_and_come_back,
+    append_through_a_lane_is_whole_and_one_beyond_it_goes_directly,
+}
+
+const METHODS: [MethodOverride; 3] = [MethodOverride::Fast, MethodOverride::Client, MethodOverride::Hybrid];
+const SIZE: u32 = 20_000;
+
+fn session(harness: &Harness, method: MethodOverride, lane_count: u16) -> Session {
+    harness.session_with(&Config { method, lane_count, lane_size: SIZE, ..Config::default() })
+}
+
+fn file(session: &Session, export: &str) -> File {
+    session.mount(export).unwrap().create("f").unwrap()
+}
+
+// [WIRE-10] [WIRE-11] [CLI-6]
+fn transfer_around_the_size_of_a_lane_moves_exactly_its_bytes(on: On) {
+    let harness = Harness::start(on);
+    for method in METHODS {
+        let session = session(&harness, method, 3);
+        for export in EXPORTS {
+            let file = file(&session, export);
+            let lane = SIZE as usize;
+            for size in [1, 4095, 4096, lane - 1, lane, lane + 1, 3 * lane, 7 * lane + 5] {
+                let what = format!("{method:?}, {export}, {size} bytes");
+                let data = bytes(size as u64, size);
+                assert_eq!(file.write_at(&data, 1).unwrap(), size, "{what}");
+                let mut found = vec![0; size + 1];
+                // One byte more than there is: the last piece is short.
+                assert_eq!(file.read_at(&mut found, 1).unwrap(), size, "{what}");
+                assert_same(&found[..size], &data, &what);
+                let mut registered = session.buffer(size).unwrap();
+                registered.copy_from_slice(&bytes(size as u64 + 1, size));
+                assert_eq!(file.write_buf_at(&registered, 0).unwrap(), size, "{what}");
+                registered.fill(0);
+                assert_eq!(file.read_buf_at(&mut registered, 0).unwrap(), size, "{what}");
+                assert_same(&registered, &bytes(size as u64 + 1, size), &what);
+                file.truncate(0).unwrap();
+            }
+        }
+        assert_eq!((session.reconnects(), session.statistics().unwrap().protocol_errors), (0, 0));
+    }
+}
+
+// [CLI-6]
+fn transfers_more_than_lanes_at_once_all_end(on: On) {
+    let harness = Harness::start(on);
+    for method in METHODS {
+        let session = session(&harness, method, 2);
+        let file = file(&session, "mem");
+        let size = SIZE as usize;
+        let writes: Vec<_> = (0..20u64)
+            .map(|number| file.submit_write_at(bytes(number, size), number * u64::from(SIZE)))
+            .collect();
+        for write in writes {
+            assert_eq!(write.wait().result.unwrap(), size);
+        }
+        let reads: Vec<_> =
+            (0..20u64).map(|number| file.submit_read_at(vec![0; size], number * u64::from(SIZE))).collect();
+        for (number, read) in reads.into_iter().enumerate() {
+            let read = read.wait();
+            assert_eq!(read.result.unwrap(), size);
+            assert_same(&read.buffer, &bytes(number as u64, size), &format!("{method:?} {number}"));
+        }
+    }
+}
+
+// [CLI-6]
+fn transfer_with_a_method_of_lanes_is_counted_as_that(on: On) {
+    let harness = Harness::start(on);
+    for method in METHODS {
+        let session = session(&harness, method, 2);
+        let explained = session.explain(Direction::Write, 5000, Registration::Ordinary);
+        let file = file(&session, "mem");
+        let before = session.statistics().unwrap();
+        file.write_all_at(&bytes(1, 5000), 0).unwrap();
+        file.read_exact_at(&mut vec![0; 5000], 0).unwrap();
+        let after = session.statistics().unwrap();
+        let moved = |from: [u64; 2], to: [u64; 2]| [to[0] - from[0], to[1] - from[1]];
+        let fast = moved(before.bytes_fast, after.bytes_fast);
+        let client = moved(before.bytes_client, after.bytes_client);
+        if explained.contains("lends") {
+            assert_eq!((fast, client), ([0, 0], [0, 0]), "{explained}");
+            continue;
+        }
+        let expected = match method {
+            MethodOverride::Fast => ([5000, 5000], [0, 0]),
+            MethodOverride::Client => ([0, 0], [5000, 5000]),
+            _ => ([0, 0], [0, 5000]),
+        };
+        assert_eq!((fast, client), expected, "{method:?}: {explained}");
+    }
+}
+
+// [CLI-6] [SESS-61]
+fn server_without_memory_to_lend_is_explained_and_served_directly(on: On) {
+    let harness = Harness::start_with(on, |config| config.buffers_size_max = 0);
+    for method in METHODS {
+        let session = session(&harness, method, 8);
+        let explained = session.explain(Direction::Write, 5000, Registration::Ordinary);
+        assert!(explained.contains("lends this session no buffers"), "{explained}");
+        let file = file(&session, "mem");
+        file.write_all_at(&bytes(1, 100_000), 0).unwrap();
+        let mut found = vec![0; 100_000];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_same(&found, &bytes(1, 100_000), "without lanes");
+        assert_eq!(session.statistics().unwrap().lanes_size, 0);
+    }
+}
+
+// [SESS-60] [SESS-61]
+fn lanes_are_shared_out_and_come_back(on: On) {
+    let budget = 4u64 << 20;
+    let harness = Harness::start_with(on, |config| config.buffers_size_max = budget);
+    let watcher = harness.session();
+    let mut config = Config { method: MethodOverride::Client, lane_count: 32, ..Config::default() };
+    config.lane_size = 128 << 10;
+    let sessions: Vec<Session> = (0..6).map(|_| harness.session_with(&config)).collect();
+    let lent = watcher.statistics().unwrap().lanes_size;
+    assert!(lent <= budget / 2, "{lent} bytes are lent of {budget}");
+    for (number, session) in sessions.iter().enumerate() {
+        // Those that got none are served all the same.
+        let file = session.mount("mem").unwrap().create(format!("f{number}")).unwrap();
+        file.write_all_at(&bytes(number as u64, 50_000), 0).unwrap();
+    }
+    drop(sessions);
+    while watcher.statistics().unwrap().lanes_size > 0 {}
+}
+
+// [CLI-2]
+fn append_through_a_lane_is_whole_and_one_beyond_it_goes_directly(on: On) {
+    let harness = Harness::start(on);
+    for method in METHODS {
+        let session = session(&harness, method, 2);
+        let file = file(&session, "data");
+        let mut expected = Vec::new();
+        for (seed, size) in [(1, 1), (2, SIZE as usize), (3, SIZE as usize + 1), (4, 12_345)] {
+            let data = bytes(seed, size);
+            assert_eq!(file.append(&data).unwrap(), expected.len() as u64, "{method:?}, {size} bytes");
+            expected.extend(data);
+        }
+        let mut found = vec![0; expected.len()];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_same(&found, &expected, &format!("{method:?}"));
+    }
+}
