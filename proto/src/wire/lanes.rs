@@ -82,7 +82,7 @@ pub fn lane_frame_data(written: u32, head_size: usize, size: u32) -> Option<usiz
 mod tests {
     use super::*;
 
-    // [WIRE-10]
+    // [WIRE-20]
     #[test]
     fn lane_terms_at_their_limits() {
         let mut body = [0; 8];
@@ -102,7 +102,7 @@ mod tests {
         assert!(LaneTerms::decode(&body[..7]).is_err());
     }
 
-    // [WIRE-11]
+    // [WIRE-21]
     #[test]
     fn lane_frame_is_a_head_and_at_most_the_lane() {
         for (written, data) in [(79, None), (80, Some(0)), (81, Some(1)), (180, Some(100)), (181, None)] {

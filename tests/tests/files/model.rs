@@ -130,6 +130,10 @@ fn random_operations_agree_with_a_local_directory(on: On) {
         (4, MethodOverride::Fast),
         (5, MethodOverride::Client),
     ] {
+        if seed > 3 && !matches!(on, On::Tcp | On::Shm) {
+            // A guest's emulated device has no time for more.
+            continue;
+        }
         let session = harness.session_with(&Config { method, ..Config::default() });
         for export in EXPORTS {
             let local = harness.scratch().join(format!("local-{export}-{seed}"));

@@ -29,7 +29,7 @@ fn file(session: &Session, export: &str) -> File {
     session.mount(export).unwrap().create("f").unwrap()
 }
 
-// [WIRE-10] [WIRE-11] [CLI-6]
+// [WIRE-20] [WIRE-21] [CLI-6]
 fn transfer_around_the_size_of_a_lane_moves_exactly_its_bytes(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {

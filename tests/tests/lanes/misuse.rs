@@ -112,7 +112,7 @@ fn serves_others(harness: &Harness) {
 
 const FRAME_AT: u64 = (LANE_ROOM - LANE_REQUEST_HEAD_SIZE) as u64;
 
-// [WIRE-12]
+// [WIRE-22]
 fn immediate_without_a_lane_ends_the_session_with_a_reason(on: On) {
     let harness = Harness::start(on);
     for immediate in [2, 3, 31, 32, u32::MAX] {
@@ -124,7 +124,7 @@ fn immediate_without_a_lane_ends_the_session_with_a_reason(on: On) {
     serves_others(&harness);
 }
 
-// [WIRE-11] [WIRE-12]
+// [WIRE-21] [WIRE-22]
 fn frame_that_is_no_write_ends_the_session_with_a_reason(on: On) {
     let harness = Harness::start(on);
     // A frame as it should be, first: the others differ from it in one thing.
@@ -179,7 +179,7 @@ fn write_beyond_what_was_lent_ends_the_connection(on: On) {
     serves_others(&harness);
 }
 
-// [WIRE-10]
+// [WIRE-20]
 fn request_that_names_no_lane_is_refused(on: On) {
     let harness = Harness::start(on);
     let mut lent = Lent::new(&harness, 2).unwrap();
