@@ -316,9 +316,8 @@ pub(super) fn is_root() -> bool {
 #[allow(unsafe_code, reason = "fallocate")]
 pub(super) fn punch(file: &std::fs::File, offset: u64, len: u64) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(file);
     // SAFETY: no memory is passed.
-    assert_eq!(
-        unsafe { libc::fallocate(std::os::fd::AsRawFd::as_raw_fd(file), mode, offset as i64, len as i64) },
-        0
-    );
+    let result = unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) };
+    assert_eq!(result, 0);
 }
