@@ -160,7 +160,8 @@ impl Drop for VerbsEndpoint {
         self.core.progress();
         // SAFETY: taken once, in the drop of its only owner.
         let core = unsafe { ManuallyDrop::take(&mut self.core) };
-        if core.is_lingering() {
+        // With the endpoint the memory of RDMA goes back to its owner: then the queue pair ends at once.
+        if core.is_lingering() && core.operations.is_empty() {
             linger(core);
         }
         // Otherwise dropped here: the queue pair ends first, and then the memory of what was posted.
