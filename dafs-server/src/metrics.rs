@@ -8,6 +8,19 @@ use dafs_proto::wire::Statistics;
 
 pub use http::{CONNECTIONS_MAX, MetricsServer, REQUEST_SIZE_MAX, REQUEST_TIME_MAX};
 
+/// All that there is to show: the statistics, and what the providers count.
+pub fn render_all(statistics: &Statistics) -> String {
+    #[allow(unused_mut, reason = "only some builds have a provider that counts")]
+    let mut text = render(statistics);
+    #[cfg(feature = "verbs")]
+    for (name, help, value) in dafs_proto::transport::verbs::totals().named() {
+        let name = format!("dafs_verbs_{name}_total");
+        family(&mut text, &name, "counter", help);
+        let _ = writeln!(text, "{name} {value}");
+    }
+    text
+}
+
 /// The statistics in the text format of Prometheus, version 0.0.4.
 pub fn render(statistics: &Statistics) -> String {
     let mut text = String::with_capacity(4096);
@@ -120,7 +133,7 @@ mod tests {
 
     #[test]
     fn render_declares_each_family_before_its_values() {
-        let text = render(&Statistics::default());
+        let text = render_all(&Statistics::default());
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let declared = text.find(&format!("# TYPE {name} ")).expect(name);

@@ -40,7 +40,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     event_loop.run(|server| {
         let Some(metrics_server) = &mut metrics else { return };
         if let Err(error) =
-            metrics_server.serve(std::time::Instant::now(), || metrics::render(&server.statistics()))
+            metrics_server.serve(std::time::Instant::now(), || metrics::render_all(&server.statistics()))
         {
             tracing::warn!(%error, "metrics are no longer served");
             metrics = None;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::connection::Link;
 use super::state::{DomainId, ListenerState, REGIONS_MAX};
 use super::{NodeId, SimEndpoint, SimNet, nanos};
+use crate::transport::util::{allocate_heap, refuse_faulting};
 use crate::transport::{
-    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, EventFds, HeapMemory, Listener, Memory,
-    MemoryRef, Provider, Region, RegionError, RegionKey, RegionOwner, RemoteRange, TransportError,
+    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, EventFds, Listener, Memory, MemoryRef,
+    Provider, Region, RegionError, RegionKey, RegionOwner, RemoteRange, TransportError,
 };
 
 /// A protection domain on a simulated node. Clones are the same domain.
@@ -70,17 +71,11 @@ impl Domain for SimDomain {
     }
 
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
-        let memory = HeapMemory::allocate(len).ok_or_else(|| RegionError::System {
-            what: "allocate memory",
-            source: io::ErrorKind::OutOfMemory.into(),
-        })?;
-        Ok(Arc::new(memory))
+        allocate_heap(len)
     }
 
     fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
-        if memory.memory().may_fault() {
-            return Err(RegionError::Unsupported { provider: Provider::Sim, what: "memory that may fault" });
-        }
+        refuse_faulting(Provider::Sim, &memory)?;
         let mut state = self.shared.net.lock();
         if state.regions_len(self.shared.id) >= REGIONS_MAX {
             return Err(RegionError::TooMany { limit: REGIONS_MAX });

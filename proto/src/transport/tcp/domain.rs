@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use socket2::{Socket, TcpKeepalive, Type};
 
-use super::super::util::RegionTable;
+use super::super::util::{RegionTable, allocate_heap, refuse_faulting};
 use super::super::{
-    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, HeapMemory, Listener, Memory, MemoryRef,
-    Provider, Region, RegionError,
+    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
+    Region, RegionError,
 };
 use super::endpoint::{TcpEndpoint, is_timeout};
 use super::frame::{HEADER_SIZE, Hello};
@@ -111,19 +111,11 @@ impl Domain for TcpDomain {
     }
 
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
-        match HeapMemory::allocate(len) {
-            Some(memory) => Ok(Arc::new(memory)),
-            None => Err(RegionError::System {
-                what: "allocate memory for transfers",
-                source: io::ErrorKind::OutOfMemory.into(),
-            }),
-        }
+        allocate_heap(len)
     }
 
     fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
-        if memory.memory().may_fault() {
-            return Err(RegionError::Unsupported { provider: Provider::Tcp, what: "memory that may fault" });
-        }
+        refuse_faulting(Provider::Tcp, &memory)?;
         self.shared.regions.register(memory, access)
     }
 

@@ -1,139 +1,394 @@
-//! Memory of messages: posted receives, and slots that messages are built in.
+//! Memory of messages: buffers that the connections of a domain share, posted receives, and slots that messages are built in.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slab::Slab;
 
 use super::super::{MemoryRef, Span};
 use super::device::{Device, MemoryRegion, Rights};
 use super::frame::{NOTE_SIZE, PREFIX_SIZE};
-use super::memory::registered_buffer;
+use super::memory::{Shared, registered_buffer};
 use super::queue::Segment;
 
-/// Slots whose memory is made at once.
-const SLOTS_PER_CHUNK: u32 = 8;
+/// Sizes of buffers, bytes: powers of four of payload, and room for what stands before it.
+const SIZES: [usize; 6] =
+    [512, (4 << 10) + 512, (16 << 10) + 512, (64 << 10) + 512, (256 << 10) + 512, (1 << 20) + 512];
 
-/// Buffers begin on cache lines.
-const LINE: usize = 64;
+/// Memory that is registered at once, at least; one buffer, where that is more. Bytes.
+const CHUNK_SIZE_MIN: usize = 64 << 10;
 
-/// Memory of one kind, cut into equal parts.
+/// The same for the smallest buffers, which every connection has some of.
+const CHUNK_SIZE_SMALL: usize = 8 << 10;
+
+/// Free buffers that a domain keeps, bytes.
+const FREE_KEPT_MAX: usize = 4 << 20;
+
+/// Receives that a connection posts before it knows how many arrive at once.
+const RECEIVES_MIN: u32 = 3;
+
+/// How fast the receives grow in number when they run low. Each time costs the peer a wait.
+const RECEIVES_GROWTH: u32 = 8;
+
+/// Receives of which no more than this part is used at once are too many.
+const RECEIVES_USED_PARTS: u32 = 4;
+
+/// Messages after which unused receives are given up, half of them at a time.
+const RECEIVES_LOOK_BACK: u32 = 256;
+
+/// Free slots that a connection keeps while it sleeps, each of a size no larger than the second.
+const SLOTS_KEPT: usize = 2;
+
+/// Memory registered at once, cut into equal buffers.
 struct Chunk {
     memory: MemoryRef,
     region: MemoryRegion,
 }
 
-impl Chunk {
-    fn new(device: &Arc<Device>, parts: u32, stride: usize, rights: Rights) -> io::Result<Self> {
-        let (memory, region) = registered_buffer(device, parts as usize * stride, rights)?;
-        Ok(Self { memory, region })
+/// A registered buffer. Its chunk lives as long as any buffer of it.
+pub(super) struct Buffer {
+    chunk: Arc<Chunk>,
+    offset: usize,
+    class: usize,
+}
+
+impl Buffer {
+    pub(super) fn span(&self) -> Span<'_> {
+        self.chunk.memory.span().slice(self.offset, SIZES[self.class]).unwrap_or(Span::EMPTY)
     }
 
-    fn span(&self, part: u32, stride: usize) -> Span<'_> {
-        self.memory.span().slice(part as usize * stride, stride).unwrap_or(Span::EMPTY)
-    }
-
-    fn segment(&self, span: Span<'_>) -> Segment {
-        // Parts are messages, far below 4 GiB.
+    /// A part of it, as the device names it.
+    pub(super) fn segment(&self, offset: usize, len: usize) -> Segment {
+        let Some(span) = self.span().slice(offset, len) else {
+            return Segment { address: 0, len: 0, key: 0 };
+        };
+        // Buffers are messages, far below 4 GiB.
         let len = u32::try_from(span.len()).unwrap_or(u32::MAX);
-        Segment { address: span.as_ptr() as u64, len, key: self.region.local_key() }
+        Segment { address: span.as_ptr() as u64, len, key: self.chunk.region.local_key() }
     }
 }
 
-/// Size of a message's buffer, bytes.
-fn stride(payload_max: u32) -> usize {
-    (PREFIX_SIZE + payload_max as usize).max(NOTE_SIZE).next_multiple_of(LINE)
+/// The free buffers of a domain, by size. What one connection had goes to the next that needs it.
+pub(super) struct BufferPool {
+    free: [Mutex<Vec<Buffer>>; SIZES.len()],
 }
 
-/// The buffers of posted receives.
+impl BufferPool {
+    pub(super) fn new() -> Self {
+        Self { free: Default::default() }
+    }
+
+    /// A buffer of this class. More are made when there is none.
+    fn take(&self, device: &Arc<Device>, class: usize) -> io::Result<Buffer> {
+        if let Some(buffer) = self.lock(class).pop() {
+            return Ok(buffer);
+        }
+        let size = SIZES[class];
+        let count = if class == 0 { CHUNK_SIZE_SMALL / size } else { CHUNK_SIZE_MIN.div_ceil(size) };
+        let ((memory, region), parts) = match registered_buffer(device, count * size, Rights::Destination) {
+            Ok(made) => (made, 0..count),
+            // Under a limit of locked memory one may fit.
+            Err(_) if count > 1 => (registered_buffer(device, size, Rights::Destination)?, 0..1),
+            Err(error) => return Err(error),
+        };
+        let chunk = Arc::new(Chunk { memory, region });
+        let mut made = parts.map(|part| Buffer { chunk: Arc::clone(&chunk), offset: part * size, class });
+        let first = made.next().ok_or(io::ErrorKind::OutOfMemory)?;
+        self.lock(class).extend(made);
+        Ok(first)
+    }
+
+    fn give_back(&self, buffer: Buffer) {
+        let class = buffer.class;
+        let mut free = self.lock(class);
+        if (free.len() + 1) * SIZES[class] <= FREE_KEPT_MAX {
+            free.push(buffer);
+        }
+    }
+
+    /// Gives free buffers back to the system. Tells whether there were any.
+    pub(super) fn shrink(&self) -> bool {
+        let mut any = false;
+        for class in 0..SIZES.len() {
+            let gone = std::mem::take(&mut *self.lock(class));
+            any |= !gone.is_empty();
+        }
+        any
+    }
+
+    fn lock(&self, class: usize) -> MutexGuard<'_, Vec<Buffer>> {
+        self.free[class].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The class of buffers for payloads of this size.
+fn class_of(payload_len: usize) -> usize {
+    let len = (PREFIX_SIZE + payload_len).max(NOTE_SIZE);
+    SIZES.iter().position(|size| *size >= len).unwrap_or(SIZES.len() - 1)
+}
+
+fn take(shared: &Shared, device: &Arc<Device>, class: usize) -> io::Result<Buffer> {
+    let taken = shared.buffers.take(device, class);
+    match taken {
+        // What is only kept for later may stand in the way.
+        Err(_) if shared.shrink() => shared.buffers.take(device, class),
+        taken => taken,
+    }
+}
+
+/// The posted receives of a connection, and those that its consumer looks at.
+///
+/// One that was accepted begins with few. When most of them are used at once, it posts eight times as many, up to what was agreed;
+/// when they are not used any more, those that come back are given up, step by step. A peer that is ahead meanwhile is made to wait by
+/// the device. One that connects posts all: it asks for more than it can look at while it does something else, and peers that wait for
+/// long try again in vain all the time.
 pub(super) struct Receives {
-    chunk: Chunk,
-    stride: usize,
-    pub(super) count: u32,
+    buffers: Slab<Buffer>,
+    class: usize,
+    len: usize,
+    /// How many there are to be.
+    target: u32,
+    count_max: u32,
+    /// Their number follows what arrives.
+    grows: bool,
+    /// Received and not given back.
+    out: u32,
+    /// The most of that, since it was last looked at, and messages since then.
+    out_peak: u32,
+    given_back: u32,
+    shared: Arc<Shared>,
+    device: Arc<Device>,
 }
 
 impl Receives {
-    pub(super) fn new(device: &Arc<Device>, count: u32, payload_max: u32) -> io::Result<Self> {
-        let stride = stride(payload_max);
-        Ok(Self { chunk: Chunk::new(device, count, stride, Rights::Destination)?, stride, count })
+    /// The first receives of a connection that agreed on `count_max`: few where they shall grow and the device can make peers wait,
+    /// or as many as there is memory for. They are to be posted: see [`Receives::all`].
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        device: &Arc<Device>,
+        count_max: u32,
+        payload_max: u32,
+        grows: bool,
+    ) -> io::Result<Self> {
+        let grows = grows && device.limits.peers_wait;
+        let target = if grows { RECEIVES_MIN.min(count_max) } else { count_max };
+        let mut receives = Self {
+            buffers: Slab::new(),
+            class: class_of(payload_max as usize),
+            len: (PREFIX_SIZE + payload_max as usize).max(NOTE_SIZE),
+            target,
+            count_max,
+            grows,
+            out: 0,
+            out_peak: 0,
+            given_back: 0,
+            shared: Arc::clone(shared),
+            device: Arc::clone(device),
+        };
+        for count in 0..target {
+            match receives.add() {
+                Ok(_) => {}
+                // One for a message and one for a note are enough to go on with.
+                Err(error) if count < 2 || !device.limits.peers_wait => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, "no memory for more receives: the peer waits for those there are");
+                    receives.leave_room();
+                    break;
+                }
+            }
+        }
+        Ok(receives)
     }
 
-    pub(super) fn span(&self, buffer: u32) -> Span<'_> {
-        self.chunk.span(buffer, self.stride)
+    /// Ids of all receives.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> + '_ {
+        self.buffers.iter().map(|(id, _)| id_of(id))
     }
 
-    pub(super) fn segment(&self, buffer: u32) -> Segment {
-        self.chunk.segment(self.span(buffer))
+    pub(super) fn span(&self, id: u32) -> Span<'_> {
+        self.buffers.get(id as usize).map_or(Span::EMPTY, Buffer::span)
+    }
+
+    pub(super) fn segment(&self, id: u32) -> Segment {
+        let empty = Segment { address: 0, len: 0, key: 0 };
+        self.buffers.get(id as usize).map_or(empty, |buffer| buffer.segment(0, self.len))
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// A message was received.
+    pub(super) fn taken(&mut self) {
+        self.out += 1;
+        self.out_peak = self.out_peak.max(self.out);
+    }
+
+    /// A receive comes back; `true` when it is to be posted again, otherwise it is gone.
+    pub(super) fn given_back(&mut self, id: u32) -> bool {
+        self.out = self.out.saturating_sub(1);
+        self.given_back += 1;
+        if self.given_back >= RECEIVES_LOOK_BACK {
+            if self.out_peak * RECEIVES_USED_PARTS <= self.target && self.grows {
+                self.target = (self.target / 2).max(RECEIVES_MIN.min(self.count_max));
+            }
+            (self.given_back, self.out_peak) = (0, self.out);
+        }
+        if self.buffers.len() <= self.target as usize {
+            return true;
+        }
+        if let Some(buffer) = self.buffers.try_remove(id as usize) {
+            self.shared.buffers.give_back(buffer);
+        }
+        false
+    }
+
+    /// Adds receives when those posted run low; answers which are to be posted. With too little memory it stays as it is.
+    pub(super) fn grow(&mut self) -> Vec<u32> {
+        let mut added = Vec::new();
+        if self.runs_low() {
+            self.target = (self.target * RECEIVES_GROWTH).min(self.count_max);
+            for _ in self.buffers.len()..self.target as usize {
+                match self.add() {
+                    Ok(id) => added.push(id),
+                    Err(error) => {
+                        tracing::debug!(%error, "no memory for more receives: the peer waits for those there are");
+                        self.count_max = id_of(self.buffers.len());
+                        self.target = self.count_max;
+                        break;
+                    }
+                }
+            }
+        }
+        added
+    }
+
+    /// Most of the receives are used at once, and more were agreed on.
+    #[inline]
+    pub(super) fn runs_low(&self) -> bool {
+        self.grows && self.out * 2 > self.target && self.target < self.count_max
+    }
+
+    /// Memory was used up: half of it, which is not posted yet, is for what else a session needs.
+    fn leave_room(&mut self) {
+        self.target = (id_of(self.buffers.len()) / 2).max(2);
+        self.count_max = self.target;
+        while self.buffers.len() > self.target as usize {
+            drop(self.buffers.try_remove(self.buffers.len() - 1));
+        }
+        self.shared.buffers.shrink();
+    }
+
+    fn add(&mut self) -> io::Result<u32> {
+        let buffer = take(&self.shared, &self.device, self.class)?;
+        Ok(id_of(self.buffers.insert(buffer)))
     }
 }
 
-/// The slots of outgoing messages. Memory is made as they are needed, and kept.
+impl Drop for Receives {
+    fn drop(&mut self) {
+        // The queue pair is gone: see `Core`.
+        self.buffers.drain().for_each(|buffer| self.shared.buffers.give_back(buffer));
+    }
+}
+
+/// The slots of outgoing messages: buffers that are taken as they are needed. Few are kept.
 pub(super) struct Slots {
-    chunks: Vec<Chunk>,
-    // The slot that was freed last is taken first.
-    free: Vec<u32>,
-    stride: usize,
+    buffers: Slab<Buffer>,
+    // Free ones by size; the one that was freed last is taken first.
+    free: [Vec<u32>; SIZES.len()],
+    in_use: u32,
     count_max: u32,
+    shared: Arc<Shared>,
     device: Arc<Device>,
 }
 
 impl Slots {
-    /// At most `count_max` slots; memory for the first ones is made now.
-    pub(super) fn new(device: &Arc<Device>, count_max: u32, payload_max: u32) -> io::Result<Self> {
-        let mut slots = Self {
-            chunks: Vec::new(),
-            free: Vec::new(),
-            stride: stride(payload_max),
+    /// At most `count_max` slots at once.
+    pub(super) fn new(shared: &Arc<Shared>, device: &Arc<Device>, count_max: u32) -> Self {
+        Self {
+            buffers: Slab::new(),
+            free: Default::default(),
+            in_use: 0,
             count_max,
+            shared: Arc::clone(shared),
             device: Arc::clone(device),
-        };
-        slots.grow()?;
-        Ok(slots)
+        }
     }
 
-    /// A free slot, if there is one.
-    pub(super) fn take(&mut self) -> Option<u32> {
-        if self.free.is_empty()
-            && let Err(error) = self.grow()
-        {
-            // Those that exist come back.
-            tracing::debug!(%error, "no memory for more messages at once");
+    /// Fails where there is no memory for a message of this size: better now than in the middle of something.
+    pub(super) fn make_sure(&self, payload_len: usize) -> io::Result<()> {
+        let buffer = take(&self.shared, &self.device, class_of(payload_len))?;
+        self.shared.buffers.give_back(buffer);
+        Ok(())
+    }
+
+    /// A slot with room for so much payload. `None`: all are in use, or there is no memory until one comes back.
+    ///
+    /// # Errors
+    /// No memory, and none will come back.
+    pub(super) fn take(&mut self, payload_len: usize) -> io::Result<Option<u32>> {
+        if self.in_use >= self.count_max {
+            return Ok(None);
         }
-        self.free.pop()
+        let class = class_of(payload_len);
+        let id = match self.free[class].pop() {
+            Some(id) => id,
+            None => match take(&self.shared, &self.device, class) {
+                Ok(buffer) => id_of(self.buffers.insert(buffer)),
+                Err(error) if self.in_use == 0 => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, "no memory for more messages at once");
+                    return Ok(None);
+                }
+            },
+        };
+        self.in_use += 1;
+        Ok(Some(id))
     }
 
     pub(super) fn give_back(&mut self, slot: u32) {
-        self.free.push(slot);
+        if let Some(buffer) = self.buffers.get(slot as usize) {
+            self.free[buffer.class].push(slot);
+            self.in_use -= 1;
+        }
     }
 
     pub(super) fn has_free(&self) -> bool {
-        !self.free.is_empty() || self.made() < self.count_max
+        self.in_use < self.count_max
+    }
+
+    /// Gives up what is not needed before the next sleep.
+    pub(super) fn trim(&mut self) {
+        for (class, free) in self.free.iter_mut().enumerate() {
+            let kept = if class < 2 { SLOTS_KEPT } else { 0 };
+            while free.len() > kept {
+                if let Some(buffer) = free.pop().and_then(|id| self.buffers.try_remove(id as usize)) {
+                    self.shared.buffers.give_back(buffer);
+                }
+            }
+        }
     }
 
     pub(super) fn span(&self, slot: u32) -> Span<'_> {
-        match self.chunks.get((slot / SLOTS_PER_CHUNK) as usize) {
-            Some(chunk) => chunk.span(slot % SLOTS_PER_CHUNK, self.stride),
-            None => Span::EMPTY,
-        }
+        self.buffers.get(slot as usize).map_or(Span::EMPTY, Buffer::span)
     }
 
     /// The part of a slot that leaves.
     pub(super) fn segment(&self, slot: u32, offset: usize, len: usize) -> Segment {
-        match (self.chunks.get((slot / SLOTS_PER_CHUNK) as usize), self.span(slot).slice(offset, len)) {
-            (Some(chunk), Some(span)) => chunk.segment(span),
-            _ => Segment { address: 0, len: 0, key: 0 },
-        }
+        let empty = Segment { address: 0, len: 0, key: 0 };
+        self.buffers.get(slot as usize).map_or(empty, |buffer| buffer.segment(offset, len))
     }
+}
 
-    fn made(&self) -> u32 {
-        u32::try_from(self.chunks.len()).unwrap_or(u32::MAX) * SLOTS_PER_CHUNK
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.buffers.drain().for_each(|buffer| self.shared.buffers.give_back(buffer));
     }
+}
 
-    fn grow(&mut self) -> io::Result<()> {
-        let made = self.made();
-        if made >= self.count_max {
-            return Ok(());
-        }
-        self.chunks.push(Chunk::new(&self.device, SLOTS_PER_CHUNK, self.stride, Rights::Source)?);
-        self.free.extend((made..(made + SLOTS_PER_CHUNK).min(self.count_max)).rev());
-        Ok(())
-    }
+/// Slabs of a connection have at most thousands of entries.
+fn id_of(key: usize) -> u32 {
+    u32::try_from(key).unwrap_or(u32::MAX)
 }

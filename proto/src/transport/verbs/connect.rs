@@ -21,6 +21,9 @@ const SPARE_RECEIVES: u32 = 4;
 /// Work requests beside messages: parts of RDMA operations, and the closing note.
 const SPARE_REQUESTS: u32 = 32;
 
+/// Work requests of a connection at once. Each takes half a kilobyte of the device's queue; devices round up to a power of two.
+const SEND_QUEUE_MAX: u32 = 127;
+
 /// Segments of a work request: a device makes room for them in every entry of its queue.
 const SEGMENTS_WANTED: u32 = 32;
 
@@ -64,16 +67,23 @@ pub(super) fn device_of(id: &CmId, shared: &Shared) -> io::Result<Arc<Device>> {
 }
 
 impl Prepared {
-    /// Makes the queues for a connection with these limits and posts its receives.
-    pub(super) fn new(mut id: CmId, device: Arc<Device>, own: &Hello) -> io::Result<Self> {
+    /// Makes the queues for a connection with these limits and posts its receives, the first of them where they shall grow.
+    pub(super) fn new(
+        mut id: CmId,
+        device: Arc<Device>,
+        shared: &Arc<Shared>,
+        own: &Hello,
+        grows: bool,
+    ) -> io::Result<Self> {
         let limits = device.limits;
         let count = u32::from(own.recv_depth) + SPARE_RECEIVES;
-        let requests =
-            (slots_max(own) + u32::from(own.rdma_depth) + SPARE_REQUESTS).min(limits.queue_depth_max);
+        let requests = (slots_max(own) + u32::from(own.rdma_depth) + SPARE_REQUESTS)
+            .min(SEND_QUEUE_MAX)
+            .min(limits.queue_depth_max);
         let sge_max = limits.sge_max.min(SEGMENTS_WANTED);
         // Every request may have a completion, and those of the receives come on top.
         let cq = CompletionQueue::new(&device, (requests + count).min(limits.completions_max))?;
-        let receives = Receives::new(&device, count, own.recv_payload_max)?;
+        let receives = Receives::new(shared, &device, count, own.recv_payload_max, grows)?;
         let mut make = |inline: u32| {
             // SAFETY: plain C data, for which zero is valid.
             let mut attributes: ffi::ibv_qp_init_attr = unsafe { zeroed() };
@@ -92,7 +102,7 @@ impl Prepared {
         // A device that has no inline data, or less, says so by failing.
         let (qp, inline_max) = make(INLINE_WANTED).or_else(|_| make(0))?;
         let mut list = RecvList::new();
-        for buffer in 0..count {
+        for buffer in receives.all() {
             list.push(RECEIVE | u64::from(buffer), receives.segment(buffer));
         }
         // SAFETY: the queue pair is live; the buffers are dropped after it.

@@ -12,9 +12,11 @@ use super::super::{
     Access, Capabilities, Completion, HEAD_SIZE_MAX, Head, PeerFault, PeerIdentity, Provider, Received, Span,
     TransportError, WaitPolicy,
 };
+use super::abort::Abortable;
 use super::buffers::{Receives, Slots};
 use super::cm::{CmEventKind, CmId};
 use super::connect::Prepared;
+use super::counters::add_to_totals;
 use super::device::Device;
 use super::frame::{Frame, HEADER_SIZE, NOTE_SIZE};
 use super::handshake::Hello;
@@ -60,8 +62,10 @@ pub(super) enum State {
     },
 }
 
-/// A connection. Fields are dropped in order: the id, with the queue pair, before all memory that the device might touch.
+/// A connection. Fields are dropped in order: the way to it from outside, then the id with the queue pair, before all memory that the
+/// device might touch.
 pub(super) struct Core {
+    pub(super) abortable: Abortable,
     pub(super) id: CmId,
     pub(super) qp: QueuePair,
     pub(super) cq: CompletionQueue,
@@ -82,12 +86,16 @@ pub(super) struct Core {
     pub(super) owes_completion: bool,
     pub(super) slots: Slots,
     pub(super) slots_max: usize,
+    /// Slots that were given out and are neither sent nor cancelled: there is room for their messages.
+    pub(super) reserved: usize,
+    /// Slots of messages in the list that the device's library copies when they are posted.
+    pub(super) slots_inline: Vec<u32>,
     pub(super) operations: Slab<Operation>,
     // Posted and not yet polled. Invariant: at most `capabilities.rdma_depth`.
     pub(super) rdma_in_flight: u16,
     pub(super) completions: VecDeque<Completion>,
     // In.
-    receives: Receives,
+    pub(super) receives: Receives,
     repost: RecvList,
     arrivals: VecDeque<Arrival>,
     // Buffer, offset and length of the payload of the message that was delivered last.
@@ -107,6 +115,8 @@ pub(super) struct Core {
     polls: u32,
     pub(super) spin_time: Duration,
     pub(super) counters: Counters,
+    /// What of them is in the totals of the process.
+    pub(super) counters_told: Counters,
     pub(super) shared: Arc<Shared>,
     pub(super) device: Arc<Device>,
 }
@@ -134,9 +144,11 @@ impl Core {
             peer: PeerIdentity { address: id.peer(), credentials: None },
         };
         let slots_max = slots_max(&own).min(u32::from(theirs.recv_depth)).max(super::SLOTS_MIN);
-        let slots = Slots::new(&device, slots_max, theirs.recv_payload_max)?;
+        let slots = Slots::new(&shared, &device, slots_max);
+        slots.make_sure(own.recv_payload_max.min(theirs.recv_payload_max) as usize)?;
         super::connect::set_rnr_timer(qp);
         Ok(Self {
+            abortable: Abortable::new(qp),
             id,
             qp,
             cq,
@@ -152,6 +164,8 @@ impl Core {
             owes_completion: false,
             slots,
             slots_max: slots_max as usize,
+            reserved: 0,
+            slots_inline: Vec::new(),
             operations: Slab::new(),
             rdma_in_flight: 0,
             completions: VecDeque::new(),
@@ -169,6 +183,7 @@ impl Core {
             polls: 0,
             spin_time: super::wake::SPIN_MIN,
             counters: Counters::default(),
+            counters_told: Counters::default(),
             shared,
             device,
         })
@@ -202,6 +217,7 @@ impl Core {
                 if self.polls.is_multiple_of(POLLS_BETWEEN_EVENT_LOOKS) {
                     self.events_due = true;
                     self.manager_due = true;
+                    self.tell_counters();
                 }
                 return Ok(None);
             }
@@ -259,8 +275,10 @@ impl Core {
 
     /// A received buffer is posted again, with others.
     fn give_back(&mut self, buffer: u32) {
-        self.repost.push(RECEIVE | u64::from(buffer), self.receives.segment(buffer));
-        if self.repost.len() * REPOST_PARTS >= self.receives.count as usize {
+        if self.receives.given_back(buffer) {
+            self.repost.push(RECEIVE | u64::from(buffer), self.receives.segment(buffer));
+        }
+        if self.repost.len() * REPOST_PARTS >= self.receives.count() {
             self.post_receives();
         }
     }
@@ -281,6 +299,15 @@ impl Core {
         }
     }
 
+    /// Posts more receives than there were, as most of these are used at once.
+    #[cold]
+    fn add_receives(&mut self) {
+        for buffer in self.receives.grow() {
+            self.repost.push(RECEIVE | u64::from(buffer), self.receives.segment(buffer));
+        }
+        self.post_receives();
+    }
+
     /// Takes what the device has done.
     pub(super) fn progress(&mut self) {
         loop {
@@ -299,6 +326,9 @@ impl Core {
             if count < POLL_BATCH {
                 break;
             }
+        }
+        if self.receives.runs_low() {
+            self.add_receives();
         }
         match self.state {
             State::Open => {}
@@ -326,6 +356,7 @@ impl Core {
         let buffer = u32::try_from(done.id & !RECEIVE).unwrap_or(u32::MAX);
         if done.status == status::SUCCESS {
             self.counters.received += 1;
+            self.receives.taken();
             self.arrivals.push_back(Arrival { buffer, len: done.len, immediate: done.immediate });
         } else {
             self.fail(explain(done.status, done.vendor_code, None));
@@ -373,6 +404,11 @@ impl Core {
         }
     }
 
+    /// Adds what was counted to the totals of the process.
+    pub(super) fn tell_counters(&mut self) {
+        add_to_totals(&self.counters, &mut self.counters_told);
+    }
+
     pub(super) fn has_arrivals(&self) -> bool {
         !self.arrivals.is_empty()
     }
@@ -396,6 +432,7 @@ impl Core {
         if matches!(self.state, State::Ended { .. }) {
             return error;
         }
+        self.tell_counters();
         let peer = self.capabilities.peer.address;
         match &error {
             TransportError::Peer(fault) => {
@@ -425,10 +462,10 @@ impl Core {
         self.state = State::Closing { until: Instant::now() + LINGER_MAX };
         // A request is kept free for this, and inline or not, the note has memory: its slot may be any, as nothing is built any more.
         let note = Frame::Close.encode_note();
-        match self.slots.take() {
-            Some(slot) => self.queue_note(slot, &note),
+        match self.slots.take(0) {
+            Ok(Some(slot)) => self.queue_note(slot, &note),
             // All are on their way: the connection's end says the same once they are acknowledged.
-            None => tracing::debug!("no slot for the closing note"),
+            Ok(None) | Err(_) => tracing::debug!("no slot for the closing note"),
         }
         self.list.signal_last();
         self.post_list();
@@ -437,6 +474,8 @@ impl Core {
     /// Destroys the queue pair. The device touches no memory of this connection any more.
     #[cold]
     fn destroy_queues(&mut self) {
+        self.abortable.end();
+        self.tell_counters();
         self.id.destroy_queues();
         while !self.work.is_empty() {
             self.finish_oldest(Some((status::FLUSHED, 0)));

@@ -5,11 +5,11 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
 use super::super::{Access, Memory, MemoryRef};
+use super::counters::RegistrationCounters;
 use super::ffi;
 
 /// What the provider uses of a device's limits.
@@ -27,6 +27,8 @@ pub struct DeviceLimits {
     pub read_initiator_max: u8,
     /// Largest message, bytes.
     pub message_size_max: u32,
+    /// A peer that finds no receive posted is made to wait; on iWARP its connection ends.
+    pub peers_wait: bool,
 }
 
 /// A device with a protection domain of ours.
@@ -36,13 +38,6 @@ pub(super) struct Device {
     pub(super) name: String,
     pub(super) limits: DeviceLimits,
     pub(super) counters: RegistrationCounters,
-}
-
-/// Registrations made and ended with a device.
-#[derive(Debug, Default)]
-pub(super) struct RegistrationCounters {
-    pub(super) registrations: AtomicU64,
-    pub(super) deregistrations: AtomicU64,
 }
 
 // SAFETY: libibverbs allows any thread to use a context and a protection domain.
@@ -110,7 +105,7 @@ impl Device {
         if region.is_null() {
             return Err(RegistrationError::new(&self.name, span.len(), io::Error::last_os_error()));
         }
-        self.counters.registrations.fetch_add(1, Ordering::Relaxed);
+        self.counters.registered();
         Ok(MemoryRegion { region, memory: Some(memory), device: Arc::clone(self) })
     }
 
@@ -139,9 +134,7 @@ impl Drop for Device {
 /// What a registration allows: no more than its use needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
-    /// The device sends from it.
-    Source,
-    /// The device receives into it, or reads scatter into it.
+    /// The device sends from it, receives into it, or scatters reads into it.
     Destination,
     /// Peers reach it.
     Remote(Access),
@@ -152,7 +145,6 @@ impl Rights {
         use ffi::ibv_access_flags as flag;
         let local_write = flag::IBV_ACCESS_LOCAL_WRITE.0;
         let flags = match self {
-            Self::Source => 0,
             Self::Destination => local_write,
             Self::Remote(access) => {
                 let mut flags = 0;
@@ -199,7 +191,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        self.device.counters.deregistrations.fetch_add(1, Ordering::Relaxed);
+        self.device.counters.deregistered();
         // SAFETY: registered in `Device::register`, ended once.
         let code = unsafe { ffi::ibv_dereg_mr(self.region) };
         if code != 0 {
@@ -271,6 +263,8 @@ unsafe fn device_name(context: *mut ffi::ibv_context) -> String {
 unsafe fn query(context: *mut ffi::ibv_context, port: u8) -> io::Result<DeviceLimits> {
     // SAFETY: the context is open; the call fills the structure.
     let (device, port) = unsafe { (query_device(context)?, query_port(context, port)?) };
+    // SAFETY: a device lives as long as its context.
+    let transport = unsafe { (*(*context).device).transport_type };
     let unsigned = |value: i32| u32::try_from(value).unwrap_or(0);
     let narrow = |value: i32| u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX);
     Ok(DeviceLimits {
@@ -280,6 +274,7 @@ unsafe fn query(context: *mut ffi::ibv_context, port: u8) -> io::Result<DeviceLi
         read_responder_max: narrow(device.max_qp_rd_atom),
         read_initiator_max: narrow(device.max_qp_init_rd_atom),
         message_size_max: port.max_msg_sz,
+        peers_wait: transport != ffi::ibv_transport_type::IBV_TRANSPORT_IWARP,
     })
 }
 

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::util::{allocate_heap, refuse_faulting};
 use super::super::{
-    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, HeapMemory, Listener, Memory, MemoryRef,
-    Provider, Region, RegionError,
+    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
+    Region, RegionError,
 };
 use super::cm::{CmEvent, CmEventKind, CmId, EventChannel};
 use super::connect::{Prepared, device_of};
@@ -83,22 +84,11 @@ impl Domain for VerbsDomain {
     }
 
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
-        match HeapMemory::allocate(len) {
-            Some(memory) => Ok(Arc::new(memory)),
-            None => Err(RegionError::System {
-                what: "allocate memory for transfers",
-                source: io::ErrorKind::OutOfMemory.into(),
-            }),
-        }
+        allocate_heap(len)
     }
 
     fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
-        if memory.memory().may_fault() {
-            return Err(RegionError::Unsupported {
-                provider: Provider::Verbs,
-                what: "memory that may fault",
-            });
-        }
+        refuse_faulting(Provider::Verbs, &memory)?;
         self.shared.registry.register(&self.device()?, memory, access)
     }
 
@@ -149,7 +139,7 @@ impl Attempt<'_> {
         self.await_event(&id, CmEventKind::RouteResolved)?;
         let device = device_of(&id, shared).map_err(failed)?;
         let own = Hello::new(params);
-        let prepared = Prepared::new(id, device, &own).map_err(failed)?;
+        let prepared = Prepared::new(id, device, shared, &own, false).map_err(failed)?;
         prepared.id.connect(&own, prepared.reads()).map_err(failed)?;
         let event = self.await_event(&prepared.id, CmEventKind::Established)?;
         let theirs = Hello::decode(private_data(&event)).map_err(|fault| self.peer(fault))?;

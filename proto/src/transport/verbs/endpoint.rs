@@ -10,6 +10,7 @@ use super::super::{
     Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
 };
 use super::Counters;
+use super::abort::AbortHandle;
 use super::cm::poll_readable;
 use super::core::{Core, LINGER_MAX};
 
@@ -28,14 +29,10 @@ impl VerbsEndpoint {
         Self { core: ManuallyDrop::new(core) }
     }
 
-    /// What this connection did so far.
+    /// What this connection did so far; registrations are those of its whole domain.
     pub fn counters(&self) -> Counters {
-        let registrations = &self.core.device.counters;
-        Counters {
-            registrations: registrations.registrations.load(Ordering::Relaxed),
-            deregistrations: registrations.deregistrations.load(Ordering::Relaxed),
-            ..self.core.counters
-        }
+        let (registrations, deregistrations) = self.core.device.counters.read();
+        Counters { registrations, deregistrations, ..self.core.counters }
     }
 
     /// Name of the device that carries it.
@@ -43,14 +40,19 @@ impl VerbsEndpoint {
         &self.core.device.name
     }
 
+    /// Receives that are posted, or that hold what has not been taken yet.
+    pub fn receives_count(&self) -> usize {
+        self.core.receives.count()
+    }
+
     /// Segments that one work request gathers or scatters.
     pub fn segments_per_request(&self) -> usize {
         self.core.sge_max
     }
 
-    #[cfg(test)]
-    pub(super) fn core(&mut self) -> &mut Core {
-        &mut self.core
+    /// A way for other threads to break this connection.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.core.abortable.handle()
     }
 }
 

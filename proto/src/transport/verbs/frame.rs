@@ -114,6 +114,11 @@ impl Frame {
     }
 }
 
+/// Reads a message as a connection does that takes payloads of `payload_max` bytes: whether it is one. Nothing is done with it.
+pub fn check_message(bytes: &[u8], payload_max: usize) -> Result<(), PeerFault> {
+    Frame::decode(&bytes[..bytes.len().min(NOTE_SIZE)], bytes.len(), payload_max).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

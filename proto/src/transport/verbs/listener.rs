@@ -96,9 +96,8 @@ impl VerbsListener {
         }
         if event.about == self.id.name() {
             return match event.kind {
-                CmEventKind::DeviceRemoved | CmEventKind::Failed(_) => {
-                    Err(TransportError::system("listen", event.error()))
-                }
+                CmEventKind::DeviceRemoved => Err(TransportError::system("listen", removed())),
+                CmEventKind::Failed(_) => Err(TransportError::system("listen", event.error())),
                 _ => Ok(()),
             };
         }
@@ -140,7 +139,7 @@ impl VerbsListener {
             return Err(io::Error::other("too many handshakes at once"));
         }
         let device = device_of(&id, &self.shared)?;
-        let prepared = Prepared::new(id, device, &self.hello)?;
+        let prepared = Prepared::new(id, device, &self.shared, &self.hello, true)?;
         prepared.id.accept(&self.hello, prepared.reads_with(event.peer_reads))?;
         self.handshakes.push(Handshake { prepared, theirs, began: Instant::now() });
         Ok(())
@@ -152,6 +151,11 @@ impl VerbsListener {
         let core = Core::new(prepared, Arc::clone(&self.shared), self.hello, theirs, self.policy)?;
         Ok(VerbsEndpoint::new(core))
     }
+}
+
+fn removed() -> io::Error {
+    let what = "the RDMA device was removed; no connection is taken here until a server is started anew with a device";
+    io::Error::new(io::ErrorKind::NotConnected, what)
 }
 
 impl Listener for VerbsListener {

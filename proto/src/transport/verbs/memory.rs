@@ -9,6 +9,7 @@ use super::super::{
     Access, HeapMemory, Memory, MemoryRef, Region, RegionError, RegionFault, RegionKey, RegionOwner,
     RemoteRange, Span,
 };
+use super::buffers::BufferPool;
 use super::device::{Device, MemoryRegion, RegistrationError, Rights};
 
 /// Regions of one domain.
@@ -265,6 +266,7 @@ pub(super) struct Shared {
     pub(super) registry: Arc<Registry>,
     pub(super) pins: PinCache,
     pub(super) staging: StagingPool,
+    pub(super) buffers: BufferPool,
 }
 
 impl Shared {
@@ -274,12 +276,13 @@ impl Shared {
             registry: Registry::new(),
             pins: PinCache::new(),
             staging: StagingPool::new(),
+            buffers: BufferPool::new(),
         })
     }
 
     /// Gives registered memory back that is only kept for later. Tells whether there was any.
     #[cold]
     pub(super) fn shrink(&self) -> bool {
-        self.pins.shrink() | self.staging.shrink()
+        self.pins.shrink() | self.staging.shrink() | self.buffers.shrink()
     }
 }

@@ -23,12 +23,15 @@
 //! | `device`, `cm`, `queue`, `connect`, `sys` | the layers over C, and the only ones with raw pointers |
 //! | `core`, `post`, `wake` | a connection: what comes in, what goes out, how it waits |
 //! | `memory`, `buffers` | registered memory: of peers, of this side, of messages |
+//! | `counters`, `abort` | what connections cost; how one is broken from outside |
 //! | `raw` | two bare ends for benchmarks: what the device itself can do |
 
+mod abort;
 mod buffers;
 mod cm;
 mod connect;
 mod core;
+mod counters;
 mod device;
 mod domain;
 mod endpoint;
@@ -46,9 +49,12 @@ mod sys;
 mod tests;
 mod wake;
 
+pub use abort::AbortHandle;
+pub use counters::{Counters, totals};
 pub use device::{DeviceInfo, DeviceLimits, RegistrationError, devices};
 pub use domain::{VerbsDomain, check_route};
 pub use endpoint::VerbsEndpoint;
+pub use frame::check_message;
 pub use handshake::{HELLO_SIZE, Hello};
 pub use listener::VerbsListener;
 
@@ -73,36 +79,3 @@ const INLINE_WANTED: u32 = 220;
 
 /// RDMA reads of a connection in flight at once.
 const READS_MAX: u8 = 16;
-
-/// What a connection has cost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Work requests of the send queue: messages, notes and RDMA.
-    pub work_requests: u64,
-    /// Those of them that are RDMA.
-    pub rdma_requests: u64,
-    /// Those of them whose data left with the request.
-    pub inline_requests: u64,
-    /// Calls that hand work requests to the device.
-    pub doorbells: u64,
-    /// Calls that post receives.
-    pub receive_posts: u64,
-    /// Completions taken, of both queues.
-    pub completions: u64,
-    /// Looks at the completion queue.
-    pub polls: u64,
-    /// Times an event was asked for.
-    pub arms: u64,
-    /// Times this side slept in [`Endpoint::wait`](super::Endpoint::wait).
-    pub sleeps: u64,
-    /// Messages sent.
-    pub sent: u64,
-    /// Messages and immediates received.
-    pub received: u64,
-    /// RDMA data copied because its memory is not registered, bytes.
-    pub bytes_copied: u64,
-    /// Registrations of memory with the device, by the whole domain.
-    pub registrations: u64,
-    /// Registrations ended, by the whole domain.
-    pub deregistrations: u64,
-}

@@ -30,8 +30,8 @@ const UNSIGNALED_PARTS: usize = 4;
 /// A work request on its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
-    /// A message or note in this slot.
-    Message { slot: u32 },
+    /// A message or note in this slot; in none, where the device's library has copied it.
+    Message { slot: Option<u32> },
     /// A part of an RDMA operation, the last one where so marked.
     Rdma { operation: usize, last: bool },
 }
@@ -61,13 +61,15 @@ struct Gathered {
 impl Core {
     /// As `Endpoint::reserve`.
     pub(super) fn reserve(&mut self, payload_len_max: usize) -> Result<SendSlot, PostError> {
-        let payload_capacity = self.capabilities.send_payload_max;
-        if payload_len_max > payload_capacity as usize {
+        if payload_len_max > self.capabilities.send_payload_max as usize {
             return Err(PostError::Invalid("the payload is larger than the peer receives"));
         }
         self.check_open()?;
-        let id = self.take_slot()?;
-        Ok(SendSlot { id, payload_capacity })
+        self.make_room(1)?;
+        let id = self.take_slot(payload_len_max)?;
+        self.reserved += 1;
+        let room = u32::try_from(self.slots.span(id).len() - PREFIX_SIZE).unwrap_or(u32::MAX);
+        Ok(SendSlot { id, payload_capacity: room.min(self.capabilities.send_payload_max) })
     }
 
     pub(super) fn slot_payload(&self, slot: &SendSlot) -> Span<'_> {
@@ -77,6 +79,7 @@ impl Core {
 
     /// As `Endpoint::send`.
     pub(super) fn send(&mut self, slot: &SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
+        self.reserved = self.reserved.saturating_sub(1);
         let invalid = if head.is_empty() || head.len() > HEAD_SIZE_MAX {
             Some(PostError::Invalid("the head is empty or too long"))
         } else if payload_len > slot.payload_capacity as usize {
@@ -94,12 +97,13 @@ impl Core {
         span.write_from(begin + HEADER_SIZE, head);
         let segment = self.slots.segment(slot.id, begin, HEADER_SIZE + head.len() + payload_len);
         let inline = segment.len as usize <= self.inline_max;
-        self.queue(Work::Message { slot: slot.id }, Action::Send, &[segment], inline);
+        self.queue_message(slot.id, segment, inline);
         self.counters.sent += 1;
         Ok(())
     }
 
     pub(super) fn cancel_send(&mut self, slot: &SendSlot) {
+        self.reserved = self.reserved.saturating_sub(1);
         self.slots.give_back(slot.id);
     }
 
@@ -124,7 +128,7 @@ impl Core {
         // More than one request: the peer learns the size of the whole from a note.
         let note = immediate.filter(|_| requests > 1);
         self.make_room(requests + usize::from(note.is_some()))?;
-        let slot = note.map(|_| self.take_slot()).transpose()?;
+        let slot = note.map(|_| self.take_slot(0)).transpose()?;
         let gathered = match self.gather(read, &local, len) {
             Ok(gathered) => gathered,
             Err(error) => {
@@ -179,7 +183,7 @@ impl Core {
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
         self.make_room(1)?;
-        let slot = self.take_slot()?;
+        let slot = self.take_slot(0)?;
         let check = Frame::Check { key: remote.key, offset: remote.offset, write: !read, immediate };
         self.queue_note(slot, &check.encode_note());
         self.completions.push_back(Completion { token, result: Ok(()) });
@@ -308,15 +312,22 @@ impl Core {
         Err(PostError::Closed)
     }
 
-    /// A slot, after a look at what is done if there is none.
-    fn take_slot(&mut self) -> Result<u32, PostError> {
-        if let Some(slot) = self.slots.take() {
+    /// A slot with room for so much payload, after a look at what is done if there is none.
+    fn take_slot(&mut self, payload_len: usize) -> Result<u32, PostError> {
+        if let Ok(Some(slot)) = self.slots.take(payload_len) {
             return Ok(slot);
         }
         self.post_list();
         self.progress();
         self.check_open()?;
-        self.slots.take().ok_or_else(|| self.full())
+        match self.slots.take(payload_len) {
+            Ok(Some(slot)) => Ok(slot),
+            Ok(None) => Err(self.full()),
+            Err(error) => {
+                self.fail(TransportError::system("make a buffer for a message", error));
+                Err(PostError::Closed)
+            }
+        }
     }
 
     /// Room for so many work requests.
@@ -331,7 +342,7 @@ impl Core {
     }
 
     pub(super) fn has_room(&self, requests: usize) -> bool {
-        self.work.len() + requests + SPARE_REQUESTS <= self.send_queue_depth
+        self.work.len() + requests + self.reserved + SPARE_REQUESTS <= self.send_queue_depth
     }
 
     #[cold]
@@ -344,7 +355,14 @@ impl Core {
     pub(super) fn queue_note(&mut self, slot: u32, note: &[u8; NOTE_SIZE]) {
         self.slots.span(slot).write_from(0, note);
         let segment = self.slots.segment(slot, 0, NOTE_SIZE);
-        self.queue(Work::Message { slot }, Action::Send, &[segment], NOTE_SIZE <= self.inline_max);
+        self.queue_message(slot, segment, NOTE_SIZE <= self.inline_max);
+    }
+
+    fn queue_message(&mut self, slot: u32, segment: Segment, inline: bool) {
+        if inline {
+            self.slots_inline.push(slot);
+        }
+        self.queue(Work::Message { slot: (!inline).then_some(slot) }, Action::Send, &[segment], inline);
     }
 
     fn queue(&mut self, work: Work, action: Action, segments: &[Segment], inline: bool) {
@@ -377,6 +395,14 @@ impl Core {
         if let Err(error) = unsafe { self.list.post(self.qp) } {
             self.fail(TransportError::system("post to the RDMA device", error));
         }
+        self.free_inline_slots();
+    }
+
+    /// What the device's library has copied, or will never see, is free.
+    fn free_inline_slots(&mut self) {
+        while let Some(slot) = self.slots_inline.pop() {
+            self.slots.give_back(slot);
+        }
     }
 
     /// Forgets what is queued and not posted.
@@ -384,6 +410,7 @@ impl Core {
     pub(super) fn drop_unposted(&mut self) {
         let count = self.list.len();
         self.list.clear();
+        self.free_inline_slots();
         let unposted = self.work.split_off(self.work.len() - count);
         for work in unposted {
             self.finish(work, Some((super::status::FLUSHED, 0)));
@@ -412,7 +439,9 @@ impl Core {
     fn finish(&mut self, work: Work, failure: Option<(u32, u32)>) {
         match work {
             Work::Message { slot } => {
-                self.slots.give_back(slot);
+                if let Some(slot) = slot {
+                    self.slots.give_back(slot);
+                }
                 if let Some((status, vendor_code)) = failure {
                     self.fail(explain(status, vendor_code, None));
                 }

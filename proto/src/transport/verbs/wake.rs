@@ -28,6 +28,8 @@ impl Core {
         }
         self.post_receives();
         self.post_list();
+        self.slots.trim();
+        self.tell_counters();
         // A message carries a mark; what this side posted completes without one.
         let marked_only = self.operations.is_empty() && !self.starved;
         if self.events_due {

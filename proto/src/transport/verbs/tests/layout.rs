@@ -57,6 +57,7 @@ fn facts_of_rust() -> BTreeMap<String, u64> {
             "imm_data" => imm_data_invalidated_rkey_union, "wc_flags" => wc_flags,
         }
         ibv_mr { "lkey" => lkey, "rkey" => rkey }
+        ibv_device { "transport_type" => transport_type }
         ibv_context {
             "device" => device, "ops.poll_cq" => ops.poll_cq, "ops.req_notify_cq" => ops.req_notify_cq,
             "ops.post_send" => ops.post_send, "ops.post_recv" => ops.post_recv,
@@ -115,6 +116,7 @@ fn facts_of_rust() -> BTreeMap<String, u64> {
         ("IBV_QP_STATE", ibv_qp_attr_mask::IBV_QP_STATE.0 as u64),
         ("IBV_QP_MIN_RNR_TIMER", ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as u64),
         ("IBV_PORT_ACTIVE", ibv_port_state::IBV_PORT_ACTIVE as u64),
+        ("IBV_TRANSPORT_IWARP", ibv_transport_type::IBV_TRANSPORT_IWARP as u64),
         ("RDMA_PS_TCP", rdma_port_space::RDMA_PS_TCP as u64),
         ("RDMA_CM_EVENT_ADDR_RESOLVED", rdma_cm_event_type::RDMA_CM_EVENT_ADDR_RESOLVED as u64),
         ("RDMA_CM_EVENT_CONNECT_REQUEST", rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST as u64),

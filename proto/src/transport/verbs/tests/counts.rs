@@ -1,0 +1,150 @@
+//! How many requests, doorbells, completions, copies and registrations an operation costs.
+
+use super::*;
+
+/// [VERBS-21] A direct read: one RDMA write and one send, one doorbell, one completion, no copy.
+#[test]
+#[ignore = "needs rdma-device"]
+fn direct_read_of_4_kib_is_one_rdma_write_and_one_send() {
+    let mut pair = Pair::new();
+    let (region, local) = (pair.region(4096), memory(65_536));
+    for round in 0..3 {
+        let part = local.slice(8192, 4096).unwrap();
+        let expected = fill(&part, round);
+        let before = pair.server.counters();
+        pair.write([part].into_iter().collect(), region.range());
+        pair.message_and_completion();
+        assert!(region.memory().span().to_vec() == expected);
+        let after = pair.server.counters();
+        assert_eq!(deltas!(before, after, work_requests, rdma_requests, doorbells), (2, 1, 1));
+        assert_eq!(deltas!(before, after, completions, bytes_copied), (1, 0));
+        // Registered with the first.
+        assert_eq!(after.registrations - before.registrations, u64::from(round == 0));
+    }
+}
+
+/// [VERBS-20] Lists of as many segments as one request takes, and one more.
+#[test]
+#[ignore = "needs rdma-device"]
+fn lists_take_one_request_for_as_many_segments_as_the_device_gathers() {
+    let mut pair = Pair::new();
+    let segments_max = pair.server.segments_per_request();
+    assert!(segments_max >= 2);
+    let local = memory(65_536);
+    fill(&local, 1);
+    for (count, requests) in [
+        (1, 1),
+        (32.min(segments_max), 1),
+        (segments_max - 1, 1),
+        (segments_max, 1),
+        (segments_max + 1, 2),
+        (2 * segments_max, 2),
+        (2 * segments_max + 1, 3),
+        (usize::from(SEGMENTS_MAX), usize::from(SEGMENTS_MAX).div_ceil(segments_max)),
+    ] {
+        let parts: LocalSegments = (0..count).map(|index| local.slice(index * 200, 100).unwrap()).collect();
+        let expected: Vec<u8> = parts.iter().flat_map(|part| part.span().to_vec()).collect();
+        let region = pair.region(count * 100);
+        for read in [false, true] {
+            let before = pair.server.counters();
+            match read {
+                false => pair.write(parts.clone(), region.range()),
+                true => {
+                    fill(&local, 2);
+                    let posted = pair.server.rdma_read(OpToken(1), parts.clone(), region.range()).unwrap();
+                    assert_eq!(posted, Posted::Pending);
+                }
+            }
+            pair.message_and_completion();
+            let after = pair.server.counters();
+            let deltas = deltas!(before, after, rdma_requests, doorbells, bytes_copied);
+            assert_eq!(deltas, (requests as u64, 1, 0), "{count} segments, read {read}");
+        }
+        assert!(region.memory().span().to_vec() == expected, "{count} segments written");
+        let read: Vec<u8> = parts.iter().flat_map(|part| part.span().to_vec()).collect();
+        assert!(read == expected, "{count} segments read");
+        fill(&local, 1);
+    }
+}
+
+/// [VERBS-20] [VERBS-22] What leaves with its request, what is copied, and what is registered.
+#[test]
+#[ignore = "needs rdma-device"]
+fn local_memory_is_inlined_copied_or_registered_by_its_size() {
+    let mut pair = Pair::new();
+    let region = pair.region(65_536);
+    // Memory, part of it that is written, inline, copied, registered.
+    for (size, part, inline, copied, registered) in
+        [(65_536, 200, 1, 0, 0), (4096, 221, 0, 221, 1), (4096, 4096, 0, 4096, 0), (16_384, 4096, 0, 0, 1)]
+    {
+        let local = memory(size);
+        let expected = fill(&local, 3);
+        let before = pair.server.counters();
+        let remote = region.range().slice(0, part as u64).unwrap();
+        pair.write([local.slice(0, part).unwrap()].into_iter().collect(), remote);
+        // The message itself is inline.
+        pair.message_and_completion();
+        let after = pair.server.counters();
+        let deltas = deltas!(before, after, inline_requests, bytes_copied, registrations);
+        assert_eq!(deltas, (inline + 1, copied, registered), "{part} of {size}");
+        assert!(region.memory().span().slice(0, part).unwrap().to_vec() == expected[..part]);
+    }
+}
+
+/// [VERBS-11] An idle connection has few receives posted; a burst brings more, and quiet traffic takes them away again.
+#[test]
+#[ignore = "needs rdma-device"]
+fn receives_follow_what_arrives_at_once() {
+    let mut pair = Pair::new();
+    let idle = pair.server.receives_count();
+    assert!(idle <= 3, "{idle} receives of an idle connection");
+    for round in 0..3u32 {
+        for number in 0..30u32 {
+            pair.client.send_copy(&(round * 30 + number).to_le_bytes(), &[7; 100]).unwrap();
+        }
+        pair.client.flush().unwrap();
+        for number in 0..30u32 {
+            assert_eq!(next_message(&mut pair.server).unwrap(), (round * 30 + number).to_le_bytes());
+        }
+    }
+    let busy = pair.server.receives_count();
+    assert!(busy > idle && busy <= 32 + 4, "{busy} receives after bursts of 30");
+    // As many looks back as it takes to halve them to the least.
+    for _ in 0..256 * 6 {
+        pair.assert_alive();
+    }
+    assert_eq!(pair.server.receives_count(), idle);
+}
+
+/// [VERBS-21] Messages ask for a completion now and then.
+#[test]
+#[ignore = "needs rdma-device"]
+fn messages_share_completions() {
+    let mut pair = Pair::new();
+    let before = pair.client.counters();
+    const COUNT: u64 = 64;
+    for _ in 0..COUNT {
+        pair.assert_alive();
+    }
+    let after = pair.client.counters();
+    assert_eq!(deltas!(before, after, sent, doorbells), (COUNT, COUNT));
+    // A quarter of 32 slots.
+    assert!(after.completions - before.completions <= COUNT / 8, "{after:?}");
+}
+
+/// [VERBS-12] A message wakes a side that asked for marked completions only; many times, so that a lost one shows.
+#[test]
+#[ignore = "needs rdma-device"]
+fn message_wakes_a_side_that_waits_for_messages_only() {
+    let mut pair = Pair::new();
+    for _ in 0..100 {
+        while !pair.server.arm() {
+            assert!(pair.server.recv().unwrap().is_none());
+        }
+        pair.client.send_copy(b"ping", b"").unwrap();
+        pair.client.flush().unwrap();
+        let fds = pair.server.event_fds();
+        assert!(poll_readable(&fds, Some(HANG)).unwrap(), "slept through a message");
+        assert_eq!(next_message(&mut pair.server).unwrap(), b"ping");
+    }
+}

@@ -1,0 +1,109 @@
+//! Regions, handshakes, the end of connections.
+
+use super::*;
+
+/// [VERBS-31] [VERBS-32]
+#[test]
+#[ignore = "needs rdma-device"]
+fn registrations_end_with_their_regions() {
+    let mut pair = Pair::new();
+    let before = pair.client.counters();
+    let regions: Vec<_> = (0..50).map(|_| pair.region(10_000)).collect();
+    assert_eq!(pair.client_domain.regions_count(), 50);
+    let range = regions[7].range();
+    drop(regions);
+    let after = pair.client.counters();
+    assert_eq!(deltas!(before, after, registrations, deregistrations), (50, 50));
+    assert_eq!(pair.client_domain.regions_count(), 0);
+    // Of 0 bytes, at the end of a region that is gone.
+    let nothing = RemoteRange { offset: range.offset + range.len, len: 0, ..range };
+    pair.write(LocalSegments::new(), nothing);
+    pair.server.flush().unwrap();
+    assert!(matches!(end_of(&mut pair.client), TransportError::Peer(PeerFault::Region(_))));
+}
+
+/// [VERBS-13] A dropped side is closed in the background; what it flushed arrives.
+#[test]
+#[ignore = "needs rdma-device"]
+fn drop_right_after_flush_loses_nothing() {
+    for count in [1u8, 30] {
+        let Pair { mut client, mut server, .. } = Pair::new();
+        for number in 0..count {
+            server.send_copy(&[number], &[7; 8000]).unwrap();
+        }
+        server.flush().unwrap();
+        drop(server);
+        for number in 0..count {
+            assert_eq!(next_message(&mut client).unwrap(), [number]);
+        }
+        assert!(matches!(end_of(&mut client), TransportError::Closed));
+    }
+}
+
+/// [VERBS-1] [VERBS-2] [PROV-27] A peer that is none is refused, and learns what is spoken here; the next one is served.
+#[test]
+#[ignore = "needs rdma-device"]
+fn wrong_private_data_is_refused_and_the_listener_goes_on() {
+    let domain = VerbsDomain::new();
+    let mut listener = domain.listen_verbs(&address(), &params()).unwrap();
+    let Address::Verbs(to) = listener.address().clone() else { panic!("{}", listener.address()) };
+    let good = Hello::new(&params()).encode();
+    let mut wrong_version = good;
+    wrong_version[8] ^= 0xff;
+    let mut no_depth = good;
+    no_depth[10..12].fill(0);
+    for bytes in [[0; HELLO_SIZE], [0xff; HELLO_SIZE], wrong_version, no_depth] {
+        let id = CmId::new(&EventChannel::new().unwrap()).unwrap();
+        id.resolve_address(to, HANG).unwrap();
+        assert_eq!(next_event(&id, &mut listener).kind, CmEventKind::AddressResolved);
+        id.resolve_route(HANG).unwrap();
+        assert_eq!(next_event(&id, &mut listener).kind, CmEventKind::RouteResolved);
+        let shared = Shared::new();
+        let device = device_of(&id, &shared).unwrap();
+        let prepared = Prepared::new(id, device, &shared, &Hello::new(&params()), false).unwrap();
+        prepared.id.connect_with(&bytes, prepared.reads()).unwrap();
+        let event = next_event(&prepared.id, &mut listener);
+        assert_eq!(event.kind, CmEventKind::Rejected);
+        assert_eq!(event.private_data, good);
+    }
+    assert_eq!(listener.handshakes_count(), 0);
+    let (mut client, _server) = connect(&domain, &mut listener);
+    assert!(client.recv().unwrap().is_none());
+}
+
+fn next_event(id: &CmId, listener: &mut VerbsListener) -> CmEvent {
+    let begin = Instant::now();
+    loop {
+        assert!(listener.accept_verbs().unwrap().is_none());
+        if let Some(event) = id.channel().next().unwrap() {
+            return event;
+        }
+        assert!(begin.elapsed() < HANG, "no event");
+        std::thread::yield_now();
+    }
+}
+
+/// [VERBS-3]
+#[test]
+#[ignore = "needs rdma-device"]
+fn reads_beyond_what_devices_have_in_flight_wait_their_turn() {
+    let mut pair = Pair::new();
+    let depth = u64::from(pair.server.capabilities().rdma_depth);
+    assert!(depth > u64::from(READS_MAX));
+    let (region, local) = (pair.region(4096 * 32), memory(4096 * 32));
+    let expected = fill(region.memory(), 5);
+    for token in 0..depth {
+        let at = token as usize * 4096;
+        let part = [local.slice(at, 4096).unwrap()].into_iter().collect();
+        let remote = region.range().slice(at as u64, 4096).unwrap();
+        assert_eq!(pair.server.rdma_read(OpToken(token), part, remote).unwrap(), Posted::Pending);
+    }
+    let one_more =
+        pair.server.rdma_read(OpToken(99), LocalSegments::new(), region.range().slice(0, 0).unwrap());
+    assert!(matches!(one_more, Err(PostError::Full)));
+    pair.server.flush().unwrap();
+    for _ in 0..depth {
+        completion(&mut pair.server).result.unwrap();
+    }
+    assert!(local.span().to_vec() == expected);
+}
