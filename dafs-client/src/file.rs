@@ -324,6 +324,10 @@ impl File {
     /// Runs a transfer of a registered buffer that the caller lends: when the session ends meanwhile, so does the buffer's registration.
     #[inline]
     fn run_registered(&self, ask: Ask, offset: u64, buffer: &RegisteredBuf) -> Result<usize> {
+        if !buffer.is_registered() {
+            let memory = Memory::Raw(SmallVec::from_buf([buffer.raw()]));
+            return self.run(ask.opcode(), ask.kind(), offset, memory).and_then(count);
+        }
         let range = buffer.range_in(&self.owner.shared.domain);
         self.run_in_range(ask, offset, buffer.raw(), range, || buffer.memory(), || buffer.revoke())
     }

@@ -184,7 +184,10 @@ impl File {
                 _ => ranges = None,
             }
         }
-        Ok(Memory::RegisteredParts(memory, ranges))
+        match buffer.is_registered() {
+            true => Ok(Memory::RegisteredParts(memory, ranges)),
+            false => Ok(Memory::Raw(memory)),
+        }
     }
 
     fn submit_list<B: IoBuffer, T: 'static>(
@@ -196,10 +199,12 @@ impl File {
     ) -> Pending<ListTransferred<B, T>> {
         let mut keeps: Vec<Keep> = buffers.into_iter().map(|buffer| buffer.into_keep().0).collect();
         let registered = keeps.iter().map(|keep| match keep {
-            Keep::Registered(buffer) => Some(buffer.range_in(&self.owner.shared.domain)),
+            Keep::Registered(buffer) if buffer.is_registered() => {
+                Some(buffer.range_in(&self.owner.shared.domain))
+            }
             _ => None,
         });
-        // All buffers are of one type: either all have a range, or none.
+        // All buffers are of one type: all have a range, or none, or some could not be registered.
         let ranges: Option<Vec<Option<RemoteRange>>> = registered.collect();
         let raw = keeps.iter_mut().map(Keep::raw).collect();
         let memory = match ranges {

@@ -74,7 +74,8 @@ impl RawMemory {
 /// One registration, shared by the parts of a buffer.
 struct Registration {
     memory: MemoryRef,
-    range: RemoteRange,
+    /// `None`: it could not be registered, and is ordinary memory.
+    range: Option<RemoteRange>,
     region: Mutex<Option<Region>>,
     revoked: AtomicBool,
     domain: Arc<dyn Domain>,
@@ -102,14 +103,37 @@ impl RegisteredBuf {
     pub(crate) fn allocate(domain: &Arc<dyn Domain>, len: usize) -> Result<Self, RegionError> {
         let memory = MemoryRef::new(domain.allocate(len.max(1))?);
         let region = domain.register(memory.clone(), Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+        Ok(Self::of(domain, memory, Some(region), len))
+    }
+
+    /// As [`RegisteredBuf::allocate`]; ordinary memory where the system lets no more be registered.
+    pub(crate) fn allocate_at_best(domain: &Arc<dyn Domain>, len: usize) -> Result<Self, RegionError> {
+        match Self::allocate(domain, len) {
+            Err(error @ RegionError::System { .. }) => {
+                // Without the memory itself there is nothing to fall back to.
+                let memory = MemoryRef::new(domain.allocate(len.max(1))?);
+                tracing::debug!("a buffer of {len} bytes is ordinary memory: {error}");
+                Ok(Self::of(domain, memory, None, len))
+            }
+            allocated => allocated,
+        }
+    }
+
+    fn of(domain: &Arc<dyn Domain>, memory: MemoryRef, region: Option<Region>, len: usize) -> Self {
         let registration = Registration {
-            range: region.range(),
+            range: region.as_ref().map(Region::range),
             memory,
-            region: Mutex::new(Some(region)),
+            region: Mutex::new(region),
             revoked: AtomicBool::new(false),
             domain: Arc::clone(domain),
         };
-        Ok(Self { registration: Arc::new(registration), offset: 0, len })
+        Self { registration: Arc::new(registration), offset: 0, len }
+    }
+
+    /// Whether it was registered. Where the system let no more memory be (its limit of locked memory), it is ordinary memory:
+    /// everything works, with a copy.
+    pub fn is_registered(&self) -> bool {
+        self.registration.range.is_some()
     }
 
     /// Keeps the first `at` bytes and returns the rest as a buffer of its own, of the same registration. Panics when
@@ -141,7 +165,7 @@ impl RegisteredBuf {
         if registration.revoked.load(Ordering::Acquire) || !Arc::ptr_eq(&registration.domain, domain) {
             return None;
         }
-        registration.range.slice(self.offset as u64, self.len as u64)
+        registration.range?.slice(self.offset as u64, self.len as u64)
     }
 
     /// The memory itself, kept as long as anybody has this.
@@ -186,7 +210,10 @@ impl DerefMut for RegisteredBuf {
 
 impl std::fmt::Debug for RegisteredBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RegisteredBuf({} bytes of {})", self.len, self.registration.range.key)
+        match self.registration.range {
+            Some(range) => write!(f, "RegisteredBuf({} bytes of {})", self.len, range.key),
+            None => write!(f, "RegisteredBuf({} bytes, not registered)", self.len),
+        }
     }
 }
 
@@ -278,9 +305,15 @@ impl Staging {
 
     pub(crate) fn allocate(domain: &Arc<dyn Domain>, size: usize) -> Result<Self, RegionError> {
         let chunk_size = Self::CHUNK_SIZE.min(size);
-        let chunks = u16::try_from(size / chunk_size.max(1)).unwrap_or(u16::MAX).max(1);
-        let buffer = RegisteredBuf::allocate(domain, chunk_size * usize::from(chunks))?;
-        Ok(Self { buffer, chunk_size, free: (0..chunks).rev().collect() })
+        let mut chunks = u16::try_from(size / chunk_size.max(1)).unwrap_or(u16::MAX).max(1);
+        loop {
+            match RegisteredBuf::allocate(domain, chunk_size * usize::from(chunks)) {
+                Ok(buffer) => return Ok(Self { buffer, chunk_size, free: (0..chunks).rev().collect() }),
+                // Fewer may be within the limit of locked memory.
+                Err(RegionError::System { .. }) if chunks > 1 => chunks /= 2,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     pub(crate) fn take(&mut self) -> Option<u16> {
@@ -302,6 +335,6 @@ impl Staging {
 
     pub(crate) fn range(&self, chunk: u16, len: usize) -> Option<RemoteRange> {
         let at = usize::from(chunk) * self.chunk_size;
-        self.buffer.registration.range.slice(at as u64, len as u64)
+        self.buffer.registration.range?.slice(at as u64, len as u64)
     }
 }

@@ -244,9 +244,10 @@ impl Session {
         decide_noncontiguous(&circumstances, method, segments, switches).explain(&circumstances)
     }
 
-    /// Allocates and registers memory that the server reaches without copies. Zeroed. Does not block.
+    /// Allocates and registers memory that the server reaches without copies. Zeroed. Does not block. Where the system lets no more
+    /// memory be registered, it is ordinary memory: see [`RegisteredBuf::is_registered`].
     pub fn buffer(&self, len: usize) -> Result<RegisteredBuf> {
-        Ok(RegisteredBuf::allocate(&self.owner.shared.domain, len)?)
+        Ok(RegisteredBuf::allocate_at_best(&self.owner.shared.domain, len)?)
     }
 
     /// Sends requests that were kept back to leave together ([`Config::batch_submits`]). Does not block.

@@ -65,7 +65,7 @@ impl Shared {
         let (memory, ranges, registration) = match parts.memory {
             Memory::Kept => {
                 let ranges = match &parts.keep {
-                    Keep::Registered(buffer) => {
+                    Keep::Registered(buffer) if buffer.is_registered() => {
                         registered = buffer.memory();
                         Some(one(buffer.range_in(&self.domain)))
                     }
