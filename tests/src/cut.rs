@@ -7,8 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use dafs_client::{Config, Result, Session};
 use dafs_proto::transport::Address;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+use crate::harness::Harness;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,9 +175,22 @@ fn sever(client: &TcpStream, server: &TcpStream) {
     }
 }
 
+/// A session whose connections can be cut by [`cut_connections`].
+pub fn connect_cuttable(harness: &Harness, config: &Config) -> Result<Session> {
+    #[cfg(feature = "verbs")]
+    if let Address::Verbs(_) = harness.address() {
+        return verbs::connect(harness, config);
+    }
+    harness.connect(config)
+}
+
 /// Cuts every connection that this process, as a client, has to the server at `address`; answers how many. Over
-/// shared memory that is the unix socket.
+/// shared memory that is the unix socket; over RDMA the queue pairs of [`connect_cuttable`] go to their error state.
 pub fn cut_connections(address: &Address) -> usize {
+    #[cfg(feature = "verbs")]
+    if let Address::Verbs(_) = address {
+        return verbs::cut(address);
+    }
     let process = pidfd_open(getpid(), PidfdFlags::empty()).expect("a descriptor of this process");
     let mut count = 0;
     for entry in std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").flatten() {
@@ -193,10 +209,77 @@ pub fn cut_connections(address: &Address) -> usize {
                 peer.is_ok_and(|peer| peer.as_pathname() == Some(path))
                     && stream.shutdown(Shutdown::Both).is_ok()
             }
-            // Its descriptors are no sockets.
             Address::Verbs(_) | Address::Sim(_) => false,
         };
         count += usize::from(cut);
     }
     count
+}
+
+/// Connections over RDMA have no descriptors that carry them: those to be cut are noted when they are made.
+#[cfg(feature = "verbs")]
+mod verbs {
+    use std::sync::{Arc, Mutex, PoisonError};
+    use std::time::Duration;
+
+    use dafs_client::{Config, Result, Session, SystemClock};
+    use dafs_proto::transport::verbs::{AbortHandle, VerbsDomain};
+    use dafs_proto::transport::{
+        Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef,
+        Provider, Region, RegionError,
+    };
+
+    use crate::harness::Harness;
+
+    static MADE: Mutex<Vec<(Address, AbortHandle)>> = Mutex::new(Vec::new());
+
+    pub(super) fn connect(harness: &Harness, config: &Config) -> Result<Session> {
+        let config = harness.client_config(config);
+        let clock = Arc::new(SystemClock::default());
+        Session::connect_with(Arc::new(Noting(VerbsDomain::new())), harness.address().clone(), &config, clock)
+    }
+
+    pub(super) fn cut(address: &Address) -> usize {
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        made.extract_if(.., |(to, _)| to == address)
+            .filter(|(_, handle)| handle.abort().expect("a queue pair goes to its error state"))
+            .count()
+    }
+
+    /// The real domain, which notes what it connects.
+    struct Noting(VerbsDomain);
+
+    impl Domain for Noting {
+        fn provider(&self) -> Provider {
+            self.0.provider()
+        }
+
+        fn allocate(&self, len: usize) -> std::result::Result<Arc<dyn Memory>, RegionError> {
+            self.0.allocate(len)
+        }
+
+        fn register(&self, memory: MemoryRef, access: Access) -> std::result::Result<Region, RegionError> {
+            self.0.register(memory, access)
+        }
+
+        fn connect(
+            &self,
+            address: &Address,
+            params: &ConnectParams,
+            timeout: Duration,
+        ) -> std::result::Result<Box<dyn Endpoint>, ConnectError> {
+            let endpoint = self.0.connect_verbs(address, params, timeout)?;
+            let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+            made.push((address.clone(), endpoint.abort_handle()));
+            Ok(Box::new(endpoint))
+        }
+
+        fn listen(
+            &self,
+            address: &Address,
+            params: &ConnectParams,
+        ) -> std::result::Result<Box<dyn Listener>, ConnectError> {
+            self.0.listen(address, params)
+        }
+    }
 }

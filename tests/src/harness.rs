@@ -1,13 +1,12 @@
 //! A server on a provider, for one test.
 
 use std::path::Path;
-#[cfg(feature = "verbs")]
 use std::sync::Arc;
 
-use dafs_client::{Config as ClientConfig, Key, Session};
+use dafs_client::{Config as ClientConfig, Key, Result, Session};
 use dafs_proto::transport::Address;
 use dafs_server::Running;
-use dafs_server::access::{AccessConfig, KeyEntry, ServerIdentity};
+use dafs_server::access::{AccessConfig, ForcedIdentity, KeyEntry, ServerIdentity};
 use dafs_server::config::{Config, ExportConfig, ExportKind};
 use tempfile::TempDir;
 
@@ -33,10 +32,43 @@ pub fn device_address() -> std::net::IpAddr {
     text.parse().expect("DAFS_VERBS_ADDRESS is an IP address")
 }
 
-/// The key that server and client share where other hosts could reach the server.
-#[cfg(feature = "verbs")]
-fn shared_key() -> Key {
-    Key { name: "suites".to_owned(), secret: Arc::from([7; 32]) }
+impl On {
+    /// Where a server listens; `directory` is for a socket.
+    pub fn listener(self, directory: &Path) -> Address {
+        match self {
+            Self::Tcp => Address::Tcp("127.0.0.1:0".parse().expect("an address")),
+            Self::Shm => Address::Shm(directory.join("socket")),
+            #[cfg(feature = "verbs")]
+            Self::Verbs => Address::Verbs((device_address(), 0).into()),
+        }
+    }
+
+    /// How many rounds of something: a tenth where RDMA is emulated by a processor that is emulated too, one at least.
+    pub fn rounds(self, count: u64) -> u64 {
+        match self {
+            Self::Tcp | Self::Shm => count,
+            #[cfg(feature = "verbs")]
+            Self::Verbs => count.div_ceil(10),
+        }
+    }
+}
+
+/// The key that server and client share where other hosts could reach the server; `None` where the kernel vouches for clients.
+pub fn key_for(server: &Address) -> Option<Key> {
+    matches!(server, Address::Verbs(_))
+        .then(|| Key { name: "suites".to_owned(), secret: Arc::from([SECRET_BYTE; 32]) })
+}
+
+/// The line of a key file for [`key_for`]: its holders are who runs the tests, as the kernel says of clients elsewhere.
+pub fn key_line() -> String {
+    let (uid, gid) = own_ids();
+    format!("suites:{}:uid={uid},gid={gid}\n", format!("{SECRET_BYTE:02x}").repeat(32))
+}
+
+const SECRET_BYTE: u8 = 7;
+
+fn own_ids() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
 /// A running server with the exports `data` (a directory) and `mem` (memory).
@@ -45,7 +77,6 @@ pub struct Harness {
     address: Address,
     directory: TempDir,
     config: Config,
-    key: Option<Key>,
 }
 
 impl Harness {
@@ -74,17 +105,8 @@ impl Harness {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = directory.path().join("data");
         std::fs::create_dir(&data).expect("the export's directory");
-        let listener = match on {
-            On::Tcp => Address::Tcp("127.0.0.1:0".parse().expect("an address")),
-            On::Shm => Address::Shm(directory.path().join("socket")),
-            #[cfg(feature = "verbs")]
-            On::Verbs => Address::Verbs((device_address(), 0).into()),
-        };
-        let key = match on {
-            On::Tcp | On::Shm => None,
-            #[cfg(feature = "verbs")]
-            On::Verbs => Some(shared_key()),
-        };
+        let listener = on.listener(directory.path());
+        let key = key_for(&listener);
         let mut config = Config {
             exports: vec![
                 ExportConfig::new("data", ExportKind::Directory(data)),
@@ -98,17 +120,16 @@ impl Harness {
             calibrate: false,
             ..Config::default()
         };
-        if let Some(key) = key.clone() {
-            config.access.keys.insert(KeyEntry { key, forced: None });
-            // A key vouches for no user: without this, root's tests would act as nobody.
-            config.exports.iter_mut().for_each(|export| export.keep_root = true);
+        if let Some(key) = key {
+            let (uid, gid) = own_ids();
+            config.access.keys.insert(KeyEntry { key, forced: Some(ForcedIdentity { uid, gid }) });
         }
         change(&mut config);
         let server = start(config.clone()).expect("the server starts");
         let address = server.addresses()[0].clone();
         // A restarted server listens where the first did.
         config.listeners = vec![address.clone()];
-        Self { server: Some(server), address, directory, config, key }
+        Self { server: Some(server), address, directory, config }
     }
 
     /// Where it listens.
@@ -138,9 +159,19 @@ impl Harness {
 
     /// A new session with these settings, and a key where the server demands one.
     pub fn session_with(&self, config: &ClientConfig) -> Session {
+        self.connect(config).expect("the session opens")
+    }
+
+    /// As [`Harness::session_with`], where it may fail.
+    pub fn connect(&self, config: &ClientConfig) -> Result<Session> {
+        Session::connect(self.url(), &self.client_config(config))
+    }
+
+    /// These settings, and a key where the server demands one.
+    pub fn client_config(&self, config: &ClientConfig) -> ClientConfig {
         let mut config = config.clone();
-        config.key = config.key.or_else(|| self.key.clone());
-        Session::connect(self.url(), &config).expect("the session opens")
+        config.key = config.key.or_else(|| key_for(&self.address));
+        config
     }
 
     /// Stops the server and starts another in its place, on the same address.

@@ -1,18 +1,23 @@
 //! The real `dafs-server` as a process of its own.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
 use dafs_client::{Config, Session};
 use dafs_proto::transport::Address;
 
-use crate::harness::On;
+use crate::harness::{On, key_for, key_line};
+
+/// What the server says goes to this file.
+const LOG: &str = "log";
 
 /// A running server program with the exports `data` (a directory) and `mem` (memory). Killed when dropped.
 pub struct Program {
     child: Child,
+    /// Kept open: the server would fail to write to it.
+    _stdout: BufReader<ChildStdout>,
     address: Address,
     url: String,
     directory: tempfile::TempDir,
@@ -29,12 +34,8 @@ impl Program {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = directory.path().join("data");
         std::fs::create_dir(&data).expect("the export's directory");
-        let listen = match on {
-            On::Tcp => "tcp://127.0.0.1:0".to_owned(),
-            On::Shm => format!("shm://{}", directory.path().join("socket").display()),
-            #[cfg(feature = "verbs")]
-            On::Verbs => panic!("programs are started without keys, which a listener on verbs demands"),
-        };
+        let listener = on.listener(directory.path());
+        let listen = listener.to_string().trim_start_matches("dafs+").to_owned();
         let program = program();
         let mut command = match open_files_max {
             None => Command::new(program),
@@ -46,22 +47,30 @@ impl Program {
         };
         let data = format!("data={}", data.display());
         command.args(["--export", &data, "--export", "mem=mem:1G", "--listen", &listen]).args(flags);
+        if key_for(&listener).is_some() {
+            command.arg("--key-file").arg(key_file(directory.path()));
+        }
         let mut child = command
             .env("DAFS_LOG", "warn")
             .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(directory.path().join(LOG)).expect("a file for the log"))
             .spawn()
             .expect("the server program starts");
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("its output is a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("the server says where it listens");
+        let mut stdout = BufReader::new(child.stdout.take().expect("its output is a pipe"));
+        stdout.read_line(&mut line).expect("the server says where it listens");
+        if line.is_empty() {
+            let log = std::fs::read_to_string(directory.path().join(LOG)).unwrap_or_default();
+            panic!("the server does not start: {log}");
+        }
         let url = line.trim().strip_prefix("listening ").expect("a line for the listener").to_owned();
         let address = match on {
             On::Tcp => Address::Tcp(url.trim_start_matches("dafs+tcp://").parse().expect("an address")),
             On::Shm => Address::Shm(PathBuf::from(url.trim_start_matches("dafs+shm://"))),
             #[cfg(feature = "verbs")]
-            On::Verbs => unreachable!("refused above"),
+            On::Verbs => Address::Verbs(url.trim_start_matches("dafs+verbs://").parse().expect("an address")),
         };
-        Self { child, address, url, directory }
+        Self { child, _stdout: stdout, address, url, directory }
     }
 
     /// Where it listens.
@@ -74,6 +83,11 @@ impl Program {
         self.child.id()
     }
 
+    /// What it has said on standard error.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join(LOG)).expect("its log")
+    }
+
     /// The directory behind the export `data`.
     pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
@@ -84,9 +98,10 @@ impl Program {
         self.directory.path()
     }
 
-    /// A new session with these settings.
+    /// A new session with these settings, and a key where the server demands one.
     pub fn session_with(&self, config: &Config) -> Session {
-        Session::connect(&self.url, config).expect("the session opens")
+        let key = config.key.clone().or_else(|| key_for(&self.address));
+        Session::connect(&self.url, &Config { key, ..config.clone() }).expect("the session opens")
     }
 
     /// A new session.
@@ -100,7 +115,20 @@ impl Drop for Program {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the server said:\n{}", self.log());
+        }
     }
+}
+
+/// Writes the key file of servers that other hosts could reach, and of their clients.
+pub fn key_file(directory: &Path) -> PathBuf {
+    let path = directory.join("keys");
+    // Whoever else writes it writes the same: it is never seen in part. Nobody but its owner may read it.
+    let mut file = tempfile::NamedTempFile::new_in(directory).expect("a key file");
+    file.write_all(key_line().as_bytes()).expect("a key file");
+    file.persist(&path).expect("a key file");
+    path
 }
 
 /// The server program beside this test's executable; built when it is not there. (`cargo test` of the whole workspace builds it anew.)

@@ -1,5 +1,6 @@
 //! A client that speaks the protocol by hand, message by message, and may break its rules.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::session::{ClientHandshake, ClientIntroduction, ClientSession};
@@ -13,12 +14,14 @@ use dafs_proto::wire::{
     Stability, Status, Welcome, WriteRequest,
 };
 
+use crate::harness::key_for;
+
 /// A connection, before or after its handshake.
 pub struct Raw {
     /// The connection.
     pub endpoint: Box<dyn Endpoint>,
     /// Registers memory for the server.
-    pub domain: Box<dyn Domain>,
+    pub domain: Arc<dyn Domain>,
     /// Slots and credits, after the handshake; for those who keep the rules.
     slots: Option<ClientSession>,
 }
@@ -34,8 +37,8 @@ pub struct Message {
     pub payload: Vec<u8>,
 }
 
-/// Who a raw client says it is.
-pub fn introduction(slots: u16, resume: Option<Resume>) -> ClientIntroduction {
+/// Who a raw client of the server at `server` says it is.
+pub fn introduction(server: &Address, slots: u16, resume: Option<Resume>) -> ClientIntroduction {
     ClientIntroduction {
         client_id: [5; 16],
         client_name: "raw".into(),
@@ -43,18 +46,25 @@ pub fn introduction(slots: u16, resume: Option<Resume>) -> ClientIntroduction {
         gid: 0,
         groups: vec![],
         slots,
-        key: None,
+        key: key_for(server),
         resume,
+    }
+}
+
+/// A domain of the provider that serves an address.
+pub fn domain(address: &Address) -> Arc<dyn Domain> {
+    match address {
+        Address::Shm(_) => Arc::new(ShmDomain::new()),
+        #[cfg(feature = "verbs")]
+        Address::Verbs(_) => Arc::new(dafs_proto::transport::verbs::VerbsDomain::new()),
+        _ => Arc::new(TcpDomain::new()),
     }
 }
 
 impl Raw {
     /// Connects, and says nothing yet.
     pub fn connect(address: &Address) -> Self {
-        let domain: Box<dyn Domain> = match address {
-            Address::Shm(_) => Box::new(ShmDomain::new()),
-            _ => Box::new(TcpDomain::new()),
-        };
+        let domain = domain(address);
         let params = ConnectParams { wait: WaitPolicy::Event, ..ConnectParams::default() };
         let endpoint = domain.connect(address, &params, Duration::from_secs(10)).expect("a connection");
         Self { endpoint, domain, slots: None }
@@ -81,7 +91,7 @@ impl Raw {
     /// Connects and shakes hands.
     pub fn session(address: &Address, slots: u16) -> (Self, Welcome) {
         let mut raw = Self::connect(address);
-        let welcome = raw.shake(&introduction(slots, None)).expect("a session");
+        let welcome = raw.shake(&introduction(address, slots, None)).expect("a session");
         (raw, welcome)
     }
 

@@ -11,30 +11,52 @@ use dafs_client::{Config, Error, Identity, Key, OpenOptions, Session, Status};
 use dafs_proto::transport::Address;
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::config::Config as ServerConfig;
-use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::harness::{Harness, On, key_for};
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::EXPORTS;
 use dafs_tests::suite::assert_status;
 
-on_sockets! {
+on_each_provider! {
     export_with_keys_is_there_for_their_holders_only,
     export_with_clients_is_there_for_those_addresses_only,
     squashed_clients_act_as_the_user_named,
-    client_in_another_process_acts_as_its_own_user,
     fenced_client_is_refused_and_others_go_on,
     fence_waits_for_what_the_client_has_in_flight,
 }
 
+/// Where the kernel knows who is at the other end.
+mod by_kernel {
+    use super::client_in_another_process_acts_as_its_own_user;
+
+    dafs_tests::on_sockets! { client_in_another_process_acts_as_its_own_user }
+}
+
+/// Where anybody may be at the other end.
 mod every_host {
     mod tcp {
         #[test]
         fn listener_beyond_loopback_demands_a_key_and_proves_it() {
-            super::super::keys_on_every_host();
+            super::super::keys_on_every_host(super::super::On::Tcp);
         }
 
         #[test]
         fn holder_of_a_key_acts_as_its_entry_or_its_claim_says() {
-            super::super::identity_by_key();
+            super::super::identity_by_key(super::super::On::Tcp);
+        }
+    }
+
+    #[cfg(feature = "verbs")]
+    mod verbs {
+        #[test]
+        #[ignore = "needs rdma-device"]
+        fn listener_beyond_loopback_demands_a_key_and_proves_it() {
+            super::super::keys_on_every_host(super::super::On::Verbs);
+        }
+
+        #[test]
+        #[ignore = "needs rdma-device"]
+        fn holder_of_a_key_acts_as_its_entry_or_its_claim_says() {
+            super::super::identity_by_key(super::super::On::Verbs);
         }
     }
 }
@@ -50,13 +72,17 @@ fn with_keys(config: &mut ServerConfig) {
 }
 
 /// A server that other hosts could reach, and how this one reaches it.
-fn on_every_host() -> (Harness, String) {
-    let harness = Harness::start_with(On::Tcp, |config| {
+fn on_every_host(on: On) -> (Harness, String) {
+    let harness = Harness::start_with(on, |config| {
         with_keys(config);
-        config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
+        if on == On::Tcp {
+            config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
+        }
     });
-    let Address::Tcp(address) = harness.address() else { panic!("a TCP address") };
-    let url = format!("dafs+tcp://127.0.0.1:{}", address.port());
+    let url = match harness.address() {
+        Address::Tcp(address) => format!("dafs+tcp://127.0.0.1:{}", address.port()),
+        _ => harness.url(),
+    };
     (harness, url)
 }
 
@@ -65,8 +91,8 @@ fn connect(url: &str, key: Option<Key>) -> dafs_client::Result<Session> {
 }
 
 // [ACC-1] [SESS-2] [SESS-3]
-fn keys_on_every_host() {
-    let (_harness, url) = on_every_host();
+fn keys_on_every_host(on: On) {
+    let (_harness, url) = on_every_host(on);
     let missing = connect(&url, None).unwrap_err();
     assert!(matches!(missing, Error::Handshake(_)), "{missing:?}");
     assert_eq!(missing.errno(), libc::EACCES);
@@ -85,12 +111,12 @@ fn keys_on_every_host() {
 }
 
 // [ACC-10] [ACC-14] [ACC-31] [ACC-32]
-fn identity_by_key() {
+fn identity_by_key(on: On) {
     if !is_root() {
         eprintln!("not run: acting as another user needs root");
         return;
     }
-    let (harness, url) = on_every_host();
+    let (harness, url) = on_every_host(on);
     std::fs::set_permissions(harness.data(), PermissionsExt::from_mode(0o777)).unwrap();
     let session_of = |name, seed, uid, gid| {
         let identity = Some(Identity { uid, gid, groups: vec![] });
@@ -121,6 +147,11 @@ fn export_with_keys_is_there_for_their_holders_only(on: On) {
     });
     let url = harness.url();
     for other in [None, Some(key("person", 2))] {
+        if other.is_none() && key_for(harness.address()).is_some() {
+            let missing = connect(&url, other).unwrap_err();
+            assert_eq!(missing.errno(), libc::EACCES, "a listener that other hosts could reach demands one");
+            continue;
+        }
         let session = connect(&url, other).unwrap();
         assert_status(session.mount("mem"), Status::NO_EXPORT, "without its key");
         assert_eq!(session.exports().unwrap(), ["data"]);
@@ -138,7 +169,13 @@ fn export_with_keys_is_there_for_their_holders_only(on: On) {
 fn export_with_clients_is_there_for_those_addresses_only(on: On) {
     let harness = Harness::start_with(on, |config| {
         config.exports[0].clients = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        config.exports[1].clients = vec!["10.0.0.0/8".parse().unwrap(), "local".parse().unwrap()];
+        config.exports[1].clients = vec!["192.168.0.0/16".parse().unwrap(), "local".parse().unwrap()];
+        #[cfg(feature = "verbs")]
+        if on == On::Verbs {
+            let here = dafs_tests::harness::device_address().to_string();
+            config.exports[0].clients = vec!["fd00::/8".parse().unwrap(), "local".parse().unwrap()];
+            config.exports[1].clients = vec!["fd00::/8".parse().unwrap(), here.parse().unwrap()];
+        }
     });
     let session = harness.session();
     assert_status(session.mount("data"), Status::NO_EXPORT, "from elsewhere only");
@@ -210,7 +247,10 @@ fn client_in_another_process_acts_as_its_own_user(on: On) {
     let run_child = || {
         let provider = if on == On::Tcp { "tcp" } else { "shm" };
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("{provider}::client_in_another_process_acts_as_its_own_user")])
+            .args([
+                "--exact",
+                &format!("by_kernel::{provider}::client_in_another_process_acts_as_its_own_user"),
+            ])
             .env(CHILD, harness.url())
             .uid(CHILD_USER.0)
             .gid(CHILD_USER.1)
@@ -289,7 +329,7 @@ fn fence_waits_for_what_the_client_has_in_flight(on: On) {
                     }
                 }
             });
-            for _ in 0..20 {
+            for _ in 0..on.rounds(20) {
                 let before = appended.load(Ordering::Acquire);
                 while appended.load(Ordering::Acquire) < before + 100_000 {
                     std::thread::yield_now();

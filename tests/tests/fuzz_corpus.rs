@@ -63,6 +63,8 @@ fn targets_of_the_fuzzer_are_these() {
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
     let mut names: Vec<&str> = TARGETS.iter().map(|target| target.0).collect();
+    // Needs what this build does without.
+    files.retain(|file| cfg!(feature = "verbs") || file != "verbs_messages");
     files.sort();
     names.sort_unstable();
     assert_eq!(files, names);

@@ -13,11 +13,11 @@ use dafs_proto::wire::{
     encode_message_pack,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Raw, introduction, request};
 use dafs_tests::suite::{Numbers, assert_same, bytes};
 
-on_sockets! {
+on_each_provider! {
     first_message_other_than_hello_ends_the_connection,
     connection_that_never_shakes_hands_is_closed_in_time,
     version_that_is_not_spoken_is_refused,
@@ -68,7 +68,7 @@ fn first_message_other_than_hello_ends_the_connection(on: On) {
     }
     // A second Hello, and one with rubbish in it.
     let mut raw = Raw::connect(harness.address());
-    let (_, hello) = ClientHandshake::begin(&introduction(4, None), [1; 32]);
+    let (_, hello) = ClientHandshake::begin(&introduction(harness.address(), 4, None), [1; 32]);
     raw.ask(Header::request(Opcode::Hello, FileHandle(0)), &[], &hello);
     raw.send(Header::request(Opcode::Hello, FileHandle(0)), &[], &hello);
     raw.ending();
@@ -87,7 +87,7 @@ fn connection_that_never_shakes_hands_is_closed_in_time(on: On) {
     let mut silent = Raw::connect(harness.address());
     silent.ending();
     let mut half = Raw::connect(harness.address());
-    let (_, hello) = ClientHandshake::begin(&introduction(4, None), [1; 32]);
+    let (_, hello) = ClientHandshake::begin(&introduction(harness.address(), 4, None), [1; 32]);
     half.ask(Header::request(Opcode::Hello, FileHandle(0)), &[], &hello);
     half.ending();
     bystander.is_alone();
@@ -97,7 +97,7 @@ fn connection_that_never_shakes_hands_is_closed_in_time(on: On) {
 fn version_that_is_not_spoken_is_refused(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
-    let (_, hello) = ClientHandshake::begin(&introduction(4, None), [1; 32]);
+    let (_, hello) = ClientHandshake::begin(&introduction(harness.address(), 4, None), [1; 32]);
     let hello: Hello = decode_message_pack("hello", &hello).unwrap();
     let answer = |hello: &Hello| {
         let mut raw = Raw::connect(harness.address());
@@ -202,7 +202,7 @@ fn session_is_not_resumed_without_its_secret(on: On) {
         Resume { session: dafs_proto::wire::SessionId(welcome.session.0 ^ 1), secret: welcome.secret },
     ] {
         let mut thief = Raw::connect(harness.address());
-        match thief.shake(&introduction(4, Some(resume))) {
+        match thief.shake(&introduction(harness.address(), 4, Some(resume))) {
             Ok(other) => assert!(!other.resumed && other.session != welcome.session),
             Err(status) => assert_eq!(status, Status::NO_SESSION),
         }
@@ -211,7 +211,7 @@ fn session_is_not_resumed_without_its_secret(on: On) {
     // With its secret it is, and the older connection is closed.
     let resume = Resume { session: welcome.session, secret: welcome.secret };
     let mut back = Raw::connect(harness.address());
-    let resumed = back.shake(&introduction(4, Some(resume))).unwrap();
+    let resumed = back.shake(&introduction(harness.address(), 4, Some(resume))).unwrap();
     assert!(resumed.resumed && resumed.session == welcome.session);
     assert_eq!(resumed.slot_reports.len(), 1);
     assert_eq!((resumed.slot_reports[0].sequence, resumed.slot_reports[0].executed), (1, true));
@@ -224,7 +224,7 @@ fn heads_of_random_bytes_end_their_connections_only(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
     let mut numbers = Numbers::new(3);
-    for round in 0..300u64 {
+    for round in 0..on.rounds(300) {
         let (mut raw, _) = Raw::session(harness.address(), 4);
         let mut head = vec![0; HEADER_SIZE + 40];
         let mut header = request(Opcode::ALL[numbers.below(Opcode::ALL.len() as u64) as usize], 0, 1);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
 use dafs_tests::program::Program;
 use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size};
+use dafs_tests::{on_sockets, on_verbs};
 
 on_sockets! {
     a_thousand_sessions_are_all_served_beside_a_greedy_one,
@@ -20,7 +20,20 @@ on_sockets! {
     memory_export_that_is_full_says_so_and_stays_whole,
 }
 
-const SESSIONS: usize = 1000;
+on_verbs! {
+    sessions_beyond_the_limit_are_refused_until_one_ends,
+    open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on,
+    client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody,
+    memory_export_that_is_full_says_so_and_stays_whole,
+}
+
+/// How many sessions at once.
+fn sessions_count(on: On) -> usize {
+    match on.rounds(1000) {
+        1000 => 1000,
+        _ => 40,
+    }
+}
 
 fn idle() -> Config {
     Config { background: Background::None, ..Config::default() }
@@ -32,11 +45,12 @@ fn sessions(program: &Program, count: usize) -> Vec<Session> {
 
 // [SESS-22]
 fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
-    const ROUNDS: u64 = 5;
+    let rounds = on.rounds(5);
     const THREADS: usize = 4;
     let program = Program::start(on, &[]);
-    let all = sessions(&program, SESSIONS);
-    assert_eq!(all[0].statistics().unwrap().sessions, SESSIONS as u64);
+    let count = sessions_count(on);
+    let all = sessions(&program, count);
+    assert_eq!(all[0].statistics().unwrap().sessions, count as u64);
     let greedy = program.session_with(&Config { credits: 4096, ..Config::default() });
     let (done, taken) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -52,7 +66,7 @@ fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
             }
         });
         let workers: Vec<_> = all
-            .chunks(SESSIONS / THREADS)
+            .chunks(count / THREADS)
             .enumerate()
             .map(|(part, sessions)| {
                 scope.spawn(move || {
@@ -66,7 +80,7 @@ fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
                             session.mount("mem").unwrap().open_with(name, options).unwrap()
                         })
                         .collect();
-                    for round in 0..ROUNDS {
+                    for round in 0..rounds {
                         // An operation of every session in flight, then every answer.
                         let data = |index: usize| bytes(round << 32 | (part * 1000 + index) as u64, 3000);
                         let writes: Vec<_> = files
@@ -97,6 +111,7 @@ fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
     assert_eq!(greedy.statistics().unwrap().protocol_errors, 0);
 }
 
+// [VERBS-11] [VERBS-14]
 fn idle_sessions_cost_the_server_little_memory(on: On) {
     const EACH_MAX: u64 = 64 << 10;
     let program = Program::start(on, &[]);
@@ -105,28 +120,29 @@ fn idle_sessions_cost_the_server_little_memory(on: On) {
     let warm = sessions(&program, 50);
     drop(warm);
     let before = resident_size(program.id());
-    let all = sessions(&program, SESSIONS);
+    let count = sessions_count(on);
+    let all = sessions(&program, count);
     for session in &all {
         session.ping().unwrap();
     }
     let after = resident_size(program.id());
-    let each = after.saturating_sub(before) / SESSIONS as u64;
-    assert_eq!(watcher.statistics().unwrap().sessions, SESSIONS as u64 + 1);
+    let each = after.saturating_sub(before) / count as u64;
+    assert_eq!(watcher.statistics().unwrap().sessions, count as u64 + 1);
     eprintln!("{on:?}: {each} bytes of the server's memory for each idle session");
-    assert!(each <= EACH_MAX, "{each} bytes of the server's memory for each of {SESSIONS} idle sessions");
+    assert!(each <= EACH_MAX, "{each} bytes of the server's memory for each of {count} idle sessions");
 }
 
 fn sessions_beyond_the_limit_are_refused_until_one_ends(on: On) {
     let harness = Harness::start_with(on, |config| config.sessions_max = 3);
     let mut held: Vec<_> = (0..3).map(|_| harness.session()).collect();
     let config = Config::default();
-    let refused = Session::connect(harness.url(), &config).unwrap_err();
+    let refused = harness.connect(&config).unwrap_err();
     assert_eq!(refused.status(), Some(Status::SERVER_FULL), "{refused:?}");
     assert_eq!(refused.errno(), libc::EUSERS);
     held.iter().for_each(|session| drop(session.mount("mem").unwrap()));
     held.pop();
     while held[0].statistics().unwrap().sessions > 2 {}
-    Session::connect(harness.url(), &config).unwrap().ping().unwrap();
+    harness.connect(&config).unwrap().ping().unwrap();
 }
 
 fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {
@@ -188,13 +204,13 @@ fn open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on(on: On
 
 // [PROV-9]
 fn client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody(on: On) {
-    const TAKERS: usize = 40;
+    let takers_count = on.rounds(40) as usize;
     let program = Program::start(on, &[]);
     let other = program.session();
     let file = other.mount("mem").unwrap().create("f").unwrap();
     file.write_all_at(&bytes(1, 1 << 20), 0).unwrap();
     let before = resident_size(program.id());
-    let takers = sessions(&program, TAKERS);
+    let takers = sessions(&program, takers_count);
     let files: Vec<_> =
         takers.iter().map(|session| session.mount("mem").unwrap().open("f").unwrap()).collect();
     // As many as credits allow are sent; none of their replies is taken.
@@ -205,14 +221,14 @@ fn client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody(on: On) {
     for session in &takers {
         session.flush();
     }
-    for round in 0..2000u64 {
+    for round in 0..on.rounds(2000) {
         let mut found = vec![0; 1000];
         file.read_exact_at(&mut found, round * 100).unwrap();
     }
     let grown = resident_size(program.id()).saturating_sub(before);
     // What the slots of a session may hold, and no more.
-    let bound = (TAKERS * 64 * (16 << 10)) as u64 + (32 << 20);
-    assert!(grown <= bound, "{grown} bytes for {TAKERS} clients that take nothing, {bound} at most");
+    let bound = (takers_count * 64 * (16 << 10)) as u64 + (32 << 20);
+    assert!(grown <= bound, "{grown} bytes for {takers_count} clients that take nothing, {bound} at most");
     // When they take again, all of it is there.
     let expected = bytes(1, 1 << 20);
     for pending in pendings {

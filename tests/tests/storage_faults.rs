@@ -4,10 +4,10 @@
 use dafs_client::{DurableWriter, Error, Export, File, Session, Status};
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes};
 
-on_sockets! {
+on_each_provider! {
     failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on,
     write_that_comes_short_is_counted_and_continued,
     append_that_comes_short_is_an_error_and_the_next_follows_it,
@@ -120,6 +120,7 @@ fn append_that_comes_short_is_an_error_and_the_next_follows_it(on: On) {
 
 // [STOR-20]
 fn operation_that_hangs_delays_nobody_else(on: On) {
+    let rounds = on.rounds(300);
     each_export(on, |scene| {
         let data = bytes(4, 300_000);
         let file = scene.file(&data);
@@ -132,7 +133,7 @@ fn operation_that_hangs_delays_nobody_else(on: On) {
         scene.session.flush();
         scene.faults.wait_for_held(2);
         let other = scene.root.create("other").unwrap();
-        for index in 0..300u64 {
+        for index in 0..rounds {
             other.write_all_at(&bytes(index, 1000), index * 1000).unwrap();
             let mut found = vec![0; 1000];
             other.read_exact_at(&mut found, index * 1000).unwrap();

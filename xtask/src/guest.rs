@@ -113,10 +113,12 @@ fn obstacle(end: &End, said: &str) -> String {
 /// What the guest runs: every job, whatever became of the one before.
 fn script_of(jobs: &[Job], directory: &Path) -> String {
     let mut text = format!("cd {} || exit\n: >started\n", quoted(directory));
+    // The guest's root is an overlay, whose appends and listings are not those of a file system.
+    text.push_str("TMPDIR=$(mktemp -d -p /dev/shm) && chmod 755 \"$TMPDIR\" && export TMPDIR || exit\n");
     for (number, job) in jobs.iter().enumerate() {
         let _ = write!(
             text,
-            "(cd {directory} && exec env DAFS_VERBS_ADDRESS={DEVICE_ADDRESS} RUST_BACKTRACE=1 \
+            "(cd {directory} && exec env DAFS_VERBS_ADDRESS={DEVICE_ADDRESS} DAFS_PROGRAMS_BUILT=1 RUST_BACKTRACE=1 \
              CARGO_MANIFEST_DIR={directory} CARGO_PKG_VERSION={version} {program} --ignored --exact",
             directory = quoted(&job.directory),
             version = quoted(Path::new(&job.version)),

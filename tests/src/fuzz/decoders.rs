@@ -153,6 +153,21 @@ pub fn tcp_frames(mut data: &[u8]) {
     }
 }
 
+/// The private data of an RDMA connection, then a message on it.
+#[cfg(feature = "verbs")]
+pub fn verbs_messages(data: &[u8]) {
+    use dafs_proto::transport::verbs::{HELLO_SIZE, Hello, check_message};
+    let payload_max = match Hello::decode(data) {
+        Ok(hello) => {
+            assert_eq!(hello.encode(), data[..HELLO_SIZE]);
+            hello.recv_payload_max as usize
+        }
+        Err(_) => 8192,
+    };
+    // An error is an answer; anything but a panic is right.
+    let _ = check_message(data.get(HELLO_SIZE..).unwrap_or(data), payload_max);
+}
+
 /// A message on the unix socket of the shm transport.
 pub fn shm_handshake(data: &[u8]) {
     // An error is an answer; anything but a panic is right.

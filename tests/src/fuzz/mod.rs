@@ -17,6 +17,8 @@ mod stage;
 mod storage;
 
 pub use client::client_session;
+#[cfg(feature = "verbs")]
+pub use decoders::verbs_messages;
 pub use decoders::{
     address, bodies, config, dir_entries, export_flag, header, key_file, lists, message_pack, names,
     segments, shm_handshake, tcp_frames,
@@ -38,6 +40,8 @@ pub const TARGETS: &[Target] = &[
     ("lists", lists),
     ("tcp_frames", tcp_frames),
     ("shm_handshake", shm_handshake),
+    #[cfg(feature = "verbs")]
+    ("verbs_messages", verbs_messages),
     ("address", address),
     ("key_file", key_file),
     ("config", config),

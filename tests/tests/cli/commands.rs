@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use dafs_tests::harness::On;
-use dafs_tests::on_sockets;
+use dafs_tests::{on_sockets, on_verbs};
 
 use crate::programs::{World, dafs};
 
@@ -21,6 +21,15 @@ on_sockets![
     mv_renames_and_replaces_within_an_export_only,
     ln_and_readlink_make_and_show_links,
     df_shows_every_export,
+    questions_about_the_server_are_answered,
+];
+
+on_verbs![
+    ls_lists_names_sorted_and_byte_for_byte,
+    ls_long_shows_what_ls_shows,
+    stat_shows_attributes_of_links_and_what_they_point_to,
+    mkdir_makes_missing_parents_only_with_p,
+    mv_renames_and_replaces_within_an_export_only,
     questions_about_the_server_are_answered,
 ];
 

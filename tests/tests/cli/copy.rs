@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use dafs_tests::harness::On;
-use dafs_tests::on_sockets;
+use dafs_tests::{on_sockets, on_verbs};
 
 use crate::programs::{World, command, dafs};
 use crate::trees::{self, SPARSE_SIZE, allocated, assert_same_data, assert_same_tree, look};
@@ -25,10 +25,12 @@ on_sockets![
     copy_through_a_crash_of_the_server_loses_nothing,
 ];
 
+on_verbs![copy_again_over_an_older_copy_replaces_it,];
+
 fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
     let world = World::start(on);
     let (tree, there, back) = (world.local("tree"), world.data().join("tree"), world.local("back"));
-    trees::make(&tree);
+    trees::make(&tree, on);
     let expected = look(&tree);
     dafs(["cp".into(), "-r".into(), tree.clone().into_os_string(), world.url("data/tree").into()])
         .succeeded();
@@ -49,14 +51,14 @@ fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
 fn copy_between_exports_keeps_everything(on: On) {
     let world = World::start(on);
     let (tree, back) = (world.data().join("tree"), world.local("back"));
-    trees::make(&tree);
+    trees::make(&tree, on);
     let expected = look(&tree);
     dafs(["cp", "-r", &world.url("data/tree"), &world.url("mem/tree")]).succeeded();
     dafs(["cp", "-r", &world.url("mem/tree"), back.to_str().unwrap()]).succeeded();
     assert_same_tree(&look(&back), &expected);
     assert_same_data(&back, &tree, &expected);
     // To another server: through this machine, over two sessions.
-    let other = World::start(On::Tcp);
+    let other = World::start(if on == On::Shm { On::Tcp } else { on });
     dafs(["cp", "-r", &world.url("mem/tree"), &other.url("data/tree")]).succeeded();
     assert_same_tree(&look(&other.data().join("tree")), &expected);
     assert_same_data(&other.data().join("tree"), &tree, &expected);
@@ -259,17 +261,18 @@ fn copy_through_a_crash_of_the_server_loses_nothing(on: On) {
     let mut world = World::start(on);
     let (tree, there) = (world.local("tree"), world.data().join("tree"));
     fs::create_dir(&tree).unwrap();
-    for number in 0..3000usize {
+    let count = on.rounds(3000) as usize;
+    for number in 0..count {
         fs::write(tree.join(number.to_string()), dafs_tests::suite::bytes(number as u64, number)).unwrap();
     }
-    fs::write(tree.join("large"), dafs_tests::suite::bytes(1, 20 << 20)).unwrap();
+    fs::write(tree.join("large"), dafs_tests::suite::bytes(1, on.rounds(20 << 20) as usize)).unwrap();
     let expected = look(&tree);
     let mut copy = command(["cp", "-r", tree.to_str().unwrap(), &world.url("data/tree")])
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     // In the midst of it, whatever the machine's speed.
-    while fs::read_dir(&there).map_or(0, |entries| entries.count()) < 500
+    while fs::read_dir(&there).map_or(0, |entries| entries.count()) < count / 6
         && copy.try_wait().unwrap().is_none()
     {
         std::thread::yield_now();

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use dafs_tests::harness::On;
+use dafs_tests::program::key_file;
 use tempfile::TempDir;
 
 /// A server program with the exports `data` (a directory) and `mem` (memory). Ends with the test.
@@ -34,13 +35,9 @@ impl World {
     pub(crate) fn start_with(on: On, more: impl FnOnce(&mut Command, &Path)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("data")).unwrap();
-        let listen = match on {
-            On::Tcp => "tcp://127.0.0.1:0".to_owned(),
-            On::Shm => format!("shm://{}/socket", directory.path().display()),
-            #[cfg(feature = "verbs")]
-            On::Verbs => panic!("programs are started without keys, which a listener on verbs demands"),
-        };
-        let (server, address) = serve(directory.path(), &listen, more);
+        let listen = on.listener(directory.path()).to_string();
+        let listen = listen.trim_start_matches("dafs+");
+        let (server, address) = serve(directory.path(), listen, more);
         Self { server, on, address, directory }
     }
 
@@ -126,6 +123,9 @@ fn serve(directory: &Path, listen: &str, more: impl FnOnce(&mut Command, &Path))
     let mut command = Command::new(program("dafs-server"));
     command.arg("--export").arg(format!("data={}", directory.join("data").display()));
     command.args(["--export", "mem=mem:1G", "--no-calibrate", "--listen", listen]);
+    if listen.starts_with("verbs:") {
+        command.arg("--key-file").arg(key_file(directory));
+    }
     more(&mut command, directory);
     let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
@@ -144,6 +144,11 @@ pub(crate) fn dafs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> R
 pub(crate) fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program("dafs"));
     command.args(arguments).env_remove("DAFS_KEY_FILE").env("TZ", "UTC").stdin(Stdio::null());
+    if command.get_args().any(|word| word.as_encoded_bytes().starts_with(b"dafs+verbs:")) {
+        static KEYS: OnceLock<PathBuf> = OnceLock::new();
+        // Where builds put such things: nobody would know when to remove it.
+        command.env("DAFS_KEY_FILE", KEYS.get_or_init(|| key_file(Path::new(env!("CARGO_TARGET_TMPDIR")))));
+    }
     command
 }
 
@@ -165,6 +170,10 @@ fn build() -> PathBuf {
     // <target>/<profile>/deps/<this test>
     let test = std::env::current_exe().unwrap();
     let directory = test.ancestors().nth(2).unwrap().to_owned();
+    if std::env::var_os("DAFS_PROGRAMS_BUILT").is_some() {
+        // In a guest, which has no use for a compiler.
+        return directory;
+    }
     let profile = match directory.file_name().unwrap().to_str().unwrap() {
         "debug" => "dev",
         name => name,

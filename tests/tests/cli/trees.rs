@@ -8,14 +8,15 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use dafs_tests::harness::On;
 use dafs_tests::suite::bytes;
 
-pub(crate) const LARGE_SIZE: usize = 100 << 20;
+const LARGE_SIZE: u64 = 100 << 20;
 pub(crate) const SPARSE_SIZE: u64 = 64 << 20;
-pub(crate) const SMALL_COUNT: usize = 2000;
+const SMALL_COUNT: u64 = 2000;
 
 /// Makes a tree of small and large, sparse, empty, deep, linked and strangely named files.
-pub(crate) fn make(root: &Path) {
+pub(crate) fn make(root: &Path, on: On) {
     fs::create_dir(root).unwrap();
     fs::write(root.join("empty"), "").unwrap();
     fs::write(root.join("one byte"), "1").unwrap();
@@ -26,11 +27,11 @@ pub(crate) fn make(root: &Path) {
     for size in [16_383, 16_384, 16_385, 262_143, 262_144, 262_145, 1_048_575, 1_048_577, 9 << 20] {
         fs::write(root.join(format!("size{size}")), bytes(size as u64, size)).unwrap();
     }
-    fs::write(root.join("large"), bytes(7, LARGE_SIZE)).unwrap();
+    fs::write(root.join("large"), bytes(7, on.rounds(LARGE_SIZE) as usize)).unwrap();
     make_sparse(&root.join("sparse"));
     File::create(root.join("all hole")).unwrap().set_len(1 << 20).unwrap();
     fs::create_dir(root.join("many")).unwrap();
-    for index in 0..SMALL_COUNT {
+    for index in 0..on.rounds(SMALL_COUNT) as usize {
         fs::write(root.join(format!("many/{index}")), bytes(index as u64, index * 7 % 9000)).unwrap();
     }
     let deep: PathBuf = (0..60).map(|level| format!("level{level}")).collect();

@@ -12,10 +12,21 @@ use dafs_client::{Config as ClientConfig, Error, File, Key, Session};
 use dafs_proto::transport::{Access, Address};
 use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, Opcode, Slot, Status};
 use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Raw, read_body, write_body};
 
 const DATA: &[u8] = b"of the client that does nothing wrong";
 const LEN: u32 = 1 << 20;
+
+on_each_provider! {
+    broken_messages_end_the_session,
+    lies_in_bodies_are_told,
+    forged_memory_is_refused,
+    too_many_requests_end_the_session,
+    unfinished_handshakes_are_dropped,
+    paths_that_leave_the_export_are_refused,
+    full_storage_is_told_and_keeps_what_it_acknowledged,
+}
 
 /// A server, and a client on it that must notice nothing.
 struct Scene {
@@ -169,7 +180,7 @@ fn forged_memory_is_refused(on: On) {
         raw.send(header, &body, &[]);
         match raw.receive() {
             Some(reply) => assert_eq!(reply.header.status, Status::REMOTE_ACCESS, "case {case}"),
-            None => assert_eq!(on, On::Tcp, "only where the client itself finds the fault: case {case}"),
+            None => assert_ne!(on, On::Shm, "only where the client's side finds the fault: case {case}"),
         }
         assert!(mine.memory().span().to_vec().iter().all(|byte| *byte == 0), "case {case}");
         assert_eq!(std::fs::read(scene.harness.data().join("victim")).unwrap(), b"whole", "case {case}");
@@ -307,130 +318,65 @@ fn full_storage_is_told_and_keeps_what_it_acknowledged(on: On) {
     file.write_all_at(&[8; 100_000], 0).unwrap();
 }
 
-mod tcp {
+/// What reaches into the sockets of one provider.
+mod of_one {
     use super::*;
 
-    #[test]
-    fn messages_broken_end_the_session() {
-        broken_messages_end_the_session(On::Tcp);
-    }
+    mod tcp {
+        use super::*;
 
-    #[test]
-    fn bodies_that_lie_are_told() {
-        lies_in_bodies_are_told(On::Tcp);
-    }
+        /// Frames of the transport that cannot be: the connection ends, and only that.
+        #[test]
+        fn frames_broken_end_the_connection() {
+            let scene = Scene::new(On::Tcp);
+            let Address::Tcp(address) = *scene.harness.address() else { panic!("tcp") };
+            let hello = dafs_proto::transport::tcp::frame::Hello::new(&Default::default()).encode();
+            for seed in 0..40u8 {
+                let mut stream = TcpStream::connect(address).unwrap();
+                let mut bytes = hello.to_vec();
+                // Frames of every kind and of none, of sizes within and beyond the limits.
+                bytes.extend((0..200u8).map(|place| match place % 32 {
+                    0 => seed % 8,
+                    1 => seed / 8 % 3,
+                    4..=7 => seed.wrapping_mul(37) >> (seed % 7),
+                    _ => seed.wrapping_mul(place) & if seed % 2 == 0 { 0 } else { 0xff },
+                }));
+                // One byte at a time.
+                for byte in bytes {
+                    if stream.write_all(&[byte]).is_err() {
+                        break;
+                    }
+                }
+                stream.shutdown(std::net::Shutdown::Write).unwrap_or_default();
+                let mut answer = Vec::new();
+                // A reset is an end as well.
+                let _ = stream.take(1 << 20).read_to_end(&mut answer);
+                assert!(answer.len() < 4096);
+            }
+            scene.settle();
+        }
 
-    #[test]
-    fn memory_forged_is_refused() {
-        forged_memory_is_refused(On::Tcp);
-    }
-
-    #[test]
-    fn requests_without_end_end_the_session() {
-        too_many_requests_end_the_session(On::Tcp);
-    }
-
-    #[test]
-    fn handshakes_unfinished_are_dropped() {
-        unfinished_handshakes_are_dropped(On::Tcp);
-    }
-
-    #[test]
-    fn paths_leaving_the_export_are_refused() {
-        paths_that_leave_the_export_are_refused(On::Tcp);
-    }
-
-    #[test]
-    fn storage_full_is_told() {
-        full_storage_is_told_and_keeps_what_it_acknowledged(On::Tcp);
-    }
-
-    /// Frames of the transport that cannot be: the connection ends, and only that.
-    #[test]
-    fn frames_broken_end_the_connection() {
-        let scene = Scene::new(On::Tcp);
-        let Address::Tcp(address) = *scene.harness.address() else { panic!("tcp") };
-        let hello = dafs_proto::transport::tcp::frame::Hello::new(&Default::default()).encode();
-        for seed in 0..40u8 {
-            let mut stream = TcpStream::connect(address).unwrap();
-            let mut bytes = hello.to_vec();
-            // Frames of every kind and of none, of sizes within and beyond the limits.
-            bytes.extend((0..200u8).map(|place| match place % 32 {
-                0 => seed % 8,
-                1 => seed / 8 % 3,
-                4..=7 => seed.wrapping_mul(37) >> (seed % 7),
-                _ => seed.wrapping_mul(place) & if seed % 2 == 0 { 0 } else { 0xff },
-            }));
-            // One byte at a time.
-            for byte in bytes {
-                if stream.write_all(&[byte]).is_err() {
-                    break;
+        #[test]
+        fn key_wrong_or_missing_is_told() {
+            let key = |name: &str, byte: u8| Key { name: name.into(), secret: vec![byte; 32].into() };
+            let harness = Harness::start_with(On::Tcp, |config| {
+                config
+                    .access
+                    .keys
+                    .insert(dafs_server::access::KeyEntry { key: key("good", 1), forced: None });
+            });
+            let connect =
+                |key| Session::connect(harness.url(), &ClientConfig { key, ..ClientConfig::default() });
+            assert!(connect(Some(key("good", 1))).unwrap().ping().is_ok());
+            for bad in [key("good", 2), key("unknown", 1)] {
+                match connect(Some(bad)) {
+                    Err(error @ Error::Handshake(_)) => {
+                        assert_eq!(error.status(), Some(Status::AUTH_FAILED), "{error}");
+                        assert!(error.to_string().contains("key"), "{error}");
+                    }
+                    other => panic!("{other:?}"),
                 }
             }
-            stream.shutdown(std::net::Shutdown::Write).unwrap_or_default();
-            let mut answer = Vec::new();
-            // A reset is an end as well.
-            let _ = stream.take(1 << 20).read_to_end(&mut answer);
-            assert!(answer.len() < 4096);
         }
-        scene.settle();
-    }
-
-    #[test]
-    fn key_wrong_or_missing_is_told() {
-        let key = |name: &str, byte: u8| Key { name: name.into(), secret: vec![byte; 32].into() };
-        let harness = Harness::start_with(On::Tcp, |config| {
-            config.access.keys.insert(dafs_server::access::KeyEntry { key: key("good", 1), forced: None });
-        });
-        let connect = |key| Session::connect(harness.url(), &ClientConfig { key, ..ClientConfig::default() });
-        assert!(connect(Some(key("good", 1))).unwrap().ping().is_ok());
-        for bad in [key("good", 2), key("unknown", 1)] {
-            match connect(Some(bad)) {
-                Err(error @ Error::Handshake(_)) => {
-                    assert_eq!(error.status(), Some(Status::AUTH_FAILED), "{error}");
-                    assert!(error.to_string().contains("key"), "{error}");
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-}
-
-mod shm {
-    use super::*;
-
-    #[test]
-    fn messages_broken_end_the_session() {
-        broken_messages_end_the_session(On::Shm);
-    }
-
-    #[test]
-    fn bodies_that_lie_are_told() {
-        lies_in_bodies_are_told(On::Shm);
-    }
-
-    #[test]
-    fn memory_forged_is_refused() {
-        forged_memory_is_refused(On::Shm);
-    }
-
-    #[test]
-    fn requests_without_end_end_the_session() {
-        too_many_requests_end_the_session(On::Shm);
-    }
-
-    #[test]
-    fn handshakes_unfinished_are_dropped() {
-        unfinished_handshakes_are_dropped(On::Shm);
-    }
-
-    #[test]
-    fn paths_leaving_the_export_are_refused() {
-        paths_that_leave_the_export_are_refused(On::Shm);
-    }
-
-    #[test]
-    fn storage_full_is_told() {
-        full_storage_is_told_and_keeps_what_it_acknowledged(On::Shm);
     }
 }

@@ -1,16 +1,16 @@
 //! Connections that are cut at any byte: the session goes on, and nothing is lost or done twice.
 
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dafs_client::{Config, Error, Export, MethodOverride, OpenOptions, ReconnectPolicy, Session};
-use dafs_tests::cut::{Cut, Relay, Way, cut_connections};
+use dafs_tests::cut::{Cut, Relay, Way, connect_cuttable, cut_connections};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
-use dafs_tests::suite::{EXPORTS, assert_same, bytes};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::{EXPORTS, Numbers, assert_same, bytes};
 
-on_sockets! {
+on_each_provider! {
     connections_cut_again_and_again_under_load_lose_and_repeat_nothing,
     session_is_resumed_and_its_files_stay_open,
 }
@@ -209,14 +209,21 @@ fn connections_cut_again_and_again_under_load_lose_and_repeat_nothing(on: On) {
     const RECONNECTS: u64 = 8;
     let harness = Harness::start(on);
     for export in EXPORTS {
-        let done = AtomicBool::new(false);
+        let (done, finished) = (AtomicBool::new(false), AtomicU64::new(0));
         let (cuts, reconnects) = std::thread::scope(|scope| {
             let cutter = scope.spawn(|| {
-                let mut cuts = 0;
+                let (mut cuts, mut numbers) = (0, Numbers::new(5));
                 while !done.load(Ordering::Acquire) {
                     cuts += cut_connections(harness.address());
                     // Some operations between cuts, so that there is something to cut.
-                    (0..200).for_each(|_| std::thread::yield_now());
+                    let seen = finished.load(Ordering::Acquire);
+                    let is_slow = on.rounds(ROUNDS_MIN) < ROUNDS_MIN;
+                    while is_slow && finished.load(Ordering::Acquire) == seen && !done.load(Ordering::Acquire)
+                    {
+                        std::thread::yield_now();
+                    }
+                    let yields = if is_slow { numbers.below(5000) } else { 200 };
+                    (0..yields).for_each(|_| std::thread::yield_now());
                 }
                 cuts
             });
@@ -224,9 +231,12 @@ fn connections_cut_again_and_again_under_load_lose_and_repeat_nothing(on: On) {
                 let session = connect(&harness);
                 let root = session.mount(export).unwrap();
                 let mut rounds = 0;
-                while rounds < ROUNDS_MIN || (session.reconnects() < RECONNECTS && rounds < ROUNDS_MAX) {
+                while rounds < on.rounds(ROUNDS_MIN)
+                    || (session.reconnects() < RECONNECTS && rounds < ROUNDS_MAX)
+                {
                     work(&root, rounds);
                     rounds += 1;
+                    finished.store(rounds, Ordering::Release);
                 }
                 assert_eq!(root.read_dir("", true).unwrap().count() as u64, rounds);
                 session.reconnects()
@@ -242,7 +252,7 @@ fn connections_cut_again_and_again_under_load_lose_and_repeat_nothing(on: On) {
 /// Connects although connections are being cut.
 fn connect(harness: &Harness) -> Session {
     loop {
-        match Session::connect(harness.url(), &config(MethodOverride::Auto)) {
+        match connect_cuttable(harness, &config(MethodOverride::Auto)) {
             Ok(session) => return session,
             Err(Error::Connect(_) | Error::Connection { .. }) => {}
             Err(error) => panic!("{error:?}"),
@@ -253,7 +263,7 @@ fn connect(harness: &Harness) -> Session {
 // [SESS-50] [CLI-30]
 fn session_is_resumed_and_its_files_stay_open(on: On) {
     let harness = Harness::start(on);
-    let session = Session::connect(harness.url(), &config(MethodOverride::Auto)).unwrap();
+    let session = connect_cuttable(&harness, &config(MethodOverride::Auto)).unwrap();
     let root = session.mount("data").unwrap();
     let file = root.create("f").unwrap();
     file.write_all_at(b"before", 0).unwrap();

@@ -4,13 +4,13 @@ use dafs_client::{Background, Config, Error, MethodOverride, ReconnectPolicy, Se
 use dafs_proto::wire::{Flags, Header, Opcode, Status, WriteReply};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Raw, read_body, write_body};
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_sockets! {
+on_each_provider! {
     server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions,
     server_that_stops_waits_for_replies_that_nobody_takes_yet,
     server_that_stops_ends_although_a_client_takes_no_replies,
@@ -26,7 +26,7 @@ fn progress() -> Config {
 // [SESS-40] [SESS-46]
 fn server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions(on: On) {
     let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 60_000);
-    let url = harness.url();
+    let (url, config) = (harness.url(), harness.client_config(&progress()));
     let session = harness.session_with(&progress());
     let root = session.mount("mem").unwrap();
     let file = root.create("log").unwrap();
@@ -40,7 +40,7 @@ fn server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions(on: On)
     std::thread::scope(|scope| {
         scope.spawn(|| harness.stop());
         wait_for(|| session.is_draining());
-        let refused = Session::connect(&url, &progress()).expect_err("a server that stops takes no sessions");
+        let refused = Session::connect(&url, &config).expect_err("a server that stops takes no sessions");
         assert!(matches!(refused, Error::Connect(_)), "{refused:?}");
         // Sessions that are there go on as long as the server does.
         session.ping().unwrap();

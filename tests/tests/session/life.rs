@@ -1,18 +1,21 @@
 //! Credits, time, the end of sessions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, Session, SystemClock};
-use dafs_proto::transport::shm::ShmDomain;
-use dafs_proto::transport::tcp::TcpDomain;
-use dafs_proto::transport::{Address, Domain};
+use dafs_proto::transport::{
+    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
+    Region, RegionError,
+};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
+use dafs_tests::raw::domain;
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_sockets! {
+on_each_provider! {
     credits_follow_what_the_client_wants_and_never_pass_the_slots,
     credits_stay_within_the_budget_of_the_server,
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
@@ -21,6 +24,7 @@ on_sockets! {
     handles_of_dropped_files_are_given_back,
     server_that_stops_tells_its_clients,
     sessions_of_one_domain_share_registered_memory,
+    buffers_that_cannot_be_registered_are_ordinary_memory,
 }
 
 // [SESS-5] [SESS-20] [SESS-21] [CLI-35]
@@ -159,14 +163,11 @@ fn server_that_stops_tells_its_clients(on: On) {
 // [PROV-17]
 fn sessions_of_one_domain_share_registered_memory(on: On) {
     let harness = Harness::start(on);
-    let domain: Arc<dyn Domain> = match harness.address() {
-        Address::Shm(_) => Arc::new(ShmDomain::new()),
-        _ => Arc::new(TcpDomain::new()),
-    };
+    let domain = domain(harness.address());
+    let config = harness.client_config(&Config::default());
     let connect = || {
         let clock = Arc::new(SystemClock::default());
-        Session::connect_with(Arc::clone(&domain), harness.address().clone(), &Config::default(), clock)
-            .unwrap()
+        Session::connect_with(Arc::clone(&domain), harness.address().clone(), &config, clock).unwrap()
     };
     let (one, two) = (connect(), connect());
     let written = one.mount("mem").unwrap().create("f").unwrap();
@@ -179,4 +180,59 @@ fn sessions_of_one_domain_share_registered_memory(on: On) {
     drop((written, one));
     assert_eq!(read.read_buf_at(&mut buffer, 0).unwrap(), data.len());
     assert_same(&buffer, &data, "memory of the other session");
+}
+
+/// A domain that registers nothing, as one beyond its limit of locked memory.
+struct Exhausted(Arc<dyn Domain>);
+
+impl Domain for Exhausted {
+    fn provider(&self) -> Provider {
+        self.0.provider()
+    }
+
+    fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
+        self.0.allocate(len)
+    }
+
+    fn register(&self, _: MemoryRef, _: Access) -> Result<Region, RegionError> {
+        Err(RegionError::System { what: "register memory", source: std::io::ErrorKind::OutOfMemory.into() })
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<Box<dyn Endpoint>, ConnectError> {
+        self.0.connect(address, params, timeout)
+    }
+
+    fn listen(&self, address: &Address, params: &ConnectParams) -> Result<Box<dyn Listener>, ConnectError> {
+        self.0.listen(address, params)
+    }
+}
+
+// [CLI-3]
+fn buffers_that_cannot_be_registered_are_ordinary_memory(on: On) {
+    let harness = Harness::start(on);
+    let domain: Arc<dyn Domain> = Arc::new(Exhausted(domain(harness.address())));
+    let config = harness.client_config(&Config::default());
+    let clock = Arc::new(SystemClock::default());
+    let session = Session::connect_with(domain, harness.address().clone(), &config, clock).unwrap();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    for size in [1, 10_000, 300_000] {
+        let data = bytes(size as u64, size);
+        let mut buffer = session.buffer(size).unwrap();
+        assert!(!buffer.is_registered());
+        buffer.copy_from_slice(&data);
+        assert_eq!(file.write_buf_at(&buffer, 0).unwrap(), size);
+        buffer.fill(0);
+        assert_eq!(file.read_buf_at(&mut buffer, 0).unwrap(), size);
+        assert_same(&buffer, &data, "through a buffer that is not registered");
+        let written = file.submit_write_at(buffer, 7).wait();
+        assert_eq!(written.result.unwrap(), size);
+        let mut found = vec![0; size];
+        file.read_exact_at(&mut found, 7).unwrap();
+        assert_same(&found, &data, "what was submitted");
+    }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use dafs_client::{Config, DurableWriter, Error, OpenOptions, ReconnectPolicy, Session, Status};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_sockets! {
+on_each_provider! {
     server_restarted_under_load_lets_every_client_finish,
     unstable_writes_of_before_a_restart_are_reported_by_the_commit,
     file_that_is_gone_after_a_restart_is_stale_and_others_go_on,
@@ -29,13 +29,13 @@ fn config() -> Config {
 }
 
 fn connect(harness: &Harness) -> Session {
-    Session::connect(harness.url(), &config()).unwrap()
+    harness.connect(&config()).unwrap()
 }
 
 // [SESS-52] [CLI-20] [CLI-21] [CLI-31] [STOR-16]
 fn server_restarted_under_load_lets_every_client_finish(on: On) {
     const CLIENTS: u64 = 4;
-    const PIECES: u64 = 400;
+    let pieces_count = on.rounds(400);
     const RESTARTS: u64 = 4;
     let mut harness = Harness::start_with(on, |config| config.drain_ms = 100);
     let (progress, restarted) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -55,12 +55,12 @@ fn server_restarted_under_load_lets_every_client_finish(on: On) {
                         .unwrap();
                     let mut writer = DurableWriter::new(&file, 1 << 20);
                     let mut made = BTreeSet::new();
-                    for piece in 0..PIECES {
-                        if piece == PIECES - 1 {
+                    for piece in 0..pieces_count {
+                        if piece == pieces_count - 1 {
                             // One that is quick could be done while the first server still drains.
                             wait_for(|| restarted.load(Ordering::Acquire) > 0);
                         }
-                        let data = bytes(client * PIECES + piece, 2000);
+                        let data = bytes(client * pieces_count + piece, 2000);
                         writer.write_all_at(&data, piece * 2000).unwrap();
                         let name = format!("dir{client}-{piece}");
                         match root.create_dir(&name, 0o755) {
@@ -85,7 +85,7 @@ fn server_restarted_under_load_lets_every_client_finish(on: On) {
             })
             .collect();
         for restart in 1..=RESTARTS {
-            let goal = restart * CLIENTS * PIECES / (RESTARTS + 1);
+            let goal = restart * CLIENTS * pieces_count / (RESTARTS + 1);
             wait_for(|| {
                 progress.load(Ordering::Acquire) >= goal || workers.iter().any(|worker| worker.is_finished())
             });
@@ -98,7 +98,7 @@ fn server_restarted_under_load_lets_every_client_finish(on: On) {
             }
             let found = std::fs::read(data.join(format!("file{client}"))).unwrap();
             let expected: Vec<u8> =
-                (0..PIECES).flat_map(|piece| bytes(client * PIECES + piece, 2000)).collect();
+                (0..pieces_count).flat_map(|piece| bytes(client * pieces_count + piece, 2000)).collect();
             assert_same(&found, &expected, "a client's file");
         }
     });
@@ -173,7 +173,7 @@ fn memory_export_after_a_restart_is_empty_and_its_files_are_stale(on: On) {
 fn session_without_a_server_ends_with_the_reason(on: On) {
     let mut harness = Harness::start(on);
     let reconnect = ReconnectPolicy { attempts_max: 3, ..config().reconnect };
-    let session = Session::connect(harness.url(), &Config { reconnect, ..Config::default() }).unwrap();
+    let session = harness.connect(&Config { reconnect, ..Config::default() }).unwrap();
     let file = session.mount("mem").unwrap().create("f").unwrap();
     let pending = file.submit_write_at(vec![1; 10], 0);
     let _ = pending.wait();
@@ -184,7 +184,7 @@ fn session_without_a_server_ends_with_the_reason(on: On) {
     let mut buffer = session.buffer(100_000).unwrap();
     assert!(file.read_buf_at(&mut buffer, 0).is_err(), "it has ended");
     assert!(file.submit_write_at(vec![7; 100_000], 0).wait().buffer == [7; 100_000], "memory comes back");
-    let error = Session::connect(harness.url(), &Config::default()).unwrap_err();
+    let error = harness.connect(&Config::default()).unwrap_err();
     let place = harness.url().rsplit("//").next().unwrap().to_owned();
     assert!(error.to_string().contains(place.trim_start_matches('/')), "{error} names {place}");
     harness.restart();

@@ -107,6 +107,7 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/src/transport/tcp/sys.rs",
     "proto/src/transport/tcp/tests/listening.rs",
     "proto/src/transport/tcp/tests/transfer.rs",
+    "proto/src/transport/verbs/abort.rs",
     "proto/src/transport/verbs/cm.rs",
     "proto/src/transport/verbs/connect.rs",
     "proto/src/transport/verbs/core.rs",
@@ -117,7 +118,6 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/src/transport/verbs/raw.rs",
     "proto/src/transport/verbs/sys.rs",
     "proto/src/transport/verbs/tests/layout.rs",
-    "proto/src/transport/verbs/tests/mod.rs",
     "tests/src/area.rs",
     "tests/tests/files/registration.rs",
 ];

@@ -21,9 +21,6 @@ const SPARE_RECEIVES: u32 = 4;
 /// Work requests beside messages: parts of RDMA operations, and the closing note.
 const SPARE_REQUESTS: u32 = 32;
 
-/// Work requests of a connection at once. Each takes half a kilobyte of the device's queue; devices round up to a power of two.
-const SEND_QUEUE_MAX: u32 = 127;
-
 /// Segments of a work request: a device makes room for them in every entry of its queue.
 const SEGMENTS_WANTED: u32 = 32;
 
@@ -77,9 +74,8 @@ impl Prepared {
     ) -> io::Result<Self> {
         let limits = device.limits;
         let count = u32::from(own.recv_depth) + SPARE_RECEIVES;
-        let requests = (slots_max(own) + u32::from(own.rdma_depth) + SPARE_REQUESTS)
-            .min(SEND_QUEUE_MAX)
-            .min(limits.queue_depth_max);
+        let requests =
+            (slots_max(own) + u32::from(own.rdma_depth) + SPARE_REQUESTS).min(limits.queue_depth_max);
         let sge_max = limits.sge_max.min(SEGMENTS_WANTED);
         // Every request may have a completion, and those of the receives come on top.
         let cq = CompletionQueue::new(&device, (requests + count).min(limits.completions_max))?;

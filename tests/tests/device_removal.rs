@@ -1,0 +1,116 @@
+//! The RDMA device is removed under a server. A suite of its own, as it takes the device from all others meanwhile.
+#![cfg(feature = "verbs")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+/// The provider's name stands in the path of each test.
+mod verbs {
+    use std::process::{Child, Command, Output, Stdio};
+    use std::time::{Duration, Instant};
+
+    use dafs_client::{Config, ReconnectPolicy, Session};
+    use dafs_proto::transport::Address;
+    use dafs_tests::harness::{On, device_address, key_for};
+    use dafs_tests::program::Program;
+
+    /// A test that makes no progress for so long has hung.
+    const HANG: Duration = Duration::from_secs(60);
+
+    const CHILD: &str = "DAFS_REMOVAL_CHILD_URL";
+
+    fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !reached() {
+            assert!(begin.elapsed() < HANG, "{what}: not reached");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The client over RDMA: uses its session until that ends, and says why. Another process, as whoever has the device open keeps it
+    /// from going.
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn child_that_uses_the_device() {
+        let Ok(url) = std::env::var(CHILD) else { return };
+        let address = Address::Verbs(url.trim_start_matches("dafs+verbs://").parse().unwrap());
+        let reconnect = ReconnectPolicy { attempts_max: 2, ..ReconnectPolicy::default() };
+        let config = Config { key: key_for(&address), reconnect, ..Config::default() };
+        let session = Session::connect(&url, &config).unwrap();
+        println!("connected");
+        loop {
+            if let Err(error) = session.ping() {
+                println!("ended: {error}");
+                return;
+            }
+        }
+    }
+
+    /// A Soft-RoCE device that is there again when this ends.
+    struct Removed {
+        removing: Child,
+        netdev: String,
+    }
+
+    impl Removed {
+        /// The name of the network interface that carries the device, if this is one that can be made again.
+        fn netdev() -> Option<String> {
+            let shown = said(Command::new("rdma").args(["link", "show"]).output().ok()?);
+            let line = shown.lines().find(|line| line.contains("rxe0/"))?;
+            line.split_once("netdev ")?.1.split_whitespace().next().map(str::to_owned)
+        }
+
+        fn begin(netdev: String) -> Self {
+            let removing = Command::new("rdma").args(["link", "del", "rxe0"]).spawn().unwrap();
+            Self { removing, netdev }
+        }
+    }
+
+    impl Drop for Removed {
+        fn drop(&mut self) {
+            let _ = self.removing.wait();
+            let add = ["link", "add", "rxe0", "type", "rxe", "netdev", &self.netdev];
+            let added = Command::new("rdma").args(add).status();
+            assert!(added.is_ok_and(|status| status.success()), "the device is there again");
+        }
+    }
+
+    fn said(output: Output) -> String {
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    // [PROV-26] [VERBS-6]
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn device_that_is_removed_ends_its_connections_and_nothing_else() {
+        let Some(netdev) = Removed::netdev() else {
+            eprintln!("not run: only a Soft-RoCE device can be removed and made again");
+            return;
+        };
+        let local = tempfile::tempdir().unwrap();
+        // Ends last, whatever fails: the device does not go before the server.
+        let mut _removed = None;
+        let socket = local.path().join("socket");
+        let flags = ["--no-calibrate", "--listen", &format!("shm://{}", socket.display())];
+        let program = Program::start(On::Verbs, &flags);
+        let shm = Session::connect(Address::Shm(socket).to_string(), &Config::default()).unwrap();
+        let file = shm.mount("mem").unwrap().create("f").unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--nocapture", "--exact", "verbs::child_that_uses_the_device"])
+            .env(CHILD, program.address().to_string())
+            .env("DAFS_VERBS_ADDRESS", device_address().to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for("a session over RDMA", || shm.statistics().unwrap().sessions == 2);
+        // It blocks until nobody has the device open: not before the server has ended.
+        _removed = Some(Removed::begin(netdev));
+        let child = said(child.wait_with_output().unwrap());
+        assert!(child.contains("connected") && child.contains("ended: "), "{child}");
+        wait_for("the server has noticed", || shm.statistics().unwrap().connections == 1);
+        wait_for("the server says so", || program.log().contains("was removed"));
+        file.write_all_at(b"goes on", 0).unwrap();
+        let mut found = [0; 7];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"goes on");
+        assert_eq!(shm.reconnects(), 0);
+    }
+}

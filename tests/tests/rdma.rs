@@ -1,0 +1,207 @@
+//! RDMA end to end: what operations cost the server, and peers and memory that go away in the middle of transfers.
+#![cfg(feature = "verbs")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+/// The provider's name stands in the path of each test.
+mod verbs {
+    use std::collections::BTreeMap;
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use dafs_client::{Background, Config, File, MethodOverride, Session};
+    use dafs_proto::transport::Access;
+    use dafs_proto::wire::{Header, Opcode, Status};
+    use dafs_tests::harness::{Harness, On};
+    use dafs_tests::program::Program;
+    use dafs_tests::raw::{Raw, read_body};
+    use dafs_tests::suite::{assert_same, bytes};
+
+    /// A test that makes no progress for so long has hung.
+    const HANG: Duration = Duration::from_secs(60);
+
+    fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !reached() {
+            assert!(begin.elapsed() < HANG, "{what}: not reached");
+            std::thread::yield_now();
+        }
+    }
+
+    /// A server whose counters can be read.
+    struct Counted {
+        program: Program,
+        metrics: SocketAddr,
+    }
+
+    impl Counted {
+        fn start() -> Self {
+            // A port that was free a moment ago.
+            let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let flags = ["--no-calibrate", "--metrics", &metrics.to_string()];
+            Self { program: Program::start(On::Verbs, &flags), metrics }
+        }
+
+        fn counters(&self) -> BTreeMap<String, u64> {
+            let mut stream = TcpStream::connect(self.metrics).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            let named =
+                text.lines().filter_map(|line| line.strip_prefix("dafs_verbs_")?.split_once("_total "));
+            named.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+        }
+    }
+
+    /// [VERBS-21] [VERBS-34]: what a method costs for each operation: work requests, RDMA among them, doorbells.
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn operations_cost_the_server_the_requests_of_their_method() {
+        const COUNT: u64 = 12;
+        const SIZE: usize = 4096;
+        let server = Counted::start();
+        let config = |method| Config { method, background: Background::None, ..Config::default() };
+        for (method, write, expected) in [
+            (MethodOverride::Direct, false, [2, 1, 1]),
+            // The server asks for the data, and answers when it is there.
+            (MethodOverride::Direct, true, [2, 1, 2]),
+            (MethodOverride::Inline, false, [1, 0, 1]),
+            (MethodOverride::Inline, true, [1, 0, 1]),
+        ] {
+            let session = server.program.session_with(&config(method));
+            let file = session.mount("mem").unwrap().create("f").unwrap();
+            file.write_all_at(&bytes(1, 64 << 10), 0).unwrap();
+            let mut buffer = session.buffer(SIZE).unwrap();
+            let mut run = |count: u64| {
+                for index in 0..count {
+                    let moved = match write {
+                        true => file.write_buf_at(&buffer, index * 4096).unwrap(),
+                        false => file.read_buf_at(&mut buffer, index * 4096).unwrap(),
+                    };
+                    assert_eq!(moved, SIZE);
+                }
+            };
+            run(2);
+            // What was done is told when the server comes to rest.
+            let mut before = server.counters();
+            wait_for("rest", || {
+                let last = std::mem::replace(&mut before, server.counters());
+                last == before
+            });
+            run(COUNT);
+            let mut after = before.clone();
+            let grown = |after: &BTreeMap<String, u64>, name: &str| after[name] - before[name];
+            wait_for("every reply is counted", || {
+                after = server.counters();
+                grown(&after, "sent") >= COUNT
+            });
+            let costs = ["work_requests", "rdma_requests", "doorbells"].map(|name| grown(&after, name));
+            assert_eq!(costs, expected.map(|each: u64| each * COUNT), "{method:?}, write {write}: {after:?}");
+            assert_eq!(grown(&after, "registrations"), 0, "{method:?}, write {write}");
+        }
+    }
+
+    const CHILD: &str = "DAFS_RDMA_CHILD_URL";
+
+    /// The other process of the test below: moves data until it is killed.
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn child_that_moves_data() {
+        let Ok(url) = std::env::var(CHILD) else { return };
+        let key = dafs_tests::harness::key_for(&dafs_proto::transport::Address::Verbs(
+            url.trim_start_matches("dafs+verbs://").parse().unwrap(),
+        ));
+        let config = Config { key, method: MethodOverride::Direct, ..Config::default() };
+        let session = Session::connect(&url, &config).unwrap();
+        let file = session.mount("mem").unwrap().create("child").unwrap();
+        file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+        let submit = |file: &File, write: bool| {
+            let buffer = session.buffer(1 << 20).unwrap();
+            if write { file.submit_write_at(buffer, 0) } else { file.submit_read_at(buffer, 0) }
+        };
+        loop {
+            let pendings: Vec<_> = (0..8).map(|index| submit(&file, index % 2 == 0)).collect();
+            pendings.into_iter().for_each(|pending| assert_eq!(pending.wait().result.unwrap(), 1 << 20));
+        }
+    }
+
+    struct Killed(Child);
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    // [PROV-26] [VERBS-23]
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn client_killed_in_the_middle_of_transfers_disturbs_nobody() {
+        let program = Program::start(On::Verbs, &["--no-calibrate"]);
+        let session = program.session();
+        let file = session.mount("mem").unwrap().create("bystander").unwrap();
+        let data = bytes(2, 100_000);
+        file.write_all_at(&data, 0).unwrap();
+        let moved = || {
+            let statistics = session.statistics().unwrap();
+            statistics.bytes_read.iter().chain(&statistics.bytes_written).sum::<u64>()
+        };
+        for round in 0..3 {
+            let before = moved();
+            let child = Command::new(std::env::current_exe().unwrap())
+                .args(["--ignored", "--exact", "verbs::child_that_moves_data"])
+                .env(CHILD, program.address().to_string())
+                .stdout(Stdio::null())
+                .spawn();
+            let child = Killed(child.unwrap());
+            wait_for("the child moves data", || moved() >= before + (4 << 20));
+            drop(child);
+            wait_for("its connection is gone", || session.statistics().unwrap().connections == 1);
+            let mut found = vec![0; data.len()];
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert_same(&found, &data, "the bystander's data");
+            assert_eq!(session.reconnects(), 0, "round {round}");
+        }
+        assert_eq!(session.statistics().unwrap().protocol_errors, 0);
+    }
+
+    // [VERBS-32] [PROV-16] [PROV-19]
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn memory_that_is_taken_back_under_the_server_is_not_written_again() {
+        const LEN: u32 = 4 << 20;
+        let harness = Harness::start(On::Verbs);
+        let session = harness.session();
+        let bystander = session.mount("mem").unwrap().create("bystander").unwrap();
+        bystander.write_all_at(&bytes(3, LEN as usize), 0).unwrap();
+        let mut ended = 0;
+        for _ in 0..6 {
+            let (mut raw, _) = Raw::session(harness.address(), 4);
+            let root = raw.mount("mem");
+            let file = raw.create(root, b"bystander");
+            let region = raw.region(LEN as usize, Access::REMOTE_WRITE);
+            let (memory, range) = (region.memory().clone(), region.range());
+            let segment = [range.key.0, range.offset, u64::from(LEN)];
+            let mut header = Header::request(Opcode::Read, file);
+            raw.begin(&mut header);
+            raw.send(header, &read_body(0, LEN, Some(segment)), &[]);
+            // The server has begun, or has not, or is through.
+            std::thread::yield_now();
+            drop(region);
+            let mine = vec![0xee; memory.len()];
+            memory.span().write_from(0, &mine);
+            match raw.receive() {
+                Some(reply) => assert!([Status::OK, Status::REMOTE_ACCESS].contains(&reply.header.status)),
+                None => ended += 1,
+            }
+            assert_same(&memory.span().to_vec(), &mine, "memory that was taken back");
+            let mut found = vec![0; 1000];
+            bystander.read_exact_at(&mut found, 0).unwrap();
+            assert_same(&found, &bytes(3, 1000), "the bystander's data");
+        }
+        assert!(ended >= 1, "every transfer was through before its memory was taken back");
+        assert_eq!(session.reconnects(), 0);
+    }
+}
