@@ -16,7 +16,6 @@ use dafs_tests::suite::{assert_same, bytes};
 use crate::cuts::wait_for;
 
 on_each_provider! {
-    credits_follow_what_the_client_wants_and_never_pass_the_slots,
     credits_stay_within_the_budget_of_the_server,
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
     session_that_is_kept_alive_outlives_its_lease,
@@ -25,6 +24,13 @@ on_each_provider! {
     server_that_stops_tells_its_clients,
     sessions_of_one_domain_share_registered_memory,
     buffers_that_cannot_be_registered_are_ordinary_memory,
+}
+
+/// Bursts again and again: over RDMA this waits for a device that is not emulated.
+mod bursts {
+    use super::credits_follow_what_the_client_wants_and_never_pass_the_slots;
+
+    dafs_tests::on_sockets! { credits_follow_what_the_client_wants_and_never_pass_the_slots }
 }
 
 // [SESS-5] [SESS-20] [SESS-21] [CLI-35]
