@@ -43,6 +43,11 @@ impl On {
         }
     }
 
+    /// RDMA is emulated by a processor that is emulated too.
+    pub fn is_verbs(self) -> bool {
+        !matches!(self, Self::Tcp | Self::Shm)
+    }
+
     /// How many rounds of something: a tenth where RDMA is emulated by a processor that is emulated too, one at least.
     pub fn rounds(self, count: u64) -> u64 {
         match self {

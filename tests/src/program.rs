@@ -143,6 +143,7 @@ fn program() -> &'static Path {
             build.args(["build", "--package", "dafs-server", "--bin", "dafs-server"]);
             build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
             build.arg("--target-dir").arg(profile.parent().expect("target"));
+            build.args(cfg!(feature = "verbs").then_some("--features=dafs-server/verbs"));
             if profile.ends_with("release") {
                 build.arg("--release");
             }

@@ -185,8 +185,11 @@ fn more_requests_than_credits_end_the_session_with_a_reason(on: On) {
         raw.endpoint.send_copy(&head, name.as_bytes()).unwrap();
     }
     raw.endpoint.flush().unwrap();
-    let reason = raw.ending().expect("a reason");
-    assert!(reason.contains("2 are granted"), "{reason}");
+    match raw.ending() {
+        Some(reason) => assert!(reason.contains("2 are granted"), "{reason}"),
+        // With requests still on their way the end of a queue pair may overtake it: [PROV-22].
+        None => assert!(on.is_verbs(), "a reason"),
+    }
     bystander.is_alone();
 }
 

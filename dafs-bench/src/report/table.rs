@@ -169,6 +169,7 @@ mod tests {
                 "case",
                 "method",
                 "registered",
+                "pieces",
                 "cpu",
                 "p99 us",
                 "MiB/s",

@@ -221,6 +221,7 @@ fn build(folder: &Path, workspace: &Path, say: &impl Fn(&str)) -> anyhow::Result
     let release = folder.file_name().is_some_and(|name| name == "release");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace).args(["build", "--quiet", "--bin", "dafs-server"]);
+    command.args(cfg!(feature = "verbs").then_some("--features=dafs-server/verbs"));
     if release {
         command.arg("--release");
     }

@@ -1,4 +1,5 @@
 //! The `dafs` command against `dafs-server`: both as programs, as a user runs them.
+#![allow(clippy::cast_possible_truncation, reason = "sizes that the tests choose")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod commands;

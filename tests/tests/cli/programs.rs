@@ -193,6 +193,7 @@ fn build() -> PathBuf {
             "dafs-tests",
             "--bins",
         ])
+        .args(cfg!(feature = "verbs").then_some("--features=dafs-tests/verbs"))
         .args(["--profile", profile, "--target-dir"])
         .arg(directory.parent().unwrap())
         .status()

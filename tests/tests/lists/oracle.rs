@@ -18,7 +18,7 @@ const CASES_TCP: u64 = 180_000;
 const CASES_SHM: u64 = 620_000;
 const CASES_SIM: u64 = 240_000;
 #[cfg(feature = "verbs")]
-const CASES_VERBS: u64 = 20_000;
+const CASES_VERBS: u64 = 6_000;
 
 /// Bytes of the file that offsets are drawn from; its end lies somewhere in it.
 const FILE_SPAN: u64 = 6000;

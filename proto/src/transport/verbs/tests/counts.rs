@@ -8,6 +8,7 @@ use super::*;
 fn direct_read_of_4_kib_is_one_rdma_write_and_one_send() {
     let mut pair = Pair::new();
     let (region, local) = (pair.region(4096), memory(65_536));
+    pair.message();
     for round in 0..3 {
         let part = local.slice(8192, 4096).unwrap();
         let expected = fill(&part, round);
@@ -73,6 +74,7 @@ fn lists_take_one_request_for_as_many_segments_as_the_device_gathers() {
 fn local_memory_is_inlined_copied_or_registered_by_its_size() {
     let mut pair = Pair::new();
     let region = pair.region(65_536);
+    pair.message();
     // Memory, part of it that is written, inline, copied, registered.
     for (size, part, inline, copied, registered) in
         [(65_536, 200, 1, 0, 0), (4096, 221, 0, 221, 1), (4096, 4096, 0, 4096, 0), (16_384, 4096, 0, 0, 1)]

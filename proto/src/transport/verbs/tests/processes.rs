@@ -62,7 +62,7 @@ fn peer_process() {
 #[test]
 #[ignore = "needs rdma-device"]
 fn little_locked_memory_is_an_error_that_says_what_to_do_or_a_copy() {
-    for (limit_kib, role) in [(64, "no room"), (4096, "little room")] {
+    for (limit_kib, role) in [(32, "no room"), (4096, "little room")] {
         let limit = format!("ulimit -l {limit_kib} && exec \"$0\" \"$@\"");
         let wrap = ["setpriv", "--bounding-set", "-ipc_lock", "bash", "-c", &limit];
         let mut listening = VerbsDomain::new().listen_verbs(&address(), &params()).unwrap();
@@ -90,7 +90,7 @@ fn memlock_process() {
     if role == "no room" {
         let error = domain.connect_verbs(&to, &params(), HANG).err().expect("receives do not fit");
         assert!(matches!(error, ConnectError::System { .. }));
-        says_what_to_do(&error.to_string(), "64 KiB");
+        says_what_to_do(&error.to_string(), "32 KiB");
         return;
     }
     let mut endpoint = domain.connect_verbs(&to, &params(), HANG).unwrap();
