@@ -471,6 +471,8 @@ fn test_command(suite: &Suite, program: &Path) -> Command {
         .current_dir(&suite.directory)
         .env("CARGO_MANIFEST_DIR", &suite.directory)
         .env("CARGO_PKG_VERSION", &suite.version)
+        // Programs that tests run were built with them: building them alone takes other features of their dependencies.
+        .env("DAFS_PROGRAMS_BUILT", "1")
         .env("RUST_BACKTRACE", "1");
     command
 }

@@ -171,7 +171,7 @@ fn build() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let directory = test.ancestors().nth(2).unwrap().to_owned();
     if std::env::var_os("DAFS_PROGRAMS_BUILT").is_some() {
-        // In a guest, which has no use for a compiler.
+        // With this test: as `cargo xtask test` does it.
         return directory;
     }
     let profile = match directory.file_name().unwrap().to_str().unwrap() {
