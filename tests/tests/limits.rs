@@ -1,4 +1,5 @@
 //! Bounds: many sessions at once, memory of the server, handles, open files, peers that take and never give.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and counts that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
