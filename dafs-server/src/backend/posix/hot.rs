@@ -83,7 +83,7 @@ impl HotWindows {
     /// Reads from mapped windows; `None`, with the memory filled in part or not at all, when a system call has to.
     #[inline]
     pub(super) fn read(&mut self, id: NodeId, node: &Node, offset: u64, into: &[Span<'_>]) -> Option<usize> {
-        let [into] = into else { return None };
+        let [into] = into else { return self.read_several(id, node, offset, into) };
         if !node.readable || node.kind != FileKind::File || node.direct.is_some() || into.is_empty() {
             return None;
         }
@@ -176,6 +176,19 @@ impl HotWindows {
     /// The file was punched or cut: its windows may have holes.
     pub(super) fn forget_file(&mut self, node: &Node) {
         self.forget(|place| place.window.as_ref().is_some_and(|window| window.file == (node.dev, node.ino)));
+    }
+
+    /// Spans one after the other, as far as the file reaches; `None` when any of them has to be read otherwise.
+    fn read_several(&mut self, id: NodeId, node: &Node, offset: u64, into: &[Span<'_>]) -> Option<usize> {
+        let mut done = 0;
+        for span in into.iter().filter(|span| !span.is_empty()) {
+            let count = self.read(id, node, offset.checked_add(done as u64)?, std::slice::from_ref(span))?;
+            done += count;
+            if count < span.len() {
+                break;
+            }
+        }
+        (done > 0).then_some(done)
     }
 
     /// The node is closed: nothing of it stays mapped.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use dafs_proto::transport::Span;
 use dafs_proto::wire::{OpenFlags, Stability};
 
 use super::harness::*;
@@ -66,6 +67,17 @@ impl Hot {
         let read = self.fixture.read(self.node, offset, len).unwrap();
         assert_eq!(read.len(), count, "{len} bytes at {offset}");
         assert!(read == wanted[..count], "{len} bytes at {offset}");
+        self.check_pieces(offset, len, &wanted[..count]);
+    }
+
+    /// The same into memory in three pieces, one of them empty.
+    fn check_pieces(&mut self, offset: u64, len: usize, wanted: &[u8]) {
+        let mut bytes = vec![0xEE; len];
+        let (first, rest) = bytes.split_at_mut(len / 3);
+        let pieces = [Span::from_mut(first), Span::from_mut(&mut []), Span::from_mut(rest)];
+        let count = self.fixture.storage.read_now(self.node, offset, &pieces).unwrap();
+        assert_eq!(count, wanted.len(), "{len} bytes at {offset} in pieces");
+        assert!(bytes[..count] == *wanted, "{len} bytes at {offset} in pieces");
     }
 
     /// Around every edge that there is.
