@@ -20,16 +20,16 @@ impl Area {
         Self::mapped(std::ptr::null_mut(), len, 0)
     }
 
-    /// New memory in place of this.
+    /// New memory in place of this; in one step, for another thread might take the place in between.
     pub fn mapped_again(self) -> Self {
         let (start, len) = (self.start, self.len);
-        drop(self);
-        Self::mapped(start, len, libc::MAP_FIXED_NOREPLACE)
+        std::mem::forget(self);
+        Self::mapped(start, len, libc::MAP_FIXED)
     }
 
     fn mapped(at: *mut libc::c_void, len: usize, flags: i32) -> Self {
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: new memory, in nobody's place: nothing that is mapped is replaced.
+        // SAFETY: new memory, where the kernel likes, or in place of an area that is given up for it.
         let start = unsafe { libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         assert!(at.is_null() || start == at, "something else took the place");
