@@ -46,6 +46,8 @@ const STORAGE: Token = Token(1);
 const SIGNALS: Token = Token(2);
 const LISTENERS: usize = 16;
 const CONNECTIONS: usize = 1 << 20;
+/// Tokens of one connection, one for each of its descriptors.
+const TOKENS_PER_CONNECTION: usize = 4;
 
 /// Tells a loop in another thread to drain and end.
 #[derive(Clone, Debug)]
@@ -255,17 +257,20 @@ impl EventLoop {
                 // Every turn of the loop asks storage.
                 STORAGE => {}
                 SIGNALS => self.stop.requested.store(true, Ordering::Release),
-                Token(token) if token >= CONNECTIONS => self.warm(token - CONNECTIONS),
+                Token(token) if token >= CONNECTIONS => {
+                    let token = token - CONNECTIONS;
+                    self.warm(token / TOKENS_PER_CONNECTION, token % TOKENS_PER_CONNECTION);
+                }
                 Token(_) => self.accept_all(),
             }
         }
     }
 
-    /// A connection's descriptor had an event.
-    fn warm(&mut self, place: usize) {
+    /// A descriptor of the connection in `place` had an event.
+    fn warm(&mut self, place: usize, descriptor: usize) {
         if let Some(key) = self.watched.get(place).copied().flatten() {
             if let Some(connection) = self.server.connection(key) {
-                connection.endpoint.on_event();
+                connection.endpoint.on_event(descriptor);
             }
             self.heat(key);
         }
@@ -303,11 +308,11 @@ impl EventLoop {
         for (index, endpoint) in accepted {
             let fds: Vec<RawFd> = endpoint.event_fds().to_vec();
             let key = self.server.add_connection(index, endpoint);
-            let token = Token(CONNECTIONS + key.index);
+            let token = CONNECTIONS + key.index * TOKENS_PER_CONNECTION;
             let interest = Interest::READABLE | Interest::WRITABLE;
-            let registered = fds
-                .iter()
-                .try_for_each(|fd| self.poll.registry().register(&mut SourceFd(fd), token, interest));
+            let registered = (token..token + TOKENS_PER_CONNECTION).zip(&fds).try_for_each(|(token, fd)| {
+                self.poll.registry().register(&mut SourceFd(fd), Token(token), interest)
+            });
             match registered {
                 Ok(()) => {
                     self.heat(key);
@@ -334,11 +339,9 @@ impl EventLoop {
                         break;
                     }
                     self.work += WORK_PER_ROUND_ALONE;
-                    if let Some(connection) = self.server.connection(key)
-                        && connection.endpoint.spin_pays()
-                    {
-                        connection.endpoint.look(LOOKS_ALONE);
-                    }
+                    let connection = self.server.connection(key);
+                    let Some(connection) = connection.filter(|c| c.endpoint.spin_pays()) else { break };
+                    connection.endpoint.look(LOOKS_ALONE);
                     served = self.server.serve(key);
                 }
             }
@@ -377,6 +380,7 @@ impl EventLoop {
         } else if self.policy != WaitPolicy::Event
             && self.work < WORK_PER_POLL
             && (few || !hot.look_is_system_call)
+            && (self.policy == WaitPolicy::Busy || self.server.spin_pays(hot.key))
         {
             // Until the next look at the clock nothing is decided.
             return true;

@@ -188,6 +188,12 @@ impl Server {
         self.connections.get_mut(key.index).filter(|connection| connection.key == key)
     }
 
+    /// Asking a silent connection again at once is likely to pay.
+    #[inline]
+    pub(crate) fn spin_pays(&mut self, key: ConnectionKey) -> bool {
+        self.connection(key).is_some_and(|connection| connection.endpoint.spin_pays())
+    }
+
     /// The time, for all that follows.
     pub fn set_now(&mut self, now: Moment) {
         self.now = now;

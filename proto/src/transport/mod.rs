@@ -409,10 +409,12 @@ pub trait Endpoint: Send {
     /// Queued output that has not left: the loop calls [`Endpoint::flush`] again when the endpoint is writable.
     fn wants_flush(&self) -> bool;
 
-    /// An event for one of its descriptors was taken from the loop's poll. Call it for each, before the next
-    /// [`Endpoint::recv`]: providers that hear of every event can do without a system call that asks the descriptor
-    /// once more.
-    fn on_event(&mut self) {}
+    /// An event for the descriptor in `place` of [`Endpoint::event_fds`] was taken from the loop's poll. Call it for each,
+    /// before the next [`Endpoint::recv`]: providers that hear of every event can do without a system call that asks
+    /// the descriptor once more.
+    fn on_event(&mut self, place: usize) {
+        let _ = place;
+    }
 
     /// Prepares to sleep: from now on the peer wakes this side through its event descriptors. `false` when something
     /// is already here; then drain first. The next [`Endpoint::recv`] disarms.

@@ -19,6 +19,9 @@ use super::sock::{self, Incoming};
 /// Registrations that wait for room in the socket. A region and its end are two.
 const OUTBOX_MAX: usize = 16 * 1024;
 
+/// Of the doorbell among [`Connection::event_fds`].
+pub(super) const PLACE_OF_BELL: usize = 0;
+
 /// The parts of a connection that are shared by its endpoint, the domain that announces regions on it, and leases of the peer's memory.
 ///
 /// The socket and the pipe close with the last owner: then, and only then, the peer knows that its memory is no longer reached from here.
@@ -162,7 +165,7 @@ impl Connection {
             .load(Ordering::SeqCst)
     }
 
-    /// Descriptors that an event loop watches.
+    /// Descriptors that an event loop watches: the doorbell in [`PLACE_OF_BELL`], then the socket.
     pub(super) fn event_fds(&self) -> super::super::EventFds {
         [self.bell_in.as_raw_fd(), self.socket.as_raw_fd()].into_iter().collect()
     }

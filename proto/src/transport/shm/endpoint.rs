@@ -11,7 +11,7 @@ use super::super::{
     PeerFault, PostError, Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
     WaitPolicy,
 };
-use super::connection::Connection;
+use super::connection::{Connection, PLACE_OF_BELL};
 use super::entry::{KIND_MESSAGE, Payload, direction};
 use super::handshake::{MESSAGE_SIZE, Message, malformed};
 use super::registry::Registry;
@@ -81,6 +81,8 @@ pub struct ShmEndpoint {
     pub(super) cpu: u32,
     pub(super) waits: u32,
     pub(super) woken_by: WokenBy,
+    /// An event loop tells of every event, descriptor by descriptor.
+    pub(super) hears_events: bool,
     /// How long an adaptive wait gives the CPU away before it sleeps.
     pub(super) yield_max: Duration,
 }
@@ -127,6 +129,7 @@ impl ShmEndpoint {
             cpu: 0,
             waits: 0,
             woken_by: WokenBy::Nothing,
+            hears_events: false,
             yield_max: super::wake::YIELD_MIN,
         };
         endpoint.publish_cpu();
@@ -419,16 +422,16 @@ impl Endpoint for ShmEndpoint {
         self.connection.has_waiting()
     }
 
-    fn on_event(&mut self) {
-        self.woken_by = match (self.armed, self.woken_by) {
-            (true, WokenBy::Nothing) => WokenBy::OneEvent,
-            (true, _) => WokenBy::Unknown,
-            (false, woken_by) => {
-                // Nobody rings a side that is awake: it is the socket's.
-                self.socket_due = true;
-                woken_by
+    fn on_event(&mut self, place: usize) {
+        self.hears_events = true;
+        match place {
+            PLACE_OF_BELL if self.armed && self.woken_by == WokenBy::Nothing => {
+                self.woken_by = WokenBy::BellEvent;
             }
-        };
+            // It rang for a side that has woken meanwhile.
+            PLACE_OF_BELL => {}
+            _ => self.socket_due = true,
+        }
     }
 
     fn arm(&mut self) -> bool {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::super::{Endpoint, TransportError, WaitPolicy};
 use super::endpoint::{POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
-use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM};
+use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM, Side};
 use super::ring::Arrival;
 use super::sock::{self, Slept};
 
@@ -33,8 +33,8 @@ pub(super) enum WokenBy {
     Nothing,
     /// The doorbell, and nothing else.
     Bell,
-    /// One event of an event loop, of whichever descriptor.
-    OneEvent,
+    /// The doorbell, as an event of an event loop.
+    BellEvent,
     /// Perhaps the socket.
     Unknown,
 }
@@ -195,12 +195,17 @@ impl ShmEndpoint {
         self.armed = false;
         let word = self.connection.layout.sleeping(self.connection.side);
         // When the peer cleared it, it rang, or is about to.
-        let rang = self.connection.segment.word(word).swap(0, Ordering::Relaxed) == 0
-            && sock::silence(self.connection.bell_in.as_fd());
-        // The socket has something to say only when something else than the doorbell woke this side: its one event was
-        // the doorbell's, which cannot ring any more once the peer has closed the socket.
+        let is_rung = self.connection.segment.word(word).swap(0, Ordering::Relaxed) == 0;
         let woken_by = std::mem::replace(&mut self.woken_by, WokenBy::Nothing);
-        self.socket_due |= !(rang && matches!(woken_by, WokenBy::Bell | WokenBy::OneEvent));
+        if self.hears_events && self.connection.side == Side::Server && woken_by != WokenBy::Bell {
+            // Every write to an eventfd is an event of its own for a loop, so it can be left as it is; reading it would be one more
+            // system call and one more event. What the socket has to say comes as an event of the socket.
+            return self.publish_cpu();
+        }
+        let may_ring = is_rung || woken_by == WokenBy::Bell;
+        let was_silenced = may_ring && sock::silence(self.connection.bell_in.as_fd());
+        // The socket has something to say only when something else than the doorbell woke this side.
+        self.socket_due |= !(was_silenced && matches!(woken_by, WokenBy::Bell | WokenBy::BellEvent));
         self.publish_cpu();
     }
 

@@ -497,7 +497,7 @@ impl Endpoint for TcpEndpoint {
         !self.output.is_empty()
     }
 
-    fn on_event(&mut self) {
+    fn on_event(&mut self, _: usize) {
         self.told_of_events = true;
         self.input.left = Left::Unknown;
         self.vain_rounds = 0;

@@ -1,7 +1,9 @@
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use super::super::layout::Side;
+use super::super::sock;
 use super::*;
 
 // [SHM-12] a payload that fits behind the head is embedded, larger ones use a buffer.
@@ -185,32 +187,56 @@ fn side_woken_by_the_doorbell_alone_leaves_the_socket() {
         assert!(server.arm());
         client.send_copy(&[number], &[]).unwrap();
         client.flush().unwrap();
-        server.on_event();
+        server.on_event(0);
         assert_eq!(take(&mut server).unwrap().0, [number]);
         assert!(server.recv().unwrap().is_none());
     }
     assert_eq!(server.counters().socket_looks, before);
-    // An event that the doorbell does not explain is the socket's.
     assert!(server.arm());
-    server.on_event();
+    server.on_event(1);
     assert!(server.recv().unwrap().is_none());
     assert_eq!(server.counters().socket_looks, before + 1);
+}
+
+// [SHM-30]
+#[test]
+fn doorbell_that_events_told_of_is_read_only_by_who_waits_otherwise() {
+    let (mut client, mut server) = pair(small());
+    let rings = |server: &ShmEndpoint| {
+        let connection = &server.connection;
+        let now = Some(Duration::ZERO);
+        sock::sleep(connection.bell_in.as_fd(), connection.socket.as_fd(), now, false).unwrap().bell
+    };
+    assert!(server.recv().unwrap().is_none());
+    for number in 0..2 {
+        assert!(server.arm());
+        client.send_copy(&[number], &[]).unwrap();
+        client.flush().unwrap();
+        server.on_event(0);
+        assert_eq!(take(&mut server).unwrap().0, [number]);
+        assert!(server.recv().unwrap().is_none());
+        assert!(rings(&server));
+    }
+    server.wait(Some(Duration::from_millis(1))).unwrap();
+    assert!(server.recv().unwrap().is_none());
+    assert!(!rings(&server));
 }
 
 // [SHM-8] [SHM-20] The end of the peer is never taken for its doorbell.
 #[test]
 fn end_that_comes_with_the_doorbell_or_after_it_is_seen() {
-    for (events_at_once, events_later) in [(2, 0), (1, 1)] {
+    for (events_at_once, events_later) in [(&[0, 1][..], &[][..]), (&[1, 0], &[]), (&[0], &[1]), (&[1], &[0])]
+    {
         let (mut client, mut server) = pair(small());
         assert!(server.recv().unwrap().is_none());
         assert!(server.arm());
         client.send_copy(b"last", &[]).unwrap();
         client.flush().unwrap();
         client.close();
-        (0..events_at_once).for_each(|_| server.on_event());
+        events_at_once.iter().for_each(|place| server.on_event(*place));
         assert_eq!(take(&mut server).unwrap().0, b"last");
-        (0..events_later).for_each(|_| server.on_event());
-        assert!(matches!(server.recv(), Err(TransportError::Closed)), "{events_at_once} {events_later}");
+        events_later.iter().for_each(|place| server.on_event(*place));
+        assert!(matches!(server.recv(), Err(TransportError::Closed)), "{events_at_once:?} {events_later:?}");
     }
 }
 

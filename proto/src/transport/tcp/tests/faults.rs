@@ -325,7 +325,7 @@ fn message_and_close_together_are_both_noticed_by_one_event() {
             assert!(Instant::now() < deadline);
         }
         if told {
-            endpoint.on_event();
+            endpoint.on_event(0);
         }
         assert!(endpoint.recv().unwrap().is_some());
         loop {
