@@ -93,6 +93,22 @@ pub(crate) fn posts(ranges: &[RemoteRange], extents: &[Extent], chunk: &Range<u6
     posts
 }
 
+/// Ranges in one call of a provider: as many as the widest frame takes.
+const POSTED_MAX: usize = 256;
+
+/// The posts from `from` on whose bytes follow each other in the chunk's memory: where those begin, and the client's memory of each.
+pub(crate) fn next_posts(posts: &[Post], from: usize) -> Option<(usize, SmallVec<[RemoteRange; 128]>)> {
+    let first = posts.get(from)?.at;
+    let mut at = first as u64;
+    let follows = |post: &&Post| {
+        let follows = post.at as u64 == at;
+        at += post.remote.len;
+        follows
+    };
+    let run = posts[from..].iter().take(POSTED_MAX).take_while(follows);
+    Some((first, run.map(|post| post.remote).collect()))
+}
+
 /// The places of a chunk whose bytes lie before the file's `end`, neighbours joined.
 fn moved_places(extents: &[Extent], chunk: &Range<u64>, end: u64) -> SmallVec<[Range<u64>; 4]> {
     let mut moved: SmallVec<[Range<u64>; 4]> = SmallVec::new();
@@ -233,5 +249,23 @@ mod tests {
         assert_eq!(posts(&ranges, &list, &(0..12), 12), [post(100, 2, 0), post(104, 2, 4), post(200, 2, 6)]);
         assert_eq!(posts(&ranges, &list, &(8..12), 12), []);
         assert_eq!(posts(&ranges, &list, &(0..12), 0), []);
+    }
+
+    #[test]
+    fn posts_go_together_as_far_as_their_memory_is_contiguous() {
+        let post = |at: usize, len| Post { remote: range(1000 + at as u64, len), at };
+        let next = |posts: &[Post], from| {
+            next_posts(posts, from)
+                .map(|(at, ranges)| (at, ranges.iter().map(|r| r.offset).collect::<Vec<_>>()))
+        };
+        let gapped = [post(5, 3), post(8, 2), post(11, 1), post(12, 4)];
+        assert_eq!(next(&gapped, 0), Some((5, vec![1005, 1008])));
+        assert_eq!(next(&gapped, 1), Some((8, vec![1008])));
+        assert_eq!(next(&gapped, 2), Some((11, vec![1011, 1012])));
+        assert_eq!(next(&gapped, 4), None);
+        for (count, taken) in [(255, 255), (256, 256), (257, 256)] {
+            let posts: Vec<Post> = (0..count).map(|at| post(at, 1)).collect();
+            assert_eq!(next_posts(&posts, 0).map(|(_, ranges)| ranges.len()), Some(taken));
+        }
     }
 }

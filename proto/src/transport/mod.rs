@@ -305,6 +305,48 @@ pub enum Posted {
     Pending,
 }
 
+/// How RDMA for a list of ranges was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostedList {
+    /// Ranges taken, from the first on: at least one.
+    pub ranges: usize,
+    /// Completions that follow.
+    pub pending: u32,
+}
+
+impl From<Posted> for PostedList {
+    fn from(posted: Posted) -> Self {
+        Self { ranges: 1, pending: u32::from(posted == Posted::Pending) }
+    }
+}
+
+/// One operation for each range, until one is not taken.
+fn post_each(
+    local: &MemoryRef,
+    remote: &[RemoteRange],
+    mut post: impl FnMut(LocalSegments, RemoteRange) -> Result<Posted, PostError>,
+) -> Result<PostedList, PostError> {
+    let (mut taken, mut at) = (PostedList { ranges: 0, pending: 0 }, 0);
+    for range in remote {
+        let part = usize::try_from(range.len).ok().and_then(|len| local.slice(at, len));
+        let posted = match part {
+            Some(part) => post(LocalSegments::from_iter([part]), *range),
+            None => Err(PostError::Invalid("less memory than ranges")),
+        };
+        match posted {
+            Ok(posted) => {
+                taken.ranges += 1;
+                taken.pending += u32::from(posted == Posted::Pending);
+                at += usize::try_from(range.len).unwrap_or(usize::MAX);
+            }
+            // The next call says so again.
+            Err(_) if taken.ranges > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(taken)
+}
+
 /// One connection.
 ///
 /// After [`Endpoint::recv`], [`Endpoint::flush`] or [`Endpoint::wait`] answered an error the connection is closed:
@@ -378,6 +420,28 @@ pub trait Endpoint: Send {
         local: LocalSegments,
         remote: RemoteRange,
     ) -> Result<Posted, PostError>;
+
+    /// Writes the beginning of contiguous local memory into several ranges of the peer's memory, in order: as many of them as can be
+    /// taken now, at least one. None is empty. Otherwise as [`Endpoint::rdma_write`] of each; where the provider can, they are one operation.
+    fn rdma_write_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        post_each(local, remote, |local, range| self.rdma_write(token, local, range, None))
+    }
+
+    /// Reads several ranges of the peer's memory, in order, to the beginning of contiguous local memory: the counterpart of
+    /// [`Endpoint::rdma_write_list`].
+    fn rdma_read_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        post_each(local, remote, |local, range| self.rdma_read(token, local, range))
+    }
 
     /// The peer's registered memory as memory of this process, where the provider maps it (`remote_mapped`); checked
     /// for bounds and `access`. The peer sees changes at once and may change it at any time. `Ok(None)`: this memory

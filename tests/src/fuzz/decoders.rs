@@ -149,6 +149,15 @@ pub fn tcp_frames(mut data: &[u8]) {
     while let Ok(Some((frame, body))) = frame::decode(data) {
         assert_eq!(frame.encode(), data[..frame::HEADER_SIZE]);
         assert!(body.len() as u64 <= frame.body_len());
+        if let frame::Frame::WriteList { count, len } | frame::Frame::ReadList { count, len, .. } = frame
+            && let Some(bytes) = body.get(..frame::list_size(count))
+            && let Ok(ranges) = frame::decode_ranges(bytes, len)
+        {
+            assert_eq!(ranges.len(), usize::from(count));
+            let mut again = Vec::new();
+            frame::encode_ranges(&ranges, &mut again);
+            assert_eq!(again, bytes);
+        }
         data = &data[frame::HEADER_SIZE + body.len()..];
     }
 }

@@ -16,8 +16,7 @@ use std::sync::Arc;
 
 use dafs_proto::extent::{Extent, slice};
 use dafs_proto::transport::{
-    Access, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, Span,
-    TransportError,
+    Access, HeapMemory, MemoryRef, OpToken, PostError, RemoteRange, Span, TransportError,
 };
 use dafs_proto::wire::{
     HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode, Stability,
@@ -33,7 +32,7 @@ use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
 use crate::buffers::BUFFER_SIZES;
 use crate::dispatch::{Answer, Payload, Problem};
 use crate::inflight::{Call, State};
-use crate::plan::{join, posts};
+use crate::plan::{join, next_posts, posts};
 
 /// What a step led to.
 enum Progress {
@@ -315,15 +314,16 @@ impl Server {
         Progress::Continue
     }
 
-    /// Posts RDMA for every range of the chunk.
+    /// Posts RDMA for every range of the chunk, as many at once as the provider takes.
     fn post_ranges(&mut self, index: usize, token: OpToken) -> Progress {
         let call = self.operations[index].call;
         loop {
-            let Some(list) = self.list_at(index) else { return Progress::Wait };
-            let Some(post) = list.posts.get(list.next_post).copied() else { break };
+            let Some(State::List(list)) = self.operations.get(index).map(|operation| &operation.state) else {
+                return Progress::Wait;
+            };
+            let Some((at, ranges)) = next_posts(&list.posts, list.next_post) else { break };
             let reads = list.direction == Direction::Read;
-            let memory =
-                list.memory.first().and_then(|memory| memory.slice(post.at, post.remote.len as usize));
+            let memory = list.memory.first().and_then(|memory| memory.slice(at, memory.len() - at));
             let Some(memory) = memory else { return Progress::End(Err(Status::IO)) };
             let Some(connection) =
                 self.connections.get_mut(call.connection.index).filter(|c| c.key == call.connection)
@@ -331,19 +331,17 @@ impl Server {
                 return Progress::Wait;
             };
             connection.dirty = true;
-            let local = LocalSegments::from_iter([memory]);
             let posted = if reads {
-                connection.endpoint.rdma_write(token, local, post.remote, None)
+                connection.endpoint.rdma_write_list(token, &memory, &ranges)
             } else {
-                connection.endpoint.rdma_read(token, local, post.remote)
+                connection.endpoint.rdma_read_list(token, &memory, &ranges)
             };
             match posted {
                 Ok(posted) => {
-                    let pending = u32::from(posted == Posted::Pending);
-                    connection.rdma_pending += pending;
-                    self.operations[index].rdma_pending += pending;
+                    connection.rdma_pending += posted.pending;
+                    self.operations[index].rdma_pending += posted.pending;
                     if let Some(list) = self.list_at(index) {
-                        list.next_post += 1;
+                        list.next_post += posted.ranges;
                     }
                 }
                 Err(PostError::Full) => {

@@ -151,20 +151,36 @@ impl Server {
         } else {
             part(self.file.mapping(), whole)?
         };
-        for (range, memory) in ranges.iter().zip(pieces(&local, ranges)) {
-            self.endpoint.rdma_write(OpToken(0), [memory?].into_iter().collect(), *range, None)?;
-        }
+        self.post_all(&local, ranges, true)?;
         Ok(())
+    }
+
+    /// Posts RDMA for all ranges, as the server does; how many completions follow.
+    fn post_all(
+        &mut self,
+        local: &MemoryRef,
+        ranges: &[RemoteRange],
+        write: bool,
+    ) -> Result<u32, CalibrateError> {
+        let (mut rest, mut at, mut pending) = (ranges, 0, 0);
+        while !rest.is_empty() {
+            let memory = local.slice(at, local.len().saturating_sub(at));
+            let memory = memory.ok_or(CalibrateError::Unexpected("size"))?;
+            let posted = match write {
+                true => self.endpoint.rdma_write_list(OpToken(0), &memory, rest)?,
+                false => self.endpoint.rdma_read_list(OpToken(0), &memory, rest)?,
+            };
+            let (taken, left) = rest.split_at(posted.ranges);
+            at += usize::try_from(taken.iter().map(|range| range.len).sum::<u64>()).unwrap_or(usize::MAX);
+            (rest, pending) = (left, pending + posted.pending);
+        }
+        Ok(pending)
     }
 
     /// Many ranges into the file, one read for each.
     fn gather_then_write(&mut self, ranges: &[RemoteRange], size: u32) -> Result<(), CalibrateError> {
         let local = part(&self.buffer, RemoteRange { key: RegionKey(0), offset: 0, len: u64::from(size) })?;
-        let mut pending = 0;
-        for (range, memory) in ranges.iter().zip(pieces(&local, ranges)) {
-            let posted = self.endpoint.rdma_read(OpToken(0), [memory?].into_iter().collect(), *range)?;
-            pending += usize::from(posted == Posted::Pending);
-        }
+        let mut pending = self.post_all(&local, ranges, false)?;
         self.endpoint.flush()?;
         while pending > 0 {
             match self.endpoint.poll_completion() {
@@ -237,19 +253,6 @@ impl Server {
         }
         self.file.write(local.span())
     }
-}
-
-/// Memory cut as the ranges are.
-fn pieces<'a>(
-    memory: &'a MemoryRef,
-    ranges: &'a [RemoteRange],
-) -> impl Iterator<Item = Result<MemoryRef, CalibrateError>> + 'a {
-    ranges.iter().scan(0, |at, range| {
-        let len = usize::try_from(range.len).unwrap_or(usize::MAX);
-        let piece = memory.slice(*at, len).ok_or(CalibrateError::Unexpected("size"));
-        *at += len;
-        Some(piece)
-    })
 }
 
 fn part(memory: &MemoryRef, range: RemoteRange) -> Result<MemoryRef, CalibrateError> {

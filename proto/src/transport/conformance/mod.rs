@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use super::{
     Access, Address, Capabilities, Completion, ConnectParams, Domain, Endpoint, HeapMemory, Listener,
-    LocalSegments, MemoryRef, OpToken, PeerFault, PostError, Posted, Provider, Received, Region, RemoteRange,
-    TransportError, WaitPolicy,
+    LocalSegments, MemoryRef, OpToken, PeerFault, PostError, Posted, PostedList, Provider, Received, Region,
+    RemoteRange, TransportError, WaitPolicy,
 };
 
 /// How the suite gets at a provider.
@@ -56,6 +56,7 @@ macro_rules! conformance_suite {
             peer_that_takes_nothing_fills_the_queue_and_recovers
             wait_after_full_ends_when_there_is_room
 
+            rdma_lists_of_every_count_land
             rdma_writes_of_every_size_and_list_land
             rdma_reads_of_every_size_and_list_land
             rdma_write_is_visible_before_the_message_after_it
@@ -188,6 +189,19 @@ impl Side {
             false => self.endpoint.rdma_read(OpToken(token), local, range),
         }
     }
+
+    fn post_list(
+        &mut self,
+        write: bool,
+        token: u64,
+        local: &MemoryRef,
+        ranges: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        match write {
+            true => self.endpoint.rdma_write_list(OpToken(token), local, ranges),
+            false => self.endpoint.rdma_read_list(OpToken(token), local, ranges),
+        }
+    }
 }
 
 /// A connection with both ends in hand.
@@ -270,6 +284,36 @@ impl Pair {
             None => return Err(TransportError::Closed),
         }
         Ok(())
+    }
+
+    /// All of a list, in as many posts as it takes.
+    fn rdma_list(
+        &mut self,
+        write: bool,
+        local: &MemoryRef,
+        ranges: &[RemoteRange],
+    ) -> Result<(), TransportError> {
+        let (mut rest, mut at) = (ranges, 0);
+        while !rest.is_empty() {
+            let memory = local.slice(at, local.len() - at).unwrap();
+            let posted = self.server.post_list(write, 78, &memory, rest);
+            match posted {
+                Ok(posted) => {
+                    assert!((1..=rest.len()).contains(&posted.ranges));
+                    at += rest[..posted.ranges].iter().map(|range| range.len as usize).sum::<usize>();
+                    rest = &rest[posted.ranges..];
+                    self.until_server_completions(posted.pending as usize);
+                }
+                // What is under way makes room.
+                Err(PostError::Full) => self.until_server_completions(1),
+                Err(error) => panic!("the post was refused: {error}"),
+            }
+            for completion in self.server.completions.drain(..) {
+                assert_eq!(completion.token, OpToken(78));
+                completion.result?;
+            }
+        }
+        self.rdma(true, &[local.slice(0, 0).unwrap()], RemoteRange { len: 0, ..ranges[0] })
     }
 
     fn client_memory(&self, len: usize) -> MemoryRef {

@@ -57,6 +57,39 @@ pub fn rdma_reads_of_every_size_and_list_land(fixture: &dyn Fixture) {
     pair.assert_alive();
 }
 
+/// [PROV-44]
+pub fn rdma_lists_of_every_count_land(fixture: &dyn Fixture) {
+    let mut pair = Pair::new(fixture);
+    for count in [1usize, 2, 3, 64, 300] {
+        for size in [1usize, 100, 3000] {
+            let regions = [pair.client_region(2 * count * size), pair.client_region(2 * count * size)];
+            let mut expected = [fill(regions[0].memory(), 1), fill(regions[1].memory(), 2)];
+            let local = pair.server_memory(count * size);
+            let data = fill(&local, count);
+            // Backwards, every third in the other region.
+            let place = |index: usize| (usize::from(index % 3 == 0), 2 * (count - 1 - index) * size);
+            let range = |index: usize| {
+                let (region, at) = place(index);
+                regions[region].range().slice(at as u64, size as u64).unwrap()
+            };
+            let ranges: Vec<RemoteRange> = (0..count).map(range).collect();
+            pair.rdma_list(true, &local, &ranges).unwrap();
+            for index in 0..count {
+                let (region, at) = place(index);
+                expected[region][at..at + size].copy_from_slice(&data[index * size..][..size]);
+            }
+            for (region, expected) in regions.iter().zip(&expected) {
+                assert!(region.memory().span().to_vec() == *expected, "{count} ranges of {size} bytes");
+            }
+            let back = pair.server_memory(count * size);
+            fill(&back, 9);
+            pair.rdma_list(false, &back, &ranges).unwrap();
+            assert!(back.span().to_vec() == data, "{count} ranges of {size} bytes");
+        }
+    }
+    pair.assert_alive();
+}
+
 /// [PROV-12]
 pub fn rdma_write_is_visible_before_the_message_after_it(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);

@@ -49,10 +49,15 @@ impl Process {
     /// moved, which is less than `len` when memory on
     /// either side is not there.
     pub(super) fn copy(&self, way: Way, local: &LocalParts, address: u64, len: usize) -> io::Result<usize> {
+        self.copy_many(way, local, &[remote_part(address, len)?])
+    }
+
+    /// As [`Process::copy`], of at most [`REMOTE_PARTS_MAX`] pieces of the other's memory.
+    pub(super) fn copy_many(&self, way: Way, local: &LocalParts, remote: &[RemotePart]) -> io::Result<usize> {
         if !self.is_alive() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        copy(self.pid, way, local, address, len)
+        copy(self.pid, way, local, remote)
     }
 
     fn is_alive(&self) -> bool {
@@ -70,7 +75,7 @@ impl Process {
 pub(super) fn copy_within(way: Way, local: Span<'_>, other: Span<'_>) -> io::Result<usize> {
     // SAFETY: a plain system call.
     let pid = unsafe { libc::getpid() };
-    copy(pid, way, &LocalParts::one(local), other.as_ptr() as u64, other.len())
+    copy(pid, way, &LocalParts::one(local), &[remote_part(other.as_ptr() as u64, other.len())?])
 }
 
 /// Local memory of a copy, as the kernel wants it.
@@ -91,17 +96,34 @@ fn part(span: Span<'_>) -> libc::iovec {
     libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() }
 }
 
-fn copy(pid: libc::pid_t, way: Way, local: &LocalParts, address: u64, len: usize) -> io::Result<usize> {
-    let Ok(address) = usize::try_from(address) else {
-        return Err(io::Error::from_raw_os_error(libc::EFAULT));
-    };
-    let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: len };
+/// Pieces of the other process's memory in one copy.
+pub(super) const REMOTE_PARTS_MAX: usize = 256;
+
+/// A piece of the other process's memory: an address there, which the kernel checks.
+#[derive(Clone, Copy)]
+pub(super) struct RemotePart(libc::iovec);
+
+/// `len` bytes at `address` of the other process.
+pub(super) fn remote_part(address: u64, len: usize) -> io::Result<RemotePart> {
+    match usize::try_from(address) {
+        Ok(address) => {
+            let iov_base = std::ptr::without_provenance_mut(address);
+            Ok(RemotePart(libc::iovec { iov_base, iov_len: len }))
+        }
+        Err(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    }
+}
+
+fn copy(pid: libc::pid_t, way: Way, local: &LocalParts, remote: &[RemotePart]) -> io::Result<usize> {
     let parts = libc::c_ulong::try_from(local.0.len()).unwrap_or(0);
-    // SAFETY: the local parts come from live spans; the remote part is an address in the other process, which the kernel checks.
+    let remote_parts: smallvec::SmallVec<[libc::iovec; 4]> = remote.iter().map(|part| part.0).collect();
+    let remote_count = libc::c_ulong::try_from(remote_parts.len()).unwrap_or(0);
+    let (ours, theirs) = (local.0.as_ptr(), remote_parts.as_ptr());
+    // SAFETY: the local parts come from live spans; the remote parts are addresses in the other process, which the kernel checks.
     let moved = unsafe {
         match way {
-            Way::Write => libc::process_vm_writev(pid, local.0.as_ptr(), parts, &remote, 1, 0),
-            Way::Read => libc::process_vm_readv(pid, local.0.as_ptr(), parts, &remote, 1, 0),
+            Way::Write => libc::process_vm_writev(pid, ours, parts, theirs, remote_count, 0),
+            Way::Read => libc::process_vm_readv(pid, ours, parts, theirs, remote_count, 0),
         }
     };
     usize::try_from(moved).map_err(|_| io::Error::last_os_error())

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::super::{
     Access, Capabilities, Completion, Endpoint, EventFds, HEAD_SIZE_MAX, LocalSegments, MemoryRef, OpToken,
-    PeerFault, PostError, Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
-    WaitPolicy,
+    PeerFault, PostError, Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span,
+    TransportError, WaitPolicy,
 };
+use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
 use super::entry::{KIND_MESSAGE, Payload, direction};
 use super::handshake::{MESSAGE_SIZE, Message, malformed};
@@ -384,6 +385,24 @@ impl Endpoint for ShmEndpoint {
         remote: RemoteRange,
     ) -> Result<Posted, PostError> {
         self.copy_from_remote(token, &local, &remote)
+    }
+
+    fn rdma_write_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        self.copy_list(Way::Write, token, local, remote)
+    }
+
+    fn rdma_read_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        self.copy_list(Way::Read, token, local, remote)
     }
 
     fn remote_memory(

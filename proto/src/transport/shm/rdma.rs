@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::super::{
-    Access, Completion, LocalSegments, Memory, MemoryRef, OpToken, PeerFault, PostError, Posted, RegionError,
-    RegionFault, RemoteRange, Span, TransportError,
+    Access, Completion, LocalSegments, Memory, MemoryRef, OpToken, PeerFault, PostError, Posted, PostedList,
+    RegionError, RegionFault, RemoteRange, Span, TransportError,
 };
-use super::cma::{self, LocalParts, Way};
+use super::cma::{self, LocalParts, REMOTE_PARTS_MAX, RemotePart, Way, remote_part};
 use super::endpoint::ShmEndpoint;
 use super::handshake::malformed;
 use super::map::{MappedMemory, Mapping};
@@ -48,6 +48,69 @@ impl ShmEndpoint {
         self.check_post(local, remote)?;
         let result = self.copy(Way::Read, local, remote);
         Ok(self.complete(token, result))
+    }
+
+    /// As `Endpoint::rdma_write_list` and `rdma_read_list`: ranges of one region that follow each other are one copy.
+    pub(super) fn copy_list(
+        &mut self,
+        way: Way,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        let Some(first) = remote.first() else { return Err(PostError::Invalid("a list of no ranges")) };
+        let mut len = 0u64;
+        let fits = |range: &&RemoteRange| {
+            len = len.saturating_add(range.len);
+            range.key == first.key && len <= u64::from(RDMA_SIZE_MAX)
+        };
+        let count = remote.iter().take(REMOTE_PARTS_MAX).take_while(fits).count().max(1);
+        let run = &remote[..count];
+        // Nothing that lies beyond all memory goes together with something else.
+        let (run, cover) = covering(run).map_or((&remote[..1], *first), |cover| (run, cover));
+        let len = run.iter().map(|range| range.len).sum::<u64>();
+        let whole = RemoteRange { len, ..*first };
+        let part = usize::try_from(len).ok().and_then(|len| local.slice(0, len));
+        let local = LocalSegments::from_iter([part.ok_or(PostError::Invalid("less memory than ranges"))?]);
+        self.check_post(&local, &whole)?;
+        let result = self.copy_run(way, &local, run, &cover);
+        let posted = self.complete(token, result);
+        Ok(PostedList { ranges: run.len(), ..PostedList::from(posted) })
+    }
+
+    fn copy_run(
+        &mut self,
+        way: Way,
+        local: &LocalSegments,
+        run: &[RemoteRange],
+        cover: &RemoteRange,
+    ) -> Result<(), TransportError> {
+        let (resolved, _lease) = self.reach_for(way, cover)?;
+        let len = run.iter().map(|range| range.len).sum();
+        match resolved {
+            Resolved::Mapped(mapping, offset) => {
+                let mut at = 0;
+                for range in run {
+                    let (skip, len) = within(cover, range);
+                    let part = local[0].slice(at, len).ok_or_else(local_fault)?;
+                    copy_mapped(way, &LocalSegments::from_iter([part]), &mapping, offset + skip)?;
+                    at += len;
+                }
+            }
+            Resolved::Ordinary(address) => {
+                let part = |range: &RemoteRange| {
+                    let (skip, len) = within(cover, range);
+                    remote_part(address + skip as u64, len)
+                };
+                let parts: io::Result<Vec<RemotePart>> = run.iter().map(part).collect();
+                let parts = parts
+                    .map_err(|error| TransportError::system("reach ordinary memory of the peer", error))?;
+                self.copy_ordinary(way, local, &parts, len)?;
+            }
+        }
+        self.counters.remote_copies += 1;
+        self.counters.remote_bytes += len;
+        Ok(())
     }
 
     /// As `Endpoint::remote_memory`.
@@ -139,29 +202,39 @@ impl ShmEndpoint {
     }
 
     fn copy(&mut self, way: Way, local: &LocalSegments, remote: &RemoteRange) -> Result<(), TransportError> {
-        let access = match way {
-            Way::Write => Access::REMOTE_WRITE,
-            Way::Read => Access::REMOTE_READ,
-        };
-        let (resolved, _lease) = self.reach(remote, access).map_err(|unreachable| match unreachable {
-            Unreachable::Fault(fault) => TransportError::Peer(PeerFault::Region(fault)),
-            Unreachable::Unknown => TransportError::Peer(RegionFault::UnknownKey(remote.key).into()),
-            Unreachable::System(source) => TransportError::system("map memory of the peer", source),
-        })?;
+        let (resolved, _lease) = self.reach_for(way, remote)?;
         match resolved {
             Resolved::Mapped(mapping, offset) => copy_mapped(way, local, &mapping, offset)?,
-            Resolved::Ordinary(address) => self.copy_ordinary(way, local, address, remote.len)?,
+            Resolved::Ordinary(address) => {
+                let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+                let part = remote_part(address, len)
+                    .map_err(|error| TransportError::system("reach ordinary memory of the peer", error))?;
+                self.copy_ordinary(way, local, &[part], remote.len)?;
+            }
         }
         self.counters.remote_copies += 1;
         self.counters.remote_bytes += remote.len;
         Ok(())
     }
 
+    /// Finds the memory of a copy, or says whose fault it is that it is not there.
+    fn reach_for(&mut self, way: Way, remote: &RemoteRange) -> Result<(Resolved, Lease), TransportError> {
+        let access = match way {
+            Way::Write => Access::REMOTE_WRITE,
+            Way::Read => Access::REMOTE_READ,
+        };
+        self.reach(remote, access).map_err(|unreachable| match unreachable {
+            Unreachable::Fault(fault) => TransportError::Peer(PeerFault::Region(fault)),
+            Unreachable::Unknown => TransportError::Peer(RegionFault::UnknownKey(remote.key).into()),
+            Unreachable::System(source) => TransportError::system("map memory of the peer", source),
+        })
+    }
+
     fn copy_ordinary(
         &self,
         way: Way,
         local: &LocalSegments,
-        address: u64,
+        remote: &[RemotePart],
         len: u64,
     ) -> Result<(), TransportError> {
         if len == 0 {
@@ -170,8 +243,7 @@ impl ShmEndpoint {
         let not_permitted = || io::Error::from_raw_os_error(libc::EPERM);
         let process = self.connection.peer_process.as_ref().ok_or_else(not_permitted);
         let parts = LocalParts::of(local);
-        let wanted = usize::try_from(len).unwrap_or(usize::MAX);
-        let result = process.and_then(|process| process.copy(way, &parts, address, wanted));
+        let result = process.and_then(|process| process.copy_many(way, &parts, remote));
         let moved = match result {
             Ok(moved) => moved as u64,
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => 0,
@@ -186,6 +258,22 @@ impl ShmEndpoint {
         }
         Err(TransportError::Peer(malformed("bytes of registered memory that are there", moved, len)))
     }
+}
+
+/// The smallest range that holds some of one region; `None` where an end lies beyond all memory.
+fn covering(ranges: &[RemoteRange]) -> Option<RemoteRange> {
+    let (mut from, mut to) = (u64::MAX, 0);
+    for range in ranges {
+        from = from.min(range.offset);
+        to = to.max(range.offset.checked_add(range.len)?);
+    }
+    Some(RemoteRange { key: ranges.first()?.key, offset: from, len: to.checked_sub(from)? })
+}
+
+/// Where a range begins in one that covers it, and its length: both are of memory that was found.
+fn within(cover: &RemoteRange, range: &RemoteRange) -> (usize, usize) {
+    let fits = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    (fits(range.offset - cover.offset), fits(range.len))
 }
 
 /// Copies between local memory and a mapping; the range was checked.

@@ -11,8 +11,8 @@ use smallvec::smallvec;
 
 use super::super::{
     Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PeerFault,
-    PeerIdentity, PostError, Posted, Provider, Received, RegionError, RemoteRange, SendSlot, Span,
-    TransportError, WaitPolicy,
+    PeerIdentity, PostError, Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot,
+    Span, TransportError, WaitPolicy,
 };
 use super::domain::Shared;
 use super::frame::Hello;
@@ -20,7 +20,7 @@ use super::input::{Filled, Input, Step};
 use super::output::Output;
 use super::spin::{SPIN_MAX, SpinHistory};
 use super::sys::{self, Block, Left};
-use super::{RDMA_SIZE_MAX, SEGMENTS_MAX};
+use super::{LIST_RANGES_MAX, RDMA_SIZE_MAX, SEGMENTS_MAX};
 
 /// Bytes that one call of [`Endpoint::recv`] takes from the socket before it lets others work.
 const RECV_BYTES_MAX: usize = 1 << 20;
@@ -238,6 +238,31 @@ impl TcpEndpoint {
             return Err(PostError::Full);
         }
         Ok(len)
+    }
+
+    /// As many of the ranges as one frame takes, and the memory for them.
+    fn check_list<'r>(
+        &self,
+        local: &MemoryRef,
+        remote: &'r [RemoteRange],
+    ) -> Result<(&'r [RemoteRange], LocalSegments), PostError> {
+        let mut len = 0;
+        let fits = |range: &&RemoteRange| {
+            len += range.len;
+            range.len > 0 && len <= u64::from(RDMA_SIZE_MAX)
+        };
+        let count = remote.iter().take(usize::from(LIST_RANGES_MAX)).take_while(fits).count();
+        let taken = &remote[..count];
+        let len: u64 = taken.iter().map(|range| range.len).sum();
+        let local = usize::try_from(len).ok().and_then(|len| local.slice(0, len));
+        let Some(local) = local.filter(|_| count > 0) else {
+            return Err(PostError::Invalid(
+                "an empty range, one beyond rdma_size_max, or less memory than ranges",
+            ));
+        };
+        let local = smallvec![local];
+        self.check_rdma(&local, &RemoteRange { len, ..taken[0] })?;
+        Ok((taken, local))
     }
 
     /// Spins until something arrived, if that is likely to pay; `true` when it did.
@@ -471,9 +496,47 @@ impl Endpoint for TcpEndpoint {
             return Err(PostError::Invalid("a read cannot go to memory that may fault"));
         }
         self.rdma_in_flight += 1;
-        let id = self.input.add_read(token, local, len);
+        let id = self.input.add_read(token, local, len, false);
         self.output.read_request(id, remote);
         Ok(Posted::Pending)
+    }
+
+    fn rdma_write_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        let (taken, local) = self.check_list(local, remote)?;
+        if let [range] = *taken {
+            return self.rdma_write(token, local, range, None).map(PostedList::from);
+        }
+        self.rdma_in_flight += 1;
+        self.output.write_list(token, local, taken);
+        Ok(PostedList { ranges: taken.len(), pending: 1 })
+    }
+
+    fn rdma_read_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        let (taken, local) = self.check_list(local, remote)?;
+        if let [range] = *taken {
+            return self.rdma_read(token, local, range).map(PostedList::from);
+        }
+        if local.iter().any(|segment| segment.memory().may_fault()) {
+            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
+        }
+        if !self.input.has_room_for_list() {
+            return Err(PostError::Full);
+        }
+        self.rdma_in_flight += 1;
+        let len = local.iter().map(MemoryRef::len).sum();
+        let id = self.input.add_read(token, local, len, true);
+        self.output.read_list(id, taken);
+        Ok(PostedList { ranges: taken.len(), pending: 1 })
     }
 
     fn remote_memory(&mut self, _: &RemoteRange, _: Access) -> Result<Option<MemoryRef>, RegionError> {

@@ -1,7 +1,9 @@
 //! The bytes on the stream: hello and frame headers (`spec/transport-tcp.md`).
 
+use smallvec::SmallVec;
+
 use super::super::{ConnectParams, HEAD_SIZE_MAX, PeerFault, RegionFault, RegionKey, RemoteRange};
-use super::{DEPTH_MAX, PAYLOAD_MAX, RDMA_SIZE_MAX};
+use super::{DEPTH_MAX, LIST_RANGES_MAX, PAYLOAD_MAX, RDMA_SIZE_MAX};
 
 /// Bytes of a frame header, and of a hello.
 pub const HEADER_SIZE: usize = 32;
@@ -10,7 +12,10 @@ pub const HEADER_SIZE: usize = 32;
 pub const MAGIC: [u8; 8] = *b"dafs-tcp";
 
 /// Version of this transport. Peers of different versions do not talk.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// Bytes of a range in the body of a list.
+pub const RANGE_SIZE: usize = 24;
 
 /// A frame header as it travels.
 pub type HeaderBytes = [u8; HEADER_SIZE];
@@ -106,6 +111,22 @@ pub enum Frame {
     },
     /// The sender closes the connection. Nothing follows.
     Fault(FaultReason),
+    /// Data for several ranges of the receiver's registered memory; the ranges follow, then `len` bytes for them in order.
+    WriteList {
+        /// Ranges, 1 to [`LIST_RANGES_MAX`].
+        count: u16,
+        /// Bytes for all of them.
+        len: u32,
+    },
+    /// Asks for several ranges of the receiver's registered memory, which follow. The answer is that of one read of all their bytes.
+    ReadList {
+        /// The requester's name for the read.
+        id: u32,
+        /// Ranges, 1 to [`LIST_RANGES_MAX`].
+        count: u16,
+        /// Bytes of all of them.
+        len: u32,
+    },
 }
 
 /// Why the sender of a FAULT closes the connection.
@@ -124,6 +145,8 @@ const KIND_WRITE: u8 = 0x02;
 const KIND_READ_REQUEST: u8 = 0x03;
 const KIND_READ_RESPONSE: u8 = 0x04;
 const KIND_FAULT: u8 = 0x05;
+const KIND_WRITE_LIST: u8 = 0x06;
+const KIND_READ_LIST: u8 = 0x07;
 
 const FLAG_IMMEDIATE: u8 = 0x01;
 
@@ -165,6 +188,12 @@ impl Frame {
             Self::Fault(FaultReason { code, key, offset }) => {
                 Fields { kind: KIND_FAULT, key, offset, value: code, ..Fields::default() }
             }
+            Self::WriteList { count, len } => {
+                Fields { kind: KIND_WRITE_LIST, head_len: count, len, ..Fields::default() }
+            }
+            Self::ReadList { id, count, len } => {
+                Fields { kind: KIND_READ_LIST, head_len: count, len, value: id, ..Fields::default() }
+            }
         }
         .encode()
     }
@@ -199,6 +228,15 @@ impl Frame {
                 check_range("data of a READ_RESPONSE, bytes", range.len, 0, rdma_max)?;
                 Ok(Self::ReadResponse { id: fields.value, offset: fields.offset, len: fields.len })
             }
+            KIND_WRITE_LIST | KIND_READ_LIST => {
+                check_range("ranges of a list", u64::from(fields.head_len), 1, u64::from(LIST_RANGES_MAX))?;
+                check_range("data of a list, bytes", range.len, 1, rdma_max)?;
+                let (count, len) = (fields.head_len, fields.len);
+                match fields.kind {
+                    KIND_WRITE_LIST => Ok(Self::WriteList { count, len }),
+                    _ => Ok(Self::ReadList { id: fields.value, count, len }),
+                }
+            }
             _ => Ok(Self::Fault(FaultReason { code: fields.value, key: fields.key, offset: fields.offset })),
         }
     }
@@ -210,8 +248,45 @@ impl Frame {
             Self::Write { range, .. } => range.len,
             Self::ReadResponse { len, .. } => u64::from(*len),
             Self::ReadRequest { .. } | Self::Fault(_) => 0,
+            Self::WriteList { count, len } => list_size(*count) as u64 + u64::from(*len),
+            Self::ReadList { count, .. } => list_size(*count) as u64,
         }
     }
+}
+
+/// Bytes that the ranges of a list take behind its header.
+#[inline]
+pub fn list_size(count: u16) -> usize {
+    usize::from(count) * RANGE_SIZE
+}
+
+/// Appends the ranges of a list.
+pub fn encode_ranges(ranges: &[RemoteRange], bytes: &mut Vec<u8>) {
+    for range in ranges {
+        for field in [range.key.0, range.offset, range.len] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+}
+
+/// Reads the ranges of a list, of [`list_size`] bytes, whose lengths must add up to `len`; none is empty.
+pub fn decode_ranges(bytes: &[u8], len: u32) -> Result<SmallVec<[RemoteRange; 1]>, PeerFault> {
+    let mut ranges = SmallVec::with_capacity(bytes.len() / RANGE_SIZE);
+    let mut total = 0;
+    for range in bytes.as_chunks::<RANGE_SIZE>().0 {
+        let [key, offset, range_len] = [0, 8, 16].map(|at| {
+            let mut field = [0; 8];
+            field.copy_from_slice(&range[at..at + 8]);
+            u64::from_le_bytes(field)
+        });
+        check_range("range of a list, bytes", range_len, 1, u64::from(RDMA_SIZE_MAX))?;
+        total += range_len;
+        ranges.push(RemoteRange { key: RegionKey(key), offset, len: range_len });
+    }
+    if total != u64::from(len) {
+        return Err(malformed("total of a list, bytes", total, u64::from(len)));
+    }
+    Ok(ranges)
 }
 
 /// Reads the first frame of `bytes`: the frame and the bytes of it (header and body) that are there, `None` when even
@@ -338,7 +413,19 @@ impl Fields {
                 ("length of a FAULT", len),
                 ("", 0),
             ],
-            _ => return Err(malformed("kind of frame", u64::from(kind), u64::from(KIND_FAULT))),
+            KIND_WRITE_LIST => [
+                ("flags of a WRITE_LIST", u64::from(flags)),
+                ("key of a WRITE_LIST", key),
+                ("offset of a WRITE_LIST", offset),
+                ("value of a WRITE_LIST", value),
+            ],
+            KIND_READ_LIST => [
+                ("flags of a READ_LIST", u64::from(flags)),
+                ("key of a READ_LIST", key),
+                ("offset of a READ_LIST", offset),
+                ("", 0),
+            ],
+            _ => return Err(malformed("kind of frame", u64::from(kind), u64::from(KIND_READ_LIST))),
         };
         for (what, value) in unused.into_iter().chain([("reserved field of a frame", u64::from(reserved))]) {
             if value != 0 {
@@ -398,6 +485,8 @@ mod tests {
             Frame::ReadRequest { id: 9, range: RANGE },
             Frame::ReadResponse { id: 9, offset: 0x4_0000, len: 0x4_0000 },
             Frame::Fault(FaultReason { code: FAULT_ACCESS, key: 5, offset: 0 }),
+            Frame::WriteList { count: 2, len: 0x1800 },
+            Frame::ReadList { id: 9, count: 256, len: 0x10_0000 },
         ]
     }
 
@@ -409,7 +498,7 @@ mod tests {
     #[test]
     fn encode_gives_the_golden_bytes() {
         let hello = Hello { recv_depth: 128, recv_payload_max: 16384, rdma_depth: 64 };
-        assert_eq!(hex(&hello.encode()), "646166732d746370010080000040000040000000000000000000000000000000");
+        assert_eq!(hex(&hello.encode()), "646166732d746370020080000040000040000000000000000000000000000000");
         let golden = [
             "0100280000100000000000000000000000000000000000000000000000000000",
             "0200000000001000887766554433221106050403020100000000000000000000",
@@ -418,6 +507,8 @@ mod tests {
             "0300000000001000887766554433221106050403020100000900000000000000",
             "0400000000000400000000000000000000000400000000000900000000000000",
             "0500000000000000050000000000000000000000000000000400000000000000",
+            "0600020000180000000000000000000000000000000000000000000000000000",
+            "0700000100001000000000000000000000000000000000000900000000000000",
         ];
         for (frame, golden) in frames().into_iter().zip(golden) {
             assert_eq!(hex(&frame.encode()), golden, "{frame:?}");
@@ -448,12 +539,14 @@ mod tests {
     #[test]
     fn decode_with_any_unused_bit_set_is_refused() {
         // Bytes that a kind uses; all others must be zero.
-        let used: [(Frame, &[std::ops::Range<usize>]); 5] = [
+        let used: [(Frame, &[std::ops::Range<usize>]); 7] = [
             (Frame::Send { head_len: 1, payload_len: 0 }, &[0..1, 2..8]),
             (Frame::Write { range: RANGE, immediate: None }, &[0..2, 4..24]),
             (Frame::ReadRequest { id: 0, range: RANGE }, &[0..1, 4..28]),
             (Frame::ReadResponse { id: 0, offset: 0, len: 1 }, &[0..1, 4..8, 16..28]),
             (Frame::Fault(FaultReason { code: 1, key: 0, offset: 0 }), &[0..1, 8..28]),
+            (Frame::WriteList { count: 1, len: 1 }, &[0..1, 2..8]),
+            (Frame::ReadList { id: 0, count: 1, len: 1 }, &[0..1, 2..8, 24..28]),
         ];
         for (frame, used) in used {
             for at in (0..HEADER_SIZE).filter(|at| !used.iter().any(|range| range.contains(at))) {
@@ -476,6 +569,8 @@ mod tests {
             Frame::ReadRequest { id: 0, range: RemoteRange { len: u64::from(RDMA_SIZE_MAX), ..RANGE } },
             Frame::ReadRequest { id: 0, range: RemoteRange { len: 0, ..RANGE } },
             Frame::ReadResponse { id: 0, offset: 0, len: RDMA_SIZE_MAX },
+            Frame::WriteList { count: LIST_RANGES_MAX, len: RDMA_SIZE_MAX },
+            Frame::ReadList { id: 0, count: LIST_RANGES_MAX, len: RDMA_SIZE_MAX },
         ];
         for frame in accept {
             assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
@@ -490,9 +585,37 @@ mod tests {
             },
             Frame::ReadRequest { id: 0, range: RemoteRange { len: u64::from(RDMA_SIZE_MAX) + 1, ..RANGE } },
             Frame::ReadResponse { id: 0, offset: 0, len: RDMA_SIZE_MAX + 1 },
+            Frame::WriteList { count: LIST_RANGES_MAX + 1, len: 1 },
+            Frame::WriteList { count: 1, len: RDMA_SIZE_MAX + 1 },
+            Frame::WriteList { count: 0, len: 1 },
+            Frame::WriteList { count: 1, len: 0 },
+            Frame::ReadList { id: 0, count: LIST_RANGES_MAX + 1, len: 1 },
+            Frame::ReadList { id: 0, count: 1, len: RDMA_SIZE_MAX + 1 },
+            Frame::ReadList { id: 0, count: 0, len: 1 },
         ];
         for frame in refuse {
             assert!(matches!(Frame::decode(&frame.encode()), Err(PeerFault::Malformed { .. })), "{frame:?}");
+        }
+    }
+
+    // [TCP-14]
+    #[test]
+    fn ranges_of_a_list_are_read_back_and_must_add_up() {
+        let ranges =
+            [RemoteRange { len: 0x1000, ..RANGE }, RemoteRange { key: RegionKey(5), offset: 0, len: 1 }];
+        let mut bytes = Vec::new();
+        encode_ranges(&ranges, &mut bytes);
+        let golden = "88776655443322110605040302010000001000000000000005000000000000000000000000000000\
+                      0100000000000000";
+        assert_eq!(hex(&bytes), golden);
+        assert_eq!(decode_ranges(&bytes, 0x1001).as_deref(), Ok(&ranges[..]));
+        for len in [0x1000, 0x1002, 0, u32::MAX] {
+            assert!(decode_ranges(&bytes, len).is_err(), "{len}");
+        }
+        for (len, total) in [(0, 0x1000), (u64::MAX, 0xfff), (u64::from(RDMA_SIZE_MAX) + 1, 0x100_1001)] {
+            bytes.truncate(RANGE_SIZE);
+            encode_ranges(&[RemoteRange { len, ..RANGE }], &mut bytes);
+            assert!(decode_ranges(&bytes, total).is_err(), "{len}");
         }
     }
 
@@ -526,7 +649,7 @@ mod tests {
         }
 
         #[test]
-        fn decode_of_a_likely_header_answers_or_refuses(kind in 0u8..8, flags in 0u8..3, rest in any::<[u8; 30]>(), keep in any::<u32>()) {
+        fn decode_of_a_likely_header_answers_or_refuses(kind in 0u8..9, flags in 0u8..3, rest in any::<[u8; 30]>(), keep in any::<u32>()) {
             let mut header = [0u8; HEADER_SIZE];
             header[0] = kind;
             header[1] = flags;

@@ -10,10 +10,12 @@ use super::super::{
     Access, HEAD_SIZE_MAX, Head, LocalSegments, OpToken, PeerFault, Received, RemoteRange, Span,
     TransportError,
 };
+use super::READ_LISTS_MAX;
 use super::endpoint::Link;
-use super::frame::{Frame, HEADER_SIZE};
+use super::frame::{Frame, HEADER_SIZE, decode_ranges, list_size};
 use super::memory::{Buffer, BufferPool};
 use super::output::Output;
+use super::ranges::Ranges;
 use super::sys::{self, Block, Left, Vectors};
 
 /// Least size of a staging buffer, bytes.
@@ -24,6 +26,9 @@ const TAIL_MAX: usize = 1 << 10;
 
 /// Data frames from this size up are worth a system call of their own rather than a copy, bytes.
 const BULK_MIN: u64 = 16 << 10;
+
+/// Bytes of a range, on average, from which the ranges of a list are received in place; smaller ones are copied there.
+const PLACED_MIN: u64 = 1 << 10;
 
 /// Messages without a large data frame between them after which staging is filled whole again.
 const BULK_FORGET: u32 = 8;
@@ -60,6 +65,8 @@ struct Message {
 enum Placing {
     /// Into a region: the part of its range that is still to come.
     Write { rest: RemoteRange, size: u32, immediate: Option<u32> },
+    /// Into several ranges.
+    WriteList { rest: Ranges, in_place: bool },
     /// Into the memory of a read of ours.
     Read { id: usize, left: usize },
     /// Its region is gone.
@@ -71,6 +78,7 @@ struct PendingRead {
     segments: LocalSegments,
     len: usize,
     received: usize,
+    is_list: bool,
 }
 
 /// What [`Input::step`] did.
@@ -129,7 +137,8 @@ impl Input {
 
     /// A receive may wait: no message is in its way, and no region is held over it.
     pub(super) fn can_block(&self) -> bool {
-        self.message.is_none() && !matches!(self.placing, Some(Placing::Write { .. }))
+        self.message.is_none()
+            && !matches!(self.placing, Some(Placing::Write { .. } | Placing::WriteList { .. }))
     }
 
     pub(super) fn recv_done(&mut self) {
@@ -138,9 +147,20 @@ impl Input {
         }
     }
 
+    /// Another read of several ranges is within the bound.
+    pub(super) fn has_room_for_list(&self) -> bool {
+        self.reads.iter().filter(|(_, read)| read.is_list).count() < READ_LISTS_MAX
+    }
+
     /// Adds a read and answers its id. The segments add up to `len`.
-    pub(super) fn add_read(&mut self, token: OpToken, segments: LocalSegments, len: usize) -> u32 {
-        let id = self.reads.insert(PendingRead { token, segments, len, received: 0 });
+    pub(super) fn add_read(
+        &mut self,
+        token: OpToken,
+        segments: LocalSegments,
+        len: usize,
+        is_list: bool,
+    ) -> u32 {
+        let id = self.reads.insert(PendingRead { token, segments, len, received: 0, is_list });
         u32::try_from(id).expect("reads are bounded by rdma_depth")
     }
 
@@ -196,7 +216,24 @@ impl Input {
             }
             Frame::ReadRequest { id, range } => {
                 link.shared.regions.access().resolve(&range, Access::REMOTE_READ).map_err(PeerFault::from)?;
-                output.respond(id, range)?;
+                output.respond(id, Ranges::one(range))?;
+                self.start += HEADER_SIZE;
+                Ok(Step::Progress)
+            }
+            Frame::WriteList { count, len } => {
+                let Some(rest) = self.take_ranges(link, count, len, Access::REMOTE_WRITE)? else {
+                    return Ok(Step::Starved);
+                };
+                self.begin_data(u64::from(len));
+                let in_place = rest.average() >= PLACED_MIN;
+                self.placing = Some(Placing::WriteList { rest, in_place });
+                Ok(self.place_staged(link))
+            }
+            Frame::ReadList { id, count, len } => {
+                let Some(ranges) = self.take_ranges(link, count, len, Access::REMOTE_READ)? else {
+                    return Ok(Step::Starved);
+                };
+                output.respond(id, ranges)?;
                 self.start += HEADER_SIZE;
                 Ok(Step::Progress)
             }
@@ -211,6 +248,31 @@ impl Input {
                 io::Error::new(io::ErrorKind::ConnectionAborted, reason.to_string()),
             )),
         }
+    }
+
+    /// The ranges of the list at `start`, each of them checked, once they have arrived; the header stays to be consumed.
+    fn take_ranges(
+        &mut self,
+        link: &Link,
+        count: u16,
+        len: u32,
+        access: Access,
+    ) -> Result<Option<Ranges>, TransportError> {
+        let size = list_size(count);
+        let ranges_at = self.start + HEADER_SIZE;
+        let Some(staging) = self.staging.as_ref().filter(|_| self.end - self.start >= HEADER_SIZE + size)
+        else {
+            self.needed = HEADER_SIZE + size;
+            self.starved = true;
+            return Ok(None);
+        };
+        let bytes = staging.span().slice(ranges_at, size).unwrap_or(Span::EMPTY).to_vec();
+        let ranges = decode_ranges(&bytes, len)?;
+        let all = ranges.iter().copied();
+        link.shared.regions.access().resolve_each(all, access, |_| true).map_err(PeerFault::from)?;
+        self.start += size;
+        self.needed = HEADER_SIZE;
+        Ok(Some(Ranges::new(ranges)))
     }
 
     /// No data was left in the socket when it was last asked.
@@ -229,11 +291,12 @@ impl Input {
         self.make_room(link)?;
         // Held over the call: no region is dropped while the kernel writes into it.
         let access =
-            matches!(self.placing, Some(Placing::Write { .. })).then(|| link.shared.regions.access());
-        if let (Some(access), Some(Placing::Write { rest, .. })) = (&access, &self.placing)
-            && access.resolve(rest, Access::REMOTE_WRITE).is_err()
+            matches!(self.placing, Some(Placing::Write { .. } | Placing::WriteList { in_place: true, .. }))
+                .then(|| link.shared.regions.access());
+        if let Some(access) = &access
+            && let Some(left) = self.left_of_gone_region(access)
         {
-            self.placing = Some(Placing::Discard { left: usize::try_from(rest.len).unwrap_or(usize::MAX) });
+            self.placing = Some(Placing::Discard { left });
         }
         let mut vectors = Vectors::new();
         self.push_target(&mut vectors, access.as_ref());
@@ -273,6 +336,21 @@ impl Input {
                 _ => Err(TransportError::system("receive from the peer", error)),
             },
         }
+    }
+
+    /// The bytes still to come of a write that has nowhere to go, because a region of it was dropped.
+    fn left_of_gone_region(&self, access: &RegionAccess<'_>) -> Option<usize> {
+        let (gone, left) = match &self.placing {
+            Some(Placing::Write { rest, .. }) => {
+                (access.resolve(rest, Access::REMOTE_WRITE).is_err(), rest.len)
+            }
+            Some(Placing::WriteList { rest, .. }) => {
+                let ranges = rest.rest().iter().copied();
+                (access.resolve_each(ranges, Access::REMOTE_WRITE, |_| true).is_err(), rest.left())
+            }
+            _ => return None,
+        };
+        gone.then(|| usize::try_from(left).unwrap_or(usize::MAX))
     }
 
     fn take_message(&mut self, head_len: u8, payload_len: u32) -> Result<Step, TransportError> {
@@ -370,6 +448,22 @@ impl Input {
                 rest.len -= part.len;
                 (source.len(), usize::try_from(rest.len).unwrap_or(usize::MAX))
             }
+            Some(Placing::WriteList { rest, .. }) => {
+                let source = staged(usize::try_from(rest.left()).unwrap_or(usize::MAX));
+                let (len, mut done) = (source.len() as u64, 0);
+                let targets = rest.first(len).filter(|_| len > 0);
+                // What a region that is gone by now was to get is lost.
+                let _ = link.shared.regions.access().resolve_each(targets, Access::REMOTE_WRITE, |target| {
+                    if let Some(part) = source.slice(done, target.len()) {
+                        target.copy_from(part);
+                    }
+                    done += target.len();
+                    true
+                });
+                link.counters.bytes_copied += len;
+                rest.advance(len);
+                (source.len(), usize::try_from(rest.left()).unwrap_or(usize::MAX))
+            }
         };
         self.start += consumed;
         if left > 0 {
@@ -426,6 +520,9 @@ impl Input {
     /// How much may go to staging beside `direct` bytes that go to their place: little while large data is expected,
     /// since data in staging costs a copy.
     fn staging_limit(&self, direct: usize) -> usize {
+        if let Some(Placing::WriteList { in_place: false, .. }) = &self.placing {
+            return usize::MAX;
+        }
         if direct > 0 || self.messages_since_bulk < BULK_FORGET {
             let available = self.end - self.start;
             self.needed.saturating_sub(available) + TAIL_MAX
@@ -441,6 +538,15 @@ impl Input {
                 if let Ok(target) = access.resolve(rest, Access::REMOTE_WRITE) {
                     vectors.push(target);
                 }
+            }
+            (Some(Placing::WriteList { rest, .. }), Some(access)) => {
+                let ranges = rest.rest().iter().copied();
+                // Checked just before.
+                let _ = access.resolve_each(ranges, Access::REMOTE_WRITE, |target| {
+                    vectors.push(target);
+                    // One is left for staging.
+                    !vectors.is_nearly_full()
+                });
             }
             (Some(Placing::Read { id, left }), _) => {
                 let Some(read) = self.reads.get(*id) else { return };
@@ -465,6 +571,7 @@ impl Input {
                 rest.offset += placed as u64;
                 rest.len -= placed as u64;
             }
+            Some(Placing::WriteList { rest, .. }) => rest.advance(placed as u64),
             Some(Placing::Read { id, left }) => {
                 *left -= placed;
                 if let Some(read) = self.reads.get_mut(*id) {

@@ -9,6 +9,8 @@
 //! WRITE          tagged data: received straight into the registered memory that key and offset name
 //! READ_REQUEST   asks for registered memory; answered from that memory without a copy, in frames of at most
 //! READ_RESPONSE    256 KiB, so that messages pass between them
+//! WRITE_LIST     as WRITE and READ_REQUEST, for many ranges of memory
+//! READ_LIST
 //! FAULT          why the sender closes the connection
 //! ```
 //!
@@ -27,6 +29,7 @@ mod input;
 mod listener;
 mod memory;
 mod output;
+mod ranges;
 mod spin;
 mod sys;
 #[cfg(test)]
@@ -44,6 +47,12 @@ pub const RDMA_SIZE_MAX: u32 = 16 << 20;
 
 /// Segments in one gather or scatter list.
 pub const SEGMENTS_MAX: u16 = 256;
+
+/// Ranges of the peer's memory in one list.
+pub const LIST_RANGES_MAX: u16 = 256;
+
+/// Reads of more than one range in flight at once.
+pub const READ_LISTS_MAX: usize = 16;
 
 /// Largest `rdma_depth` and `recv_depth` that this provider grants.
 pub const DEPTH_MAX: u16 = 4096;

@@ -5,14 +5,17 @@ use std::io;
 use std::os::fd::AsFd;
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::super::{
-    Access, Completion, HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RegionKey, RemoteRange,
-    SendSlot, Span, TransportError,
+    Access, Completion, HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RemoteRange, SendSlot,
+    Span, TransportError,
 };
+use super::READ_LISTS_MAX;
 use super::endpoint::Link;
-use super::frame::{FaultReason, Frame, HEADER_SIZE, HeaderBytes};
+use super::frame::{FaultReason, Frame, HEADER_SIZE, HeaderBytes, encode_ranges};
 use super::memory::{Buffer, BufferCache, BufferPool};
+use super::ranges::Ranges;
 use super::sys::{self, Gather};
 
 /// In front of a slot's payload: room for frame header and head, so that a message is one piece of memory.
@@ -62,7 +65,8 @@ pub(super) struct Output {
     // Reads of the peer of which a part is not in `queue` yet. Invariant: at most `responses_max`.
     responses: VecDeque<Response>,
     responses_max: usize,
-    response_queued: bool,
+    // Its place in `queue` is an `Item::Response`.
+    response_frame: Option<ResponseFrame>,
     // The socket took less than it was offered; it becomes writable when there is room.
     blocked: bool,
     broken: bool,
@@ -76,10 +80,10 @@ enum Item {
     },
     Write(usize),
     Control(HeaderBytes),
-    Response {
-        header: HeaderBytes,
-        range: RemoteRange,
-    },
+    /// A READ_LIST: header and ranges.
+    ReadList(Vec<u8>),
+    /// The response frame.
+    Response,
     /// The end of a message whose beginning has left.
     Tail {
         buffer: Buffer,
@@ -90,6 +94,8 @@ enum Item {
 struct Write {
     token: OpToken,
     header: HeaderBytes,
+    // The ranges of a list, as they travel.
+    ranges: Vec<u8>,
     segments: LocalSegments,
     len: usize,
     may_fault: bool,
@@ -97,13 +103,24 @@ struct Write {
     careful: bool,
 }
 
+impl Write {
+    /// Bytes of the frame.
+    fn frame_len(&self) -> usize {
+        HEADER_SIZE + self.ranges.len() + self.len
+    }
+}
+
 struct Response {
     id: u32,
-    key: RegionKey,
-    // Where the rest begins: in the region, and counted from the start of the read.
-    region_offset: u64,
+    // What is not in a frame yet, and where that begins, counted from the start of the read.
+    rest: Ranges,
     read_offset: u64,
-    left: u64,
+}
+
+struct ResponseFrame {
+    header: HeaderBytes,
+    ranges: SmallVec<[RemoteRange; 1]>,
+    len: usize,
 }
 
 /// How far a gather list goes.
@@ -132,7 +149,7 @@ impl Output {
             payload_max,
             responses: VecDeque::new(),
             responses_max: usize::from(responses_max),
-            response_queued: false,
+            response_frame: None,
             blocked: false,
             broken: false,
         }
@@ -343,9 +360,22 @@ impl Output {
         immediate: Option<u32>,
     ) {
         let header = Frame::Write { range: remote, immediate }.encode();
+        self.queue_write(token, header, Vec::new(), segments);
+    }
+
+    /// Queues an RDMA write into several ranges, whose total is that of the segments.
+    pub(super) fn write_list(&mut self, token: OpToken, segments: LocalSegments, remote: &[RemoteRange]) {
+        let (count, len) = list_header(remote);
+        let mut ranges = Vec::new();
+        encode_ranges(remote, &mut ranges);
+        self.queue_write(token, Frame::WriteList { count, len }.encode(), ranges, segments);
+    }
+
+    fn queue_write(&mut self, token: OpToken, header: HeaderBytes, ranges: Vec<u8>, segments: LocalSegments) {
         let may_fault = segments.iter().any(|segment| segment.memory().may_fault());
         let len = segments.iter().map(super::super::MemoryRef::len).sum();
-        let write = self.writes.insert(Write { token, header, segments, len, may_fault, careful: false });
+        let write =
+            self.writes.insert(Write { token, header, ranges, segments, len, may_fault, careful: false });
         self.queue.push_back(Item::Write(write));
     }
 
@@ -353,14 +383,26 @@ impl Output {
         self.queue.push_back(Item::Control(Frame::ReadRequest { id, range }.encode()));
     }
 
-    /// Queues the answer to the peer's read; its range has been checked.
-    pub(super) fn respond(&mut self, id: u32, range: RemoteRange) -> Result<(), PeerFault> {
+    /// As [`Output::read_request`], of several ranges.
+    pub(super) fn read_list(&mut self, id: u32, remote: &[RemoteRange]) {
+        let (count, len) = list_header(remote);
+        let mut frame = Frame::ReadList { id, count, len }.encode().to_vec();
+        encode_ranges(remote, &mut frame);
+        self.queue.push_back(Item::ReadList(frame));
+    }
+
+    /// Queues the answer to the peer's read; its ranges have been checked.
+    pub(super) fn respond(&mut self, id: u32, rest: Ranges) -> Result<(), PeerFault> {
+        let lists = self.responses.iter().filter(|response| response.rest.is_list()).count();
+        if rest.is_list() && lists >= READ_LISTS_MAX {
+            let limit = READ_LISTS_MAX as u64;
+            return Err(PeerFault::Malformed { what: "reads of lists outstanding", value: limit + 1, limit });
+        }
         if self.responses.len() >= self.responses_max {
             let limit = self.responses_max as u64;
             return Err(PeerFault::Malformed { what: "reads outstanding", value: limit + 1, limit });
         }
-        let RemoteRange { key, offset, len } = range;
-        self.responses.push_back(Response { id, key, region_offset: offset, read_offset: 0, left: len });
+        self.responses.push_back(Response { id, rest, read_offset: 0 });
         self.queue_response();
         Ok(())
     }
@@ -428,6 +470,7 @@ impl Output {
         self.front_sent = 0;
         self.queued_bytes = 0;
         self.responses.clear();
+        self.response_frame = None;
         while let Some(item) = self.queue.pop_front() {
             match item {
                 Item::Message { buffer, .. } | Item::Tail { buffer, .. } => self.free_message(link, buffer),
@@ -435,7 +478,7 @@ impl Output {
                     let write = self.writes.remove(key);
                     link.complete(write.token, Err(TransportError::Closed));
                 }
-                Item::Control(_) | Item::Response { .. } => {}
+                Item::Control(_) | Item::ReadList(_) | Item::Response => {}
             }
         }
         self.cache.clear(&link.shared.pool);
@@ -472,7 +515,7 @@ impl Output {
         reach: Reach,
     ) -> Result<(io::Result<usize>, usize, bool), TransportError> {
         // Held over the call: no region is dropped while the kernel reads it.
-        let access = self.response_queued.then(|| link.shared.regions.access());
+        let access = self.response_frame.is_some().then(|| link.shared.regions.access());
         let mut gather = Gather::new();
         let mut skip = self.front_sent;
         let mut may_fault = false;
@@ -493,17 +536,22 @@ impl Output {
                     }
                     may_fault |= write.may_fault;
                     gather.push_bytes_after(&mut skip, &write.header);
+                    gather.push_bytes_after(&mut skip, &write.ranges);
                     for segment in &write.segments {
                         gather.vectors().push_after(&mut skip, segment.span());
                     }
                 }
                 Item::Control(header) => gather.push_bytes_after(&mut skip, header),
-                Item::Response { header, range } => {
-                    gather.push_bytes_after(&mut skip, header);
-                    if let Some(access) = &access {
-                        let data = access.resolve(range, Access::REMOTE_READ).map_err(PeerFault::from)?;
+                Item::ReadList(frame) => gather.push_bytes_after(&mut skip, frame),
+                Item::Response => {
+                    let (Some(frame), Some(access)) = (&self.response_frame, &access) else { break };
+                    gather.push_bytes_after(&mut skip, &frame.header);
+                    let ranges = frame.ranges.iter().copied();
+                    let resolved = access.resolve_each(ranges, Access::REMOTE_READ, |data| {
                         gather.vectors().push_after(&mut skip, data);
-                    }
+                        true
+                    });
+                    resolved.map_err(PeerFault::from)?;
                 }
             }
             if gather.total() >= GATHER_MAX || gather.vectors().is_full() {
@@ -521,6 +569,7 @@ impl Output {
         let mut skip = self.front_sent;
         let mut gather = Gather::new();
         gather.push_bytes_after(&mut skip, &write.header);
+        gather.push_bytes_after(&mut skip, &write.ranges);
         for segment in &write.segments {
             if gather.total() > 0 {
                 break;
@@ -532,7 +581,7 @@ impl Output {
             let part = span.slice(skipped, rest_of_page.min(span.len() - skipped));
             gather.vectors().push(part.unwrap_or(Span::EMPTY));
         }
-        let more = self.front_sent + gather.total() < HEADER_SIZE + write.len;
+        let more = self.front_sent + gather.total() < write.frame_len();
         link.counters.sends += 1;
         match sys::send(link.socket.as_fd(), &gather, more) {
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
@@ -552,11 +601,10 @@ impl Output {
         while let Some(front) = self.queue.front() {
             let len = match front {
                 Item::Message { len, .. } | Item::Tail { len, .. } => *len,
-                Item::Write(key) => HEADER_SIZE + self.writes[*key].len,
+                Item::Write(key) => self.writes[*key].frame_len(),
                 Item::Control(_) => HEADER_SIZE,
-                Item::Response { range, .. } => {
-                    HEADER_SIZE + usize::try_from(range.len).unwrap_or(usize::MAX)
-                }
+                Item::ReadList(frame) => frame.len(),
+                Item::Response => HEADER_SIZE + self.response_frame.as_ref().map_or(0, |frame| frame.len),
             };
             if self.front_sent < len {
                 return;
@@ -571,37 +619,37 @@ impl Output {
                     let write = self.writes.remove(key);
                     link.complete(write.token, Ok(()));
                 }
-                Some(Item::Response { .. }) => {
-                    self.response_queued = false;
+                Some(Item::Response) => {
+                    self.response_frame = None;
                     self.queue_response();
                 }
-                Some(Item::Control(_)) | None => {}
+                Some(Item::Control(_) | Item::ReadList(_)) | None => {}
             }
         }
     }
 
     /// Puts the next part of the oldest response at the end of the queue, if none is in it.
     fn queue_response(&mut self) {
-        if self.response_queued {
+        if self.response_frame.is_some() {
             return;
         }
         let Some(response) = self.responses.front_mut() else { return };
-        let len = response.left.min(RESPONSE_FRAME_MAX);
+        let len = response.rest.left().min(RESPONSE_FRAME_MAX);
         let header = Frame::ReadResponse {
             id: response.id,
             offset: response.read_offset,
             len: u32::try_from(len).unwrap_or(u32::MAX),
         }
         .encode();
-        let range = RemoteRange { key: response.key, offset: response.region_offset, len };
-        response.region_offset += len;
+        let ranges = response.rest.first(len).collect();
+        response.rest.advance(len);
         response.read_offset += len;
-        response.left -= len;
-        if response.left == 0 {
+        if response.rest.left() == 0 {
             self.responses.pop_front();
         }
-        self.queue.push_back(Item::Response { header, range });
-        self.response_queued = true;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.response_frame = Some(ResponseFrame { header, ranges, len });
+        self.queue.push_back(Item::Response);
     }
 
     fn free_message(&mut self, link: &Link, buffer: Buffer) {
@@ -609,6 +657,12 @@ impl Output {
         self.message_bytes -= buffer.size();
         self.cache.give_back(&link.shared.pool, buffer);
     }
+}
+
+/// Count and total of ranges, which were checked against their limits.
+fn list_header(ranges: &[RemoteRange]) -> (u16, u32) {
+    let len: u64 = ranges.iter().map(|range| range.len).sum();
+    (u16::try_from(ranges.len()).unwrap_or(u16::MAX), u32::try_from(len).unwrap_or(u32::MAX))
 }
 
 impl Link {

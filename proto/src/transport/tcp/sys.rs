@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::super::Span;
 
 /// Entries of one list. The kernel allows 1,024; more than this does not pay.
-const VECTORS_MAX: usize = 64;
+const VECTORS_MAX: usize = 128;
 
 /// Size of an integer socket option, bytes.
 const INT_SIZE: libc::socklen_t = 4;
@@ -35,6 +35,11 @@ impl<'m> Vectors<'m> {
 
     pub(super) fn is_full(&self) -> bool {
         self.list.len() >= VECTORS_MAX
+    }
+
+    /// There is room for one more at most.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.list.len() + 1 >= VECTORS_MAX
     }
 
     /// Adds memory, if there is something and room for it.

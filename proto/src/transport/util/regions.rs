@@ -118,6 +118,37 @@ impl RegionAccess<'_> {
         memory.slice(offset, len).ok_or(RegionFault::UnknownKey(range.key))
     }
 
+    /// The bytes of each of `ranges`, in order, as [`RegionAccess::resolve`], until `take` answers `false`. Neighbours of one region are
+    /// looked up once.
+    pub fn resolve_each<'a>(
+        &'a self,
+        ranges: impl IntoIterator<Item = RemoteRange>,
+        access: Access,
+        mut take: impl FnMut(Span<'a>) -> bool,
+    ) -> Result<(), RegionFault> {
+        let mut region: Option<(RegionKey, Span<'a>)> = None;
+        for range in ranges {
+            let span = match region {
+                Some((key, span)) if key == range.key => span,
+                _ => self.resolve_region(range.key, access)?,
+            };
+            region = Some((range.key, span));
+            range.check_bounds(span.len() as u64)?;
+            let (offset, len) = (usize::try_from(range.offset), usize::try_from(range.len));
+            // Inside memory that exists.
+            let (offset, len) = (offset.unwrap_or(usize::MAX), len.unwrap_or(usize::MAX));
+            if !take(span.slice(offset, len).unwrap_or(Span::EMPTY)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve_region(&self, key: RegionKey, access: Access) -> Result<Span<'_>, RegionFault> {
+        let (memory, _, _) = self.memory(&RemoteRange { key, offset: 0, len: 0 }, access)?;
+        Ok(memory.span())
+    }
+
     fn memory(&self, range: &RemoteRange, access: Access) -> Result<(&MemoryRef, usize, usize), RegionFault> {
         let registration = self.regions.get(&range.key).ok_or(RegionFault::UnknownKey(range.key))?;
         if !registration.access.contains(access) {

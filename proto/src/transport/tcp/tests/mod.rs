@@ -4,6 +4,7 @@ mod counts;
 mod faults;
 mod gathered;
 mod listening;
+mod lists;
 mod transfer;
 
 use std::io::{Read, Write};
