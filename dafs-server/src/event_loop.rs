@@ -259,7 +259,8 @@ impl EventLoop {
                 SIGNALS => self.stop.requested.store(true, Ordering::Release),
                 Token(token) if token >= CONNECTIONS => {
                     let token = token - CONNECTIONS;
-                    self.warm(token / TOKENS_PER_CONNECTION, token % TOKENS_PER_CONNECTION);
+                    let closed = event.is_read_closed() || event.is_error();
+                    self.warm(token / TOKENS_PER_CONNECTION, token % TOKENS_PER_CONNECTION, closed);
                 }
                 Token(_) => self.accept_all(),
             }
@@ -267,10 +268,10 @@ impl EventLoop {
     }
 
     /// A descriptor of the connection in `place` had an event.
-    fn warm(&mut self, place: usize, descriptor: usize) {
+    fn warm(&mut self, place: usize, descriptor: usize, closed: bool) {
         if let Some(key) = self.watched.get(place).copied().flatten() {
             if let Some(connection) = self.server.connection(key) {
-                connection.endpoint.on_event(descriptor);
+                connection.endpoint.on_event(descriptor, closed);
             }
             self.heat(key);
         }

@@ -202,6 +202,8 @@ fn connected_pair(buffer: Option<usize>, spin: bool) -> io::Result<(Connection, 
             socket.set_send_buffer_size(bytes)?;
             socket.set_recv_buffer_size(bytes)?;
         }
+        // As the provider does over loopback: the limit is to be the best that there is. Where it is refused it is slower.
+        let _ = socket.set_tcp_congestion(b"reno");
         Ok(())
     };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -475,9 +475,9 @@ pub trait Endpoint: Send {
 
     /// An event for the descriptor in `place` of [`Endpoint::event_fds`] was taken from the loop's poll. Call it for each,
     /// before the next [`Endpoint::recv`]: providers that hear of every event can do without a system call that asks
-    /// the descriptor once more.
-    fn on_event(&mut self, place: usize) {
-        let _ = place;
+    /// the descriptor once more. `closed`: the event tells of an error, or that the peer sends no more.
+    fn on_event(&mut self, place: usize, closed: bool) {
+        let _ = (place, closed);
     }
 
     /// Prepares to sleep: from now on the peer wakes this side through its event descriptors. `false` when something

@@ -8,3 +8,4 @@ mod errors;
 mod full;
 mod programs;
 mod trees;
+mod write_back;

@@ -9,6 +9,7 @@ use crate::cuts::wait_for;
 
 on_each_provider! {
     threads_of_one_session_each_get_their_own_answers,
+    threads_that_meet_in_a_session_that_was_one_threads_get_their_own_answers,
     operations_progress_without_calls_where_a_thread_is_asked_for,
     operations_of_several_sessions_are_waited_for_together,
     operations_cancelled_in_flight_leave_the_session_whole,
@@ -79,6 +80,39 @@ fn wait_some_takes_what_has_ended_and_leaves_the_rest_in_order(on: On) {
     seen.sort_unstable();
     assert_eq!(seen, (1..=40).collect::<Vec<_>>());
     assert!(wait_some(&mut pendings).is_empty());
+}
+
+// A session that only one thread has used sends its small operations the short way: here two threads race into it, each time anew.
+fn threads_that_meet_in_a_session_that_was_one_threads_get_their_own_answers(on: On) {
+    const PART: usize = 64;
+    let harness = Harness::start(on);
+    for round in 0..on.rounds(200) {
+        let session = harness.session();
+        let file = session.mount("mem").unwrap().create("f").unwrap();
+        file.write_all_at(&bytes(round, 2 * PART), 0).unwrap();
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (file, session, start) = (&file, &session, &start);
+                scope.spawn(move || {
+                    let at = thread * PART as u64;
+                    let mut expected = bytes(round, 2 * PART)[at as usize..][..PART].to_vec();
+                    let mut found = vec![0; PART];
+                    start.wait();
+                    for step in 0..8 {
+                        assert_eq!(file.read_at(&mut found, at).unwrap(), PART);
+                        assert_same(&found, &expected, "of its own part");
+                        expected = bytes(round + 1000 * (step + 1) + thread, PART);
+                        file.write_all_at(&expected, at).unwrap();
+                        session.ping().unwrap();
+                    }
+                    assert_eq!(file.read_at(&mut found, at).unwrap(), PART);
+                    assert_same(&found, &expected, "what it wrote last");
+                });
+            }
+        });
+        assert_eq!(session.reconnects(), 0);
+    }
 }
 
 fn threads_of_one_session_each_get_their_own_answers(on: On) {

@@ -84,6 +84,8 @@ pub struct ShmEndpoint {
     pub(super) woken_by: WokenBy,
     /// An event loop tells of every event, descriptor by descriptor.
     pub(super) hears_events: bool,
+    /// Waits to come in which the CPU is not given away, since other threads want it.
+    pub(super) crowded_waits: u32,
     /// How long an adaptive wait gives the CPU away before it sleeps.
     pub(super) yield_max: Duration,
 }
@@ -131,6 +133,7 @@ impl ShmEndpoint {
             waits: 0,
             woken_by: WokenBy::Nothing,
             hears_events: false,
+            crowded_waits: 0,
             yield_max: super::wake::YIELD_MIN,
         };
         endpoint.publish_cpu();
@@ -441,7 +444,7 @@ impl Endpoint for ShmEndpoint {
         self.connection.has_waiting()
     }
 
-    fn on_event(&mut self, place: usize) {
+    fn on_event(&mut self, place: usize, _: bool) {
         self.hears_events = true;
         match place {
             PLACE_OF_BELL if self.armed && self.woken_by == WokenBy::Nothing => {

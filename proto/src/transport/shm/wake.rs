@@ -20,6 +20,10 @@ const PAUSE_MAX: Duration = Duration::from_micros(2);
 /// is worth waiting for; one that thinks is not.
 pub(super) const YIELD_MIN: Duration = Duration::from_micros(20);
 const YIELD_MAX: Duration = Duration::from_micros(500);
+/// A CPU that was given away for longer than this went to another thread: who only waits should leave it to that one.
+const YIELD_TAKEN: Duration = Duration::from_micros(5);
+/// Waits without giving the CPU away after that; then it is tried again.
+const WAITS_CROWDED: u32 = 64;
 /// Looks at the ring before the first pause: a `pause` takes longer than a quick answer.
 const LOOKS_BEFORE_PAUSE: u32 = 512;
 
@@ -156,7 +160,14 @@ impl ShmEndpoint {
                 return false;
             }
             if waited >= PAUSE_MAX {
+                if self.crowded_waits > 0 {
+                    self.crowded_waits -= 1;
+                    return false;
+                }
                 std::thread::yield_now();
+                if now.elapsed() >= YIELD_TAKEN {
+                    self.crowded_waits = WAITS_CROWDED;
+                }
                 self.publish_cpu();
                 if !self.spin_pays() {
                     return false;

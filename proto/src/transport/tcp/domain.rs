@@ -144,6 +144,11 @@ pub(super) fn configure(socket: &Socket, peer: SocketAddr, settings: &TcpSetting
     if peer.ip().to_canonical().is_loopback() {
         socket.set_send_buffer_size(settings.loopback_buffer_size)?;
         socket.set_recv_buffer_size(settings.loopback_buffer_size)?;
+        // Nothing on the way can be congested: the algorithm that does least, and does not pace, where the kernel has it.
+        #[cfg(target_os = "linux")]
+        if let Err(error) = socket.set_tcp_congestion(b"reno") {
+            tracing::debug!(%error, "the system's congestion control stays");
+        }
     }
     Ok(())
 }

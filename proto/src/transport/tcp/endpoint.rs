@@ -35,7 +35,10 @@ const GATHERED_MIN: usize = 16 << 10;
 const EARLY_FLUSH: usize = 32 << 10;
 
 /// Pauses of the CPU between two receives in vain.
-const PAUSES_BETWEEN_ASKS: u32 = 4;
+const PAUSES_BETWEEN_ASKS: u32 = 1;
+
+/// Receives in vain between two looks at the clock.
+const ASKS_BETWEEN_CLOCKS: u32 = 8;
 
 /// Waits between two looks at which CPU the peer runs on.
 const CPU_CHECK_INTERVAL: u32 = 32;
@@ -80,6 +83,8 @@ pub struct TcpEndpoint {
     peer_on_this_cpu: bool,
     // The event loop calls `on_event`, so `Input::left` can be believed until it does.
     told_of_events: bool,
+    // One of them said that the peer sends no more.
+    told_of_end: bool,
     // `recv` has answered `None` on the strength of `Input::left`; the next one asks the socket.
     drained_answered: bool,
     // A message was received since the last round without one.
@@ -132,6 +137,7 @@ impl TcpEndpoint {
             waits: 0,
             peer_on_this_cpu: false,
             told_of_events: false,
+            told_of_end: false,
             drained_answered: true,
             busy: false,
             asks_again: false,
@@ -202,10 +208,16 @@ impl TcpEndpoint {
     /// One receive; how many bytes came.
     fn fill(&mut self, block: Block) -> Result<usize, TransportError> {
         self.drained_answered = false;
-        // Whoever asks again before it sleeps meets the end of the stream then.
-        let quick = !self.told_of_events || self.policy == WaitPolicy::Busy || self.asks_again;
+        // Who is not told of events asks again before it sleeps, and meets the end of the stream then. Who is told knows of an end
+        // that had arrived with the last event, and gets another event for one that comes later.
+        let quick = !self.told_of_end;
         match self.input.fill(&mut self.link, block, quick) {
-            Ok(Filled::Bytes(count)) => Ok(count),
+            Ok(Filled::Bytes(count)) => {
+                if self.told_of_events && quick && self.input.left == Left::NoData {
+                    self.input.left = Left::Nothing;
+                }
+                Ok(count)
+            }
             Ok(Filled::Nothing) => {
                 self.drained_answered = true;
                 Ok(0)
@@ -273,7 +285,7 @@ impl TcpEndpoint {
             return Ok(false);
         }
         let began = Instant::now();
-        loop {
+        for ask in 1u32.. {
             if self.fill(Block::No)? > 0 || self.has_news() {
                 self.spin.paid();
                 return Ok(true);
@@ -281,19 +293,22 @@ impl TcpEndpoint {
             if !self.output.is_empty() {
                 self.flush_output()?;
             }
-            let now = Instant::now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                return Ok(busy);
-            }
-            if !busy && now - began >= SPIN_MAX {
-                self.spin.missed();
-                return Ok(false);
+            if ask.is_multiple_of(ASKS_BETWEEN_CLOCKS) {
+                let now = Instant::now();
+                if deadline.is_some_and(|deadline| now >= deadline) {
+                    return Ok(busy);
+                }
+                if !busy && now - began >= SPIN_MAX {
+                    self.spin.missed();
+                    return Ok(false);
+                }
             }
             // Asking holds the socket's lock, which whoever brings the packets needs too.
             for _ in 0..PAUSES_BETWEEN_ASKS {
                 std::hint::spin_loop();
             }
         }
+        Ok(false)
     }
 
     /// What arrives is all there is to wait for, and may be received at once.
@@ -560,8 +575,9 @@ impl Endpoint for TcpEndpoint {
         !self.output.is_empty()
     }
 
-    fn on_event(&mut self, _: usize) {
+    fn on_event(&mut self, _: usize, closed: bool) {
         self.told_of_events = true;
+        self.told_of_end |= closed;
         self.input.left = Left::Unknown;
         self.vain_rounds = 0;
     }

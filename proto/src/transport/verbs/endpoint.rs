@@ -129,7 +129,7 @@ impl Endpoint for VerbsEndpoint {
         !self.core.list.is_empty()
     }
 
-    fn on_event(&mut self, _: usize) {
+    fn on_event(&mut self, _: usize, _: bool) {
         self.core.events_due = true;
         self.core.events_told += 1;
     }

@@ -187,13 +187,13 @@ fn side_woken_by_the_doorbell_alone_leaves_the_socket() {
         assert!(server.arm());
         client.send_copy(&[number], &[]).unwrap();
         client.flush().unwrap();
-        server.on_event(0);
+        server.on_event(0, false);
         assert_eq!(take(&mut server).unwrap().0, [number]);
         assert!(server.recv().unwrap().is_none());
     }
     assert_eq!(server.counters().socket_looks, before);
     assert!(server.arm());
-    server.on_event(1);
+    server.on_event(1, false);
     assert!(server.recv().unwrap().is_none());
     assert_eq!(server.counters().socket_looks, before + 1);
 }
@@ -212,7 +212,7 @@ fn doorbell_that_events_told_of_is_read_only_by_who_waits_otherwise() {
         assert!(server.arm());
         client.send_copy(&[number], &[]).unwrap();
         client.flush().unwrap();
-        server.on_event(0);
+        server.on_event(0, false);
         assert_eq!(take(&mut server).unwrap().0, [number]);
         assert!(server.recv().unwrap().is_none());
         assert!(rings(&server));
@@ -233,9 +233,9 @@ fn end_that_comes_with_the_doorbell_or_after_it_is_seen() {
         client.send_copy(b"last", &[]).unwrap();
         client.flush().unwrap();
         client.close();
-        events_at_once.iter().for_each(|place| server.on_event(*place));
+        events_at_once.iter().for_each(|place| server.on_event(*place, false));
         assert_eq!(take(&mut server).unwrap().0, b"last");
-        events_later.iter().for_each(|place| server.on_event(*place));
+        events_later.iter().for_each(|place| server.on_event(*place, false));
         assert!(matches!(server.recv(), Err(TransportError::Closed)), "{events_at_once:?} {events_later:?}");
     }
 }

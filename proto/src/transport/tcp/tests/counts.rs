@@ -13,7 +13,7 @@ fn spent(endpoint: &TcpEndpoint, before: Counters) -> (u64, u64, u64) {
 /// Polls for the endpoint's event as a loop would, and says so to it.
 fn event(endpoint: &mut TcpEndpoint) {
     assert!(sys::poll(endpoint.fd(), false, Some(HANG)).unwrap().readable);
-    endpoint.on_event(0);
+    endpoint.on_event(0, false);
 }
 
 // [TCP-10]: request and reply at queue depth 1 are one send and one receive a side.

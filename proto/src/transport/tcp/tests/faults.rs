@@ -325,7 +325,7 @@ fn message_and_close_together_are_both_noticed_by_one_event() {
             assert!(Instant::now() < deadline);
         }
         if told {
-            endpoint.on_event(0);
+            endpoint.on_event(0, true);
         }
         assert!(endpoint.recv().unwrap().is_some());
         loop {
@@ -338,6 +338,31 @@ fn message_and_close_together_are_both_noticed_by_one_event() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn close_after_the_event_that_was_told_of_is_noticed_by_the_next() {
+    let (mut raw, mut endpoint, _domain) = raw_client(&params());
+    assert!(endpoint.arm());
+    raw.write_all(&send(b"last", b"")).unwrap();
+    assert!(sys::poll(endpoint.fd(), false, Some(HANG)).unwrap().readable);
+    endpoint.on_event(0, false);
+    drop(raw);
+    let deadline = Instant::now() + HANG;
+    while !hung_up(&endpoint) {
+        assert!(Instant::now() < deadline);
+    }
+    assert!(endpoint.recv().unwrap().is_some());
+    // Whether it was met by then or not, its own event is not slept through.
+    match endpoint.recv() {
+        Ok(None) if endpoint.arm() => {
+            endpoint.on_event(0, true);
+            assert!(matches!(endpoint.recv(), Err(TransportError::Closed)));
+        }
+        Ok(None) => assert!(matches!(endpoint.recv(), Err(TransportError::Closed))),
+        Ok(Some(_)) => panic!("nothing more was sent"),
+        Err(error) => assert!(matches!(error, TransportError::Closed)),
     }
 }
 

@@ -1,0 +1,127 @@
+//! A disk whose write-back fails: ext4 in an image that its file system has no room for, mounted where the test may.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dafs_client::{Config, Error, Session, Status};
+use dafs_tests::harness::On;
+use dafs_tests::suite::{assert_same, bytes};
+
+use crate::programs::World;
+
+mod tcp {
+    #[test]
+    #[ignore = "needs root"]
+    fn write_back_that_fails_is_told_by_the_commit_and_what_is_lost_is_named() {
+        super::write_back_that_fails(dafs_tests::harness::On::Tcp);
+    }
+}
+
+mod shm {
+    #[test]
+    #[ignore = "needs root"]
+    fn write_back_that_fails_is_told_by_the_commit_and_what_is_lost_is_named() {
+        super::write_back_that_fails(dafs_tests::harness::On::Shm);
+    }
+}
+
+const MIB: usize = 1 << 20;
+/// Commits that may tell of the one failure: data, and what describes it, are written back apart.
+const FAILURES_MAX: usize = 4;
+
+/// A small tmpfs, in it a sparse image, and its file system mounted; all taken away with the test.
+struct Disk {
+    small: PathBuf,
+    mounted: PathBuf,
+}
+
+impl Disk {
+    fn new(directory: &Path) -> Option<Self> {
+        let disk = Self { small: directory.join("small"), mounted: directory.join("data") };
+        std::fs::create_dir(&disk.small).unwrap();
+        let image = disk.image();
+        let steps = run("mount", &[&["-t", "tmpfs", "-o", "size=8m", "tmpfs"], &[text(&disk.small)]])
+            .and_then(|()| run("truncate", &[&["-s", "64m"], &[text(&image)]]))
+            .and_then(|()| run("mkfs.ext4", &[&["-q", "-O", "^has_journal"], &[text(&image)]]))
+            .and_then(|()| disk.mount());
+        steps.map_err(|why| eprintln!("not run: an image cannot be mounted here ({why})")).ok()?;
+        Some(disk)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.small.join("image")
+    }
+
+    fn mount(&self) -> Result<(), String> {
+        run("mount", &[&["-o", "loop"], &[text(&self.image()), text(&self.mounted)]])
+    }
+
+    /// Gives the image the room that it was promised.
+    fn grow(&self) {
+        run("mount", &[&["-o", "remount,size=96m"], &[text(&self.small)]]).unwrap();
+    }
+
+    /// Forgets what is only in memory.
+    fn mount_again(&self) {
+        run("umount", &[&[text(&self.mounted)]]).unwrap();
+        self.mount().unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for directory in [&self.mounted, &self.small] {
+            let _ = run("umount", &[&["-l"], &[text(directory)]]);
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn run(program: &str, arguments: &[&[&str]]) -> Result<(), String> {
+    match Command::new(program).args(arguments.concat()).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        other => Err(format!("{program}: {other:?}")),
+    }
+}
+
+// [STOR-16] [CLI-20]
+fn write_back_that_fails(on: On) {
+    let mut disk = None;
+    let mut world = World::start_with(on, |_, directory| disk = Disk::new(directory));
+    let Some(disk) = disk else { return };
+    let (kept, data) = (bytes(1, 100_000), bytes(2, 16 * MIB));
+    {
+        let session = Session::connect(world.server(), &Config::default()).unwrap();
+        let root = session.mount("data").unwrap();
+        let file = root.create("f").unwrap();
+        file.write_all_at(&kept, 0).unwrap();
+        file.commit().unwrap();
+
+        file.write_all_at(&data, MIB as u64).unwrap();
+        let error = file.commit().expect_err("the image has no room for it");
+        assert!(matches!(error.status(), Some(Status::IO | Status::NO_SPACE)), "{error}");
+        disk.grow();
+        let lost = (0..FAILURES_MAX).find_map(|_| match file.commit() {
+            Err(Error::WritesLost { ranges, .. }) => Some(ranges),
+            Err(error) => {
+                assert!(matches!(error.status(), Some(Status::IO | Status::NO_SPACE)), "{error}");
+                None
+            }
+            Ok(()) => panic!("what was lost is not named"),
+        });
+        let lost = lost.expect("the loss was never named");
+        assert_eq!(lost.as_slice(), std::slice::from_ref(&(MIB as u64..17 * MIB as u64)));
+
+        file.write_all_at(&data, MIB as u64).unwrap();
+        file.commit().unwrap();
+        assert_eq!(session.reconnects(), 0);
+    }
+    world.kill();
+    disk.mount_again();
+    let found = std::fs::read(world.data().join("f")).unwrap();
+    assert_same(&found[..kept.len()], &kept, "what was committed before");
+    assert_same(&found[MIB..], &data, "what was written again");
+}
