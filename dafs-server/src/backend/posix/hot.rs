@@ -39,6 +39,8 @@ const READ_WEIGHT_MIN: u64 = 4096;
 const READS_BETWEEN_LOOKS: u32 = 64;
 /// Bytes copied between two proofs that the file still reaches beyond them.
 const COPY_SIZE_MAX: usize = 16 * 1024;
+/// From this size up a copy is larger than what the caches of its reader keep, bytes.
+const BULK_MIN: usize = 256 * 1024;
 const PAGE_SIZE: usize = 4096;
 
 /// The hot windows of an export: a table where each window of each file has one place.
@@ -265,11 +267,13 @@ impl Window {
     /// Copies what lies before the last page.
     #[inline]
     fn copy_whole(&self, at: usize, into: Span<'_>) -> bool {
+        let bulk = into.len() >= BULK_MIN;
         let mut done = 0;
         let mut whole = self.mapping.has_byte(self.last_page);
         while whole && done < into.len() {
             let len = (into.len() - done).min(COPY_SIZE_MAX);
-            let copied = into.slice(done, len).is_some_and(|part| self.mapping.copy_out(at + done, part));
+            let copied =
+                into.slice(done, len).is_some_and(|part| self.mapping.copy_out(at + done, part, bulk));
             whole = copied && self.mapping.has_byte(self.last_page);
             done += len;
         }
@@ -283,8 +287,9 @@ impl Window {
             return None;
         }
         let unchanged = || Some(file_size(node.buffered_fd())? == self.file_size);
-        let copied =
-            unchanged()? && (count == 0 || self.mapping.copy_out(at, into.slice(0, count)?) && unchanged()?);
+        let copied = unchanged()?
+            && (count == 0
+                || self.mapping.copy_out(at, into.slice(0, count)?, count >= BULK_MIN) && unchanged()?);
         copied.then_some(count)
     }
 

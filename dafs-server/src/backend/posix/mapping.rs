@@ -52,11 +52,11 @@ impl Mapping {
     }
 
     /// Copies the bytes at `offset` out; `false` when they are not all there, in the file or in the mapping, and
-    /// `to` is then filled in part. Always `false` where [`prepare`] is.
+    /// `to` is then filled in part. Always `false` where [`prepare`] is. `bulk`: it is a part of something large.
     #[inline]
-    pub(super) fn copy_out(&self, offset: usize, to: Span<'_>) -> bool {
+    pub(super) fn copy_out(&self, offset: usize, to: Span<'_>, bulk: bool) -> bool {
         let Some(from) = self.span().slice(offset, to.len()) else { return false };
-        touch::copy(from, to)
+        touch::copy(from, to, bulk)
     }
 
     /// The file still has the byte at `offset`.
@@ -88,10 +88,10 @@ mod touch {
     }
 
     #[inline]
-    pub(super) fn copy(from: Span<'_>, to: Span<'_>) -> bool {
+    pub(super) fn copy(from: Span<'_>, to: Span<'_>, bulk: bool) -> bool {
         // SAFETY: the target is valid for writes of its length; the source is mapped, and where the file has nothing
         // there the handler ends the copy: mappings are copied out of only after `prepare`.
-        unsafe { copy_bytes(to.as_ptr(), from.as_ptr(), 0, to.len()) == 0 }
+        unsafe { copy_bytes(to.as_ptr(), from.as_ptr(), bulk.into(), to.len()) == 0 }
     }
 
     #[inline]
@@ -104,11 +104,14 @@ mod touch {
     const COPY_CODE_SIZE: i64 = 128;
 
     /// Copies `left` bytes (in rcx, counted down); answers how many are still left, at most 63 too many after a fault.
-    /// By registers: a string instruction takes a fifth longer into memory that another CPU has just read.
+    /// By registers, since a string instruction takes a fifth longer into memory that another CPU has just read; `bulk` data by that,
+    /// since it leaves out reading what it overwrites.
     #[unsafe(naked)]
-    unsafe extern "sysv64" fn copy_bytes(to: *mut u8, from: *const u8, unused: usize, left: usize) -> usize {
+    unsafe extern "sysv64" fn copy_bytes(to: *mut u8, from: *const u8, bulk: usize, left: usize) -> usize {
         core::arch::naked_asm!(
             "2:",
+            "test rdx, rdx",
+            "jnz 4f",
             "cmp rcx, 64",
             "jb 4f",
             "3:",
@@ -223,7 +226,7 @@ mod touch {
         false
     }
 
-    pub(super) fn copy(_from: Span<'_>, _to: Span<'_>) -> bool {
+    pub(super) fn copy(_from: Span<'_>, _to: Span<'_>, _bulk: bool) -> bool {
         false
     }
 
@@ -255,7 +258,12 @@ mod tests {
         let file = file(3);
         let mapping = Mapping::new(file.as_fd(), 0, 4 * PAGE).unwrap();
         let mut bytes = vec![0; 2 * PAGE];
-        let mut copies = |offset, len: usize| mapping.copy_out(offset, Span::from_mut(&mut bytes[..len]));
+        let mut copies = |offset, len: usize| {
+            let mut copies = |bulk| mapping.copy_out(offset, Span::from_mut(&mut bytes[..len]), bulk);
+            let (whole, bulk) = (copies(false), copies(true));
+            assert_eq!(whole, bulk);
+            whole
+        };
         assert!(copies(PAGE, 2 * PAGE) && mapping.has_byte(3 * PAGE - 1));
         assert!(!copies(2 * PAGE, PAGE + 1) && !mapping.has_byte(3 * PAGE));
         assert!(!copies(4 * PAGE, 1) && !mapping.has_byte(4 * PAGE), "beyond the mapping");
