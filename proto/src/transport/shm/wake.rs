@@ -23,7 +23,7 @@ const YIELD_MAX: Duration = Duration::from_micros(500);
 /// A CPU that was given away for longer than this went to another thread: who only waits should leave it to that one.
 const YIELD_TAKEN: Duration = Duration::from_micros(5);
 /// Waits without giving the CPU away after that; then it is tried again.
-const WAITS_CROWDED: u32 = 64;
+const WAITS_CROWDED: u32 = 16;
 /// Looks at the ring before the first pause: a `pause` takes longer than a quick answer.
 const LOOKS_BEFORE_PAUSE: u32 = 512;
 
