@@ -266,7 +266,12 @@ impl Server {
         if let Some(session) = self.sessions.find_mut(call.session) {
             let saves = call.header.flags.contains(Flags::SAVE_HANDLE) && status == Status::OK;
             let saved = saves.then_some(if handle.0 == 0 { call.header.handle } else { handle });
-            let target = fair_target(call.header.credits, session.core.slots_max(), operations_max, active);
+            let mut target =
+                fair_target(call.header.credits, session.core.slots_max(), operations_max, active);
+            if target > session.core.credits().limit() {
+                let connection = session.connection.and_then(|key| self.connections.get_mut(key.index));
+                target = connection.map_or(1, |connection| connection.endpoint.expect_messages(target));
+            }
             header.credits = session.core.on_reply(&call.header, status, saved, target);
         }
         if let Some(link) = call.link {

@@ -129,10 +129,12 @@ impl Server {
             return Err(ServerRefusal::Status(status));
         }
         let client = self.admit_client(key, hello, proven)?;
-        let depth = self.connections[key.index].endpoint.capabilities().send_depth;
+        let endpoint = &self.connections[key.index].endpoint;
+        let (depth, expected) = (endpoint.capabilities().send_depth, endpoint.messages_expected());
         // Room for callbacks beside the replies.
         let slots = hello.slots.clamp(1, self.settings.slots_max).min(depth.saturating_sub(4).max(1));
-        let credits = self.credit_target(slots, slots);
+        // What it asks for comes with the first reply.
+        let credits = self.credit_target(slots, slots).min(expected);
         let session = Session {
             id: SessionId(u64::from_le_bytes(self.random())),
             secret: self.random(),
@@ -164,6 +166,7 @@ impl Server {
         self.connections[key.index].phase = Phase::Live(session_key);
         let (now, settings) = (self.now, &self.settings);
         let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
+        self.connections[key.index].endpoint.expect_messages(session.core.credits().limit());
         session.connection = Some(key);
         session.last_heard = now;
         let slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };

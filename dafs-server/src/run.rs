@@ -12,7 +12,7 @@ use dafs_proto::session::Moment;
 use dafs_proto::transport::shm::ShmDomain;
 use dafs_proto::transport::tcp::{self, TcpDomain};
 use dafs_proto::transport::{Address, ConnectParams, Domain, calibrate};
-use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
+use dafs_proto::wire::{Crossovers, GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
 use crate::access::Access;
 use crate::backend::{self, Engine, Exports, StorageConfig};
@@ -25,6 +25,10 @@ use crate::server::{ListenerInfo, Parts, Server, Settings};
 const HANDLES_MAX: u32 = 1 << 16;
 /// Over tcp inline writes may be this many times the inline limit.
 const TCP_WRITE_FACTOR: u32 = 4;
+/// The same over RDMA, unless more slots than usual are configured: with the send queue's, 63 completions, which devices round up to 64.
+const VERBS_RECV_DEPTH: u16 = 44;
+/// Over RDMA inline writes may be this part of the inline limit.
+const VERBS_WRITE_PART: u32 = 2;
 /// Messages that a connection may hold beside one for every slot: callbacks and what is on its way.
 const SPARE_RECEIVES: u16 = 16;
 
@@ -143,7 +147,7 @@ fn prepare(
     for address in &config.listeners {
         let params = ConnectParams {
             recv_payload_max: write_inline_max(config, address),
-            recv_depth: config.slots_max.saturating_add(SPARE_RECEIVES),
+            recv_depth: recv_depth(config, address),
             rdma_depth: 256,
             wait: config.poll,
         };
@@ -156,12 +160,24 @@ fn prepare(
     Ok(event_loop)
 }
 
-/// Largest inline write, bytes. Over tcp a direct one costs a round trip more, in which the server asks for the data; and what is ready
+/// Messages that a connection is ready to hold. Over RDMA the device keeps queues for them, idle or not.
+fn recv_depth(config: &Config, address: &Address) -> u16 {
+    match address {
+        Address::Verbs(_) if config.slots_max <= Config::default().slots_max => {
+            config.slots_max.min(VERBS_RECV_DEPTH)
+        }
+        _ => config.slots_max.saturating_add(SPARE_RECEIVES),
+    }
+}
+
+/// Largest inline write, bytes. Over RDMA every message that may arrive has a buffer of this size posted for it, and fetching data by RDMA costs
+/// hardly more than copying it. Over tcp a direct one costs a round trip more, in which the server asks for the data; and what is ready
 /// to receive inline data is one buffer, lent while data arrives, not one for each request.
 fn write_inline_max(config: &Config, address: &Address) -> u32 {
     match address {
         Address::Tcp(_) => config.inline_max.saturating_mul(TCP_WRITE_FACTOR).min(tcp::PAYLOAD_MAX),
-        Address::Shm(_) | Address::Verbs(_) | Address::Sim(_) => config.inline_max,
+        Address::Verbs(_) => (config.inline_max / VERBS_WRITE_PART).max(PAYLOAD_SIZE_MIN as u32),
+        Address::Shm(_) | Address::Sim(_) => config.inline_max,
     }
 }
 

@@ -313,7 +313,19 @@ impl Server {
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
         self.active_sessions = u32::try_from(active).unwrap_or(u32::MAX).max(1);
         self.raise_credits();
+        self.expect_fewer();
         self.flush_dirty();
+    }
+
+    /// Connections need not be ready for more messages than their clients may send.
+    fn expect_fewer(&mut self) {
+        for (_, session) in self.sessions.iter() {
+            let connection = session.connection.and_then(|key| self.connections.get_mut(key.index));
+            let limit = session.core.credits().limit();
+            if let Some(connection) = connection.filter(|found| found.endpoint.messages_expected() > limit) {
+                connection.endpoint.expect_messages(limit);
+            }
+        }
     }
 
     /// Tells active sessions whose share has grown since their last reply: one that waits for a slow operation has none coming.
@@ -333,9 +345,10 @@ impl Server {
             .collect();
         for (session, connection, target) in raised {
             // Behind replies that wait it would tell nothing new.
-            if !self.connection(connection).is_some_and(|connection| connection.sends_at_once()) {
+            let ready = self.connection(connection).filter(|connection| connection.sends_at_once());
+            let Some(target) = ready.map(|connection| connection.endpoint.expect_messages(target)) else {
                 continue;
-            }
+            };
             let Some(session) = self.sessions.find_mut(session) else { continue };
             session.raised = Some(now);
             let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());

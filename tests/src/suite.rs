@@ -109,5 +109,24 @@ pub fn resident_size(process: u32) -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel counts memory");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
     });
-    kib.iter().sum::<u64>() * 1024
+    kib.iter().sum::<u64>() * 1024 + device_queues_size(process)
+}
+
+/// Queues of RDMA devices that a process has mapped, bytes.
+fn device_queues_size(process: u32) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("the process runs");
+    let mut is_device = false;
+    let kib = maps.lines().filter_map(|line| {
+        match line.strip_prefix("Rss:") {
+            Some(size) if is_device => return size.trim().trim_end_matches(" kB").parse::<u64>().ok(),
+            Some(_) => {}
+            // The line of a mapping ends in its path; lines about it begin with a word.
+            None if !line.split_whitespace().next().is_some_and(|word| word.ends_with(':')) => {
+                is_device = line.contains("/dev/infiniband/") || line.contains("[infinibandevent]");
+            }
+            None => {}
+        }
+        None
+    });
+    kib.sum::<u64>() * 1024
 }

@@ -396,6 +396,19 @@ pub trait Endpoint: Send {
     /// Incoming RDMA is placed and served from here as well. Not blocking.
     fn recv(&mut self) -> Result<Option<Received>, TransportError>;
 
+    /// Messages that may arrive at once now without making the peer wait: `recv_depth`, but fewer on a side that accepted, where each
+    /// costs memory ([`Endpoint::expect_messages`]).
+    fn messages_expected(&self) -> u16 {
+        u16::MAX
+    }
+
+    /// Makes ready for so many messages at once, as far as there is memory and within `recv_depth`; answers
+    /// [`Endpoint::messages_expected`], at least 1. To be called before the peer is told that it may send more. With fewer than before, what
+    /// is not needed any more is given up as messages arrive. Not blocking.
+    fn expect_messages(&mut self, count: u16) -> u16 {
+        count.max(1)
+    }
+
     /// The payload of the message that [`Endpoint::recv`] last returned; empty when there is none.
     fn payload(&self) -> Span<'_>;
 

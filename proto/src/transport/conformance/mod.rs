@@ -362,7 +362,10 @@ fn connect(domain: &dyn Domain, listener: &mut dyn Listener, params: &ConnectPar
             assert!(begin.elapsed() < HANG, "nothing to accept");
             std::thread::yield_now();
         };
-        (Side::new(client.join().unwrap()), Side::new(server))
+        let mut server = Side::new(server);
+        // As a consumer that lets its peer send as many as were agreed.
+        server.endpoint.expect_messages(params.recv_depth);
+        (Side::new(client.join().unwrap()), server)
     })
 }
 

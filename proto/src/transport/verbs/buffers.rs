@@ -11,9 +11,16 @@ use super::frame::{NOTE_SIZE, PREFIX_SIZE};
 use super::memory::{Shared, registered_buffer};
 use super::queue::Segment;
 
-/// Sizes of buffers, bytes: powers of four of payload, and room for what stands before it.
-const SIZES: [usize; 6] =
-    [512, (4 << 10) + 512, (16 << 10) + 512, (64 << 10) + 512, (256 << 10) + 512, (1 << 20) + 512];
+/// Sizes of buffers, bytes: of payload, and room for what stands before it. The third holds the least that every peer takes.
+const SIZES: [usize; 7] = [
+    512,
+    (4 << 10) + 512,
+    (8 << 10) + 512,
+    (16 << 10) + 512,
+    (64 << 10) + 512,
+    (256 << 10) + 512,
+    (1 << 20) + 512,
+];
 
 /// Memory that is registered at once, at least; one buffer, where that is more. Bytes.
 const CHUNK_SIZE_MIN: usize = 64 << 10;
@@ -24,17 +31,8 @@ const CHUNK_SIZE_SMALL: usize = 8 << 10;
 /// Free buffers that a domain keeps, bytes.
 const FREE_KEPT_MAX: usize = 4 << 20;
 
-/// Receives that a connection posts before it knows how many arrive at once.
-const RECEIVES_MIN: u32 = 3;
-
-/// How fast the receives grow in number when they run low. Each time costs the peer a wait.
-const RECEIVES_GROWTH: u32 = 8;
-
-/// Receives of which no more than this part is used at once are too many.
-const RECEIVES_USED_PARTS: u32 = 4;
-
-/// Messages after which unused receives are given up, half of them at a time.
-const RECEIVES_LOOK_BACK: u32 = 256;
+/// Receives beside those for messages of the session: for the note that closes it, or for what is being looked at.
+const RECEIVES_SPARE: u32 = 1;
 
 /// Free slots that a connection keeps while it sleeps, each of a size no larger than the second.
 const SLOTS_KEPT: usize = 2;
@@ -138,10 +136,8 @@ fn take(shared: &Shared, device: &Arc<Device>, class: usize) -> io::Result<Buffe
 
 /// The posted receives of a connection, and those that its consumer looks at.
 ///
-/// One that was accepted begins with few. When most of them are used at once, it posts eight times as many, up to what was agreed;
-/// when they are not used any more, those that come back are given up, step by step. A peer that is ahead meanwhile is made to wait by
-/// the device. One that connects posts all: it asks for more than it can look at while it does something else, and peers that wait for
-/// long try again in vain all the time.
+/// One that connects posts all. One that was accepted begins with few: its consumer says how many messages it is going to allow the
+/// peer at once, before it does, so that the peer never finds none. What is not needed any more is given up when it comes back.
 pub(super) struct Receives {
     buffers: Slab<Buffer>,
     class: usize,
@@ -149,39 +145,32 @@ pub(super) struct Receives {
     /// How many there are to be.
     target: u32,
     count_max: u32,
-    /// Their number follows what arrives.
-    grows: bool,
-    /// Received and not given back.
-    out: u32,
-    /// The most of that, since it was last looked at, and messages since then.
-    out_peak: u32,
-    given_back: u32,
+    /// Their number follows what is expected.
+    follows: bool,
     shared: Arc<Shared>,
     device: Arc<Device>,
 }
 
 impl Receives {
-    /// The first receives of a connection that agreed on `count_max`: few where they shall grow and the device can make peers wait,
-    /// or as many as there is memory for. They are to be posted: see [`Receives::all`].
+    /// The first receives of a connection that agreed on `count_max`: few where they shall follow what is expected and the device can
+    /// make peers wait, or as many as there is memory for. They are to be posted: see [`Receives::all`].
     pub(super) fn new(
         shared: &Arc<Shared>,
         device: &Arc<Device>,
         count_max: u32,
         payload_max: u32,
-        grows: bool,
+        follows: bool,
     ) -> io::Result<Self> {
-        let grows = grows && device.limits.peers_wait;
-        let target = if grows { RECEIVES_MIN.min(count_max) } else { count_max };
+        // Where peers do not wait, a message without a receive ends the connection.
+        let follows = follows && device.limits.peers_wait;
+        let target = if follows { (1 + RECEIVES_SPARE).min(count_max) } else { count_max };
         let mut receives = Self {
             buffers: Slab::new(),
             class: class_of(payload_max as usize),
             len: (PREFIX_SIZE + payload_max as usize).max(NOTE_SIZE),
             target,
             count_max,
-            grows,
-            out: 0,
-            out_peak: 0,
-            given_back: 0,
+            follows,
             shared: Arc::clone(shared),
             device: Arc::clone(device),
         };
@@ -219,22 +208,34 @@ impl Receives {
         self.buffers.len()
     }
 
-    /// A message was received.
-    pub(super) fn taken(&mut self) {
-        self.out += 1;
-        self.out_peak = self.out_peak.max(self.out);
+    /// Messages that the peer may send at once.
+    pub(super) fn expected(&self) -> u16 {
+        let count = self.target.min(id_of(self.buffers.len())).saturating_sub(RECEIVES_SPARE);
+        u16::try_from(count.max(1)).unwrap_or(u16::MAX)
+    }
+
+    /// As many are to be there as so many messages at once take, if their number follows that. Answers which are to be posted: fewer
+    /// with too little memory.
+    pub(super) fn expect(&mut self, messages: u16) -> Vec<u32> {
+        let mut added = Vec::new();
+        if !self.follows {
+            return added;
+        }
+        self.target = (u32::from(messages.max(1)) + RECEIVES_SPARE).min(self.count_max);
+        for _ in self.buffers.len()..self.target as usize {
+            match self.add() {
+                Ok(id) => added.push(id),
+                Err(error) => {
+                    tracing::debug!(%error, "no memory for more receives: the peer is granted what there are");
+                    break;
+                }
+            }
+        }
+        added
     }
 
     /// A receive comes back; `true` when it is to be posted again, otherwise it is gone.
     pub(super) fn given_back(&mut self, id: u32) -> bool {
-        self.out = self.out.saturating_sub(1);
-        self.given_back += 1;
-        if self.given_back >= RECEIVES_LOOK_BACK {
-            if self.out_peak * RECEIVES_USED_PARTS <= self.target && self.grows {
-                self.target = (self.target / 2).max(RECEIVES_MIN.min(self.count_max));
-            }
-            (self.given_back, self.out_peak) = (0, self.out);
-        }
         if self.buffers.len() <= self.target as usize {
             return true;
         }
@@ -242,32 +243,6 @@ impl Receives {
             self.shared.buffers.give_back(buffer);
         }
         false
-    }
-
-    /// Adds receives when those posted run low; answers which are to be posted. With too little memory it stays as it is.
-    pub(super) fn grow(&mut self) -> Vec<u32> {
-        let mut added = Vec::new();
-        if self.runs_low() {
-            self.target = (self.target * RECEIVES_GROWTH).min(self.count_max);
-            for _ in self.buffers.len()..self.target as usize {
-                match self.add() {
-                    Ok(id) => added.push(id),
-                    Err(error) => {
-                        tracing::debug!(%error, "no memory for more receives: the peer waits for those there are");
-                        self.count_max = id_of(self.buffers.len());
-                        self.target = self.count_max;
-                        break;
-                    }
-                }
-            }
-        }
-        added
-    }
-
-    /// Most of the receives are used at once, and more were agreed on.
-    #[inline]
-    pub(super) fn runs_low(&self) -> bool {
-        self.grows && self.out * 2 > self.target && self.target < self.count_max
     }
 
     /// Memory was used up: half of it, which is not posted yet, is for what else a session needs.

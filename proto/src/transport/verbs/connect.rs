@@ -13,13 +13,20 @@ use super::ffi;
 use super::handshake::Hello;
 use super::memory::Shared;
 use super::queue::{CompletionQueue, QueuePair, RecvList};
-use super::{INLINE_WANTED, READS_MAX};
+use super::{INLINE_WANTED, READS_MAX, SEGMENTS_MAX};
 
 /// Receives beyond those that were asked for: notes of the provider.
 const SPARE_RECEIVES: u32 = 4;
 
 /// Work requests beside messages: parts of RDMA operations, and the closing note.
 const SPARE_REQUESTS: u32 = 32;
+
+/// Work requests that one of many connections has on their way at once: each takes memory of the device for all of its segments, about
+/// 1 KiB. Devices round one more than this up to a power of two.
+const SHORT_QUEUE: u32 = 15;
+
+/// Beside the parts of one RDMA operation: its note, and the closing note.
+const SPARE_REQUESTS_SHORT: u32 = 3;
 
 /// Segments of a work request: a device makes room for them in every entry of its queue.
 const SEGMENTS_WANTED: u32 = 32;
@@ -64,22 +71,26 @@ pub(super) fn device_of(id: &CmId, shared: &Shared) -> io::Result<Arc<Device>> {
 }
 
 impl Prepared {
-    /// Makes the queues for a connection with these limits and posts its receives, the first of them where they shall grow.
+    /// Makes the queues for a connection with these limits and posts its receives. One that is accepted, among many perhaps, has a short
+    /// send queue, and posts the first receives only.
     pub(super) fn new(
         mut id: CmId,
         device: Arc<Device>,
         shared: &Arc<Shared>,
         own: &Hello,
-        grows: bool,
+        accepted: bool,
     ) -> io::Result<Self> {
         let limits = device.limits;
         let count = u32::from(own.recv_depth) + SPARE_RECEIVES;
-        let requests =
-            (slots_max(own) + u32::from(own.rdma_depth) + SPARE_REQUESTS).min(limits.queue_depth_max);
         let sge_max = limits.sge_max.min(SEGMENTS_WANTED);
+        let requests = match accepted {
+            true => SHORT_QUEUE.max(u32::from(SEGMENTS_MAX).div_ceil(sge_max) + SPARE_REQUESTS_SHORT),
+            false => slots_max(own) + u32::from(own.rdma_depth) + SPARE_REQUESTS,
+        };
+        let requests = requests.min(limits.queue_depth_max);
         // Every request may have a completion, and those of the receives come on top.
         let cq = CompletionQueue::new(&device, (requests + count).min(limits.completions_max))?;
-        let receives = Receives::new(shared, &device, count, own.recv_payload_max, grows)?;
+        let receives = Receives::new(shared, &device, count, own.recv_payload_max, accepted)?;
         let mut make = |inline: u32| {
             // SAFETY: plain C data, for which zero is valid.
             let mut attributes: ffi::ibv_qp_init_attr = unsafe { zeroed() };

@@ -299,13 +299,14 @@ impl Core {
         }
     }
 
-    /// Posts more receives than there were, as most of these are used at once.
+    /// As `Endpoint::expect_messages`.
     #[cold]
-    fn add_receives(&mut self) {
-        for buffer in self.receives.grow() {
+    pub(super) fn expect_messages(&mut self, count: u16) -> u16 {
+        for buffer in self.receives.expect(count) {
             self.repost.push(RECEIVE | u64::from(buffer), self.receives.segment(buffer));
         }
         self.post_receives();
+        self.receives.expected()
     }
 
     /// Takes what the device has done.
@@ -326,9 +327,6 @@ impl Core {
             if count < POLL_BATCH {
                 break;
             }
-        }
-        if self.receives.runs_low() {
-            self.add_receives();
         }
         match self.state {
             State::Open => {}
@@ -356,7 +354,6 @@ impl Core {
         let buffer = u32::try_from(done.id & !RECEIVE).unwrap_or(u32::MAX);
         if done.status == status::SUCCESS {
             self.counters.received += 1;
-            self.receives.taken();
             self.arrivals.push_back(Arrival { buffer, len: done.len, immediate: done.immediate });
         } else {
             self.fail(explain(done.status, done.vendor_code, None));

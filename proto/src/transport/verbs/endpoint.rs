@@ -81,6 +81,14 @@ impl Endpoint for VerbsEndpoint {
         self.core.recv()
     }
 
+    fn messages_expected(&self) -> u16 {
+        self.core.receives.expected()
+    }
+
+    fn expect_messages(&mut self, count: u16) -> u16 {
+        self.core.expect_messages(count)
+    }
+
     fn payload(&self) -> Span<'_> {
         self.core.payload()
     }

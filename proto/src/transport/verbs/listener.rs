@@ -139,7 +139,7 @@ impl VerbsListener {
             return Err(io::Error::other("too many handshakes at once"));
         }
         let device = device_of(&id, &self.shared)?;
-        let prepared = Prepared::new(id, device, &self.shared, &self.hello, false)?;
+        let prepared = Prepared::new(id, device, &self.shared, &self.hello, true)?;
         prepared.id.accept(&self.hello, prepared.reads_with(event.peer_reads))?;
         self.handshakes.push(Handshake { prepared, theirs, began: Instant::now() });
         Ok(())

@@ -103,7 +103,8 @@ fn connect(domain: &VerbsDomain, listener: &mut VerbsListener) -> (VerbsEndpoint
     let to = listener.address().clone();
     std::thread::scope(|scope| {
         let client = scope.spawn(|| domain.connect_verbs(&to, &params(), HANG).unwrap());
-        let server = accept(listener);
+        let mut server = accept(listener);
+        assert_eq!(server.expect_messages(params().recv_depth), params().recv_depth);
         (client.join().unwrap(), server)
     })
 }
