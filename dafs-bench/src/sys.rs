@@ -65,7 +65,7 @@ pub fn signal_child(pid: u32, signal: libc::c_int) -> io::Result<()> {
 pub struct Usage {
     /// Time that its threads, of those still there, have run on CPUs, in nanoseconds.
     pub cpu_ns: u64,
-    /// Resident memory that is its own or shared (not pages of files), in KiB.
+    /// Resident memory that is its own or shared (not pages of files), and the queues of its RDMA devices, in KiB.
     pub memory_kib: u64,
 }
 
@@ -83,7 +83,27 @@ pub fn usage(id: &str) -> io::Result<Usage> {
         let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
         value.trim().trim_end_matches(" kB").parse().unwrap_or(0)
     };
-    Ok(Usage { cpu_ns, memory_kib: memory_kib("RssAnon:") + memory_kib("RssShmem:") })
+    let queues_kib = device_queues_kib(&process)?;
+    Ok(Usage { cpu_ns, memory_kib: memory_kib("RssAnon:") + memory_kib("RssShmem:") + queues_kib })
+}
+
+/// Queues of RDMA devices that a process has mapped, in KiB.
+fn device_queues_kib(process: &std::path::Path) -> io::Result<u64> {
+    const DEVICES: &str = "/dev/infiniband/";
+    if !std::fs::read_to_string(process.join("maps"))?.contains(DEVICES) {
+        return Ok(0);
+    }
+    let (mut kib, mut is_device) = (0, false);
+    for line in std::fs::read_to_string(process.join("smaps"))?.lines() {
+        let first = line.split(' ').next().unwrap_or_default();
+        if !first.ends_with(':') {
+            // A mapping; the lines that follow are about it.
+            is_device = line.contains(DEVICES);
+        } else if is_device && first == "Rss:" {
+            kib += line[first.len()..].trim().trim_end_matches(" kB").parse().unwrap_or(0);
+        }
+    }
+    Ok(kib)
 }
 
 /// Moves the calling thread, and all that it starts from now on, into network and mount namespaces of its own: a

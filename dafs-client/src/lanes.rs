@@ -28,7 +28,7 @@ use slab::Slab;
 use crate::config::{Config, MethodOverride};
 use crate::core::{Broken, Core, Request};
 use crate::io_path::IoPath;
-use crate::memory::Staging;
+use crate::memory::{Staging, tell_once};
 use crate::op::{Named, Op, Transfer, TransferKind, Work};
 
 /// Where a session stands with its lanes.
@@ -301,7 +301,7 @@ impl Core {
         let side = match Side::allocate(&*self.domain, terms) {
             Ok(side) => side,
             Err(error) => {
-                tracing::warn!("no memory for lanes: {error}");
+                tell_once(&error);
                 return;
             }
         };

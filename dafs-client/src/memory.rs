@@ -71,6 +71,17 @@ impl RawMemory {
     }
 }
 
+/// Says once in a process that memory could not be registered, why, and what can be done: everything works, more slowly.
+#[cold]
+pub(crate) fn tell_once(error: &RegionError) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if TOLD.swap(true, Ordering::Relaxed) {
+        tracing::debug!("memory is not registered: {error}");
+    } else {
+        tracing::warn!("data is copied, or goes in messages, as memory cannot be registered: {error}");
+    }
+}
+
 /// One registration, shared by the parts of a buffer.
 struct Registration {
     memory: MemoryRef,
@@ -112,7 +123,7 @@ impl RegisteredBuf {
             Err(error @ RegionError::System { .. }) => {
                 // Without the memory itself there is nothing to fall back to.
                 let memory = MemoryRef::new(domain.allocate(len.max(1))?);
-                tracing::debug!("a buffer of {len} bytes is ordinary memory: {error}");
+                tell_once(&error);
                 Ok(Self::of(domain, memory, None, len))
             }
             allocated => allocated,

@@ -1,9 +1,10 @@
 //! From what a caller wants moved to an operation: the path is decided here, and memory is registered.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, MemoryRef, RemoteRange};
+use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange};
 use dafs_proto::wire::{Features, Opcode, Stability, Verifier};
 use smallvec::SmallVec;
 
@@ -13,7 +14,7 @@ use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
 use crate::io_path::{Circumstances, Direction, IoPath, Registration, decide};
 use crate::list::List;
-use crate::memory::{Keep, RawMemory, Staging};
+use crate::memory::{Keep, RawMemory, Staging, tell_once};
 use crate::node::Node;
 use crate::noncontiguous::{Noncontiguous, decide_noncontiguous};
 use crate::op::{Op, Transfer, TransferKind, Work};
@@ -201,7 +202,13 @@ impl Shared {
                     transfer.holds = registered.holds;
                 }
                 Err(error) => {
-                    tracing::debug!("memory is staged, not registered: {error}");
+                    // Some memory cannot be registered, ever: nobody need do anything about that.
+                    match &error {
+                        RegionError::System { source, .. } if source.kind() == ErrorKind::OutOfMemory => {
+                            tell_once(&error);
+                        }
+                        _ => tracing::debug!("memory is staged, not registered: {error}"),
+                    }
                     transfer.path = IoPath::Staged;
                 }
             }
@@ -240,7 +247,7 @@ impl Core {
         if self.staging.is_none() && config.staging_size > 0 {
             match Staging::allocate(&self.domain, config.staging_size) {
                 Ok(staging) => self.staging = Some(staging),
-                Err(error) => tracing::warn!("no memory to stage transfers in, they go inline: {error}"),
+                Err(error) => tell_once(&error),
             }
         }
         self.staging.is_some()

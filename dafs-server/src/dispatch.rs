@@ -270,7 +270,8 @@ impl Server {
                 fair_target(call.header.credits, session.core.slots_max(), operations_max, active);
             if target > session.core.credits().limit() {
                 let connection = session.connection.and_then(|key| self.connections.get_mut(key.index));
-                target = connection.map_or(1, |connection| connection.endpoint.expect_messages(target));
+                let ready = connection.map_or(1, |connection| connection.endpoint.expect_messages(target));
+                target = target.min(ready);
             }
             header.credits = session.core.on_reply(&call.header, status, saved, target);
         }

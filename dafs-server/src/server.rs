@@ -346,13 +346,13 @@ impl Server {
         for (session, connection, target) in raised {
             // Behind replies that wait it would tell nothing new.
             let ready = self.connection(connection).filter(|connection| connection.sends_at_once());
-            let Some(target) = ready.map(|connection| connection.endpoint.expect_messages(target)) else {
+            let Some(ready) = ready.map(|connection| connection.endpoint.expect_messages(target)) else {
                 continue;
             };
             let Some(session) = self.sessions.find_mut(session) else { continue };
             session.raised = Some(now);
             let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
-            header.credits = session.core.on_credit_target(target);
+            header.credits = session.core.on_credit_target(target.min(ready));
             let mut head = [0; HEADER_SIZE];
             header.encode(&mut head);
             if let Some(connection) = self.connection(connection) {

@@ -4,9 +4,10 @@
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
-    CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, ListReadReply, ListRequest, Lists, Method, Opcode,
-    OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest, Slot, Stability, Status, TwoNames,
-    Verifier, WriteReply, WriteRequest, decode_lists, encode_lists, lists_size,
+    CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, LaneTerms, ListReadReply, ListRequest, Lists,
+    Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest, Slot, Stability, Status,
+    TwoNames, Verifier, WriteReply, WriteRequest, decode_lists, decode_segments, encode_lists,
+    encode_segments, lists_size,
 };
 
 const VECTORS: &str = include_str!("../../spec/vectors/messages.txt");
@@ -206,4 +207,30 @@ fn vector_with_unknown_values_is_refused_or_kept() {
     let mut head = vector("error reply");
     head[21] = 0x77;
     assert_eq!(Header::decode(&head, 0).unwrap().0.status.value(), 0x7702);
+}
+
+// [WIRE-20]
+#[test]
+fn vector_lanes() {
+    let size = 65_536;
+    let asked = LaneTerms { count: 2, reads: true, size };
+    let granted = LaneTerms { count: 1, ..asked };
+    let buffer = u64::try_from(asked.buffer_size()).unwrap();
+    let header = request(Opcode::Lanes);
+    let reply = Header { credits: 2, ..header.reply(Status::OK) };
+    let ours = [[0xaabb_ccdd_0011_2233, 0x40, buffer], [0xaabb_ccdd_0011_2234, 0x80, buffer]];
+    let theirs = [[0x1234_5678, 0x10_0000, buffer]];
+    for (name, header, terms, ranges) in
+        [("lanes request", header, asked, &ours[..]), ("lanes reply", reply, granted, &theirs[..])]
+    {
+        let mut payload = vec![0; terms.payload_size()];
+        encode_segments(ranges, &mut payload);
+        let payload_len = u32::try_from(payload.len()).unwrap();
+        let header = Header { payload_len, ..header };
+        check(name, &head(header, |bytes| terms.encode(bytes), 8), payload_len);
+        let expected = vector(&format!("{name} payload"));
+        assert_eq!(hex(&payload), hex(&expected), "{name}");
+        assert_eq!(LaneTerms::decode(&vector(name)[HEADER_SIZE..]), Ok(terms));
+        assert_eq!(decode_segments(&expected, terms.count).unwrap().as_slice(), ranges, "{name}");
+    }
 }

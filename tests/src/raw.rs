@@ -95,6 +95,11 @@ impl Raw {
         (raw, welcome)
     }
 
+    /// Requests that may be outstanding.
+    pub fn credits(&self) -> u16 {
+        self.slots.as_ref().map_or(0, |slots| slots.credits().limit())
+    }
+
     /// Gives a request a slot of its own.
     pub fn begin(&mut self, header: &mut Header) {
         self.slots.as_mut().and_then(|slots| slots.begin(header, 16)).expect("a session with credits");

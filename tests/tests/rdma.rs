@@ -102,6 +102,42 @@ mod verbs {
         }
     }
 
+    /// How often devices told a peer that no receive was posted, where they count that (Soft-RoCE does).
+    fn refusals() -> Option<u64> {
+        let devices = std::fs::read_dir("/sys/class/infiniband").ok()?;
+        let counts = devices.filter_map(|device| {
+            let counter = device.ok()?.path().join("ports/1/hw_counters/send_rnr_err");
+            std::fs::read_to_string(counter).ok()?.trim().parse::<u64>().ok()
+        });
+        counts.reduce(|sum, count| sum + count)
+    }
+
+    // [VERBS-11] [SESS-23]
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn client_that_keeps_to_its_credits_always_finds_a_receive() {
+        let harness = Harness::start(On::Verbs);
+        let Some(before) = refusals() else {
+            eprintln!("not run: this device does not count");
+            return;
+        };
+        let config = Config { method: MethodOverride::Inline, ..Config::default() };
+        let session = harness.session_with(&config);
+        assert_eq!(session.credits(), 1, "an idle session is granted little");
+        let file = session.mount("mem").unwrap().create("f").unwrap();
+        for round in 0..3u64 {
+            let pendings: Vec<_> =
+                (0..200).map(|index| file.submit_write_at(bytes(round, 3000), index * 3000)).collect();
+            pendings.into_iter().for_each(|pending| assert_eq!(pending.wait().result.unwrap(), 3000));
+            assert!(session.credits() > 16, "a busy one is granted what it wants: {}", session.credits());
+            // Fewer are ready after a while of one at a time, and more again with the next burst.
+            for _ in 0..50 {
+                session.ping().unwrap();
+            }
+        }
+        assert_eq!(refusals(), Some(before));
+    }
+
     const CHILD: &str = "DAFS_RDMA_CHILD_URL";
 
     /// The other process of the test below: moves data until it is killed.

@@ -16,11 +16,11 @@ use std::time::{Duration, SystemTime};
 
 use dafs_client::{Dir, Export, FileKind, OpenOptions, SetAttributes, SetTime, Timestamp, wait_all};
 use dafs_tests::harness::On;
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::program::Program;
 use dafs_tests::suite::{Numbers, assert_same, bytes, resident_size};
 
-on_sockets! {
+on_each_provider! {
     tree_goes_in_and_out_with_contents_and_metadata,
     large_sparse_file_goes_in_and_out_and_stays_sparse,
 }
@@ -191,7 +191,7 @@ fn tree_goes_in_and_out_with_contents_and_metadata(on: On) {
     let tree = match std::env::var_os("DAFS_TREE") {
         Some(tree) => PathBuf::from(tree),
         None => {
-            make_tree(&generated, if is_full() { 52_000 } else { 1500 });
+            make_tree(&generated, if is_full() { 52_000 } else { on.rounds(1500) });
             generated
         }
     };
@@ -221,7 +221,7 @@ fn islands(size: u64) -> VecDeque<u64> {
 
 // [STOR-14]
 fn large_sparse_file_goes_in_and_out_and_stays_sparse(on: On) {
-    let size = if is_full() { (8 << 30) + 12_345 } else { (40 << 20) + 12_345u64 };
+    let size = if is_full() { (8 << 30) + 12_345 } else { on.rounds(40 << 20).max(16 << 20) + 12_345 };
     let program = Program::start(on, &[]);
     let session = program.session();
     let root = session.mount("data").unwrap();

@@ -34,6 +34,12 @@ const GUEST_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 /// Bound on what the first run on a machine installs and downloads.
 const PREPARE_TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
+/// Gives the suites a file system for their files, in memory. The guest's root is an overlay, whose appends and listings are not those
+/// of a file system; listings of its tmpfs show entries twice, or not at all, while others come and go.
+const FILE_SYSTEM: &str = "modprobe brd rd_nr=1 rd_size=1500000 && modprobe ext4 && \
+    mke2fs -q -t ext4 -O ^has_journal -E lazy_itable_init=1,nodiscard /dev/ram0 && mkdir -p /run/files && \
+    mount -o noatime /dev/ram0 /run/files && chmod 755 /run/files && TMPDIR=/run/files && export TMPDIR || exit\n";
+
 /// A test program, and which of its tests need the device.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -88,7 +94,7 @@ pub(crate) fn run(
     let create = || format!("cannot write {}", directory.display());
     fs::create_dir_all(directory).with_context(create)?;
     let script = directory.join("run.sh");
-    fs::write(&script, script_of(jobs, directory)).with_context(create)?;
+    fs::write(&script, format!("{FILE_SYSTEM}{}", script_of(jobs, directory))).with_context(create)?;
     let mut command = Command::new(&rdma_vm);
     command.arg("-n").arg("-t").arg(GUEST_TIME_MAX.as_secs().to_string());
     command.arg("-k").arg(directory.join("console.log")).arg("-w").arg(directory);
@@ -113,8 +119,6 @@ fn obstacle(end: &End, said: &str) -> String {
 /// What the guest runs: every job, whatever became of the one before.
 fn script_of(jobs: &[Job], directory: &Path) -> String {
     let mut text = format!("cd {} || exit\n: >started\n", quoted(directory));
-    // The guest's root is an overlay, whose appends and listings are not those of a file system.
-    text.push_str("TMPDIR=$(mktemp -d -p /dev/shm) && chmod 755 \"$TMPDIR\" && export TMPDIR || exit\n");
     for (number, job) in jobs.iter().enumerate() {
         let _ = write!(
             text,

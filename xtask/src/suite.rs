@@ -36,7 +36,6 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("real_input", "sim", REAL_SYSTEM),
     ("scribble", "tcp", "it has no rings in shared memory"),
     ("scribble", "sim", "it has no rings in shared memory"),
-    ("real_input", "verbs", "too much data for a device that is emulated; limits and cli move less"),
     ("rdma", "tcp", NO_RDMA),
     ("rdma", "shm", NO_RDMA),
     ("rdma", "sim", NO_RDMA),

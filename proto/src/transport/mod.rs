@@ -396,17 +396,18 @@ pub trait Endpoint: Send {
     /// Incoming RDMA is placed and served from here as well. Not blocking.
     fn recv(&mut self) -> Result<Option<Received>, TransportError>;
 
-    /// Messages that may arrive at once now without making the peer wait: `recv_depth`, but fewer on a side that accepted, where each
-    /// costs memory ([`Endpoint::expect_messages`]).
+    /// Messages that may arrive at once now without making the peer wait, at least 1; `u16::MAX` where that costs nothing. Fewer than
+    /// `recv_depth` on a side that accepted, where memory lies ready for each.
     fn messages_expected(&self) -> u16 {
         u16::MAX
     }
 
     /// Makes ready for so many messages at once, as far as there is memory and within `recv_depth`; answers
-    /// [`Endpoint::messages_expected`], at least 1. To be called before the peer is told that it may send more. With fewer than before, what
-    /// is not needed any more is given up as messages arrive. Not blocking.
+    /// [`Endpoint::messages_expected`]. To be called before the peer is told that it may send more. With fewer than before, what is not
+    /// needed any more is given up as messages arrive. Not blocking.
     fn expect_messages(&mut self, count: u16) -> u16 {
-        count.max(1)
+        let _ = count;
+        self.messages_expected()
     }
 
     /// The payload of the message that [`Endpoint::recv`] last returned; empty when there is none.

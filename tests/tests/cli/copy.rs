@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use dafs_tests::harness::On;
-use dafs_tests::{on_sockets, on_verbs};
+use dafs_tests::on_each_provider;
 
 use crate::programs::{World, command, dafs};
 use crate::trees::{self, SPARSE_SIZE, allocated, assert_same_data, assert_same_tree, look};
 
-on_sockets![
+on_each_provider![
     copy_of_a_nasty_tree_and_back_keeps_everything,
     copy_between_exports_keeps_everything,
     copy_again_over_an_older_copy_replaces_it,
@@ -24,8 +24,6 @@ on_sockets![
     copy_makes_directories_and_links_durable_unless_told_not_to,
     copy_through_a_crash_of_the_server_loses_nothing,
 ];
-
-on_verbs![copy_again_over_an_older_copy_replaces_it,];
 
 fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
     let world = World::start(on);
@@ -220,10 +218,12 @@ fn copy_of_special_files_skips_them(on: On) {
 
 fn copy_by_each_method_is_the_same(on: On) {
     let world = World::start(on);
-    let data = dafs_tests::suite::bytes(3, 3_000_000);
+    let data = dafs_tests::suite::bytes(3, on.rounds(3_000_000).max(1_200_000) as usize);
     fs::write(world.local("file"), &data).unwrap();
-    for method in ["auto", "inline", "direct"] {
-        for poll in ["event", "busy", "adaptive"] {
+    for method in ["auto", "inline", "direct", "staged", "fast", "client", "hybrid"] {
+        // Each is tried on the sockets; spinning is nothing for two processors that are emulated.
+        let polls: &[&str] = if on.is_verbs() { &["adaptive"] } else { &["event", "busy", "adaptive"] };
+        for poll in polls {
             let url = world.url(&format!("data/{method}{poll}"));
             dafs(["cp", "--method", method, "--poll", poll, world.local("file").to_str().unwrap(), &url])
                 .succeeded();

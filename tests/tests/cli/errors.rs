@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use dafs_tests::harness::On;
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 
 use crate::programs::{World, command, dafs};
 
-on_sockets![
+on_each_provider![
     export_that_demands_a_key_is_there_only_for_its_holders,
     output_that_nobody_reads_ends_the_command_quietly,
     server_that_is_killed_ends_the_command_with_a_reason,
@@ -117,7 +117,7 @@ fn export_that_demands_a_key_is_there_only_for_its_holders(on: On) {
 
 fn output_that_nobody_reads_ends_the_command_quietly(on: On) {
     let world = World::start(on);
-    fs::write(world.data().join("file"), vec![7; 30 << 20]).unwrap();
+    fs::write(world.data().join("file"), vec![7; on.rounds(30 << 20).max(8 << 20) as usize]).unwrap();
     let mut child = command(["cat", &world.url("data/file")])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

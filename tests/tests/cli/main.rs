@@ -6,6 +6,8 @@ mod commands;
 mod copy;
 mod errors;
 mod full;
+#[cfg(feature = "verbs")]
+mod memlock;
 mod programs;
 mod trees;
 mod write_back;

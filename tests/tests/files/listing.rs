@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{Config, Dir, FileKind, MethodOverride, Session};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::program::Program;
 use dafs_tests::suite::{EXPORTS, resident_size};
 
-on_sockets! {
+on_each_provider! {
     listing_of_ten_thousand_entries_answers_each_once,
     listing_is_resumed_after_any_entry,
     listing_while_entries_come_and_go_keeps_those_that_stay,
@@ -18,7 +18,7 @@ on_sockets! {
     listing_of_a_hundred_thousand_entries_amid_changes_is_whole_and_takes_bounded_memory,
 }
 
-const ENTRIES: usize = 10_000;
+const ENTRIES: u64 = 10_000;
 
 fn name(index: usize) -> String {
     // Lengths differ, so that batches end at different places.
@@ -53,10 +53,11 @@ fn fill(data: &Path, session: &Session, export: &str, entries: usize) -> Dir {
 // [STOR-18] [WIRE-8]
 fn listing_of_ten_thousand_entries_answers_each_once(on: On) {
     let harness = Harness::start(on);
-    let expected: BTreeSet<Vec<u8>> = (0..ENTRIES).map(|index| name(index).into_bytes()).collect();
+    let entries = on.rounds(ENTRIES) as usize;
+    let expected: BTreeSet<Vec<u8>> = (0..entries).map(|index| name(index).into_bytes()).collect();
     let filler = harness.session();
     for export in EXPORTS {
-        let _root = fill(&harness.data(), &filler, export, ENTRIES);
+        let _root = fill(&harness.data(), &filler, export, entries);
         for method in [MethodOverride::Auto, MethodOverride::Inline, MethodOverride::Direct] {
             let session = harness.session_with(&Config { method, ..Config::default() });
             let root = session.mount(export).unwrap();
@@ -70,7 +71,7 @@ fn listing_of_ten_thousand_entries_answers_each_once(on: On) {
                     }
                     assert!(names.insert(entry.name), "{export}: twice");
                 }
-                assert!(names == expected, "{export} {method:?}: {} of {ENTRIES}", names.len());
+                assert!(names == expected, "{export} {method:?}: {} of {entries}", names.len());
             }
         }
     }
@@ -133,12 +134,12 @@ fn listing_of_an_empty_directory_ends_at_once(on: On) {
 
 // [STOR-18]
 fn listing_of_a_hundred_thousand_entries_amid_changes_is_whole_and_takes_bounded_memory(on: On) {
-    const MANY: usize = 100_000;
+    let many = on.rounds(100_000) as usize;
     const GROWTH_MAX: u64 = 16 << 20;
     let program = Program::start(on, &[]);
     let session = program.session();
     for export in EXPORTS {
-        let root = fill(&program.data(), &session, export, MANY);
+        let root = fill(&program.data(), &session, export, many);
         let before = resident_size(program.id());
         let listed = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -154,7 +155,7 @@ fn listing_of_a_hundred_thousand_entries_amid_changes_is_whole_and_takes_bounded
                     index += 1;
                 }
             });
-            let mut seen = vec![false; MANY];
+            let mut seen = vec![false; many];
             let mut others = BTreeSet::new();
             for entry in root.read_dir("d", false).unwrap() {
                 let found = entry.unwrap().name;

@@ -77,7 +77,7 @@ impl Pair {
             }
             9 => {
                 // In one message, whatever the method.
-                let data = bytes(step, len.min(10_000));
+                let data = bytes(step, len.min(8000));
                 let (remote, local) = self.file(index);
                 let at = local.metadata().unwrap().len();
                 assert_eq!(remote.append(&data).unwrap(), at, "step {step}");

@@ -7,13 +7,13 @@ use dafs_proto::wire::{
     ReadRequest, WriteRequest, decode_segments, encode_segments,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Message, Raw};
 use dafs_tests::suite::{assert_same, bytes};
 
 use super::SIZE;
 
-on_sockets! {
+on_each_provider! {
     immediate_without_a_lane_ends_the_session_with_a_reason,
     frame_that_is_no_write_ends_the_session_with_a_reason,
     write_beyond_what_was_lent_ends_the_connection,

@@ -7,11 +7,11 @@ use dafs_proto::wire::{
     encode_lists, lists_size,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Message, Raw, read_body, write_body};
 use dafs_tests::suite::{bytes, resident_size};
 
-on_sockets! {
+on_each_provider! {
     list_that_disagrees_with_itself_is_refused_with_words_and_the_session_goes_on,
     list_beyond_the_registered_region_moves_nothing_outside_of_it,
     batch_whose_replies_are_never_taken_costs_bounded_memory,
@@ -154,13 +154,13 @@ fn batch_whose_replies_are_never_taken_costs_bounded_memory(on: On) {
     let mut idle: Vec<Raw> = Vec::new();
     let before = resident_size(std::process::id());
     for _ in 0..16 {
-        let (mut raw, welcome) = Raw::session(harness.address(), 64);
+        let (mut raw, _) = Raw::session(harness.address(), 64);
         let root = raw.mount("mem");
         let file = raw.create(root, b"f");
         raw.call(Header::request(Opcode::Write, file), &write_body(0, 8000, None), &bytes(1, 8000));
         let list = payload(&extents(&[(0, 4000), (4000, 4000)]), &[]);
         let request = ListRequest { len: 8000, ..GOOD };
-        for _ in 0..welcome.credits.min(32) {
+        for _ in 0..raw.credits().min(32) {
             let mut header = Header::request(Opcode::ReadList, file);
             raw.begin(&mut header);
             raw.send(header, &body(&request), &list);

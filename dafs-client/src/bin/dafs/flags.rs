@@ -54,8 +54,16 @@ pub(crate) enum Method {
     Auto,
     /// Always in messages
     Inline,
-    /// Always by RDMA
+    /// Always by RDMA of the server, from and to the program's memory
     Direct,
+    /// By RDMA, through registered buffers of the library
+    Staged,
+    /// Through buffers that client and server register once
+    Fast,
+    /// By RDMA of the client, from and to buffers of the server
+    Client,
+    /// Writes by RDMA of the client, reads by RDMA of the server
+    Hybrid,
 }
 
 #[derive(Debug, Subcommand)]

@@ -78,6 +78,29 @@ pub fn messages_arrive_in_order_of_send(fixture: &dyn Fixture) {
     });
 }
 
+/// [PROV-44] Fewer are expected than arrive.
+pub fn messages_beyond_those_expected_arrive_later(fixture: &dyn Fixture) {
+    const COUNT: usize = 200;
+    let mut pair = Pair::new(fixture);
+    for expected in [5, 1, 0] {
+        let ready = pair.server.endpoint.expect_messages(expected);
+        assert!(ready >= expected.max(1) && ready == pair.server.endpoint.messages_expected());
+        let (mut sent, mut taken) = (0, 0);
+        pair.until("all messages", |pair| {
+            while sent < COUNT && pair.client.endpoint.send_copy(&[1], &pattern(sent, 100)).is_ok() {
+                sent += 1;
+            }
+            while let Some(arrival) = pair.server.received.pop_front() {
+                assert_eq!(arrival, Arrival::Message(vec![1], pattern(taken, 100)));
+                taken += 1;
+            }
+            taken == COUNT
+        });
+    }
+    assert!(pair.server.endpoint.expect_messages(9) >= 9);
+    pair.assert_alive();
+}
+
 /// [PROV-6]
 pub fn messages_queued_together_leave_with_one_flush(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);

@@ -49,6 +49,7 @@ macro_rules! conformance_suite {
             capabilities_of_both_sides_agree
             messages_of_every_size_arrive_whole
             messages_arrive_in_order_of_send
+            messages_beyond_those_expected_arrive_later
             messages_queued_together_leave_with_one_flush
             posts_outside_the_capabilities_are_invalid_and_send_nothing
             slots_may_be_sent_in_any_order_and_cancelled

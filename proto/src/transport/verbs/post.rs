@@ -382,6 +382,8 @@ impl Core {
         if self.list.is_empty() {
             return;
         }
+        // A peer that reads of a free receive finds it.
+        self.post_receives();
         self.unsignaled += self.list.len();
         let bound = self.slots_max.min(self.send_queue_depth) / UNSIGNALED_PARTS;
         if self.owes_completion || self.starved || self.unsignaled >= bound {

@@ -11,6 +11,9 @@ use super::core::Core;
 pub(super) const SPIN_MIN: Duration = Duration::from_micros(10);
 const SPIN_MAX: Duration = Duration::from_micros(100);
 
+/// Looks at the completion queue between two at the clock, for who never sleeps.
+const LOOKS_BETWEEN_CLOCKS: u32 = 256;
+
 impl Core {
     /// Something may be here to receive, or room to send.
     fn is_ready(&self) -> bool {
@@ -80,6 +83,7 @@ impl Core {
 
     /// Polls until something came, or until one of two moments; `true` when it need not sleep.
     fn spin(&mut self, give_up: Option<Instant>, deadline: Option<Instant>) -> bool {
+        let mut looks = 0u32;
         loop {
             for _ in 0..16 {
                 self.progress();
@@ -87,6 +91,11 @@ impl Core {
                     return true;
                 }
                 std::hint::spin_loop();
+            }
+            looks += 16;
+            // Who spins all the time is in no hurry to know the time, and the connection manager is a system call away.
+            if give_up.is_none() && !looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
+                continue;
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {

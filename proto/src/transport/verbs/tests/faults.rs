@@ -2,11 +2,16 @@
 
 use super::*;
 
-/// [VERBS-11] The receive queue runs dry: nothing is lost, nothing breaks.
+/// [VERBS-11] [PROV-44] The receive queue runs dry: nothing is lost, nothing breaks.
 #[test]
 #[ignore = "needs rdma-device"]
 fn messages_beyond_the_posted_receives_arrive_when_these_are_posted() {
     let mut pair = Pair::new();
+    let ready = usize::from(params().recv_depth) + 1;
+    assert_eq!(pair.server.receives_count(), ready, "as many as are expected, and one more");
+    assert_eq!(pair.server.expect_messages(1), 1);
+    // What is posted cannot be taken back.
+    assert_eq!(pair.server.receives_count(), ready);
     let mut taken = 0u32;
     let mut sent = 0u32;
     let begin = Instant::now();
@@ -25,6 +30,13 @@ fn messages_beyond_the_posted_receives_arrive_when_these_are_posted() {
         }
         assert!(begin.elapsed() < HANG, "{taken} of {sent}");
     }
+    // So most of them came when two were posted, from a sender with as many slots as there were at first.
+    assert_eq!(pair.server.receives_count(), 2);
+    assert_eq!(pair.server.expect_messages(9), 9);
+    assert_eq!(pair.server.receives_count(), 10);
+    // No more than were agreed on, and four notes.
+    assert_eq!(pair.server.expect_messages(u16::MAX), params().recv_depth + 3);
+    pair.assert_alive();
 }
 
 /// [VERBS-23] [VERBS-24] The queue pair goes to its error state while data moves: every operation completes once, the connection ends
