@@ -36,6 +36,8 @@ pub enum Method {
     Pack,
     /// Memory in pieces: gathered or scattered by RDMA.
     Gather,
+    /// File and memory in pieces: an operation of one batch for each (`listio`).
+    Batch,
     /// By RDMA write with immediate, through buffers registered when the session began.
     Fast,
     /// By the client's RDMA, into and out of buffers that the server lent.

@@ -6,9 +6,12 @@ use std::sync::{Arc, Weak};
 
 use dafs_proto::session::{ClientSession, KeepAlive, Moment, SessionFault};
 use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, TransportError};
-use dafs_proto::wire::{Flags, Header, NoticeKind, Opcode, Resume, Slot, Status, Welcome, WireError};
+use dafs_proto::wire::{
+    BatchNotice, Flags, Header, NoticeKind, Opcode, Resume, Slot, Status, Welcome, WireError,
+};
 use slab::Slab;
 
+use crate::batch_work::Bounds;
 use crate::driver::Calm;
 use crate::error::Error;
 use crate::io_path::IoPath;
@@ -25,6 +28,9 @@ const TURN_MESSAGES_MAX: usize = 256;
 const EXPLANATION_SIZE_MAX: usize = 512;
 /// Replies after which the remembered peak of wanted credits falls by one.
 const PEAK_DECAY_REPLIES: u32 = 64;
+
+/// Notices of batches after which the client says something: half of what a server tells a client that is silent.
+const NOTICES_PER_ANSWER: u32 = 4;
 
 /// A request in flight, in its slot.
 pub(crate) struct Request {
@@ -139,6 +145,8 @@ pub(crate) struct Core {
     pub(crate) peak: u16,
     pub(crate) peak_replies: u32,
     pub(crate) reconnects: u64,
+    /// Notices of batches so far.
+    pub(crate) batch_notices: u32,
     /// Since threads last met in a session that they share.
     pub(crate) calm: Calm,
 }
@@ -219,6 +227,10 @@ impl Core {
         let (at, len, staging) = match &op.work {
             Work::Named(_) => (0, 0, None),
             Work::Chain(chain) => (chain.sent, 0, None),
+            Work::Batch(batch) => {
+                let (from, count) = batch.next_piece(&Bounds::of(&self.terms));
+                (from, count, None)
+            }
             Work::Data(transfer) => {
                 let mut segments_max = self.terms.segments_max;
                 let limit = match next_lane {
@@ -270,6 +282,7 @@ impl Core {
                     Work::Named(named) => named.sent = true,
                     Work::Data(transfer) => transfer.on_piece_sent(at, len),
                     Work::Chain(chain) => chain.sent = at + 1,
+                    Work::Batch(batch) => batch.on_piece_sent(at, len),
                 }
                 if !op.has_more() {
                     op.queued = false;
@@ -482,6 +495,7 @@ impl Core {
                 named.reply = Some(NamedReply { epoch, header: *header, head: *head, payload });
                 Ok(())
             }
+            Work::Batch(batch) => batch.on_reply(request, body, payload),
             Work::Data(transfer) => {
                 let target = op.target.as_deref();
                 let staged = request.staging.zip(self.staging.as_ref());
@@ -502,6 +516,7 @@ impl Core {
         self.session.on_callback(header)?;
         match header.opcode {
             Opcode::CreditTarget => self.session.on_credit_target(header.credits),
+            Opcode::BatchDone => self.on_batch_notice(body)?,
             Opcode::Notice => {
                 let kind = dafs_proto::wire::Reader::new(body).u32("notice")?;
                 match NoticeKind::from_value(kind) {
@@ -524,6 +539,29 @@ impl Core {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Operations of a batch have ended. A notice of a request that is over says nothing new.
+    fn on_batch_notice(&mut self, body: &[u8]) -> Result<(), Broken> {
+        let notice = BatchNotice::decode(body)?;
+        self.batch_notices = self.batch_notices.wrapping_add(1);
+        if self.batch_notices.is_multiple_of(NOTICES_PER_ANSWER) && self.session.can_send() {
+            // The server tells only so much to who says nothing.
+            let mut op = Op::named(Opcode::Null, None, Named::default());
+            op.detached = true;
+            self.submit(op);
+        }
+        let slot = Slot(notice.slot);
+        if self.session.sequence_of(slot) != Some(notice.sequence) {
+            return Ok(());
+        }
+        let Some(Some(request)) = self.requests.get(slot.0 as usize) else { return Ok(()) };
+        match (&self.endpoint, self.ops.get_mut(request.op).map(|op| &mut op.work)) {
+            (Some(endpoint), Some(Work::Batch(batch))) => {
+                batch.on_notice(request, &notice, endpoint.payload())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends an operation with an error; requests of it that are in flight are waited for before it is done.

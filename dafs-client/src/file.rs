@@ -404,6 +404,6 @@ pub(crate) fn appended(op: Op, path: &[u8]) -> Result<u64> {
             path: path.to_vec(),
             explanation: format!("only {} of {} bytes were written", transfer.count(), transfer.len),
         }),
-        (None, Work::Named(_) | Work::Chain(_)) => unreachable!("an append moves data"),
+        (None, Work::Named(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("an append moves data"),
     }
 }

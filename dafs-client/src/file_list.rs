@@ -219,7 +219,7 @@ impl File {
                     transfer.holds.clear();
                     std::mem::replace(&mut transfer.keep, Keep::None)
                 }
-                Work::Named(_) | Work::Chain(_) => Keep::None,
+                Work::Named(_) | Work::Chain(_) | Work::Batch(_) => Keep::None,
             };
             ListTransferred { buffers: unpacked(keep), result: result(op) }
         });
@@ -277,7 +277,7 @@ pub(crate) fn list_read(op: Op) -> Result<ListRead> {
             None if transfer.count() < transfer.len => transfer.offset + transfer.count() as u64,
             None => u64::MAX,
         },
-        Work::Named(_) | Work::Chain(_) => u64::MAX,
+        Work::Named(_) | Work::Chain(_) | Work::Batch(_) => u64::MAX,
     };
     Ok(ListRead { count: count(op)?, end: (end != u64::MAX).then_some(end) })
 }

@@ -22,6 +22,8 @@
 //! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
 #![deny(unsafe_code)]
 
+mod batch_io;
+mod batch_work;
 mod chain;
 mod clock;
 mod config;
@@ -64,6 +66,7 @@ extern crate self as dafs_client;
 #[path = "../tests/common/mod.rs"]
 mod testing;
 
+pub use batch_io::{BatchDone, BatchIo, BatchOutcome, OwnedBatch, PendingBatch};
 pub use chain::{Chain, Chained};
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, MethodOverride, ReconnectPolicy};

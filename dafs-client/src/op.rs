@@ -7,6 +7,7 @@ use dafs_proto::transport::{Head, LocalSegments, MemoryRef, RemoteRange, Span};
 use dafs_proto::wire::{Header, Opcode, OpenFlags, Stability, Verifier};
 use smallvec::SmallVec;
 
+use crate::batch_work::BatchWork;
 use crate::chain::ChainWork;
 use crate::error::Error;
 use crate::io_path::{Direction, IoPath};
@@ -46,6 +47,8 @@ pub(crate) enum Work {
     Data(Transfer),
     /// Requests that depend on each other.
     Chain(Box<ChainWork>),
+    /// Reads and writes that do not depend on each other.
+    Batch(Box<BatchWork>),
 }
 
 /// A request about names or ranges.
@@ -145,6 +148,7 @@ impl Op {
     pub(crate) fn is_stale(&self) -> bool {
         let second = match &self.work {
             Work::Named(named) => named.second.as_ref(),
+            Work::Batch(batch) => batch.entries.iter().map(|entry| &entry.node).find(|node| node.is_stale()),
             Work::Data(_) | Work::Chain(_) => None,
         };
         self.target.iter().chain(second).any(|node| node.is_stale())
@@ -170,6 +174,7 @@ impl Op {
             Work::Named(named) => !named.sent,
             Work::Data(transfer) => transfer.has_more(),
             Work::Chain(chain) => chain.sent < chain.links.len(),
+            Work::Batch(batch) => batch.has_more(),
         }
     }
 
@@ -179,6 +184,7 @@ impl Op {
             Work::Named(named) => named.sent = true,
             Work::Data(transfer) => transfer.stop(),
             Work::Chain(chain) => chain.sent = chain.links.len(),
+            Work::Batch(batch) => batch.stop(),
         }
     }
 
@@ -186,6 +192,7 @@ impl Op {
     pub(crate) fn peer_holds_memory(&self) -> bool {
         match &self.work {
             Work::Named(_) => false,
+            Work::Batch(_) => self.outstanding > 0,
             // Nor is a chain left half sent: the server would wait for its end.
             Work::Chain(chain) => self.outstanding > 0 || chain.sent > 0,
             Work::Data(transfer) => {
@@ -206,6 +213,10 @@ impl Op {
                 transfer.keep.revoke();
             }
         }
+        if let Work::Batch(batch) = &mut self.work {
+            batch.holds.drain(..).for_each(Hold::revoke);
+            batch.keep.revoke();
+        }
     }
 
     /// The path it is about, below its export.
@@ -213,7 +224,7 @@ impl Op {
         let base = self.target.as_ref().map_or(&[][..], |node| &node.path);
         match &self.work {
             Work::Named(named) => join(base, &named.path),
-            Work::Data(_) | Work::Chain(_) => base.to_vec(),
+            Work::Data(_) | Work::Chain(_) | Work::Batch(_) => base.to_vec(),
         }
     }
 

@@ -86,6 +86,14 @@ impl<T> Pending<T> {
         is_done(&core)
     }
 
+    /// Its place among the operations of its session, while it is not collected.
+    pub(crate) fn index(&self) -> Option<usize> {
+        match &self.state {
+            State::Op { index, .. } => Some(*index),
+            _ => None,
+        }
+    }
+
     /// Whether the operation has ended, as far as this side has heard; a look, without moving the session along. Does not block.
     pub fn has_ended(&self) -> bool {
         let State::Op { owner, index, .. } = &self.state else { return true };
@@ -266,6 +274,6 @@ pub(crate) fn count(op: Op) -> Result<usize> {
     match (op.error, op.work) {
         (Some(error), _) => Err(*error),
         (None, Work::Data(transfer)) => Ok(transfer.count()),
-        (None, Work::Named(_) | Work::Chain(_)) => unreachable!("a transfer moves data"),
+        (None, Work::Named(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("a transfer moves data"),
     }
 }

@@ -300,6 +300,7 @@ impl Core {
                     Work::Named(named) => named.sent = false,
                     Work::Data(transfer) => transfer.redo.push((request.at, request.len)),
                     Work::Chain(_) => {}
+                    Work::Batch(batch) => batch.redo.push((request.at, request.len)),
                 }
                 if !op.queued {
                     op.queued = true;

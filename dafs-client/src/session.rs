@@ -413,7 +413,7 @@ pub(crate) fn reply(op: Op) -> Result<NamedReply> {
         (None, Work::Named(named)) => {
             named.reply.ok_or_else(|| Error::Invalid("the operation ended without a reply".into()))
         }
-        (None, Work::Data(_) | Work::Chain(_)) => unreachable!("only transfers move data"),
+        (None, Work::Data(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("only transfers move data"),
     }
 }
 
@@ -458,6 +458,7 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         peak: 1,
         peak_replies: 0,
         reconnects: 0,
+        batch_notices: 0,
         calm: Default::default(),
         terms,
     }

@@ -3,11 +3,12 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Endpoint, HEAD_SIZE_MAX, PostError, RemoteRange, Span};
 use dafs_proto::wire::{
-    FileHandle, HEADER_SIZE, Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, ReadRequest,
-    ReaddirRequest, Slot, Stability, WireRange, WriteRequest, Writer, encode_lists, lists_size,
+    BatchRequest, FileHandle, HEADER_SIZE, Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE,
+    ReadRequest, ReaddirRequest, Slot, Stability, WireRange, WriteRequest, Writer, encode_lists, lists_size,
 };
 use smallvec::SmallVec;
 
+use crate::batch_work::BatchWork;
 use crate::chain::ChainWork;
 use crate::core::Request;
 use crate::io_path::IoPath;
@@ -29,6 +30,7 @@ pub(crate) fn transmit(
         Work::Named(named) => transmit_named(endpoint, header, named, number),
         Work::Data(transfer) => transmit_data(endpoint, header, transfer, request, staging, number),
         Work::Chain(chain) => transmit_link(endpoint, header, chain, request.at, number),
+        Work::Batch(batch) => transmit_batch(endpoint, header, batch, request, number),
     }
 }
 
@@ -71,6 +73,21 @@ fn transmit_link(
     head[HEADER_SIZE..head_len].copy_from_slice(&link.body[..link.body_len]);
     endpoint.slot_payload(&slot).write_from(0, &link.payload);
     finish(endpoint, slot, header, &mut head, head_len, link.payload.len(), number)
+}
+
+fn transmit_batch(
+    endpoint: &mut dyn Endpoint,
+    header: Header,
+    batch: &BatchWork,
+    request: &Request,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let (body, payload) = batch.encode(request.at, request.len);
+    let slot = endpoint.reserve(payload.len())?;
+    let mut head = [0; HEAD_SIZE_MAX];
+    body.encode(&mut head[HEADER_SIZE..BatchRequest::HEAD_SIZE]);
+    endpoint.slot_payload(&slot).write_from(0, &payload);
+    finish(endpoint, slot, header, &mut head, BatchRequest::HEAD_SIZE, payload.len(), number)
 }
 
 fn transmit_data(

@@ -50,6 +50,8 @@ pub(crate) struct Answer<'a> {
     pub(crate) handle: FileHandle,
     pub(crate) body: &'a [u8],
     pub(crate) payload: &'a [u8],
+    /// It is kept although its operation is idempotent, as far as kept replies reach.
+    pub(crate) keeps: bool,
 }
 
 impl Server {
@@ -65,6 +67,7 @@ impl Server {
         let Some(session) = self.sessions.find_mut(session_key) else { return };
         session.last_heard = now;
         session.active_until = now.after(ACTIVE_FOR);
+        session.notices = 0;
         let admission = match session.core.admit(&header) {
             Ok(admission) => admission,
             Err(fault) => return self.end_for_fault(key, fault),
@@ -73,7 +76,7 @@ impl Server {
         let expires = (header.deadline_ms != 0).then(|| now.after(deadline));
         match admission {
             Admission::Execute(link) => {
-                let call = Call { session: session_key, connection: key, header, link, expires };
+                let call = Call { session: session_key, connection: key, header, link, batch: None, expires };
                 let step = link.map(|link| session.core.chain_step(link));
                 self.take_turn(call, step, body);
             }
@@ -146,6 +149,7 @@ impl Server {
             Opcode::Read => self.read(call, body, payload),
             Opcode::Write | Opcode::Append => self.write(call, body, payload),
             Opcode::ReadList | Opcode::WriteList => self.list(call, body, payload),
+            Opcode::Batch => self.batch(call, body, payload),
             Opcode::Null => {
                 no_body(body)?;
                 self.reply(call, Status::OK, Answer::default());
@@ -182,12 +186,14 @@ impl Server {
             | Opcode::XattrWrite
             | Opcode::XattrList
             | Opcode::XattrRemove => self.execute_name(call, body, payload),
-            Opcode::Hello | Opcode::Authenticate | Opcode::Notice | Opcode::CreditTarget => {
-                Err(Problem::Fault(SessionFault::Misplaced {
-                    opcode: call.header.opcode,
-                    place: "in a session",
-                }))
-            }
+            Opcode::Hello
+            | Opcode::Authenticate
+            | Opcode::Notice
+            | Opcode::CreditTarget
+            | Opcode::BatchDone => Err(Problem::Fault(SessionFault::Misplaced {
+                opcode: call.header.opcode,
+                place: "in a session",
+            })),
         }
     }
 
@@ -231,9 +237,13 @@ impl Server {
 
     /// Answers.
     pub(crate) fn reply(&mut self, call: &Call, status: Status, answer: Answer<'_>) {
+        if let Some(place) = call.batch {
+            return self.on_batch_part(place, call.header.opcode, status, answer.body);
+        }
         let mut head = [0; HEAD_SIZE_MAX];
         let len = self.seal(call, status, answer.handle, answer.body, answer.payload.len(), &mut head);
-        if !call.header.opcode.is_idempotent()
+        let keeps = answer.keeps && answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX;
+        if (keeps || !call.header.opcode.is_idempotent())
             && let Some(session) = self.sessions.find_mut(call.session)
         {
             debug_assert!(answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX, "cached replies are small");

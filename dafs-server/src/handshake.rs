@@ -145,6 +145,8 @@ impl Server {
             client_name: hello.client_name.clone(),
             connection: None,
             raised: None,
+            notices: 0,
+            batched: 0,
             last_heard: self.now,
             waiting: 0,
             active_until: self.now,

@@ -7,7 +7,7 @@ use dafs_proto::wire::{Header, Status};
 use crate::backend::FsResult;
 use crate::buffers::Buffer;
 use crate::connection::ConnectionKey;
-use crate::ops::{After, LaneFrame, LaneRead, List, Transfer};
+use crate::ops::{After, Batch, BatchPlace, LaneFrame, LaneRead, List, Transfer};
 use crate::server::Server;
 use crate::sessions::SessionKey;
 
@@ -19,6 +19,8 @@ pub(crate) struct Call {
     pub(crate) connection: ConnectionKey,
     pub(crate) header: Header,
     pub(crate) link: Option<ChainLink>,
+    /// It is an operation of a batch, and answers there.
+    pub(crate) batch: Option<BatchPlace>,
     /// It must have begun by then.
     pub(crate) expires: Option<Moment>,
 }
@@ -53,6 +55,8 @@ pub(crate) enum State {
     Transfer(Box<Transfer>),
     /// Moves a list.
     List(Box<List>),
+    /// Its operations, which are operations of their own here.
+    Batch(Box<Batch>),
     /// Waits until no operation of a fenced client is in flight.
     FenceDrain { export: usize },
     /// Answered; RDMA still holds its buffers.
@@ -64,6 +68,8 @@ pub(crate) enum State {
 pub(crate) enum Wakeup {
     /// A link of this chain was answered.
     Chain(SessionKey, u64),
+    /// Operations of this batch have ended.
+    Batch(OpToken),
     /// A buffer came back.
     Buffer,
     /// An operation ended while somebody drains.
@@ -125,7 +131,11 @@ impl Server {
                     _ => {}
                 }
             }
-            State::Chain { .. } | State::FenceDrain { .. } | State::Draining(_) | State::LaneFrame(_) => {}
+            State::Chain { .. }
+            | State::FenceDrain { .. }
+            | State::Draining(_)
+            | State::LaneFrame(_)
+            | State::Batch(_) => {}
         }
     }
 
@@ -180,23 +190,51 @@ impl Server {
                 _ => {}
             }
         }
+        self.rest_batches(key);
+    }
+
+    /// Batches of a connection that is gone, whose operations have been dealt with.
+    fn rest_batches(&mut self, key: ConnectionKey) {
+        let batches =
+            self.operations.iter_mut().filter_map(|(index, operation)| match &mut operation.state {
+                State::Batch(batch) if operation.call.connection == key => {
+                    batch.on_disconnected();
+                    Some(index)
+                }
+                _ => None,
+            });
+        let batches: Vec<usize> = batches.collect();
+        for index in batches {
+            self.rest_batch(index);
+        }
     }
 
     /// The client sent a request again that is being executed: its reply goes to the new connection.
     pub(crate) fn readdress(&mut self, session: SessionKey, header: &Header, connection: ConnectionKey) {
-        let found = self.operations.iter_mut().find(|(_, operation)| {
+        // A batch, and what is left of its operations.
+        let found = self.operations.iter_mut().filter(|(_, operation)| {
             operation.call.session == session
                 && operation.call.header.slot == header.slot
                 && !operation.forgotten
+                && !matches!(operation.state, State::Draining(_))
         });
-        if let Some((_, operation)) = found {
+        let mut batch = None;
+        for (index, operation) in found {
             operation.call.connection = connection;
+            if let State::Batch(_) = operation.state {
+                batch = Some(token(index, operation.generation));
+            }
         }
+        self.wakeups.extend(batch.map(Wakeup::Batch));
     }
 
     /// An operation had no effect and never will: its slot may be used again for the same request.
     pub(crate) fn abandon(&mut self, operation: Operation) {
-        if let Some(session) = self.sessions.find_mut(operation.call.session)
+        if let Some(place) = operation.call.batch {
+            if !operation.forgotten {
+                self.abandon_part(place);
+            }
+        } else if let Some(session) = self.sessions.find_mut(operation.call.session)
             && !operation.forgotten
         {
             session.core.on_abandoned(operation.call.header.slot);
@@ -238,6 +276,7 @@ impl Server {
         while let Some(wakeup) = self.wakeups.pop_front() {
             match wakeup {
                 Wakeup::Chain(session, chain) => self.resume_chain(session, chain),
+                Wakeup::Batch(batch) => self.go_on_with_batch(batch),
                 Wakeup::Buffer => self.resume_buffer_waiter(),
                 Wakeup::Drain => self.resume_fence_drains(),
             }
@@ -316,6 +355,7 @@ impl State {
             | Self::InlineRead { .. }
             | Self::LaneRead(_)
             | Self::LaneFrame(_)
+            | Self::Batch(_)
             | Self::FenceDrain { .. } => Vec::new(),
         }
     }
@@ -326,7 +366,11 @@ impl State {
             Self::Storage(_) | Self::InlineRead { .. } | Self::LaneRead(_) => true,
             Self::Transfer(transfer) => transfer.in_storage(),
             Self::List(list) => list.in_storage(),
-            Self::Chain { .. } | Self::FenceDrain { .. } | Self::Draining(_) | Self::LaneFrame(_) => false,
+            Self::Chain { .. }
+            | Self::FenceDrain { .. }
+            | Self::Draining(_)
+            | Self::LaneFrame(_)
+            | Self::Batch(_) => false,
         }
     }
 }

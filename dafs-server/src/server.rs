@@ -314,6 +314,7 @@ impl Server {
         self.active_sessions = u32::try_from(active).unwrap_or(u32::MAX).max(1);
         self.raise_credits();
         self.expect_fewer();
+        self.tell_of_due_batches();
         self.flush_dirty();
     }
 

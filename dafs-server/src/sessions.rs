@@ -36,6 +36,10 @@ pub struct Session {
     pub connection: Option<ConnectionKey>,
     /// When credits were last raised by a callback.
     pub raised: Option<Moment>,
+    /// Operations of its batches under way.
+    pub batched: u32,
+    /// Notices of batches since it was last heard.
+    pub notices: u8,
     /// Last sign of life.
     pub last_heard: Moment,
     /// Operations in flight that wait for something.

@@ -1,13 +1,15 @@
 //! The golden messages of `spec/vectors/messages.txt`: what is encoded today is what was written down, and decodes to the same.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
-// [WIRE-1] [WIRE-3] [WIRE-5] [WIRE-6] [WIRE-9] [WIRE-10]
+// [WIRE-1] [WIRE-3] [WIRE-5] [WIRE-6] [WIRE-9] [WIRE-10] [WIRE-11]
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
+    BatchFlags, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE,
     CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, LaneTerms, ListReadReply, ListRequest, Lists,
     Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest, Slot, Stability, Status,
-    TwoNames, Verifier, WriteReply, WriteRequest, decode_lists, decode_segments, encode_lists,
-    encode_segments, lists_size,
+    TwoNames, Verifier, WriteReply, WriteRequest, decode_batch, decode_batch_results, decode_lists,
+    decode_noticed_results, decode_segments, encode_lists, encode_noticed_result, encode_segments,
+    lists_size,
 };
 
 const VECTORS: &str = include_str!("../../spec/vectors/messages.txt");
@@ -130,6 +132,58 @@ fn vector_list_read_reply() {
     let encoded = head(request(Opcode::ReadList).reply(Status::OK), |bytes| body.encode(bytes), 16);
     check("list read reply", &encoded, 0);
     assert_eq!(ListReadReply::decode(&vector("list read reply")[HEADER_SIZE..]), Ok(body));
+}
+
+// [BATCH-1] [BATCH-3]
+#[test]
+fn vector_batch() {
+    let lists = |offset, len| Lists {
+        extents: vec![Extent::new(offset, len)],
+        segments: vec![[0xaabb_ccdd_0011_2233, 0x40, len]],
+    };
+    let write = BatchOperation {
+        handle: FileHandle(0x1_0000_0002),
+        write: true,
+        stability: Stability::DataSync,
+        lists: lists(16, 3),
+    };
+    let read = BatchOperation {
+        handle: CHAIN_HANDLE,
+        write: false,
+        stability: Stability::Unstable,
+        lists: lists(4096, 5),
+    };
+    let mut payload = Vec::new();
+    write.encode(&mut payload);
+    read.encode(&mut payload);
+    assert_eq!(hex(&payload), hex(&vector("batch payload")));
+    let body = BatchRequest { operations: 2, flags: BatchFlags::NOTIFY, window_us: 1000, completions: 8 };
+    let payload_len = u32::try_from(payload.len()).unwrap();
+    let header = Header { payload_len, ..request(Opcode::Batch) };
+    check("batch request", &head(header, |bytes| body.encode(bytes), 16), payload_len);
+    assert_eq!(BatchRequest::decode(&vector("batch request")[HEADER_SIZE..]), Ok(body));
+    assert_eq!(decode_batch(&payload, &body, 8), Ok(vec![write, read]));
+
+    let results = [
+        BatchResult { status: Status::OK, count: 3, value: 0x1122_3344_5566_7788 },
+        BatchResult { status: Status::OK, count: 4, value: 4100 },
+    ];
+    let mut payload = vec![0; 32];
+    results[0].encode(&mut payload);
+    results[1].encode(&mut payload[16..]);
+    assert_eq!(hex(&payload), hex(&vector("batch reply payload")));
+    assert_eq!(decode_batch_results(&payload, 2).as_deref(), Ok(&results[..]));
+    let header = Header { payload_len: 32, ..request(Opcode::Batch).reply(Status::OK) };
+    check("batch reply", &head(header, |bytes| BatchReply { operations: 2 }.encode(bytes), 8), 32);
+
+    let notice = BatchNotice { slot: 3, sequence: 0x0102_0304, count: 1 };
+    let mut payload = Vec::new();
+    encode_noticed_result(1, &results[1], &mut payload);
+    assert_eq!(hex(&payload), hex(&vector("batch notice payload")));
+    let header = Header { payload_len: 24, ..Header::callback(Opcode::BatchDone, 5) };
+    check("batch notice", &head(header, |bytes| notice.encode(bytes), 16), 24);
+    assert_eq!(BatchNotice::decode(&vector("batch notice")[HEADER_SIZE..]), Ok(notice));
+    assert_eq!(decode_noticed_results(&payload, &notice, 2), Ok(vec![(1, results[1])]));
 }
 
 #[test]

@@ -109,6 +109,9 @@ impl<'w> Scenario<'w> {
         let stability = [Stability::Unstable, Stability::Unstable, Stability::FileSync][self.random.index(3)];
         let values: Vec<u64> = (0..count).map(|_| self.number()).collect();
         let before = self.world.crashes();
+        if count > 1 && self.random.below(2) == 0 {
+            return self.write_batch(client, first, &values);
+        }
         let pending: Vec<_> = values
             .iter()
             .zip(first..)
@@ -126,6 +129,29 @@ impl<'w> Scenario<'w> {
                 Err(error) => panic!("a write at an offset is sent again until it is answered: {error}"),
             }
         }
+    }
+
+    /// The same by one request, and reads a block of another file's handle beside it.
+    fn write_batch(&mut self, client: usize, first: usize, values: &[u64]) {
+        let before = self.world.crashes();
+        let data: Vec<Vec<u8>> = values.iter().map(|value| fill(*value)).collect();
+        let mut log = vec![0; RECORD];
+        let mut batch = self.sessions[client].batch_io();
+        for (data, block) in data.iter().zip(first..) {
+            batch.write_at(&self.files[client], data, (block * BLOCK) as u64);
+        }
+        batch.read_at(&self.logs[client], &mut log, 0);
+        let outcomes = batch.run().unwrap();
+        drop(batch);
+        for (outcome, (value, block)) in outcomes.iter().zip(values.iter().zip(first..)) {
+            assert_eq!(outcome.as_ref().unwrap().count, BLOCK);
+            self.acknowledged(client, block, *value, false, before);
+        }
+        let read = outcomes.last().unwrap().as_ref().unwrap().count;
+        assert!(
+            read < RECORD || log[8] == 0xaa || log == [0; RECORD],
+            "the first record, or what a crash left of it"
+        );
     }
 
     fn acknowledged(&mut self, client: usize, block: usize, value: u64, durable: bool, crashes_before: u64) {

@@ -153,7 +153,9 @@ impl Link {
             credits: setup.credits,
             client_name: Some("dafs-bench".to_owned()),
             method: match setup.method {
-                Method::Auto | Method::Multiple | Method::Pack | Method::Gather => MethodOverride::Auto,
+                Method::Auto | Method::Multiple | Method::Pack | Method::Gather | Method::Batch => {
+                    MethodOverride::Auto
+                }
                 Method::Inline => MethodOverride::Inline,
                 Method::Direct => MethodOverride::Direct,
                 Method::Fast => MethodOverride::Fast,

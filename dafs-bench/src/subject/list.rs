@@ -88,6 +88,9 @@ impl Lists {
         budget: Budget,
         samples: &mut Samples,
     ) -> anyhow::Result<Work> {
+        if method == Method::Batch {
+            return self.run_batch(shape, budget, samples);
+        }
         let noncontiguous: Noncontiguous = method.to_string().parse().map_err(anyhow::Error::msg)?;
         let (session, file) = self.link(noncontiguous)?;
         let (mut offsets, mut extents) = (shape.offsets(), Vec::new());
@@ -117,6 +120,48 @@ impl Lists {
                     file.read_list(&extents, &mut slices.map(IoSliceMut::new).collect::<Vec<_>>())?.count
                 }
             };
+            whole(moved, shape.total())
+        })
+    }
+
+    /// Each piece is an operation of one batch.
+    fn run_batch(&mut self, shape: &Shape, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+        let (session, file) = self.link(Noncontiguous::Hybrid)?;
+        let mut offsets = shape.offsets();
+        let stride = 2 * shape.bytes as u64;
+        let mut buffers = Vec::new();
+        let mut rest = session.buffer(shape.span())?;
+        rest.fill(0x5a);
+        while rest.len() >= 2 * shape.bytes && shape.registered {
+            let mut row = std::mem::replace(&mut rest, session.buffer(0)?);
+            rest = row.split_off(2 * shape.bytes);
+            let gap = row.split_off(shape.bytes);
+            buffers.push((row, gap));
+        }
+        let mut memory = vec![0x5a; shape.span()];
+        repeat(budget, samples, || {
+            let from = offsets();
+            let mut batch = session.batch_io();
+            let places = (0..).map(|index| from + index * stride);
+            if shape.registered {
+                for ((buffer, _), at) in buffers.iter_mut().zip(places) {
+                    match shape.op {
+                        Op::Write => batch.write_buf_at(file, buffer, at),
+                        _ => batch.read_buf_at(file, buffer, at),
+                    };
+                }
+            } else {
+                for (row, at) in memory.chunks_exact_mut(2 * shape.bytes).zip(places) {
+                    match shape.op {
+                        Op::Write => batch.write_at(file, &row[..shape.bytes], at),
+                        _ => batch.read_at(file, &mut row[..shape.bytes], at),
+                    };
+                }
+            }
+            let mut moved = 0;
+            for outcome in batch.run()? {
+                moved += outcome?.count;
+            }
             whole(moved, shape.total())
         })
     }

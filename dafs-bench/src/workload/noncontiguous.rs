@@ -8,7 +8,7 @@ use crate::stats::median;
 use crate::subject::list::{Lists, Local, Shape};
 use crate::workload::Bench;
 
-const METHODS: [Method; 4] = [Method::Multiple, Method::Pack, Method::Gather, Method::Hybrid];
+const METHODS: [Method; 5] = [Method::Multiple, Method::Pack, Method::Gather, Method::Hybrid, Method::Batch];
 
 /// The paper's hybrid switches at this many bytes in all, of 128 pieces.
 const PAPER_SWITCH_BYTES: f64 = 64.0 * 1024.0;
@@ -54,8 +54,16 @@ fn compare(
         FILE_BYTES >> 20
     );
     let asked = bench.plan.methods[0];
-    let methods: Vec<Method> = METHODS.into_iter().filter(|m| asked == Method::Auto || *m == asked).collect();
-    anyhow::ensure!(!methods.is_empty(), "--method {asked}: multiple, pack, gather, hybrid or auto (all)");
+    // Without pieces of the file a batch is as many requests' worth of the same.
+    let methods: Vec<Method> = METHODS
+        .into_iter()
+        .filter(|m| asked == Method::Auto || *m == asked)
+        .filter(|m| shape.scattered_file || *m != Method::Batch)
+        .collect();
+    anyhow::ensure!(
+        !methods.is_empty(),
+        "--method {asked}: multiple, pack, gather, hybrid, batch (listio) or auto (all)"
+    );
     bench.progress.expect(bench.plan.repeats as usize * (methods.len() + 1));
     let mut times: Vec<Vec<[f64; 2]>> = vec![Vec::new(); methods.len()];
     let mut limits: Vec<Vec<f64>> = Vec::new();

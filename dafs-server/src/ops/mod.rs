@@ -1,5 +1,6 @@
 //! What requests mean: semantics only. Encoding is `wire`'s, storage is `backend`'s.
 
+mod batch;
 mod file;
 mod lanes;
 mod list;
@@ -15,6 +16,7 @@ use dafs_proto::wire::{
     encode_message_pack,
 };
 
+pub(crate) use batch::{Batch, BatchPlace};
 pub(crate) use lanes::{LaneFrame, LaneRead, Lanes};
 pub(crate) use list::List;
 pub(crate) use transfer::{Direction, Transfer};

@@ -59,6 +59,11 @@ impl ClientSession {
         self.credits.outstanding()
     }
 
+    /// The number of the last request in a slot; `None` where none was sent.
+    pub fn sequence_of(&self, slot: Slot) -> Option<u32> {
+        self.slots.get(slot.0 as usize).map(|slot| slot.sequence)
+    }
+
     /// Credits, for people.
     pub fn credits(&self) -> &ClientCredits {
         &self.credits

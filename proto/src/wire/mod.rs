@@ -6,6 +6,7 @@
 //! encoding through [`Writer`]: no over-reads, no allocation before a length has been checked.
 
 mod attr;
+mod batch;
 mod codec;
 mod header;
 mod lanes;
@@ -19,6 +20,11 @@ mod status;
 pub use attr::{
     Attributes, DirEntry, FileKind, FsStatistics, SetAttributes, SetTime, Timestamp, XATTR_VALUE_SIZE_MAX,
     decode_dir_entries, encode_dir_entry,
+};
+pub use batch::{
+    BATCH_MAX, BATCH_NOTICE_RESULT_SIZE, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchError, BatchFlags,
+    BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, decode_batch, decode_batch_results,
+    decode_noticed_results, encode_noticed_result,
 };
 pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};

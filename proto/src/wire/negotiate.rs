@@ -27,6 +27,8 @@ bitflags::bitflags! {
         const LANES = 0x8;
         /// Lists of extents in one request; where they pay is in [`Welcome::gather`].
         const LISTS = 0x10;
+        /// Many operations in one request.
+        const BATCHES = 0x20;
     }
 }
 

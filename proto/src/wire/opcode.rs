@@ -87,6 +87,8 @@ opcodes! {
     ReadList = 0x0029, true;
     /// Writes a list of file extents.
     WriteList = 0x002a, true;
+    /// Many reads and writes that do not depend on each other.
+    Batch = 0x002b, true;
     /// Entries of a directory, with attributes.
     Readdir = 0x0030, true;
     /// Makes a directory.
@@ -119,6 +121,8 @@ opcodes! {
     Notice = 0x8001, true;
     /// From the server: this many credits are granted at once.
     CreditTarget = 0x8002, true;
+    /// From the server: operations of a batch have ended.
+    BatchDone = 0x8003, true;
 }
 
 impl Opcode {

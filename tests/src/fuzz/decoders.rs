@@ -10,12 +10,14 @@ use dafs_proto::address::{ListenUrl, Url};
 use dafs_proto::session::{format_key_line, parse_key_file};
 use dafs_proto::transport::tcp::frame;
 use dafs_proto::wire::{
-    AllocateRequest, Attributes, Authenticate, AuthenticateReply, CommitReply, CommitRequest, FsStatistics,
-    HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, MountReply,
-    NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest,
-    RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, Statistics, TwoNames, Welcome,
-    WireError, WriteReply, WriteRequest, XattrNames, decode_dir_entries, decode_lists, decode_message_pack,
-    decode_segments, encode_dir_entry, encode_lists, encode_message_pack, encode_segments, lists_size,
+    AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_RESULT_SIZE, BatchNotice, BatchReply,
+    BatchRequest, CommitReply, CommitRequest, FsStatistics, HEADER_SIZE, Header, Hello, HelloReply,
+    HintRequest, LimitsReply, ListReadReply, ListRequest, MountReply, NameRequest, OpenRequest, ReadReply,
+    ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply,
+    SeekRequest, SetAttributes, Statistics, TwoNames, Welcome, WireError, WriteReply, WriteRequest,
+    XattrNames, decode_batch, decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack,
+    decode_noticed_results, decode_segments, encode_dir_entry, encode_lists, encode_message_pack,
+    encode_noticed_result, encode_segments, lists_size,
 };
 use dafs_server::access::{AddressRange, Keyring};
 use dafs_server::cli::Settings;
@@ -41,7 +43,7 @@ pub fn bodies(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
     macro_rules! bodies {
         ($($number:literal => $kind:ty),* $(,)?) => {
-            match kind % 19 {
+            match kind % 22 {
                 $($number => round_trip(body, <$kind>::decode(body), |value, out| value.encode(out)),)*
                 _ => {}
             }
@@ -52,6 +54,7 @@ pub fn bodies(data: &[u8]) {
         5 => AllocateRequest, 6 => SeekRequest, 7 => SeekReply, 8 => HintRequest, 9 => RenameRequest,
         10 => ReadRequest, 11 => ReadReply, 12 => WriteRequest, 13 => WriteReply, 14 => CommitRequest,
         15 => CommitReply, 16 => ListRequest, 17 => ListReadReply,
+        18 => BatchRequest, 19 => BatchReply, 20 => BatchNotice,
     }
 }
 
@@ -135,6 +138,34 @@ pub fn lists(data: &[u8]) {
         encode_lists(lists.extents.iter().copied(), &lists.segments, &mut again);
         assert_eq!(again, payload[..described]);
         assert_eq!(dafs_proto::extent::total(&lists.extents), Some(u64::from(request.len)));
+    }
+}
+
+/// A batch: its body, then its payload; and what is no batch, read as results.
+pub fn batches(data: &[u8]) {
+    let Some((body, payload)) = data.split_at_checked(BatchRequest::HEAD_SIZE - HEADER_SIZE) else { return };
+    if let Ok(request) = BatchRequest::decode(body)
+        && let Ok(operations) = decode_batch(payload, &request, u32::MAX)
+    {
+        assert_eq!(operations.len(), request.operations as usize);
+        let mut again = Vec::new();
+        operations.iter().for_each(|operation| operation.encode(&mut again));
+        assert_eq!(again, payload);
+    }
+    if let Ok(results) = decode_batch_results(payload, payload.len() / BATCH_RESULT_SIZE) {
+        let mut again = vec![0; payload.len()];
+        let places = again.chunks_mut(BATCH_RESULT_SIZE);
+        results.iter().zip(places).for_each(|(result, place)| result.encode(place));
+        assert_eq!(again, payload);
+    }
+    if let Ok(notice) = BatchNotice::decode(body)
+        && let Ok(results) = decode_noticed_results(payload, &notice, payload.len())
+    {
+        let mut again = Vec::new();
+        for (index, result) in &results {
+            encode_noticed_result(u32::try_from(*index).expect("it was of 32 bits"), result, &mut again);
+        }
+        assert_eq!(again, payload);
     }
 }
 

@@ -20,7 +20,7 @@ pub use client::client_session;
 #[cfg(feature = "verbs")]
 pub use decoders::verbs_messages;
 pub use decoders::{
-    address, bodies, config, dir_entries, export_flag, header, key_file, lists, message_pack, names,
+    address, batches, bodies, config, dir_entries, export_flag, header, key_file, lists, message_pack, names,
     segments, shm_handshake, tcp_frames,
 };
 pub use generate::Generator;
@@ -38,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     ("message_pack", message_pack),
     ("segments", segments),
     ("lists", lists),
+    ("batches", batches),
     ("tcp_frames", tcp_frames),
     ("shm_handshake", shm_handshake),
     #[cfg(feature = "verbs")]

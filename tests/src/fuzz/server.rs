@@ -13,11 +13,11 @@ use dafs_proto::transport::{
     RemoteRange, WaitPolicy,
 };
 use dafs_proto::wire::{
-    AllocateRequest, CHAIN_HANDLE, CommitRequest, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header,
-    HintRequest, ListRequest, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest,
-    ReaddirRequest, RemoveRequest, RenameRequest, Resume, SeekRequest, SeekWhat, SetAttributes, Slot,
-    Stability, Status, TwoNames, Welcome, WriteRequest, XattrNames, encode_lists, encode_message_pack,
-    encode_segments, lists_size,
+    AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, FileHandle,
+    Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, HintRequest, ListRequest, Lists, Method, NameRequest, Opcode,
+    OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, Resume, SeekRequest,
+    SeekWhat, SetAttributes, Slot, Stability, Status, TwoNames, Welcome, WriteRequest, XattrNames,
+    encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 
 use super::input::Input;
@@ -348,6 +348,7 @@ impl Peer {
             Opcode::Readdir,
             Opcode::ReadList,
             Opcode::WriteList,
+            Opcode::Batch,
         ];
         let opcode = match input.byte() {
             choice if choice < 128 => common[usize::from(choice) % common.len()],
@@ -388,6 +389,39 @@ impl Peer {
             (16..=31, Some(region)) => [region.range().key.0, input.number(), len],
             (_, Some(region)) => [region.range().key.0, region.range().offset, len],
         }
+    }
+
+    /// A batch that is nearly always good, into `body`; its payload.
+    fn batch(&self, input: &mut Input<'_>, stability: Stability, body: &mut [u8]) -> Vec<u8> {
+        let count = input.below(6);
+        let mut payload = Vec::new();
+        for _ in 0..count {
+            let handle = self.handles.get(input.below(self.handles.len().max(1))).copied();
+            let len = u64::from(input.number32() % 5000);
+            let write = input.byte().is_multiple_of(2);
+            let lists = Lists {
+                extents: vec![Extent::new(input.number() % (1 << 20), len)],
+                segments: vec![self.segment(input, len)],
+            };
+            let stability = if write { stability } else { Stability::Unstable };
+            let handle = handle.filter(|_| input.byte() >= 16).unwrap_or(CHAIN_HANDLE);
+            BatchOperation { handle, write, stability, lists }.encode(&mut payload);
+        }
+        let flags = BatchFlags::from_bits_truncate(u32::from(input.byte()));
+        let notify = u32::from(flags.contains(BatchFlags::NOTIFY));
+        let lie = if input.byte() < 16 { input.number32() } else { 0 };
+        let request = BatchRequest {
+            operations: count as u32 ^ lie,
+            flags,
+            window_us: notify * input.number32(),
+            completions: notify * input.number32(),
+        };
+        request.encode(body);
+        if input.byte() < 8 {
+            payload.truncate(input.below(payload.len() + 1));
+        }
+        payload.truncate(16 * 1024);
+        payload
     }
 
     /// A list request that is nearly always good, into `body`; its payload.
@@ -469,6 +503,10 @@ impl Peer {
             Opcode::ReadList | Opcode::WriteList => {
                 let payload = self.list(input, opcode == Opcode::WriteList, stability, &mut body);
                 (ListRequest::HEAD_SIZE, payload)
+            }
+            Opcode::Batch => {
+                let payload = self.batch(input, stability, &mut body);
+                (BatchRequest::HEAD_SIZE, payload)
             }
             Opcode::Open => {
                 let flags = OpenFlags::from_bits_truncate(u32::from(input.byte()));

@@ -111,6 +111,22 @@ impl Server {
         Ok(())
     }
 
+    /// A list of a batch, whose data goes to or comes from the client's memory.
+    pub(crate) fn begin_listed(
+        &mut self,
+        call: &Call,
+        (direction, node): (Direction, NodeId),
+        lists: Lists,
+        stability: Stability,
+    ) -> Result<(), Problem> {
+        let mut list = List::new(direction, node, lists, stability);
+        // Without a byte to move there are no ranges either.
+        list.place = Place::Buffers;
+        self.map_list(call, &mut list)?;
+        self.begin_list(call, list);
+        Ok(())
+    }
+
     /// Uses the client's memory itself, where all of it is mapped.
     fn map_list(&mut self, call: &Call, list: &mut List) -> Result<(), Problem> {
         let access = match list.direction {

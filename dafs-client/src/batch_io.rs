@@ -1,0 +1,590 @@
+//! Batches: many independent reads and writes in one submission (DAFS 1.0, batch I/O).
+
+use std::io::{IoSlice, IoSliceMut};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use dafs_proto::extent::{Extent, is_ascending, total};
+use dafs_proto::transport::{Access, RemoteRange, Span};
+use dafs_proto::wire::{Features, Opcode, Stability, Status};
+use smallvec::SmallVec;
+
+use crate::batch_work::{BatchWork, Bounds, Entry, cut};
+use crate::core::Core;
+use crate::driver::{Owner, Shared};
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
+use crate::node::Node;
+use crate::op::{Op, Work};
+use crate::pending::{BatchHints, Finish, Pending};
+use crate::registration::Hold;
+use crate::session::Session;
+
+/// What became of one operation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchOutcome {
+    /// Bytes moved from the first on without a gap. Fewer than asked only where the file ended, or, of a write, where an error came after them.
+    pub count: usize,
+    /// Where the file ended, when a read met that.
+    pub end: Option<u64>,
+}
+
+/// Many independent reads and writes on any files of a session, to and from memory that the caller lends: made by
+/// [`Session::batch_io`], run by [`BatchIo::run`].
+///
+/// The operations go out in as few requests as carry them, and are executed in any order: of two that write the same bytes either may be
+/// the last, and a read may or may not see what another writes. Each has its own result.
+///
+/// ```no_run
+/// # fn f(session: &dafs_client::Session, a: &dafs_client::File, b: &dafs_client::File) -> dafs_client::Result<()> {
+/// let (mut head, mut tail) = ([0; 512], [0; 512]);
+/// let mut batch = session.batch_io();
+/// batch.read_at(a, &mut head, 0).read_at(a, &mut tail, 1 << 20).write_at(b, b"seen", 0);
+/// for outcome in batch.run()? {
+///     println!("{} bytes", outcome?.count);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a batch is sent by `run`"]
+pub struct BatchIo<'a> {
+    owner: Arc<Owner>,
+    parts: Parts,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+/// As [`BatchIo`], of buffers that the batch owns until it has ended: for [`OwnedBatch::submit`]. Made by [`Session::owned_batch`].
+#[must_use = "a batch is sent by `submit`"]
+pub struct OwnedBatch<B> {
+    owner: Arc<Owner>,
+    parts: Parts,
+    buffers: Vec<Keep>,
+    kind: PhantomData<B>,
+}
+
+/// The end of an [`OwnedBatch`]: the buffers come back whatever became of it.
+#[derive(Debug)]
+#[must_use = "the results tell whether data was moved"]
+pub struct BatchDone<B> {
+    /// The buffers, in order. After a read, bytes behind its count are undefined.
+    pub buffers: Vec<B>,
+    /// The results, in order; or why none is known: the session ended, or the server refused the batch.
+    pub results: Result<Vec<Result<BatchOutcome>>>,
+}
+
+/// A batch in flight. Dropping it lets it run on, and frees its buffers when it has ended.
+#[must_use = "a submitted batch is collected with `wait`"]
+pub struct PendingBatch<B> {
+    owner: Arc<Owner>,
+    pending: Pending<BatchDone<B>>,
+    /// Entries of each operation that have not been told of.
+    untold: Vec<usize>,
+}
+
+/// The operations, as they were asked for.
+#[derive(Default)]
+struct Parts {
+    operations: Vec<Part>,
+    wrong: Option<Error>,
+    expedite: bool,
+}
+
+struct Part {
+    node: Arc<Node>,
+    write: bool,
+    stability: Stability,
+    extents: Vec<Extent>,
+    memory: SmallVec<[RawMemory; 1]>,
+    /// Of registered memory.
+    ranges: Option<RemoteRange>,
+}
+
+impl Session {
+    /// Begins a batch of reads and writes. Sends nothing yet. (For operations that are submitted one by one and leave together see
+    /// [`Session::batch`].)
+    pub fn batch_io(&self) -> BatchIo<'_> {
+        BatchIo { owner: Arc::clone(&self.owner), parts: Parts::default(), life: PhantomData }
+    }
+
+    /// Begins a batch whose operations own their buffers, `Vec<u8>`s or [`RegisteredBuf`]s. Sends nothing yet.
+    pub fn owned_batch<B: IoBuffer>(&self) -> OwnedBatch<B> {
+        let owner = Arc::clone(&self.owner);
+        OwnedBatch { owner, parts: Parts::default(), buffers: Vec::new(), kind: PhantomData }
+    }
+}
+
+impl<'a> BatchIo<'a> {
+    /// Reads at `offset`.
+    pub fn read_at(&mut self, file: &File, buffer: &'a mut [u8], offset: u64) -> &mut Self {
+        let extent = Extent::new(offset, buffer.len() as u64);
+        self.parts.push(&self.owner, file, false, &[extent], SmallVec::from_buf([RawMemory::of_mut(buffer)]));
+        self
+    }
+
+    /// Writes at `offset`, as durable as the file was opened for.
+    pub fn write_at(&mut self, file: &File, data: &'a [u8], offset: u64) -> &mut Self {
+        let extent = Extent::new(offset, data.len() as u64);
+        self.parts.push(&self.owner, file, true, &[extent], SmallVec::from_buf([RawMemory::of(data)]));
+        self
+    }
+
+    /// Reads a list of extents, as [`File::read_list`].
+    pub fn read_list(
+        &mut self,
+        file: &File,
+        extents: &[Extent],
+        buffers: &'a mut [IoSliceMut<'_>],
+    ) -> &mut Self {
+        let memory = buffers.iter_mut().map(|buffer| RawMemory::of_mut(buffer)).collect();
+        self.parts.push(&self.owner, file, false, extents, memory);
+        self
+    }
+
+    /// Writes a list of extents, as [`File::write_list`]; of one that is too long for a request the extents ascend and do not overlap.
+    pub fn write_list(&mut self, file: &File, extents: &[Extent], buffers: &'a [IoSlice<'_>]) -> &mut Self {
+        let memory = buffers.iter().map(|buffer| RawMemory::of(buffer)).collect();
+        self.parts.push(&self.owner, file, true, extents, memory);
+        self
+    }
+
+    /// Reads at `offset` into a registered buffer: no copy, no registration.
+    pub fn read_buf_at(&mut self, file: &File, buffer: &'a mut RegisteredBuf, offset: u64) -> &mut Self {
+        let extent = Extent::new(offset, buffer.len() as u64);
+        self.parts.push(&self.owner, file, false, &[extent], SmallVec::from_buf([buffer.raw()]));
+        self.parts.is_registered(buffer, &self.owner);
+        self
+    }
+
+    /// Writes a registered buffer at `offset`: no copy, no registration.
+    pub fn write_buf_at(&mut self, file: &File, buffer: &'a RegisteredBuf, offset: u64) -> &mut Self {
+        let extent = Extent::new(offset, buffer.len() as u64);
+        self.parts.push(&self.owner, file, true, &[extent], SmallVec::from_buf([buffer.raw()]));
+        self.parts.is_registered(buffer, &self.owner);
+        self
+    }
+
+    /// Operations so far.
+    pub fn len(&self) -> usize {
+        self.parts.operations.len()
+    }
+
+    /// There is none yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs the batch and answers the results in the order of its operations. Blocks until all of them have ended.
+    ///
+    /// Fails as a whole, with nothing sent, with [`Error::Invalid`] when an operation cannot be (totals that differ, an extent beyond the
+    /// end of any file, a file of another session); and when the session ends.
+    pub fn run(&mut self) -> Result<Vec<Result<BatchOutcome>>> {
+        let parts = std::mem::take(&mut self.parts);
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
+        let prepared = prepare(shared, &mut core, parts, None, Keep::None).map_err(|(error, _)| error)?;
+        let op = shared.run_locked(core, prepared.op);
+        results(op, &prepared.operations, prepared.bounce).1
+    }
+}
+
+impl<B: IoBuffer> OwnedBatch<B> {
+    /// Reads at `offset` into the whole buffer.
+    pub fn read_at(&mut self, file: &File, buffer: B, offset: u64) -> &mut Self {
+        self.push(file, false, buffer, |len| vec![Extent::new(offset, len)])
+    }
+
+    /// Writes the whole buffer at `offset`, as durable as the file was opened for.
+    pub fn write_at(&mut self, file: &File, buffer: B, offset: u64) -> &mut Self {
+        self.push(file, true, buffer, |len| vec![Extent::new(offset, len)])
+    }
+
+    /// Reads a list of extents into the whole buffer.
+    pub fn read_list(&mut self, file: &File, extents: &[Extent], buffer: B) -> &mut Self {
+        self.push(file, false, buffer, |_| extents.to_vec())
+    }
+
+    /// Writes the whole buffer to a list of extents, as [`BatchIo::write_list`].
+    pub fn write_list(&mut self, file: &File, extents: &[Extent], buffer: B) -> &mut Self {
+        self.push(file, true, buffer, |_| extents.to_vec())
+    }
+
+    /// Asks the server to gather nothing: it tells every end as soon as it can.
+    pub fn expedite(&mut self) -> &mut Self {
+        self.parts.expedite = true;
+        self
+    }
+
+    /// Starts the batch. With `hints` the server tells of ends while others run ([`PendingBatch::wait_some`]), and gathers as many of them
+    /// as the hints say; without, it tells once, of all. Does not block.
+    pub fn submit(self, hints: Option<BatchHints>) -> PendingBatch<B> {
+        let Self { owner, parts, buffers, .. } = self;
+        let untold = vec![0; parts.operations.len()];
+        let shared = &owner.shared;
+        let mut core = shared.lock();
+        let ready = |error, keep| Pending::ready(BatchDone { buffers: unpacked(keep), results: Err(error) });
+        let (pending, untold) = match prepare(shared, &mut core, parts, hints, Keep::Many(buffers)) {
+            Err((error, keep)) => (ready(error, keep), untold),
+            Ok(prepared) => {
+                let mut untold = untold;
+                if let Work::Batch(batch) = &prepared.op.work {
+                    batch.entries.iter().for_each(|entry| untold[entry.operation] += 1);
+                }
+                let keep_back = core.uncollected > 0 && shared.config.batch_submits;
+                let index = shared.submit_locked(&mut core, prepared.op);
+                shared.push(&mut core, keep_back);
+                let (operations, bounce) = (prepared.operations, prepared.bounce);
+                let finish = Finish::boxed(move |op| {
+                    let (keep, results) = results(op, &operations, bounce);
+                    BatchDone { buffers: unpacked(keep), results }
+                });
+                (Pending::new(&owner, index, finish), untold)
+            }
+        };
+        drop(core);
+        PendingBatch { owner, pending, untold }
+    }
+
+    fn push(
+        &mut self,
+        file: &File,
+        write: bool,
+        buffer: B,
+        extents: impl FnOnce(u64) -> Vec<Extent>,
+    ) -> &mut Self {
+        let mut keep = buffer.into_keep().0;
+        let memory = keep.raw();
+        let extents = extents(memory.len() as u64);
+        self.parts.push(&self.owner, file, write, &extents, SmallVec::from_buf([memory]));
+        if let Keep::Registered(buffer) = &keep {
+            self.parts.is_registered(buffer, &self.owner);
+        }
+        self.buffers.push(keep);
+        self
+    }
+}
+
+impl<B: IoBuffer> PendingBatch<B> {
+    /// Whether all operations have ended; moves the session along. Does not block.
+    pub fn test(&mut self) -> bool {
+        self.pending.test()
+    }
+
+    /// Waits until some operations have ended of which this has not told yet, and answers their places; none when all are told. The
+    /// results and the buffers come with [`PendingBatch::wait`]: until then the batch owns its memory. Blocks.
+    pub fn wait_some(&mut self) -> Vec<usize> {
+        if self.untold.iter().all(|entries| *entries == 0) {
+            return Vec::new();
+        }
+        let Some(index) = self.pending.index() else { return self.tell_all() };
+        let mut core = self.owner.shared.lock();
+        loop {
+            let (is_done, told) = match core.ops.get_mut(index) {
+                Some(Op { done: false, work: Work::Batch(batch), .. }) => {
+                    let told = std::mem::take(&mut batch.told);
+                    (false, told.iter().map(|at| batch.entries[*at].operation).collect::<Vec<_>>())
+                }
+                _ => (true, Vec::new()),
+            };
+            if is_done {
+                drop(core);
+                return self.tell_all();
+            }
+            let mut ended = Vec::new();
+            for operation in told {
+                let left = &mut self.untold[operation];
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    ended.push(operation);
+                }
+            }
+            if !ended.is_empty() {
+                return ended;
+            }
+            core = self.owner.shared.wait_until(core, |core| match core.ops.get(index) {
+                Some(Op { done: false, work: Work::Batch(batch), .. }) => !batch.told.is_empty(),
+                _ => true,
+            });
+        }
+    }
+
+    /// Waits until all operations have ended, and answers results and buffers. Blocks.
+    pub fn wait(self) -> BatchDone<B> {
+        self.pending.wait()
+    }
+
+    fn tell_all(&mut self) -> Vec<usize> {
+        let untold = self.untold.iter_mut().enumerate().filter(|(_, entries)| **entries > 0);
+        untold
+            .map(|(operation, entries)| {
+                *entries = 0;
+                operation
+            })
+            .collect()
+    }
+}
+
+impl Parts {
+    fn push(
+        &mut self,
+        owner: &Arc<Owner>,
+        file: &File,
+        write: bool,
+        extents: &[Extent],
+        memory: SmallVec<[RawMemory; 1]>,
+    ) {
+        let len: usize = memory.iter().map(RawMemory::len).sum();
+        let place = self.operations.len();
+        let wrong = match total(extents) {
+            _ if !Arc::ptr_eq(owner, &file.owner) => Some("its file is another session's".to_owned()),
+            None => Some("an extent lies beyond the end of any file".to_owned()),
+            Some(bytes) if bytes != len as u64 => {
+                Some(format!("its extents hold {bytes} bytes, its memory {len}: the totals must agree"))
+            }
+            Some(_) => None,
+        };
+        if let Some(what) = wrong {
+            self.wrong.get_or_insert(Error::Invalid(format!("operation {place} of a batch: {what}")));
+        }
+        let stability = if write { file.stability } else { Stability::Unstable };
+        let (node, extents) = (Arc::clone(&file.node), extents.to_vec());
+        self.operations.push(Part { node, write, stability, extents, memory, ranges: None });
+    }
+
+    /// The memory of the last operation is that of a registered buffer.
+    fn is_registered(&mut self, buffer: &RegisteredBuf, owner: &Arc<Owner>) {
+        if let Some(part) = self.operations.last_mut()
+            && buffer.is_registered()
+        {
+            part.ranges = buffer.range_in(&owner.shared.domain);
+            if part.ranges.is_none() && !buffer.is_empty() {
+                let what = "a buffer of a batch is not registered with this session".to_owned();
+                self.wrong.get_or_insert(Error::Invalid(what));
+            }
+        }
+    }
+}
+
+/// A batch that can be run, and what is needed to make its results of it.
+struct Prepared {
+    op: Op,
+    operations: Vec<Asked>,
+    bounce: Option<Bounce>,
+}
+
+/// One operation as the caller asked for it.
+struct Asked {
+    path: Vec<u8>,
+    write: bool,
+}
+
+/// Registered memory in place of what cannot be registered, or is better copied.
+struct Bounce {
+    buffer: RegisteredBuf,
+    /// Where each piece of the callers' memory that is read into begins there.
+    reads: Vec<(usize, RawMemory)>,
+}
+
+fn prepare(
+    shared: &Shared,
+    core: &mut Core,
+    parts: Parts,
+    hints: Option<BatchHints>,
+    keep: Keep,
+) -> std::result::Result<Prepared, (Error, Keep)> {
+    if let Some(error) = parts.wrong {
+        return Err((error, keep));
+    }
+    if core.terms.welcome.features & Features::BATCHES.bits() == 0 {
+        let what = "the server does not know batches; submit the operations one by one";
+        return Err((Error::Invalid(what.to_owned()), keep));
+    }
+    let bounds = Bounds::of(&core.terms);
+    let memory = match memory_of(shared, core, &parts.operations) {
+        Ok(memory) => memory,
+        Err(error) => return Err((error, keep)),
+    };
+    let (mut entries, mut operations) = (Vec::new(), Vec::new());
+    for (operation, (part, ranges)) in parts.operations.into_iter().zip(memory.ranges).enumerate() {
+        let ranges: Vec<_> = ranges.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
+        let pieces = cut(&part.extents, &ranges, &bounds);
+        if part.write && pieces.len() > 1 && !is_ascending(&part.extents) {
+            let what = format!(
+                "operation {operation} of a batch: a list of more than one request that does not ascend"
+            );
+            return Err((Error::Invalid(what), keep));
+        }
+        operations.push(Asked { path: part.node.path.clone(), write: part.write });
+        entries.extend(pieces.into_iter().map(|(extents, ranges, len)| Entry {
+            operation,
+            node: Arc::clone(&part.node),
+            write: part.write,
+            stability: part.stability,
+            extents,
+            ranges,
+            len,
+            result: None,
+        }));
+    }
+    let work = BatchWork {
+        entries,
+        sent: 0,
+        redo: Vec::new(),
+        hints,
+        expedite: parts.expedite,
+        holds: memory.holds,
+        keep,
+        told: Vec::new(),
+    };
+    let op = Op::new(Opcode::Batch, None, Work::Batch(Box::new(work)));
+    Ok(Prepared { op, operations, bounce: memory.bounce })
+}
+
+struct BatchMemory {
+    ranges: Vec<SmallVec<[RemoteRange; 1]>>,
+    holds: SmallVec<[Hold; 1]>,
+    bounce: Option<Bounce>,
+}
+
+/// Where the server reaches the memory of each operation: registered already, registered for the batch, or copied. What the server has
+/// mapped it reaches best, and copying is cheaper there than having it reach into this process.
+fn memory_of(shared: &Shared, core: &Core, operations: &[Part]) -> Result<BatchMemory> {
+    let mut memory = BatchMemory { ranges: Vec::new(), holds: SmallVec::new(), bounce: None };
+    let ordinary = |part: &&Part| part.ranges.is_none();
+    let size: usize =
+        operations.iter().filter(ordinary).flat_map(|part| &part.memory).map(RawMemory::len).sum();
+    let copies =
+        !core.terms.registers_ordinary_memory || (core.terms.staging_overlaps && size <= COPIED_SIZE_MAX);
+    let mut registered: [std::vec::IntoIter<RemoteRange>; 2] = Default::default();
+    if size > 0 && !copies {
+        for write in [false, true] {
+            let raw = operations.iter().filter(ordinary).filter(|part| part.write == write);
+            let raw: Vec<RawMemory> = raw
+                .flat_map(|part| &part.memory)
+                .filter(|memory| memory.len() > 0)
+                .filter_map(|memory| memory.slice(0, memory.len()))
+                .collect();
+            if raw.is_empty() {
+                continue;
+            }
+            let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+            let made = shared.registrar.register(&raw, access)?;
+            memory.holds.extend(made.holds);
+            registered[usize::from(write)] = made.ranges.into_vec().into_iter();
+        }
+    }
+    let bounce = match copies && size > 0 {
+        true => Some(RegisteredBuf::allocate(&shared.domain, size)?),
+        false => None,
+    };
+    let (mut at, mut reads) = (0, Vec::new());
+    for part in operations {
+        if let Some(range) = part.ranges {
+            memory.ranges.push(SmallVec::from_buf([range]));
+            continue;
+        }
+        let Some(buffer) = &bounce else {
+            let count = part.memory.iter().filter(|memory| memory.len() > 0).count();
+            memory.ranges.push(registered[usize::from(part.write)].by_ref().take(count).collect());
+            continue;
+        };
+        let mut ranges = SmallVec::new();
+        for piece in &part.memory {
+            let range =
+                buffer.range_in(&shared.domain).and_then(|all| all.slice(at as u64, piece.len() as u64));
+            ranges.extend(range);
+            match (part.write, buffer.span().slice(at, piece.len())) {
+                (true, Some(place)) => place.copy_from(piece.span()),
+                _ => reads.extend(piece.slice(0, piece.len()).map(|piece| (at, piece))),
+            }
+            at += piece.len();
+        }
+        memory.ranges.push(ranges);
+    }
+    memory.bounce = bounce.map(|buffer| Bounce { buffer, reads });
+    Ok(memory)
+}
+
+/// Ordinary memory of a batch that is copied at most, bytes: what is more is worth the server's reaching for it.
+const COPIED_SIZE_MAX: usize = 16 << 20;
+
+/// From a finished batch to its buffers and results.
+#[allow(clippy::type_complexity, reason = "both halves of the caller's result")]
+fn results(
+    mut op: Op,
+    operations: &[Asked],
+    bounce: Option<Bounce>,
+) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
+    let Work::Batch(batch) = &mut op.work else { return (Keep::None, Ok(Vec::new())) };
+    // Registrations made for it end before its memory goes back.
+    batch.holds.clear();
+    let keep = std::mem::replace(&mut batch.keep, Keep::None);
+    if let Some(error) = op.error {
+        return (keep, Err(*error));
+    }
+    if let Some(bounce) = bounce {
+        for (at, memory) in &bounce.reads {
+            memory.span().copy_from(bounce.buffer.span().slice(*at, memory.len()).unwrap_or(Span::EMPTY));
+        }
+    }
+    let mut entries = batch.entries.iter().peekable();
+    let mut outcomes = Vec::with_capacity(operations.len());
+    for (place, asked) in operations.iter().enumerate() {
+        let mut outcome = BatchOutcome { count: 0, end: None };
+        let (mut failed, mut is_short) = (None, false);
+        while let Some(entry) = entries.next_if(|entry| entry.operation == place) {
+            let Some(result) = entry.result else { continue };
+            if result.status != Status::OK {
+                failed = failed.or(Some(result.status));
+                is_short = true;
+                continue;
+            }
+            let count = result.count as usize;
+            if !asked.write && count < entry.len {
+                outcome.end = Some(outcome.end.map_or(result.value, |end| end.min(result.value)));
+                // Extents before the end of the file follow behind some that are not.
+                outcome.count += if is_short { 0 } else { without_gap(&entry.extents, result.value) };
+                is_short = true;
+            } else if !is_short {
+                outcome.count += count;
+                is_short = count < entry.len;
+            }
+        }
+        outcomes.push(match failed {
+            Some(status) if !asked.write || outcome.count == 0 => Err(Error::Status {
+                status,
+                operation: Opcode::Batch,
+                path: asked.path.clone(),
+                explanation: String::new(),
+            }),
+            _ => Ok(outcome),
+        });
+    }
+    (keep, Ok(outcomes))
+}
+
+/// Bytes of extents up to the first that lies at or behind the end of the file.
+fn without_gap(extents: &[Extent], end: u64) -> usize {
+    let mut count = 0;
+    for extent in extents {
+        let got = extent.len_before(end);
+        count += got;
+        if got < extent.len {
+            break;
+        }
+    }
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
+    match keep {
+        Keep::Many(keeps) => keeps.into_iter().map(|keep| B::from_keep(KeepBox(keep))).collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl<B> std::fmt::Debug for PendingBatch<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PendingBatch({} operations)", self.untold.len())
+    }
+}

@@ -1,0 +1,284 @@
+//! A batch among the operations of a session: its reads and writes, cut into requests, and what became of them.
+
+use std::sync::Arc;
+
+use dafs_proto::extent::Extent;
+use dafs_proto::session::SessionFault;
+use dafs_proto::transport::Span;
+use dafs_proto::wire::{
+    BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
+    BatchRequest, BatchResult, EXTENT_SIZE, LIST_MAX, Lists, REMOTE_RANGE_SIZE, Stability, Status, Verifier,
+    WireError, WireRange, decode_batch_results, decode_noticed_results, lists_size,
+};
+use smallvec::SmallVec;
+
+use crate::core::{Broken, Request, Terms};
+use crate::memory::Keep;
+use crate::node::Node;
+use crate::pending::BatchHints;
+use crate::registration::Hold;
+
+/// Reads and writes, some in each request.
+pub(crate) struct BatchWork {
+    pub(crate) entries: Vec<Entry>,
+    /// The first that was never sent.
+    pub(crate) sent: usize,
+    /// Requests that are sent again in a new session: the first entry, and how many.
+    pub(crate) redo: Vec<(usize, usize)>,
+    pub(crate) hints: Option<BatchHints>,
+    pub(crate) expedite: bool,
+    pub(crate) holds: SmallVec<[Hold; 1]>,
+    pub(crate) keep: Keep,
+    /// Entries of which a notice told, not collected.
+    pub(crate) told: Vec<usize>,
+}
+
+/// A read or write, or as much of one as fits a request.
+pub(crate) struct Entry {
+    /// Whose part it is: a place among the operations of the caller.
+    pub(crate) operation: usize,
+    pub(crate) node: Arc<Node>,
+    pub(crate) write: bool,
+    pub(crate) stability: Stability,
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) ranges: Vec<WireRange>,
+    pub(crate) len: usize,
+    pub(crate) result: Option<BatchResult>,
+}
+
+/// What bounds one request of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) payload_max: usize,
+    pub(crate) results_max: usize,
+    pub(crate) len_max: usize,
+}
+
+impl Bounds {
+    pub(crate) fn of(terms: &Terms) -> Self {
+        Self {
+            payload_max: terms.send_payload_max as usize,
+            results_max: terms.read_inline_max as usize / BATCH_RESULT_SIZE,
+            len_max: terms.welcome.transfer_size_max as usize,
+        }
+    }
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        BATCH_OPERATION_SIZE + lists_size(self.extents.len(), self.ranges.len())
+    }
+}
+
+impl BatchWork {
+    pub(crate) fn has_more(&self) -> bool {
+        !self.redo.is_empty() || self.sent < self.entries.len()
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.redo.clear();
+        self.sent = self.entries.len();
+    }
+
+    /// The entries of the next request. Only after [`BatchWork::has_more`].
+    pub(crate) fn next_piece(&self, bounds: &Bounds) -> (usize, usize) {
+        let (from, most) = match self.redo.last() {
+            Some(&(from, count)) => (from, count),
+            None => (self.sent, self.entries.len() - self.sent),
+        };
+        let most = most.min(BATCH_MAX).min(bounds.results_max);
+        let (mut size, mut len, mut extents, mut ranges) = (0, 0, 0, 0);
+        let fits = |entry: &&Entry| {
+            size += entry.size();
+            len += entry.len;
+            extents += entry.extents.len();
+            ranges += entry.ranges.len();
+            size <= bounds.payload_max && len <= bounds.len_max && extents <= LIST_MAX && ranges <= LIST_MAX
+        };
+        let entries = self.entries.get(from..).unwrap_or_default();
+        // One entry was cut so that it fits.
+        (from, entries.iter().take(most).take_while(fits).count().max(1))
+    }
+
+    pub(crate) fn on_piece_sent(&mut self, from: usize, count: usize) {
+        match self.redo.pop() {
+            Some((_, all)) if all > count => self.redo.push((from + count, all - count)),
+            Some(_) => {}
+            None => self.sent = from + count,
+        }
+    }
+
+    /// The request for some entries: its body's fields and its payload.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "at most BATCH_MAX; hints that are longer mean the same"
+    )]
+    pub(crate) fn encode(&self, from: usize, count: usize) -> (BatchRequest, Vec<u8>) {
+        let mut payload = Vec::new();
+        for entry in self.entries.iter().skip(from).take(count) {
+            let operation = BatchOperation {
+                handle: entry.node.handle(),
+                write: entry.write,
+                stability: entry.stability,
+                lists: Lists { extents: entry.extents.clone(), segments: entry.ranges.clone() },
+            };
+            operation.encode(&mut payload);
+        }
+        let mut flags = BatchFlags::empty();
+        flags.set(BatchFlags::NOTIFY, self.hints.is_some());
+        flags.set(BatchFlags::EXPEDITE, self.expedite);
+        let (window_us, completions) = self.hints.map_or((0, 0), |hints| {
+            let window = u32::try_from(hints.window.as_micros()).unwrap_or(u32::MAX);
+            (window, u32::try_from(hints.completions).unwrap_or(u32::MAX))
+        });
+        (BatchRequest { operations: count as u32, flags, window_us, completions }, payload)
+    }
+
+    /// The reply to a request for some entries.
+    pub(crate) fn on_reply(
+        &mut self,
+        request: &Request,
+        body: &[u8],
+        payload: Span<'_>,
+    ) -> Result<(), Broken> {
+        let reply = BatchReply::decode(body)?;
+        if reply.operations as usize != request.len {
+            return Err(too_much("results of a batch", reply.operations as usize, request.len).into());
+        }
+        let results = decode_batch_results(&payload.to_vec(), request.len)?;
+        for (index, result) in results.into_iter().enumerate() {
+            self.take_result(request.at + index, result)?;
+        }
+        Ok(())
+    }
+
+    /// Some entries of a request have ended.
+    pub(crate) fn on_notice(
+        &mut self,
+        request: &Request,
+        notice: &BatchNotice,
+        payload: Span<'_>,
+    ) -> Result<(), Broken> {
+        for (index, result) in decode_noticed_results(&payload.to_vec(), notice, request.len)? {
+            let at = request.at + index;
+            if self.entries.get(at).is_some_and(|entry| entry.result.is_none()) {
+                self.told.push(at);
+            }
+            self.take_result(at, result)?;
+        }
+        Ok(())
+    }
+
+    fn take_result(&mut self, at: usize, result: BatchResult) -> Result<(), Broken> {
+        let Some(entry) = self.entries.get_mut(at) else { return Ok(()) };
+        if result.count as usize > entry.len {
+            return Err(too_much("the count of an operation", result.count as usize, entry.len).into());
+        }
+        let ends = !entry.write && result.status == Status::OK;
+        if ends && (result.count as usize) < entry.len && result.value == BatchResult::NOT_ENDED {
+            return Err(Broken::from(WireError::Invalid {
+                what: "a short read before the end of its file",
+                value: 0,
+            }));
+        }
+        if entry.write && result.status == Status::OK && entry.stability == Stability::Unstable {
+            let mut left = u64::from(result.count);
+            for extent in &entry.extents {
+                let len = extent.len.min(left);
+                left -= len;
+                if len > 0 {
+                    let range = extent.offset..extent.offset.saturating_add(len);
+                    entry.node.unstable().add(Verifier(result.value), range);
+                }
+            }
+        }
+        entry.result = Some(result);
+        Ok(())
+    }
+}
+
+/// Cuts what one operation moves into entries that fit a request each.
+pub(crate) fn cut(
+    extents: &[Extent],
+    ranges: &[WireRange],
+    bounds: &Bounds,
+) -> Vec<(Vec<Extent>, Vec<WireRange>, usize)> {
+    let room = bounds.payload_max.saturating_sub(BATCH_OPERATION_SIZE);
+    let pair = EXTENT_SIZE + REMOTE_RANGE_SIZE;
+    let mut cut = Vec::new();
+    let mut current: (Vec<Extent>, Vec<WireRange>, usize) = Default::default();
+    let (mut extents, mut ranges) = (extents.iter().copied(), ranges.iter().copied());
+    let (mut extent, mut range) = (Extent::default(), [0; 3]);
+    loop {
+        while extent.len == 0 {
+            match extents.next() {
+                Some(next) => extent = next,
+                None => break,
+            }
+        }
+        while range[2] == 0 {
+            match ranges.next() {
+                Some(next) => range = next,
+                None => break,
+            }
+        }
+        if extent.len == 0 || range[2] == 0 {
+            break;
+        }
+        let size = lists_size(current.0.len(), current.1.len()) + pair;
+        let is_full = size > room || current.0.len() >= LIST_MAX || current.1.len() >= LIST_MAX;
+        if current.2 == bounds.len_max || (is_full && current.2 > 0) {
+            cut.push(std::mem::take(&mut current));
+        }
+        let len = extent.len.min(range[2]).min((bounds.len_max - current.2) as u64);
+        match current.0.last_mut() {
+            Some(last) if last.offset + last.len == extent.offset => last.len += len,
+            _ => current.0.push(Extent::new(extent.offset, len)),
+        }
+        match current.1.last_mut() {
+            Some(last) if last[0] == range[0] && last[1] + last[2] == range[1] => last[2] += len,
+            _ => current.1.push([range[0], range[1], len]),
+        }
+        current.2 += usize::try_from(len).unwrap_or(0);
+        extent = Extent::new(extent.offset + len, extent.len - len);
+        range = [range[0], range[1] + len, range[2] - len];
+    }
+    if current.2 > 0 {
+        cut.push(current);
+    }
+    cut
+}
+
+fn too_much(what: &'static str, value: usize, limit: usize) -> SessionFault {
+    SessionFault::TooMuch { what, value: value as u64, limit: limit as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operation_is_cut_where_a_request_is_full_and_loses_no_byte() {
+        let extents: Vec<Extent> = (0..50).map(|i| Extent::new(i * 100, 10 + i % 3)).collect();
+        let total: u64 = extents.iter().map(|extent| extent.len).sum();
+        let ranges = [[1, 0, 33], [1, 1000, 0], [2, 500, total - 33]];
+        for (payload_max, len_max) in [(10_000, 10_000), (200, 10_000), (10_000, 37), (100, 1), (64, 10_000)]
+        {
+            let bounds = Bounds { payload_max, results_max: 100, len_max };
+            let (mut file, mut memory) = (Vec::new(), Vec::new());
+            for (extents, ranges, len) in cut(&extents, &ranges, &bounds) {
+                assert!(BATCH_OPERATION_SIZE + lists_size(extents.len(), ranges.len()) <= payload_max);
+                assert!(len <= len_max && len > 0);
+                assert_eq!(extents.iter().map(|e| e.len).sum::<u64>(), len as u64);
+                assert_eq!(ranges.iter().map(|r| r[2]).sum::<u64>(), len as u64);
+                file.extend(extents.iter().flat_map(|e| e.offset..e.offset + e.len));
+                memory.extend(ranges.iter().flat_map(|r| (r[1]..r[1] + r[2]).map(|at| (r[0], at))));
+            }
+            assert!(file.iter().copied().eq(extents.iter().flat_map(|e| e.offset..e.offset + e.len)));
+            assert!(
+                memory.into_iter().eq(ranges.iter().flat_map(|r| (r[1]..r[1] + r[2]).map(|at| (r[0], at))))
+            );
+        }
+        assert!(cut(&[], &[], &Bounds { payload_max: 100, results_max: 1, len_max: 1 }).is_empty());
+    }
+}

@@ -1,0 +1,401 @@
+//! Batches: many independent reads and writes in one request. Each operation is begun as a request of its own would be, some at a
+//! time, and answers into the batch; the batch is answered when all have.
+#![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
+
+use std::time::Duration;
+
+use dafs_proto::session::Moment;
+use dafs_proto::transport::{Access, OpToken};
+use dafs_proto::wire::{
+    BATCH_NOTICE_RESULT_SIZE, BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchNotice, BatchOperation,
+    BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE, HEADER_SIZE, Header, ListReadReply, Method, Opcode,
+    Stability, Status, Verifier, WriteReply, decode_batch, encode_noticed_result,
+};
+
+use super::read::{range, with_remote_memory};
+use super::write::write_all;
+use super::{Direction, Server};
+use crate::backend::NowError;
+use crate::dispatch::{Answer, Payload, Problem};
+use crate::inflight::{Call, State, Wakeup};
+use crate::sessions::SessionKey;
+
+/// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
+/// to others.
+const RUNNING_MAX: u32 = 64;
+
+/// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
+const NOTICES_MAX: u8 = 8;
+
+/// Which operation of which batch a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchPlace {
+    batch: OpToken,
+    index: u32,
+}
+
+/// A batch under way.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    operations: Vec<BatchOperation>,
+    results: Vec<Option<BatchResult>>,
+    /// The first that was never begun.
+    next: usize,
+    /// To be begun again: their connection broke before they had ended.
+    again: Vec<u32>,
+    running: usize,
+    /// Some are being begun: whoever ends meanwhile is looked at afterwards.
+    beginning: bool,
+    hints: Option<Hints>,
+    /// Ended and not told by a notice.
+    untold: Vec<u32>,
+    /// When the first of those ended.
+    untold_since: Option<Moment>,
+}
+
+/// How ends are told before the reply.
+#[derive(Clone, Copy, Debug)]
+struct Hints {
+    completions: usize,
+    window: Duration,
+}
+
+impl Batch {
+    fn new(operations: Vec<BatchOperation>, request: &BatchRequest) -> Self {
+        let window = Duration::from_micros(u64::from(request.window_us));
+        let completions = match request.completions {
+            0 => usize::MAX,
+            completions => completions as usize,
+        };
+        let hints = match request.flags.contains(BatchFlags::EXPEDITE) {
+            true => Hints { completions: 1, window: Duration::ZERO },
+            false => Hints { completions, window },
+        };
+        Self {
+            results: vec![None; operations.len()],
+            operations,
+            next: 0,
+            again: Vec::new(),
+            running: 0,
+            beginning: false,
+            hints: request.flags.contains(BatchFlags::NOTIFY).then_some(hints),
+            untold: Vec::new(),
+            untold_since: None,
+        }
+    }
+
+    /// Takes the next operation.
+    fn begin_next(&mut self) -> Option<u32> {
+        let index = self.again.pop().or_else(|| {
+            let next = (self.next < self.operations.len()).then_some(self.next as u32);
+            self.next += usize::from(next.is_some());
+            next
+        })?;
+        self.running += 1;
+        Some(index)
+    }
+
+    fn end(&mut self, index: u32, result: BatchResult, now: Moment) {
+        let Some(place) = self.results.get_mut(index as usize) else { return };
+        self.running = self.running.saturating_sub(1);
+        *place = Some(result);
+        if self.hints.is_some() {
+            self.untold.push(index);
+            self.untold_since.get_or_insert(now);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.running == 0 && self.again.is_empty() && self.next == self.operations.len()
+    }
+
+    /// Ends have waited long enough, or are enough.
+    fn is_due(&self, now: Moment) -> bool {
+        self.hints.is_some_and(|hints| {
+            self.untold.len() >= hints.completions
+                || self.untold_since.is_some_and(|since| now >= since.after(hints.window))
+        })
+    }
+
+    /// Its connection broke. What was read may not have arrived; what was written is in the files.
+    pub(crate) fn on_disconnected(&mut self) {
+        self.untold.clear();
+        self.untold_since = None;
+        for (index, operation) in self.operations.iter().enumerate() {
+            if !operation.write && self.results[index].take().is_some() {
+                self.again.push(index as u32);
+            }
+        }
+    }
+
+    /// No operation of it is in anybody's hands.
+    pub(crate) fn rests(&self) -> bool {
+        self.running == 0
+    }
+
+    /// Its reply tells of writes alone, which need not be done again when it is lost.
+    fn only_writes(&self) -> bool {
+        self.operations.iter().all(|operation| operation.write)
+    }
+}
+
+impl Server {
+    /// Executes a batch.
+    pub(crate) fn batch(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+        let request = BatchRequest::decode(body)?;
+        let bytes = self.payload(call, payload);
+        let results_max = self.reply_payload_max(call) / BATCH_RESULT_SIZE;
+        let operations = match request.operations as usize > results_max {
+            true => Err(BatchError::TooMany { found: request.operations, limit: results_max }),
+            false => decode_batch(&bytes, &request, self.settings.transfer_size_max),
+        };
+        let operations = match operations {
+            Ok(operations) => operations,
+            Err(error) => {
+                tracing::debug!(%error, "batch refused");
+                let words = error.to_string();
+                let answer = Answer { payload: words.as_bytes(), ..Answer::default() };
+                self.reply(call, Status::INVALID, answer);
+                return Ok(());
+            }
+        };
+        if operations.is_empty() && request.flags.contains(BatchFlags::EXPEDITE) {
+            self.expedite_batches(call.session);
+        }
+        let token = self.park(*call, State::Batch(Box::new(Batch::new(operations, &request))));
+        self.go_on_with_batch(token);
+        Ok(())
+    }
+
+    fn batch_at(&mut self, index: usize) -> Option<&mut Batch> {
+        match self.operations.get_mut(index).map(|operation| &mut operation.state) {
+            Some(State::Batch(batch)) => Some(batch),
+            _ => None,
+        }
+    }
+
+    /// Begins what can begin, tells what is to be told, and answers when all have ended.
+    pub(crate) fn go_on_with_batch(&mut self, token: OpToken) {
+        let Some(index) = self.operation_index(token) else { return };
+        let call = self.operations[index].call;
+        if self.connection(call.connection).is_none() {
+            return self.rest_batch(index);
+        }
+        self.mark_dirty(call.connection);
+        loop {
+            let is_full = self.sessions.find(call.session).is_none_or(|s| s.batched >= RUNNING_MAX);
+            let Some(batch) = self.batch_at(index) else { return };
+            if is_full && batch.running > 0 {
+                break;
+            }
+            let Some(next) = batch.begin_next() else { break };
+            batch.beginning = true;
+            if let Some(session) = self.sessions.find_mut(call.session) {
+                session.batched += 1;
+            }
+            let place = BatchPlace { batch: token, index: next };
+            if let Err(status) = self.begin_part(&call, place, index) {
+                self.end_part(place, BatchResult::failed(status));
+            }
+        }
+        let now = self.now;
+        let Some(batch) = self.batch_at(index) else { return };
+        batch.beginning = false;
+        if batch.is_done() {
+            return self.finish_batch(index);
+        }
+        if batch.is_due(now) {
+            self.tell_of_batch(index);
+        }
+    }
+
+    /// Begins one operation; its end comes to [`Server::on_batch_part`], perhaps within this call. An error is its result.
+    fn begin_part(&mut self, call: &Call, place: BatchPlace, index: usize) -> Result<(), Status> {
+        let Some(batch) = self.batch_at(index) else { return Ok(()) };
+        let operation = &batch.operations[place.index as usize];
+        let (write, stability) = (operation.write, operation.stability);
+        let handle = if operation.handle == CHAIN_HANDLE { call.header.handle } else { operation.handle };
+        let single = match (&operation.lists.extents[..], &operation.lists.segments[..]) {
+            ([extent], [segment]) => Some((*extent, *segment)),
+            _ => None,
+        };
+        let opcode = if write { Opcode::WriteList } else { Opcode::ReadList };
+        let header = Header { opcode, handle, ..call.header };
+        let call = Call { header, link: None, batch: Some(place), ..*call };
+        let open = self.handle(&call)?;
+        if !(if write { open.writable } else { open.readable }) {
+            return Err(Status::BAD_HANDLE);
+        }
+        let node = open.node;
+        if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {
+            let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+            let storage = &mut *self.storage;
+            let connection = self.connections.get_mut(call.connection.index);
+            let moved = with_remote_memory(connection, &call, &range(segment), access, |span| match write {
+                true => write_all(storage, node, extent.offset, span),
+                false => storage.read_now(node, extent.offset, &[span]),
+            });
+            let export = usize::from(node.export.0);
+            match moved.map_err(status_of)? {
+                Some(Ok(count)) if write => {
+                    self.stats.on_write(export, Method::Direct, count);
+                    let verifier = Verifier(self.storage.verifier(node.export));
+                    let value = verifier.0;
+                    self.end_part(place, BatchResult { status: Status::OK, count: count as u32, value });
+                    return Ok(());
+                }
+                Some(Ok(count)) => {
+                    self.stats.on_read(export, Method::Direct, count);
+                    let ended = (count as u64) < extent.len;
+                    let value = if ended { extent.offset + count as u64 } else { BatchResult::NOT_ENDED };
+                    self.end_part(place, BatchResult { status: Status::OK, count: count as u32, value });
+                    return Ok(());
+                }
+                Some(Err(NowError::Failed(status))) => return Err(status),
+                Some(Err(NowError::WouldBlock)) | None => {}
+            }
+        }
+        let Some(batch) = self.batch_at(index) else { return Ok(()) };
+        let lists = batch.operations[place.index as usize].lists.clone();
+        let direction = if write { Direction::Write } else { Direction::Read };
+        self.begin_listed(&call, (direction, node), lists, stability).map_err(status_of)
+    }
+
+    /// An operation of a batch was answered.
+    pub(crate) fn on_batch_part(&mut self, place: BatchPlace, opcode: Opcode, status: Status, body: &[u8]) {
+        let result = match (status, opcode) {
+            (Status::OK, Opcode::WriteList) => WriteReply::decode(body).map(|reply| BatchResult {
+                status,
+                count: reply.count,
+                value: reply.verifier.0,
+            }),
+            (Status::OK, _) => ListReadReply::decode(body).map(|reply| BatchResult {
+                status,
+                count: reply.count,
+                value: reply.end.unwrap_or(BatchResult::NOT_ENDED),
+            }),
+            (status, _) => Ok(BatchResult::failed(status)),
+        };
+        self.end_part(place, result.unwrap_or(BatchResult::failed(Status::IO)));
+    }
+
+    fn end_part(&mut self, place: BatchPlace, result: BatchResult) {
+        let Some(index) = self.operation_index(place.batch) else { return };
+        self.leave_batch(index);
+        let now = self.now;
+        let Some(batch) = self.batch_at(index) else { return };
+        batch.end(place.index, result, now);
+        if !batch.beginning {
+            self.wakeups.push_back(Wakeup::Batch(place.batch));
+        }
+    }
+
+    /// An operation of a batch ended without an answer: its connection is gone.
+    pub(crate) fn abandon_part(&mut self, place: BatchPlace) {
+        let Some(index) = self.operation_index(place.batch) else { return };
+        self.leave_batch(index);
+        let Some(batch) = self.batch_at(index) else { return };
+        batch.running = batch.running.saturating_sub(1);
+        batch.again.push(place.index);
+        self.wakeups.push_back(Wakeup::Batch(place.batch));
+    }
+
+    /// One operation of a session's batches fewer is under way.
+    fn leave_batch(&mut self, index: usize) {
+        let session = self.operations[index].call.session;
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.batched = session.batched.saturating_sub(1);
+        }
+    }
+
+    /// Without a connection a batch waits until nobody has its hands on anything of it, and may then come again.
+    pub(crate) fn rest_batch(&mut self, index: usize) {
+        if self.batch_at(index).is_some_and(|batch| batch.rests()) {
+            let operation = self.unpark(index);
+            self.abandon(operation);
+        }
+    }
+
+    fn finish_batch(&mut self, index: usize) {
+        let call = self.operations[index].call;
+        let Some(batch) = self.batch_at(index) else { return };
+        let mut payload = vec![0; batch.results.len() * BATCH_RESULT_SIZE];
+        let results = batch.results.iter().map(|result| result.unwrap_or(BatchResult::failed(Status::IO)));
+        for (result, bytes) in results.zip(payload.chunks_exact_mut(BATCH_RESULT_SIZE)) {
+            result.encode(bytes);
+        }
+        let keeps = batch.only_writes();
+        let mut body = [0; BatchReply::HEAD_SIZE - HEADER_SIZE];
+        BatchReply { operations: batch.results.len() as u32 }.encode(&mut body);
+        let answer = Answer { body: &body, payload: &payload, keeps, ..Answer::default() };
+        self.reply(&call, Status::OK, answer);
+        drop(self.unpark(index));
+    }
+
+    /// Tells what has ended by a notice, where the session is listening; else it waits for the next, or for the reply.
+    fn tell_of_batch(&mut self, index: usize) {
+        let call = self.operations[index].call;
+        let results_max = self.reply_payload_max(&call) / BATCH_NOTICE_RESULT_SIZE;
+        let listens = self.connection(call.connection).is_some_and(|c| c.sends_at_once());
+        let Some(session) =
+            self.sessions.find_mut(call.session).filter(|session| listens && session.notices < NOTICES_MAX)
+        else {
+            return;
+        };
+        session.notices += 1;
+        let mut header = Header::callback(Opcode::BatchDone, session.core.next_callback());
+        let Some(batch) = self.batch_at(index) else { return };
+        let told: Vec<u32> = batch.untold.drain(..batch.untold.len().min(results_max)).collect();
+        if batch.untold.is_empty() {
+            batch.untold_since = None;
+        }
+        let mut payload = Vec::with_capacity(told.len() * BATCH_NOTICE_RESULT_SIZE);
+        for place in &told {
+            if let Some(result) = &batch.results[*place as usize] {
+                encode_noticed_result(*place, result, &mut payload);
+            }
+        }
+        let (slot, sequence) = (call.header.slot.0, call.header.sequence);
+        let count = (payload.len() / BATCH_NOTICE_RESULT_SIZE) as u32;
+        header.head_len = BatchNotice::HEAD_SIZE as u16;
+        header.payload_len = payload.len() as u32;
+        let mut head = [0; BatchNotice::HEAD_SIZE];
+        header.encode(&mut head);
+        BatchNotice { slot, sequence, count }.encode(&mut head[HEADER_SIZE..]);
+        if let Some(connection) = self.connection(call.connection) {
+            connection.send(&head, &payload);
+            self.mark_dirty(call.connection);
+        }
+    }
+
+    /// Nothing of a session's batches is gathered any more.
+    fn expedite_batches(&mut self, session: SessionKey) {
+        for (_, operation) in self.operations.iter_mut().filter(|(_, o)| o.call.session == session) {
+            if let State::Batch(batch) = &mut operation.state
+                && let Some(hints) = &mut batch.hints
+            {
+                *hints = Hints { completions: 1, window: Duration::ZERO };
+            }
+        }
+        self.tell_of_due_batches();
+    }
+
+    /// Tells of ends whose window is over.
+    pub(crate) fn tell_of_due_batches(&mut self) {
+        let now = self.now;
+        let due = |state: &State| matches!(state, State::Batch(batch) if batch.is_due(now));
+        let due: Vec<usize> =
+            self.operations.iter().filter(|(_, o)| due(&o.state)).map(|(index, _)| index).collect();
+        for index in due {
+            self.tell_of_batch(index);
+        }
+    }
+}
+
+/// What an operation is answered whose client broke the protocol within it.
+fn status_of(problem: Problem) -> Status {
+    match problem {
+        Problem::Status(status) => status,
+        Problem::Fault(_) => Status::INVALID,
+    }
+}

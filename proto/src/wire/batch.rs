@@ -1,0 +1,471 @@
+//! Batches: many independent reads and writes in one request (DAFS 1.0, batch I/O).
+
+use thiserror::Error;
+
+use super::{
+    FileHandle, HEADER_SIZE, LIST_MAX, ListError, ListRequest, Lists, Method, Reader, Stability, Status,
+    WireError, Writer, decode_lists, encode_lists, lists_size,
+};
+
+/// Operations in one batch.
+pub const BATCH_MAX: usize = 1024;
+
+/// Bytes of an operation in the payload, before its extents and ranges.
+pub const BATCH_OPERATION_SIZE: usize = 24;
+
+/// Bytes of a result.
+pub const BATCH_RESULT_SIZE: usize = 16;
+
+/// Bytes of a result in a notice: its operation's place in the batch, and the result.
+pub const BATCH_NOTICE_RESULT_SIZE: usize = 24;
+
+bitflags::bitflags! {
+    /// How a batch is to be answered.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct BatchFlags: u32 {
+        /// Ends are told by notices while the others run.
+        const NOTIFY = 0x1;
+        /// Nothing is gathered: every end is told as soon as can be. Without operations: those of all batches of the session.
+        const EXPEDITE = 0x2;
+    }
+}
+
+/// Body of a batch, 16 bytes. The payload holds its operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchRequest {
+    /// Operations in the payload, at most [`BATCH_MAX`].
+    pub operations: u32,
+    /// How it is to be answered.
+    pub flags: BatchFlags,
+    /// A hint for notices: microseconds that an end may wait for others. 0 without [`BatchFlags::NOTIFY`].
+    pub window_us: u32,
+    /// A hint for notices: ends in one, or all that there are where it is 0. 0 without [`BatchFlags::NOTIFY`].
+    pub completions: u32,
+}
+
+impl BatchRequest {
+    /// Bytes of the head.
+    pub const HEAD_SIZE: usize = HEADER_SIZE + 16;
+
+    /// Writes the body.
+    pub fn encode(&self, body: &mut [u8]) {
+        Writer::new(body)
+            .u32(self.operations)
+            .u32(self.flags.bits())
+            .u32(self.window_us)
+            .u32(self.completions);
+    }
+
+    /// Reads the body.
+    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(body);
+        let operations = reader.u32("operations of a batch")?;
+        let flags = reader.u32("flags of a batch")?;
+        let invalid = |what, value: u32| WireError::Invalid { what, value: u64::from(value) };
+        let flags = BatchFlags::from_bits(flags).ok_or_else(|| invalid("flags of a batch", flags))?;
+        let window_us = reader.u32("window of a batch")?;
+        let completions = reader.u32("completions of a batch")?;
+        reader.finish("batch")?;
+        if !flags.contains(BatchFlags::NOTIFY) && (window_us, completions) != (0, 0) {
+            return Err(invalid("hints of a batch without notices", window_us | completions));
+        }
+        Ok(Self { operations, flags, window_us, completions })
+    }
+}
+
+/// One operation of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchOperation {
+    /// The file; [`super::CHAIN_HANDLE`] for that of the request's header.
+    pub handle: FileHandle,
+    /// It writes; else it reads.
+    pub write: bool,
+    /// When written data must be durable; [`Stability::Unstable`] in reads.
+    pub stability: Stability,
+    /// Extents of the file and ranges of the client's memory, whose totals agree.
+    pub lists: Lists,
+}
+
+impl BatchOperation {
+    /// Bytes that it takes in a payload.
+    pub fn encoded_size(&self) -> usize {
+        BATCH_OPERATION_SIZE + lists_size(self.lists.extents.len(), self.lists.segments.len())
+    }
+
+    /// Appends it to a payload. Its lists are within the limits of one request.
+    pub fn encode(&self, payload: &mut Vec<u8>) {
+        let fits = |count: usize| u32::try_from(count).expect("lists are at most LIST_MAX");
+        let len: u64 = self.lists.extents.iter().map(|extent| extent.len).sum();
+        let at = payload.len();
+        payload.resize(at + self.encoded_size(), 0);
+        let (head, lists) = payload[at..].split_at_mut(BATCH_OPERATION_SIZE);
+        Writer::new(head)
+            .u64(self.handle.0)
+            .u8(u8::from(self.write))
+            .u8(self.stability.value())
+            .reserved(2)
+            .u32(u32::try_from(len).expect("an operation of a batch is below 4 GiB"))
+            .u32(fits(self.lists.extents.len()))
+            .u32(fits(self.lists.segments.len()));
+        encode_lists(self.lists.extents.iter().copied(), &self.lists.segments, lists);
+    }
+}
+
+/// A batch that cannot be carried out. It is answered `INVALID`, with these words; the session goes on.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BatchError {
+    /// Too many operations.
+    #[error("a batch of {found} operations, {limit} are possible")]
+    TooMany {
+        /// How many were announced.
+        found: u32,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Too many extents or ranges in all.
+    #[error("more than {LIST_MAX} extents, or ranges of memory, up to operation {index} of a batch")]
+    TooLong {
+        /// Where the limit was passed.
+        index: usize,
+    },
+    /// More bytes than one request may move.
+    #[error("a batch that moves {len} bytes, {limit} are possible")]
+    TooLarge {
+        /// In all.
+        len: u64,
+        /// What one request may move.
+        limit: u32,
+    },
+    /// An operation that is not one.
+    #[error("operation {index} of a batch: {error}")]
+    Wire {
+        /// Its place.
+        index: usize,
+        /// What is wrong.
+        error: WireError,
+    },
+    /// Lists of an operation that contradict themselves.
+    #[error("operation {index} of a batch: {error}")]
+    Lists {
+        /// Its place.
+        index: usize,
+        /// What is wrong.
+        error: ListError,
+    },
+    /// Bytes behind the last operation.
+    #[error("{extra} bytes behind the last operation of a batch")]
+    Trailing {
+        /// How many.
+        extra: usize,
+    },
+}
+
+/// Reads the operations of a batch that may move `len_max` bytes in all. Nothing is allocated before the counts have been checked.
+pub fn decode_batch(
+    payload: &[u8],
+    request: &BatchRequest,
+    len_max: u32,
+) -> Result<Vec<BatchOperation>, BatchError> {
+    let count = request.operations as usize;
+    if count > BATCH_MAX || count > payload.len() / BATCH_OPERATION_SIZE {
+        let limit = BATCH_MAX.min(payload.len() / BATCH_OPERATION_SIZE);
+        return Err(BatchError::TooMany { found: request.operations, limit });
+    }
+    let mut operations = Vec::with_capacity(count);
+    let mut reader = Reader::new(payload);
+    let (mut extents, mut segments, mut len) = (0, 0, 0u64);
+    for index in 0..count {
+        let (operation, list) =
+            decode_operation(&mut reader).map_err(|error| BatchError::Wire { index, error })?;
+        let lists_fail = |error| BatchError::Lists { index, error };
+        for (what, count) in [("extents", list.extent_count), ("ranges of memory", list.segment_count)] {
+            if count as usize > LIST_MAX {
+                return Err(lists_fail(ListError::TooMany { what, count }));
+            }
+        }
+        let (extent_count, segment_count) = (list.extent_count as usize, list.segment_count as usize);
+        extents += extent_count;
+        segments += segment_count;
+        if extents > LIST_MAX || segments > LIST_MAX {
+            return Err(BatchError::TooLong { index });
+        }
+        let bytes = reader
+            .bytes("lists of an operation", lists_size(extent_count, segment_count))
+            .map_err(|error| BatchError::Wire { index, error })?;
+        let lists = decode_lists(bytes, &list, 0).map_err(lists_fail)?;
+        len += u64::from(list.len);
+        if len > u64::from(len_max) {
+            return Err(BatchError::TooLarge { len, limit: len_max });
+        }
+        operations.push(BatchOperation { lists, ..operation });
+    }
+    match reader.remaining() {
+        0 => Ok(operations),
+        extra => Err(BatchError::Trailing { extra }),
+    }
+}
+
+fn decode_operation(reader: &mut Reader<'_>) -> Result<(BatchOperation, ListRequest), WireError> {
+    let handle = FileHandle(reader.u64("handle of an operation")?);
+    let write = match reader.u8("kind of an operation")? {
+        0 => false,
+        1 => true,
+        value => return Err(WireError::Invalid { what: "kind of an operation", value: u64::from(value) }),
+    };
+    let stability = Stability::from_value(reader.u8("stability")?)?;
+    if !write && stability != Stability::Unstable {
+        let value = u64::from(stability.value());
+        return Err(WireError::Invalid { what: "stability of a read", value });
+    }
+    reader.reserved("reserved bytes of an operation", 2)?;
+    let list = ListRequest {
+        len: reader.u32("length of an operation")?,
+        method: Method::Direct,
+        stability,
+        extent_count: reader.u32("extent count")?,
+        segment_count: reader.u32("range count")?,
+    };
+    Ok((BatchOperation { handle, write, stability, lists: Lists::default() }, list))
+}
+
+/// What became of one operation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchResult {
+    /// Its own outcome.
+    pub status: Status,
+    /// Bytes moved: of a read those before the end of the file, of a write those from the first on without a gap.
+    pub count: u32,
+    /// Of a read: where the file ended, [`BatchResult::NOT_ENDED`] where that was not met. Of a write: the verifier.
+    pub value: u64,
+}
+
+impl BatchResult {
+    /// The end of the file was not met.
+    pub const NOT_ENDED: u64 = u64::MAX;
+
+    /// It failed.
+    pub const fn failed(status: Status) -> Self {
+        Self { status, count: 0, value: 0 }
+    }
+
+    /// Writes the 16 bytes.
+    pub fn encode(&self, bytes: &mut [u8]) {
+        Writer::new(bytes).u32(self.status.value()).u32(self.count).u64(self.value);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let status = Status::from_value(reader.u32("status of an operation")?);
+        let (count, value) = (reader.u32("count of an operation")?, reader.u64("value of an operation")?);
+        if status != Status::OK && (count, value) != (0, 0) {
+            return Err(WireError::Invalid {
+                what: "result of an operation that failed",
+                value: value | u64::from(count),
+            });
+        }
+        Ok(Self { status, count, value })
+    }
+}
+
+/// Body of the reply to a batch, 8 bytes. The payload holds the results, in the order of the operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchReply {
+    /// Results in the payload.
+    pub operations: u32,
+}
+
+impl BatchReply {
+    /// Bytes of the head.
+    pub const HEAD_SIZE: usize = HEADER_SIZE + 8;
+
+    /// Writes the body.
+    pub fn encode(&self, body: &mut [u8]) {
+        Writer::new(body).u32(self.operations).reserved(4);
+    }
+
+    /// Reads the body.
+    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(body);
+        let operations = reader.u32("results of a batch")?;
+        reader.reserved("reserved bytes of a batch's reply", 4)?;
+        reader.finish("reply to a batch")?;
+        Ok(Self { operations })
+    }
+}
+
+/// Reads the results of a batch of `count` operations.
+pub fn decode_batch_results(payload: &[u8], count: usize) -> Result<Vec<BatchResult>, WireError> {
+    if payload.len() != count * BATCH_RESULT_SIZE {
+        return Err(WireError::Invalid { what: "payload of a batch's reply", value: payload.len() as u64 });
+    }
+    let mut reader = Reader::new(payload);
+    (0..count).map(|_| BatchResult::read(&mut reader)).collect()
+}
+
+/// Body of a notice of operations that have ended, 16 bytes. The payload holds their results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchNotice {
+    /// Of the batch.
+    pub slot: u32,
+    /// Of the batch.
+    pub sequence: u32,
+    /// Results in the payload.
+    pub count: u32,
+}
+
+impl BatchNotice {
+    /// Bytes of the head.
+    pub const HEAD_SIZE: usize = HEADER_SIZE + 16;
+
+    /// Writes the body.
+    pub fn encode(&self, body: &mut [u8]) {
+        Writer::new(body).u32(self.slot).u32(self.sequence).u32(self.count).reserved(4);
+    }
+
+    /// Reads the body.
+    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(body);
+        let notice = Self {
+            slot: reader.u32("slot of a batch")?,
+            sequence: reader.u32("sequence of a batch")?,
+            count: reader.u32("results of a notice")?,
+        };
+        reader.reserved("reserved bytes of a notice", 4)?;
+        reader.finish("notice of a batch")?;
+        Ok(notice)
+    }
+}
+
+/// Appends a result to the payload of a notice.
+pub fn encode_noticed_result(index: u32, result: &BatchResult, payload: &mut Vec<u8>) {
+    let at = payload.len();
+    payload.resize(at + BATCH_NOTICE_RESULT_SIZE, 0);
+    Writer::new(&mut payload[at..]).u32(index).reserved(4);
+    result.encode(&mut payload[at + 8..]);
+}
+
+/// Reads the results of a notice about a batch of `operations`.
+pub fn decode_noticed_results(
+    payload: &[u8],
+    notice: &BatchNotice,
+    operations: usize,
+) -> Result<Vec<(usize, BatchResult)>, WireError> {
+    let invalid = |what, value: usize| WireError::Invalid { what, value: value as u64 };
+    let count = notice.count as usize;
+    if count > operations || payload.len() != count * BATCH_NOTICE_RESULT_SIZE {
+        return Err(invalid("payload of a notice", payload.len()));
+    }
+    let mut reader = Reader::new(payload);
+    let mut result = || {
+        let index = reader.u32("place of an operation")? as usize;
+        reader.reserved("reserved bytes of a result", 4)?;
+        if index >= operations {
+            return Err(invalid("place of an operation", index));
+        }
+        Ok((index, BatchResult::read(&mut reader)?))
+    };
+    (0..count).map(|_| result()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::extent::Extent;
+
+    fn operation(extents: usize, segments: usize, len: u64) -> BatchOperation {
+        let mut lists =
+            Lists { extents: vec![Extent::new(0, 0); extents], segments: vec![[7, 0, 0]; segments] };
+        lists.extents[0].len = len;
+        lists.segments[0][2] = len;
+        BatchOperation { handle: FileHandle(1), write: false, stability: Stability::Unstable, lists }
+    }
+
+    fn decode(operations: &[BatchOperation], announced: u32) -> Result<Vec<BatchOperation>, BatchError> {
+        let mut payload = Vec::new();
+        operations.iter().for_each(|operation| operation.encode(&mut payload));
+        decode_batch(&payload, &BatchRequest { operations: announced, ..BatchRequest::default() }, 1000)
+    }
+
+    // [BATCH-2]: at each limit and one beyond it.
+    #[test]
+    fn batch_at_and_past_each_limit_is_read_and_refused() {
+        let one = operation(1, 1, 1);
+        for (count, read) in [(BATCH_MAX - 1, true), (BATCH_MAX, false), (BATCH_MAX + 1, false)] {
+            // Of bytes, 1,000 are possible.
+            let operations = vec![operation(1, 1, 0); count];
+            let result = decode(&operations, u32::try_from(count).unwrap());
+            assert_eq!(result.is_ok(), read || count == BATCH_MAX, "{count}");
+        }
+        for (announced, found) in [(0, 1), (2, 1), (1_000_000_000, 1), (u32::MAX, 1)] {
+            assert!(decode(&vec![one.clone(); found], announced).is_err(), "{announced}");
+        }
+        let half = LIST_MAX / 2;
+        for (second, read) in [(half - 1, true), (half, true), (half + 1, false)] {
+            let by_extents = [operation(half, 1, 4), operation(second, 1, 4)];
+            let by_ranges = [operation(1, half, 4), operation(1, second, 4)];
+            assert_eq!(decode(&by_extents, 2).is_ok(), read, "{second}");
+            assert_eq!(decode(&by_ranges, 2).is_ok(), read, "{second}");
+        }
+        for (len, read) in [(499, true), (500, true), (501, false), (u64::from(u32::MAX), false)] {
+            assert_eq!(decode(&[operation(1, 1, 500), operation(1, 1, len)], 2).is_ok(), read, "{len}");
+        }
+    }
+
+    #[test]
+    fn batch_cut_short_anywhere_is_refused() {
+        let mut payload = Vec::new();
+        operation(2, 2, 5).encode(&mut payload);
+        operation(1, 1, 6).encode(&mut payload);
+        let request = BatchRequest { operations: 2, ..BatchRequest::default() };
+        assert_eq!(decode_batch(&payload, &request, 1000).unwrap().len(), 2);
+        for len in 0..payload.len() {
+            assert!(decode_batch(&payload[..len], &request, 1000).is_err(), "{len}");
+        }
+        payload.push(0);
+        assert_eq!(decode_batch(&payload, &request, 1000), Err(BatchError::Trailing { extra: 1 }));
+    }
+
+    #[test]
+    fn batch_whose_operation_contradicts_itself_is_refused() {
+        for change in [8usize, 9, 10, 12, 16, 20] {
+            let mut payload = Vec::new();
+            operation(1, 1, 5).encode(&mut payload);
+            payload[change] ^= 0x83;
+            let request = BatchRequest { operations: 1, ..BatchRequest::default() };
+            assert!(decode_batch(&payload, &request, 1000).is_err(), "byte {change}");
+        }
+    }
+
+    #[test]
+    fn notice_of_operations_that_are_not_there_is_refused() {
+        let mut payload = Vec::new();
+        encode_noticed_result(3, &BatchResult { status: Status::OK, count: 4, value: 5 }, &mut payload);
+        let notice = BatchNotice { slot: 0, sequence: 1, count: 1 };
+        assert_eq!(decode_noticed_results(&payload, &notice, 4).unwrap()[0].0, 3);
+        assert!(decode_noticed_results(&payload, &notice, 3).is_err());
+        assert!(decode_noticed_results(&payload, &BatchNotice { count: 2, ..notice }, 4).is_err());
+        assert!(decode_noticed_results(&payload, &BatchNotice { count: u32::MAX, ..notice }, 4).is_err());
+    }
+
+    #[test]
+    fn result_of_a_failure_that_moved_bytes_is_refused() {
+        let mut bytes = [0; BATCH_RESULT_SIZE];
+        BatchResult::failed(Status::IO).encode(&mut bytes);
+        assert_eq!(decode_batch_results(&bytes, 1), Ok(vec![BatchResult::failed(Status::IO)]));
+        bytes[4] = 1;
+        assert!(decode_batch_results(&bytes, 1).is_err());
+        assert!(decode_batch_results(&bytes, 2).is_err());
+    }
+
+    #[test]
+    fn hints_without_notices_are_refused() {
+        let mut body = [0; 16];
+        let request = BatchRequest { flags: BatchFlags::NOTIFY, window_us: 5, completions: 6, operations: 7 };
+        request.encode(&mut body);
+        assert_eq!(BatchRequest::decode(&body), Ok(request));
+        body[4] = 2;
+        assert!(BatchRequest::decode(&body).is_err());
+        body[4] = 4;
+        assert!(BatchRequest::decode(&body).is_err());
+    }
+}

@@ -1,0 +1,242 @@
+//! Batches by hand: what no correct client sends, replies that are lost, chains.
+
+use dafs_proto::extent::Extent;
+use dafs_proto::transport::{Access, Region};
+use dafs_proto::wire::{
+    BATCH_MAX, BatchFlags, BatchOperation, BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle,
+    Flags, HEADER_SIZE, Header, Lists, Opcode, OpenFlags, OpenRequest, Stability, Status,
+    decode_batch_results,
+};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_sockets;
+use dafs_tests::raw::{Message, Raw, read_body, write_body};
+use dafs_tests::suite::{assert_same, bytes, resident_size};
+
+on_sockets! {
+    batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on,
+    batch_of_which_one_operation_reaches_beyond_its_region_moves_nothing_there,
+    batch_of_writes_is_answered_again_from_the_cache_and_one_of_reads_executed_again,
+    batch_within_a_chain_uses_its_saved_handle,
+    batch_whose_notices_are_never_taken_costs_bounded_memory,
+}
+
+fn operation(handle: FileHandle, write: bool, extent: (u64, u64), range: [u64; 3]) -> BatchOperation {
+    let lists = Lists { extents: vec![Extent::new(extent.0, extent.1)], segments: vec![range] };
+    BatchOperation { handle, write, stability: Stability::Unstable, lists }
+}
+
+fn encoded(operations: &[BatchOperation], flags: BatchFlags) -> (Vec<u8>, Vec<u8>) {
+    let mut payload = Vec::new();
+    operations.iter().for_each(|operation| operation.encode(&mut payload));
+    let completions = u32::from(flags.contains(BatchFlags::NOTIFY));
+    let request = BatchRequest { operations: operations.len() as u32, flags, window_us: 0, completions };
+    let mut body = vec![0; BatchRequest::HEAD_SIZE - HEADER_SIZE];
+    request.encode(&mut body);
+    (body, payload)
+}
+
+fn results(reply: &Message) -> Vec<BatchResult> {
+    assert_eq!(reply.header.status, Status::OK);
+    let count = BatchReply::decode(&reply.body).unwrap().operations;
+    decode_batch_results(&reply.payload, count as usize).unwrap()
+}
+
+// [BATCH-2]
+fn batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on(on: On) {
+    let harness = Harness::start(on);
+    let (mut raw, _) = Raw::session(harness.address(), 4);
+    let root = raw.mount("mem");
+    let f = raw.create(root, b"f");
+    raw.call(Header::request(Opcode::Write, f), &write_body(0, 100, None), &bytes(1, 100));
+    let region = raw.region(4096, Access::all());
+    let range = |len: u64| [region.range().key.0, region.range().offset, len];
+    let good = operation(f, false, (10, 20), range(20));
+    let announce = |operations: u32| {
+        let mut body = vec![0; 16];
+        BatchRequest { operations, ..BatchRequest::default() }.encode(&mut body);
+        body
+    };
+    let (_, payload) = encoded(&[good.clone()], BatchFlags::empty());
+    let changed = |at: usize, byte: u8| {
+        let mut payload = payload.clone();
+        payload[at] = byte;
+        (announce(1), payload)
+    };
+    let cases: Vec<((Vec<u8>, Vec<u8>), &str)> = vec![
+        ((announce(1_000_000_000), payload.clone()), "1000000000 operations"),
+        ((announce(u32::MAX), payload.clone()), "operations"),
+        ((announce(BATCH_MAX as u32 + 1), payload.clone()), "operations"),
+        ((announce(2), payload.clone()), "operation 1"),
+        ((announce(0), payload.clone()), "behind the last"),
+        ((announce(1), payload[..payload.len() - 1].to_vec()), "operation 0"),
+        (changed(8, 2), "operation 0"),
+        (changed(9, 1), "operation 0"),
+        (changed(10, 1), "operation 0"),
+        (changed(12, 21), "operation 0"),
+        (changed(15, 0x80), "operation 0"),
+        (changed(19, 0x80), "extents"),
+        (changed(23, 0x80), "ranges of memory"),
+        (
+            encoded(&[operation(f, false, (u64::MAX - 5, 20), range(20))], BatchFlags::empty()),
+            "beyond the end",
+        ),
+        (encoded(&[operation(f, true, (0, 20), range(u64::MAX))], BatchFlags::empty()), "memory of"),
+        (
+            encoded(&vec![operation(f, true, (0, 1 << 30), range(1 << 30)); 5], BatchFlags::empty()),
+            "are possible",
+        ),
+    ];
+    for (number, ((body, payload), expected)) in cases.into_iter().enumerate() {
+        let reply = raw.call(Header::request(Opcode::Batch, FileHandle(0)), &body, &payload);
+        assert_eq!(reply.header.status, Status::INVALID, "case {number}");
+        let words = String::from_utf8(reply.payload.clone()).unwrap();
+        assert!(words.contains(expected), "case {number}: {words}");
+        let (body, payload) = encoded(&[good.clone()], BatchFlags::empty());
+        let reply = raw.call(Header::request(Opcode::Batch, FileHandle(0)), &body, &payload);
+        assert_eq!(results(&reply), [BatchResult { status: Status::OK, count: 20, value: u64::MAX }]);
+    }
+    assert_same(&region.memory().span().to_vec()[..20], &bytes(1, 100)[10..30], "what was read");
+    // Handles that are not there fail alone; a batch of nothing is none.
+    let strange = operation(FileHandle(77 << 32), false, (0, 20), range(20));
+    let saved = operation(CHAIN_HANDLE, false, (0, 20), range(20));
+    let (body, payload) = encoded(&[strange, good, saved], BatchFlags::empty());
+    let reply = raw.call(Header::request(Opcode::Batch, FileHandle(0)), &body, &payload);
+    let statuses: Vec<Status> = results(&reply).iter().map(|result| result.status).collect();
+    assert_eq!(statuses, [Status::BAD_HANDLE, Status::OK, Status::BAD_HANDLE]);
+    for flags in [BatchFlags::empty(), BatchFlags::EXPEDITE] {
+        let (body, payload) = encoded(&[], flags);
+        let reply = raw.call(Header::request(Opcode::Batch, FileHandle(0)), &body, &payload);
+        assert!(results(&reply).is_empty());
+    }
+}
+
+// [BATCH-4] [PROV-16] [PROV-20]
+fn batch_of_which_one_operation_reaches_beyond_its_region_moves_nothing_there(on: On) {
+    let harness = Harness::start(on);
+    for write in [false, true] {
+        for (offset, key) in [(4091u64, 0u64), (4096, 0), (u64::MAX - 3, 0), (0, 1)] {
+            let (mut raw, _) = Raw::session(harness.address(), 4);
+            let root = raw.mount("mem");
+            let f = raw.create(root, b"f");
+            raw.call(Header::request(Opcode::Write, f), &write_body(0, 100, None), &bytes(1, 100));
+            let region = raw.region(4096, Access::all());
+            region.memory().span().write_from(0, &[7; 4096]);
+            let good = [region.range().key.0, region.range().offset, 10];
+            let bad = [good[0] ^ key, good[1].wrapping_add(offset), 10];
+            let operations = [operation(f, write, (0, 10), good), operation(f, write, (50, 10), bad)];
+            let (body, payload) = encoded(&operations, BatchFlags::empty());
+            let mut header = Header::request(Opcode::Batch, FileHandle(0));
+            raw.begin(&mut header);
+            raw.send(header, &body, &payload);
+            // Mapped memory is refused; elsewhere the access ends the connection, as the provider's contract says.
+            if let Some(reply) = raw.receive() {
+                let statuses: Vec<Status> = results(&reply).iter().map(|result| result.status).collect();
+                assert_eq!(statuses, [Status::OK, Status::REMOTE_ACCESS]);
+                raw.end(&reply);
+                let reply = raw.call(Header::request(Opcode::Null, f), &[], &[]);
+                assert_eq!(reply.header.status, Status::OK);
+            }
+            let found = region.memory().span().to_vec();
+            assert!(found[10..].iter().all(|byte| *byte == 7), "memory behind the first range");
+        }
+    }
+}
+
+// [BATCH-8] [SESS-11] [SESS-14]
+fn batch_of_writes_is_answered_again_from_the_cache_and_one_of_reads_executed_again(on: On) {
+    let harness = Harness::start(on);
+    let (mut raw, _) = Raw::session(harness.address(), 4);
+    let root = raw.mount("mem");
+    let f = raw.create(root, b"f");
+    let region = raw.region(4096, Access::all());
+    let range = |len: u64| [region.range().key.0, region.range().offset, len];
+    for (write, operations, again) in [(true, 64, false), (true, 65, true), (false, 1, true)] {
+        raw.call(Header::request(Opcode::Write, f), &write_body(0, 100, None), &[1; 100]);
+        region.memory().span().write_from(0, &[2; 100]);
+        let operations = vec![operation(f, write, (0, 100), range(100)); operations];
+        let (body, payload) = encoded(&operations, BatchFlags::empty());
+        let mut header = Header::request(Opcode::Batch, FileHandle(0));
+        raw.begin(&mut header);
+        raw.send(header, &body, &payload);
+        let first = raw.receive().unwrap();
+        region.memory().span().write_from(0, &[3; 100]);
+        raw.send(header, &body, &payload);
+        let second = raw.receive().unwrap();
+        assert_eq!(results(&first), results(&second));
+        raw.end(&second);
+        let read = raw.call(Header::request(Opcode::Read, f), &read_body(0, 1, None), &[]);
+        let memory = region.memory().span().to_vec()[0];
+        match write {
+            true => assert_eq!(read.payload[0], if again { 3 } else { 2 }),
+            false => assert_eq!(memory, 1, "read again, for the data may not have arrived"),
+        }
+    }
+}
+
+// [BATCH-9] [SESS-31]
+fn batch_within_a_chain_uses_its_saved_handle(on: On) {
+    let harness = Harness::start(on);
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("mem");
+    let f = raw.create(root, b"f");
+    raw.call(Header::request(Opcode::Write, f), &write_body(0, 100, None), &bytes(1, 100));
+    let region = raw.region(4096, Access::all());
+    let range = [region.range().key.0, region.range().offset, 30];
+    for (name, opened) in [(&b"f"[..], true), (b"missing", false)] {
+        let mut body = vec![0; 8];
+        OpenRequest { flags: OpenFlags::READ, mode: 0 }.encode(&mut body);
+        let mut open = Header::request(Opcode::Open, root);
+        open.flags = Flags::CHAIN_FORWARD | Flags::SAVE_HANDLE;
+        raw.begin(&mut open);
+        raw.send(open, &body, name);
+        let (body, payload) = encoded(&[operation(CHAIN_HANDLE, false, (5, 30), range)], BatchFlags::empty());
+        let mut batch = Header::request(Opcode::Batch, CHAIN_HANDLE);
+        batch.flags = Flags::CHAIN_BACK;
+        raw.begin(&mut batch);
+        raw.send(batch, &body, &payload);
+        let open = raw.receive().unwrap();
+        assert_eq!(open.header.status == Status::OK, opened);
+        raw.end(&open);
+        let batch = raw.receive().unwrap();
+        match opened {
+            true => {
+                assert_eq!(results(&batch)[0].count, 30);
+                let found = region.memory().span().to_vec();
+                assert_same(&found[..30], &bytes(1, 100)[5..35], "what was read");
+            }
+            false => assert_eq!(batch.header.status, Status::CHAIN_ABORTED),
+        }
+        raw.end(&batch);
+    }
+}
+
+// [BATCH-7]: notices and replies that nobody takes do not heap up.
+fn batch_whose_notices_are_never_taken_costs_bounded_memory(on: On) {
+    let harness = Harness::start(on);
+    let other = harness.session();
+    let kept = other.mount("mem").unwrap().create("kept").unwrap();
+    kept.write_all_at(b"kept", 0).unwrap();
+    let mut idle: Vec<(Raw, Region)> = Vec::new();
+    let before = resident_size(std::process::id());
+    for _ in 0..16 {
+        let (mut raw, welcome) = Raw::session(harness.address(), 64);
+        let root = raw.mount("mem");
+        let f = raw.create(root, b"f");
+        raw.call(Header::request(Opcode::Write, f), &write_body(0, 8000, None), &bytes(1, 8000));
+        let region = raw.region(4096, Access::all());
+        let range = [region.range().key.0, region.range().offset, 16];
+        let operations: Vec<_> = (0..100).map(|i| operation(f, i % 2 == 0, (i * 16, 16), range)).collect();
+        let (body, payload) = encoded(&operations, BatchFlags::NOTIFY | BatchFlags::EXPEDITE);
+        for _ in 0..welcome.credits.min(32) {
+            let mut header = Header::request(Opcode::Batch, FileHandle(0));
+            raw.begin(&mut header);
+            raw.send(header, &body, &payload);
+        }
+        idle.push((raw, region));
+        let mut found = [0; 4];
+        kept.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"kept", "another session goes on");
+    }
+    let grown = resident_size(std::process::id()).saturating_sub(before);
+    assert!(grown < 128 << 20, "{grown} bytes");
+}
