@@ -267,6 +267,7 @@ impl fmt::Display for Method {
             Self::Multiple => "multiple",
             Self::Pack => "pack",
             Self::Gather => "gather",
+            Self::Batch => "batch",
             Self::Fast => "fast",
             Self::Client => "client",
             Self::Hybrid => "hybrid",

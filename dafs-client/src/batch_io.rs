@@ -9,7 +9,7 @@ use dafs_proto::transport::{Access, RemoteRange, Span};
 use dafs_proto::wire::{Features, Opcode, Stability, Status};
 use smallvec::SmallVec;
 
-use crate::batch_work::{BatchWork, Bounds, Entry, cut};
+use crate::batch_work::{BatchWork, Bounce, Bounds, Entry, cut};
 use crate::core::Core;
 use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
@@ -184,7 +184,7 @@ impl<'a> BatchIo<'a> {
         let mut core = shared.lock();
         let prepared = prepare(shared, &mut core, parts, None, Keep::None).map_err(|(error, _)| error)?;
         let op = shared.run_locked(core, prepared.op);
-        results(op, &prepared.operations, prepared.bounce).1
+        results(op, &prepared.operations).1
     }
 }
 
@@ -233,9 +233,9 @@ impl<B: IoBuffer> OwnedBatch<B> {
                 let keep_back = core.uncollected > 0 && shared.config.batch_submits;
                 let index = shared.submit_locked(&mut core, prepared.op);
                 shared.push(&mut core, keep_back);
-                let (operations, bounce) = (prepared.operations, prepared.bounce);
+                let operations = prepared.operations;
                 let finish = Finish::boxed(move |op| {
-                    let (keep, results) = results(op, &operations, bounce);
+                    let (keep, results) = results(op, &operations);
                     BatchDone { buffers: unpacked(keep), results }
                 });
                 (Pending::new(&owner, index, finish), untold)
@@ -369,20 +369,12 @@ impl Parts {
 struct Prepared {
     op: Op,
     operations: Vec<Asked>,
-    bounce: Option<Bounce>,
 }
 
 /// One operation as the caller asked for it.
 struct Asked {
     path: Vec<u8>,
     write: bool,
-}
-
-/// Registered memory in place of what cannot be registered, or is better copied.
-struct Bounce {
-    buffer: RegisteredBuf,
-    /// Where each piece of the callers' memory that is read into begins there.
-    reads: Vec<(usize, RawMemory)>,
 }
 
 fn prepare(
@@ -434,10 +426,11 @@ fn prepare(
         expedite: parts.expedite,
         holds: memory.holds,
         keep,
+        bounce: memory.bounce,
         told: Vec::new(),
     };
     let op = Op::new(Opcode::Batch, None, Work::Batch(Box::new(work)));
-    Ok(Prepared { op, operations, bounce: memory.bounce })
+    Ok(Prepared { op, operations })
 }
 
 struct BatchMemory {
@@ -510,11 +503,7 @@ const COPIED_SIZE_MAX: usize = 16 << 20;
 
 /// From a finished batch to its buffers and results.
 #[allow(clippy::type_complexity, reason = "both halves of the caller's result")]
-fn results(
-    mut op: Op,
-    operations: &[Asked],
-    bounce: Option<Bounce>,
-) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
+fn results(mut op: Op, operations: &[Asked]) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
     let Work::Batch(batch) = &mut op.work else { return (Keep::None, Ok(Vec::new())) };
     // Registrations made for it end before its memory goes back.
     batch.holds.clear();
@@ -522,7 +511,7 @@ fn results(
     if let Some(error) = op.error {
         return (keep, Err(*error));
     }
-    if let Some(bounce) = bounce {
+    if let Some(bounce) = &batch.bounce {
         for (at, memory) in &bounce.reads {
             memory.span().copy_from(bounce.buffer.span().slice(*at, memory.len()).unwrap_or(Span::EMPTY));
         }

@@ -13,7 +13,7 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use crate::core::{Broken, Request, Terms};
-use crate::memory::Keep;
+use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::node::Node;
 use crate::pending::BatchHints;
 use crate::registration::Hold;
@@ -29,8 +29,17 @@ pub(crate) struct BatchWork {
     pub(crate) expedite: bool,
     pub(crate) holds: SmallVec<[Hold; 1]>,
     pub(crate) keep: Keep,
+    /// What the server reaches in place of the callers' memory.
+    pub(crate) bounce: Option<Bounce>,
     /// Entries of which a notice told, not collected.
     pub(crate) told: Vec<usize>,
+}
+
+/// Registered memory in place of what cannot be registered, or is better copied.
+pub(crate) struct Bounce {
+    pub(crate) buffer: RegisteredBuf,
+    /// The memory that is read into, and where each piece of it begins there.
+    pub(crate) reads: Vec<(usize, RawMemory)>,
 }
 
 /// A read or write, or as much of one as fits a request.
@@ -71,6 +80,15 @@ impl Entry {
 }
 
 impl BatchWork {
+    /// The session is over: no peer reaches its memory any more.
+    pub(crate) fn revoke(&mut self) {
+        self.holds.drain(..).for_each(Hold::revoke);
+        self.keep.revoke();
+        if let Some(bounce) = &self.bounce {
+            bounce.buffer.revoke();
+        }
+    }
+
     pub(crate) fn has_more(&self) -> bool {
         !self.redo.is_empty() || self.sent < self.entries.len()
     }

@@ -16,6 +16,7 @@ use crate::driver::Calm;
 use crate::error::Error;
 use crate::io_path::IoPath;
 use crate::lanes::{LaneState, Next, transmit_through_lane};
+use crate::learned::Learned;
 use crate::memory::Staging;
 use crate::node::{Closing, Node};
 use crate::op::{Named, NamedReply, Op, TransferKind, Work};
@@ -147,6 +148,8 @@ pub(crate) struct Core {
     pub(crate) reconnects: u64,
     /// Notices of batches so far.
     pub(crate) batch_notices: u32,
+    /// Of hybrid transfers.
+    pub(crate) learned: Learned,
     /// Since threads last met in a session that they share.
     pub(crate) calm: Calm,
 }

@@ -40,6 +40,7 @@ mod file_list;
 mod file_submit;
 pub mod io_path;
 mod lanes;
+mod learned;
 mod list;
 mod lone;
 mod memory;

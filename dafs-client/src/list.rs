@@ -172,14 +172,16 @@ impl List {
         let end = at + len.min(bounds.len_max);
         let (mut place, mut extents, mut ranges) = (at, 0, 0);
         let (mut extent_end, mut segment_end) = (at, at);
+        let mut extent_ends = self.boundaries(&self.places, at);
+        let mut segment_ends = self.boundaries(&self.memory_places, at);
         while place < end {
             if place == extent_end {
                 extents += 1;
-                extent_end = self.boundary(&self.places, place);
+                extent_end = extent_ends.find(|boundary| *boundary > place).unwrap_or(usize::MAX);
             }
             if place == segment_end {
                 ranges += usize::from(bounds.carries_ranges);
-                segment_end = self.boundary(&self.memory_places, place);
+                segment_end = segment_ends.find(|boundary| *boundary > place).unwrap_or(usize::MAX);
             }
             let lists = extents * EXTENT_SIZE + ranges * REMOTE_RANGE_SIZE;
             let data = if bounds.carries_data { place - at } else { 0 };
@@ -199,6 +201,11 @@ impl List {
 
     fn extent_at(&self, at: usize) -> usize {
         self.places.partition_point(|place| *place <= at).saturating_sub(1)
+    }
+
+    /// The boundaries behind `at`.
+    fn boundaries<'a>(&self, places: &'a [usize], at: usize) -> impl Iterator<Item = usize> + 'a {
+        places[places.partition_point(|place| *place <= at)..].iter().copied()
     }
 
     /// The first boundary behind `at`.

@@ -330,6 +330,7 @@ impl Core {
                 memory: SmallVec::from_buf([request.memory]),
                 ranges: request.range.into_iter().collect(),
                 discard: false,
+                trial: None,
                 ..void()
             })
         };

@@ -4,6 +4,7 @@
 use dafs_proto::wire::GatherSwitches;
 
 use crate::io_path::{Circumstances, Decision, Direction, IoPath, Reason, Registration, decide, direct};
+use crate::learned::{Learned, Trial};
 
 /// How the data of transfers travels whose memory is in several pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,6 +72,25 @@ pub(crate) fn decide_noncontiguous(
             }
         }
     }
+}
+
+/// As [`decide_noncontiguous`] for hybrid, after what this session has learned; and the trial that the transfer is.
+pub(crate) fn decide_hybrid(
+    c: &Circumstances,
+    segments: usize,
+    switches: Option<GatherSwitches>,
+    learned: &mut Learned,
+    blocking: bool,
+) -> (IoPath, Option<Trial>) {
+    let prior = decide_noncontiguous(c, Noncontiguous::Hybrid, segments, switches);
+    let (packed, gathered) = (pack(c), direct(c, false));
+    if packed == gathered {
+        return (prior.path, None);
+    }
+    let gathers = matches!(prior.reason, Reason::FromSwitch { .. });
+    let kind = (c.direction, c.registration);
+    let (gathers, trial) = learned.choose(kind, (c.size, segments), gathers, blocking);
+    (if gathers { gathered } else { packed }, trial)
 }
 
 /// Bytes of a piece from which gathering pays. Where nothing was measured: registered memory is gathered, other memory packed.

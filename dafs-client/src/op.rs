@@ -11,6 +11,7 @@ use crate::batch_work::BatchWork;
 use crate::chain::ChainWork;
 use crate::error::Error;
 use crate::io_path::{Direction, IoPath};
+use crate::learned::Trial;
 use crate::list::List;
 use crate::memory::{Keep, RawMemory};
 use crate::node::{Node, join};
@@ -122,6 +123,8 @@ pub(crate) struct Transfer {
     pub(crate) verifier: Verifier,
     /// Data that still arrives is thrown away: its memory went back to the caller.
     pub(crate) discard: bool,
+    /// Its time tells which method is the quicker.
+    pub(crate) trial: Option<Trial>,
 }
 
 impl Op {
@@ -214,8 +217,7 @@ impl Op {
             }
         }
         if let Work::Batch(batch) = &mut self.work {
-            batch.holds.drain(..).for_each(Hold::revoke);
-            batch.keep.revoke();
+            batch.revoke();
         }
     }
 

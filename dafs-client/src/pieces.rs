@@ -159,6 +159,21 @@ fn on_list_read(
     let Some(list) = transfer.list.as_mut().filter(|_| !transfer.discard) else { return Ok(()) };
     let end = reply.end.unwrap_or(u64::MAX);
     list.end = list.end.min(end);
+    let (count, inline) = (reply.count as usize, transfer.path == IoPath::Inline);
+    if reply.end.is_none() {
+        // All of it came, and nearly always does: one pass over the memory.
+        if count != request.len {
+            return Err(too_much("the count of a list's read", count, request.len).into());
+        }
+        let in_payload = if inline { count } else { 0 };
+        if payload.len() != in_payload {
+            return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
+        }
+        if inline || transfer.path == IoPath::Staged {
+            scatter(transfer, request.at, count, staged.unwrap_or(payload));
+        }
+        return Ok(());
+    }
     let got: SmallVec<[(usize, usize); 32]> = list
         .extents(request.at, request.len)
         .scan(request.at, |place, extent| {
@@ -168,11 +183,9 @@ fn on_list_read(
         })
         .collect();
     let total = got.iter().map(|(_, got)| got).sum();
-    let count = reply.count as usize;
-    if count != total || (reply.end.is_some() && count == request.len) {
+    if count != total || count == request.len {
         return Err(too_much("the count of a list's read", count, total).into());
     }
-    let inline = transfer.path == IoPath::Inline;
     let in_payload = if inline { count } else { 0 };
     if payload.len() != in_payload {
         return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
@@ -240,6 +253,7 @@ pub(crate) fn void() -> Transfer {
         end: false,
         verifier: Verifier(0),
         discard: true,
+        trial: None,
     }
 }
 

@@ -19,10 +19,11 @@ use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
 use crate::io_path::{Circumstances, Decision, Direction, Registration, decide};
 use crate::lanes::LaneState;
+use crate::learned::Learned;
 use crate::lone::{Ask, Lone, LoneRequest};
 use crate::memory::{RawMemory, RegisteredBuf};
 use crate::node::{NodeParts, Reopen};
-use crate::noncontiguous::decide_noncontiguous;
+use crate::noncontiguous::{Noncontiguous, decide_noncontiguous};
 use crate::op::{Named, NamedReply, Op, Work};
 use crate::pending::{Call, Finish, Pending};
 
@@ -241,7 +242,18 @@ impl Session {
         let core = shared.lock();
         let circumstances = core.circumstances(&shared.config, direction, size, registration);
         let (method, switches) = (shared.config.noncontiguous, core.terms.welcome.gather);
-        decide_noncontiguous(&circumstances, method, segments, switches).explain(&circumstances)
+        let words = decide_noncontiguous(&circumstances, method, segments, switches).explain(&circumstances);
+        match core.learned.known(direction, registration, size, segments) {
+            Some([pack, gather]) if method == Noncontiguous::Hybrid => {
+                let quicker = if gather < pack { "gathering" } else { "packing" };
+                let pack_us = pack * size as f32 / 1000.0;
+                let gather_us = gather * size as f32 / 1000.0;
+                format!(
+                    "{words}; in this session such took {pack_us:.0} µs packed and {gather_us:.0} µs gathered: {quicker} is preferred"
+                )
+            }
+            _ => words,
+        }
     }
 
     /// Allocates and registers memory that the server reaches without copies. Zeroed. Does not block. Where the system lets no more
@@ -459,6 +471,7 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         peak_replies: 0,
         reconnects: 0,
         batch_notices: 0,
+        learned: Learned::default(),
         calm: Default::default(),
         terms,
     }

@@ -16,7 +16,7 @@ use crate::io_path::{Circumstances, Direction, IoPath, Registration, decide};
 use crate::list::List;
 use crate::memory::{Keep, RawMemory, Staging, tell_once};
 use crate::node::Node;
-use crate::noncontiguous::{Noncontiguous, decide_noncontiguous};
+use crate::noncontiguous::{Noncontiguous, decide_hybrid, decide_noncontiguous};
 use crate::op::{Op, Transfer, TransferKind, Work};
 use crate::pending::{Finish, Pending};
 use crate::pieces::trim;
@@ -50,7 +50,18 @@ impl Shared {
     pub(crate) fn run_transfer(&self, node: Arc<Node>, parts: TransferParts) -> Result<Op> {
         let mut core = self.lock();
         let op = self.transfer(&mut core, node, parts, true).map_err(|(error, _)| error)?;
-        Ok(self.run_locked(core, op))
+        let Work::Data(Transfer { trial: Some(trial), .. }) = op.work else {
+            return Ok(self.run_locked(core, op));
+        };
+        let began = self.clock.now();
+        let op = self.run_locked(core, op);
+        if let (None, Work::Data(transfer)) = (&op.error, &op.work)
+            && transfer.count() == transfer.len
+        {
+            let time = self.clock.now().since(began);
+            self.lock().learned.record(trial, transfer.len, time);
+        }
+        Ok(op)
     }
 
     /// Builds the operation. With an error what the operation would have kept comes back.
@@ -149,12 +160,22 @@ impl Shared {
             // Neither is cut to the size of lanes.
             circumstances.has_lanes = false;
         }
+        let mut trial = None;
         // Nothing moves, and no bytes have no address that a peer could reach.
         let path = match len {
             0 => IoPath::Inline,
             _ if in_pieces => {
-                let switches = core.terms.welcome.gather;
-                decide_noncontiguous(&circumstances, noncontiguous, memory.len(), switches).path
+                let (switches, learned) = (core.terms.welcome.gather, &mut core.learned);
+                let pieces = memory.len();
+                match noncontiguous {
+                    Noncontiguous::Hybrid => {
+                        let (path, tried) =
+                            decide_hybrid(&circumstances, pieces, switches, learned, blocking);
+                        trial = tried;
+                        path
+                    }
+                    _ => decide_noncontiguous(&circumstances, noncontiguous, pieces, switches).path,
+                }
             }
             _ => decide(&circumstances).path,
         };
@@ -177,6 +198,7 @@ impl Shared {
             end: false,
             verifier: Verifier(0),
             discard: false,
+            trial,
         };
         if let TransferKind::Readdir { .. } = transfer.kind {
             // One request: into registered memory, or inline as far as a message reaches.
@@ -187,6 +209,9 @@ impl Shared {
         }
         cut_list(core, &mut transfer);
         self.prepare(core, &mut transfer);
+        if transfer.path != path {
+            transfer.trial = None;
+        }
         if let Err(error) = check_undivided(core, &transfer) {
             return Err((error, transfer.keep));
         }

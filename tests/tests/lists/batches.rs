@@ -332,6 +332,11 @@ fn batch_that_is_dropped_runs_on_and_the_session_goes_on(on: On) {
             batch.write_at(&f, buffer, index * 500);
         }
         drop(batch.submit(Some(BatchHints { completions: 1, window: Duration::ZERO })));
+        let mut ordinary = session.owned_batch();
+        for index in 0..64u64 {
+            ordinary.read_at(&f, vec![0; 300], index * 500);
+        }
+        drop(ordinary.submit(None));
     }
     session.probe().unwrap();
     // Each was sent before, and executed by the time that a later one is answered.

@@ -67,7 +67,7 @@ pub fn rdma_lists_of_every_count_land(fixture: &dyn Fixture) {
             let local = pair.server_memory(count * size);
             let data = fill(&local, count);
             // Backwards, every third in the other region.
-            let place = |index: usize| (usize::from(index % 3 == 0), 2 * (count - 1 - index) * size);
+            let place = |index: usize| (usize::from(index.is_multiple_of(3)), 2 * (count - 1 - index) * size);
             let range = |index: usize| {
                 let (region, at) = place(index);
                 regions[region].range().slice(at as u64, size as u64).unwrap()

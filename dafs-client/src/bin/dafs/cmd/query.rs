@@ -112,6 +112,12 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
                 "write_registered": crossovers.write_registered,
                 "write_unregistered": crossovers.write_unregistered,
             },
+            "gather": agreed.gather.map(|gather| json!({
+                "read_registered": gather.read_registered,
+                "read_unregistered": gather.read_unregistered,
+                "write_registered": gather.write_registered,
+                "write_unregistered": gather.write_unregistered,
+            })),
             "transfer_size_max": agreed.transfer_size_max,
             "handles_max": agreed.handles_max,
             "keep_alive_ms": agreed.keep_alive_ms,
@@ -148,6 +154,7 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
                 format!("reads {} bytes, writes {} bytes", agreed.read_inline_max, agreed.write_inline_max),
             ),
             ("direct pays from", crossover_text(&session)),
+            ("lists gather", gather_text(&session)),
             ("one transfer", format!("{} bytes at most; larger ones are cut", agreed.transfer_size_max)),
             ("memory", memory.to_owned()),
             ("open files", format!("{} at most", agreed.handles_max)),
@@ -212,6 +219,21 @@ fn devices(is_json: bool) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(if is_usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// From which pieces of memory on gathering pays; a session learns what it sees otherwise.
+fn gather_text(session: &Session) -> String {
+    let Some(gather) = session.agreed().gather else {
+        return "registered memory; the server has not measured it".to_owned();
+    };
+    let from = |size: u32| if size == u32::MAX { "never".to_owned() } else { format!("from {size}") };
+    format!(
+        "pieces of so many bytes: reads {} (ordinary memory {}), writes {} ({}); corrected by what a session sees",
+        from(gather.read_registered),
+        from(gather.read_unregistered),
+        from(gather.write_registered),
+        from(gather.write_unregistered)
+    )
 }
 
 fn crossover_text(session: &Session) -> String {
