@@ -106,9 +106,22 @@ pub struct Settings {
     /// Largest single read or write [default: 64M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub transfer_size_max: Option<Size>,
-    /// Memory for transfer buffers [default: 256M]
+    /// Memory for transfer buffers and for buffers lent to clients [default: 256M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub buffers_size_max: Option<Size>,
+    /// Sizes of transfer buffers, the smallest first [default: 16K,128K,256K,1M]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', help_heading = LIMITS)]
+    #[serde(default)]
+    pub buffer_sizes: Vec<Size>,
+    /// Memory kept in free transfer buffers of each size [default: 32M]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub buffers_kept_max: Option<Size>,
+    /// Parts of one large transfer that disk and network work on at once; 1 for one after the other [default: 4]
+    #[arg(long, value_name = "COUNT")]
+    pub pipeline_depth: Option<u64>,
+    /// Size of these parts, at most the largest of --buffer-sizes [default: measured at start; 256K with --no-calibrate]
+    #[arg(long, value_name = "SIZE")]
+    pub chunk_size: Option<Size>,
     /// Keep the session of a client that has lost its connection for this long [default: 30000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub lease_ms: Option<u64>,
@@ -171,8 +184,8 @@ impl Settings {
         }
         join! {
             or: key_file poll storage_engine metrics log log_format sessions_max slots_max operations_max inline_max transfer_size_max
-                buffers_size_max lease_ms keep_alive_ms handshake_ms drain_ms;
-            append: exports export_tables listen;
+                buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms keep_alive_ms handshake_ms drain_ms;
+            append: exports export_tables listen buffer_sizes;
             any: direct no_batching no_calibrate metrics_anywhere;
         }
         self

@@ -17,6 +17,7 @@ use dafs_proto::transport::{Address, WaitPolicy};
 use thiserror::Error;
 
 use crate::access::{AccessConfig, AddressRange, IdentityMapping, ServerIdentity};
+use crate::buffers::BUFFER_SIZES;
 use crate::logging::LogConfig;
 
 pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
@@ -47,8 +48,16 @@ pub struct Config {
     pub inline_max: u32,
     /// Largest single read or write, bytes.
     pub transfer_size_max: u32,
-    /// Memory for transfer buffers, bytes.
+    /// Memory for transfer buffers and lanes, bytes.
     pub buffers_size_max: u64,
+    /// Sizes of transfer buffers, bytes, ascending.
+    pub buffer_sizes: Vec<usize>,
+    /// Free transfer buffers kept of each size, bytes.
+    pub buffers_kept_max: u64,
+    /// Chunks of one transfer in progress at once: 1 moves one after the other.
+    pub pipeline_depth: u32,
+    /// Bytes of a chunk; `None`: as measured at start.
+    pub chunk_size: Option<u32>,
     /// A session without a connection is kept for this long, milliseconds.
     pub lease_ms: u32,
     /// Silence after which a client says that it is there, milliseconds.
@@ -86,6 +95,10 @@ impl Default for Config {
             inline_max: 16 << 10,
             transfer_size_max: 64 << 20,
             buffers_size_max: 256 << 20,
+            buffer_sizes: BUFFER_SIZES.to_vec(),
+            buffers_kept_max: 32 << 20,
+            pipeline_depth: 4,
+            chunk_size: None,
             lease_ms: 30_000,
             keep_alive_ms: 10_000,
             handshake_ms: 10_000,

@@ -5,7 +5,7 @@ use dafs_proto::transport::{MemoryRef, OpToken, TransportError};
 use dafs_proto::wire::{Header, Status};
 
 use crate::backend::FsResult;
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, Owner};
 use crate::connection::ConnectionKey;
 use crate::ops::{After, Batch, BatchPlace, LaneFrame, LaneRead, List, Transfer};
 use crate::server::Server;
@@ -91,12 +91,17 @@ impl Server {
 
     /// The place of a live operation.
     pub(crate) fn operation_index(&self, token: OpToken) -> Option<usize> {
-        let (index, generation) = ((token.0 & 0xffff_ffff) as usize, (token.0 >> 32) as u32);
+        let (index, generation) = ((token.0 & INDEX_MASK) as usize, (token.0 >> 32) as u32);
         self.operations.get(index).filter(|operation| operation.generation == generation).map(|_| index)
     }
 
     /// Takes an operation out.
     pub(crate) fn unpark(&mut self, index: usize) -> Operation {
+        if self.buffers.has_waiters() {
+            let owner =
+                Owner { session: self.operations[index].call.session, operation: self.token_of(index) };
+            self.buffers.stop_waiting(owner);
+        }
         let operation = self.operations.remove(index);
         if let Some(session) = self.sessions.find_mut(operation.call.session) {
             session.waiting = session.waiting.saturating_sub(1);
@@ -114,11 +119,16 @@ impl Server {
         let call = operation.call;
         self.mark_dirty(call.connection);
         if self.operations[index].forgotten {
+            if matches!(self.operations[index].state, State::Transfer(_))
+                && !self.forgotten_transfer_on_storage(index, slot_of(token))
+            {
+                return;
+            }
             let operation = self.unpark(index);
             return self.discard(operation, result);
         }
         match self.operations[index].state {
-            State::Transfer(_) => self.transfer_on_storage(index, result),
+            State::Transfer(_) => self.transfer_on_storage(index, slot_of(token), result),
             State::List(_) => self.list_on_storage(index, result),
             State::Storage(_) | State::InlineRead { .. } | State::LaneRead(_) => {
                 let operation = self.unpark(index);
@@ -145,7 +155,9 @@ impl Server {
         let operation = &mut self.operations[index];
         operation.rdma_pending = operation.rdma_pending.saturating_sub(1);
         match operation.state {
-            State::Transfer(_) if !operation.forgotten => self.transfer_on_rdma(index, result),
+            State::Transfer(_) if !operation.forgotten => {
+                self.transfer_on_rdma(index, slot_of(token), result)
+            }
             State::List(_) if !operation.forgotten => self.list_on_rdma(index, result),
             _ if operation.rdma_pending == 0 => {
                 let operation = self.unpark(index);
@@ -172,8 +184,11 @@ impl Server {
         for index in touched {
             // The endpoint is gone and with it all that was posted on it.
             self.operations[index].rdma_pending = 0;
-            let state = &self.operations[index].state;
+            let state = &mut self.operations[index].state;
             if state.in_storage() {
+                if let State::Transfer(transfer) = state {
+                    transfer.on_disconnected();
+                }
                 continue;
             }
             match state {
@@ -277,7 +292,7 @@ impl Server {
             match wakeup {
                 Wakeup::Chain(session, chain) => self.resume_chain(session, chain),
                 Wakeup::Batch(batch) => self.go_on_with_batch(batch),
-                Wakeup::Buffer => self.resume_buffer_waiter(),
+                Wakeup::Buffer => self.serve_buffer_waiters(),
                 Wakeup::Drain => self.resume_fence_drains(),
             }
         }
@@ -375,6 +390,22 @@ impl State {
     }
 }
 
+/// Bits of a token that are the operation's place: more operations than anybody has memory for. Above them is the slot of a
+/// transfer's chunk, above that the generation.
+const INDEX_BITS: u32 = 24;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+/// A token that names the operation as a whole has all bits of the slot set.
+const NO_SLOT: u64 = 0xff;
+
 pub(crate) fn token(index: usize, generation: u32) -> OpToken {
-    OpToken(u64::from(generation) << 32 | (index as u64 & 0xffff_ffff))
+    OpToken(u64::from(generation) << 32 | NO_SLOT << INDEX_BITS | (index as u64 & INDEX_MASK))
+}
+
+/// The token of a part of an operation.
+pub(crate) fn token_with_slot(token: OpToken, slot: u8) -> OpToken {
+    OpToken(token.0 & !(NO_SLOT << INDEX_BITS) | u64::from(slot) << INDEX_BITS)
+}
+
+fn slot_of(token: OpToken) -> u8 {
+    (token.0 >> INDEX_BITS) as u8
 }

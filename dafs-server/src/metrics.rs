@@ -4,7 +4,7 @@ mod http;
 
 use std::fmt::Write;
 
-use dafs_proto::wire::Statistics;
+use dafs_proto::wire::{PipelineStatistics, Statistics, ZoneStatistics};
 
 pub use http::{CONNECTIONS_MAX, MetricsServer, REQUEST_SIZE_MAX, REQUEST_TIME_MAX};
 
@@ -79,7 +79,60 @@ pub fn render(statistics: &Statistics) -> String {
         let (name, bytes) = (escaped(&export.name), export.bytes_written);
         let _ = writeln!(text, "dafs_export_written_bytes_total{{export=\"{name}\"}} {bytes}");
     }
+    render_buffers(&mut text, statistics);
     text
+}
+
+fn render_buffers(text: &mut String, statistics: &Statistics) {
+    let zones: [(&str, &str, &str, fn(&ZoneStatistics) -> u64); 6] = [
+        ("dafs_buffers", "gauge", "Transfer buffers.", |zone| zone.total),
+        ("dafs_buffers_free", "gauge", "Transfer buffers that nobody has.", |zone| zone.free),
+        ("dafs_buffers_lent", "gauge", "Transfer buffers that operations have.", |zone| zone.lent),
+        (
+            "dafs_buffers_lent_from_bigger_total",
+            "counter",
+            "Bigger buffers lent in place of one of this size.",
+            |zone| zone.lent_from_bigger,
+        ),
+        (
+            "dafs_buffers_chops_total",
+            "counter",
+            "Smaller buffers lent in place of one of this size.",
+            |zone| zone.chops,
+        ),
+        (
+            "dafs_buffers_waits_total",
+            "counter",
+            "Operations that waited for a buffer of this size.",
+            |zone| zone.waits,
+        ),
+    ];
+    for (name, kind, help, value) in zones {
+        family(text, name, kind, help);
+        for zone in &statistics.zones {
+            let _ = writeln!(text, "{name}{{size=\"{}\"}} {}", zone.size, value(zone));
+        }
+    }
+    let pipelines: [(&str, &str, &str, fn(&PipelineStatistics) -> u64); 4] = [
+        ("dafs_chunk_bytes", "gauge", "Size of a chunk of large transfers.", |pipeline| pipeline.chunk_size),
+        ("dafs_pipeline_depth", "gauge", "Chunks of a transfer in progress at once.", |pipeline| {
+            pipeline.depth
+        }),
+        ("dafs_chunks_total", "counter", "Chunks of transfers.", |pipeline| pipeline.chunks),
+        (
+            "dafs_chunks_overlapped_total",
+            "counter",
+            "Chunks that began while another of their transfer was in progress.",
+            |pipeline| pipeline.overlaps,
+        ),
+    ];
+    for (name, kind, help, value) in pipelines {
+        family(text, name, kind, help);
+        for pipeline in &statistics.pipelines {
+            let listener = escaped(&pipeline.listener);
+            let _ = writeln!(text, "{name}{{listener=\"{listener}\"}} {}", value(pipeline));
+        }
+    }
 }
 
 fn family(text: &mut String, name: &str, kind: &str, help: &str) {
@@ -117,13 +170,30 @@ mod tests {
             bytes_fast: [115, 116],
             bytes_client: [117, 118],
             lanes_size: 119,
+            zones: vec![ZoneStatistics {
+                size: 4096,
+                total: 120,
+                free: 121,
+                lent: 122,
+                lent_from_bigger: 123,
+                chops: 124,
+                waits: 125,
+            }],
+            pipelines: vec![PipelineStatistics {
+                listener: "tcp".into(),
+                chunk_size: 126,
+                measured: true,
+                depth: 127,
+                overlaps: 128,
+                chunks: 129,
+            }],
         });
         let values: Vec<_> = text
             .lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.rsplit(' ').next())
             .collect();
-        for value in 101..=119 {
+        for value in 101..=129 {
             assert_eq!(values.iter().filter(|seen| **seen == value.to_string()).count(), 1, "{value}");
         }
         assert!(text.contains("dafs_uptime_seconds 61.007\n"));

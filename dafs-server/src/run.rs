@@ -16,10 +16,11 @@ use dafs_proto::wire::{Crossovers, GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds}
 
 use crate::access::Access;
 use crate::backend::{self, Engine, Exports, StorageConfig};
+use crate::buffers::BufferConfig;
 use crate::config::{Config, ExportConfig, ExportKind, StorageEngine};
 use crate::event_loop::{EventLoop, Stop};
 use crate::metrics::{self, MetricsServer};
-use crate::server::{ListenerInfo, Parts, Server, Settings};
+use crate::server::{ListenerInfo, Parts, Pipelining, Server, Settings};
 
 /// Handles that one session may have open.
 const HANDLES_MAX: u32 = 1 << 16;
@@ -129,7 +130,11 @@ fn prepare(
             inline_max: config.inline_max,
             batch_replies: config.batch_replies,
             transfer_size_max: config.transfer_size_max,
-            buffers_size_max: usize::try_from(config.buffers_size_max).unwrap_or(usize::MAX),
+            buffers: BufferConfig {
+                sizes: config.buffer_sizes.clone(),
+                size_max: usize::try_from(config.buffers_size_max).unwrap_or(usize::MAX),
+                kept_size_max: usize::try_from(config.buffers_kept_max).unwrap_or(usize::MAX),
+            },
             lease: Duration::from_millis(u64::from(config.lease_ms)),
             keep_alive: Duration::from_millis(u64::from(config.keep_alive_ms)),
             handshake: Duration::from_millis(u64::from(config.handshake_ms)),
@@ -154,7 +159,8 @@ fn prepare(
         let domain = domain(address)?;
         let listener = domain.listen(address, &params)?;
         let (thresholds, gather) = thresholds(config, address, &params);
-        let info = ListenerInfo { address: listener.address().clone(), thresholds, gather };
+        let pipelining = pipelining(config);
+        let info = ListenerInfo { address: listener.address().clone(), thresholds, gather, pipelining };
         event_loop.add_listener(listener, info, domain).with_context(|| format!("cannot watch {address}"))?;
     }
     Ok(event_loop)
@@ -215,6 +221,13 @@ fn stored_export(config: &Config, export: &ExportConfig) -> backend::ExportConfi
         read_only: export.read_only,
         direct_io: export.direct_io || config.direct_io,
     }
+}
+
+/// How transfers over a listener are cut: as configured, or as measured.
+fn pipelining(config: &Config) -> Pipelining {
+    let usual = Pipelining::default();
+    let chunk_size = config.chunk_size.map_or(usual.chunk_size, u64::from);
+    Pipelining { chunk_size, depth: config.pipeline_depth as usize, is_measured: false }
 }
 
 /// What the provider of a listener measures about itself, over a connection of its own.

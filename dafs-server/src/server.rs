@@ -15,10 +15,10 @@ use slab::Slab;
 
 use crate::access::Access;
 use crate::backend::{FsResult, Storage};
-use crate::buffers::BufferPool;
+use crate::buffers::{BufferConfig, BufferPool};
 use crate::config::ExportConfig;
 use crate::connection::{Connection, ConnectionKey, Phase};
-use crate::inflight::{Operation, Wakeup};
+use crate::inflight::{Call, Operation, Wakeup};
 use crate::sessions::{SessionKey, SessionTable};
 use crate::stats::Stats;
 
@@ -39,8 +39,8 @@ pub struct Settings {
     pub batch_replies: bool,
     /// Largest read or write, bytes.
     pub transfer_size_max: u32,
-    /// Transfer buffers lent at once, bytes.
-    pub buffers_size_max: usize,
+    /// Transfer buffers.
+    pub buffers: BufferConfig,
     /// A session is kept this long without a sign of life.
     pub lease: Duration,
     /// Clients speak at least this often.
@@ -60,6 +60,26 @@ pub struct ListenerInfo {
     pub thresholds: Thresholds,
     /// As the thresholds; `None` where it was not measured.
     pub gather: Option<GatherSwitches>,
+    /// How transfers through buffers are cut.
+    pub pipelining: Pipelining,
+}
+
+/// How a transfer through buffers is cut into chunks, and how many of them are in progress at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipelining {
+    /// Bytes of a chunk; never more than the largest buffer.
+    pub chunk_size: u64,
+    /// Chunks in progress: 1 moves one after the other.
+    pub depth: usize,
+    /// The chunk size was measured, not set or taken as usual.
+    pub is_measured: bool,
+}
+
+impl Default for Pipelining {
+    /// What does well with most disks and networks.
+    fn default() -> Self {
+        Self { chunk_size: 256 << 10, depth: 4, is_measured: false }
+    }
 }
 
 /// Where random numbers come from: the system, or a seed in simulations.
@@ -95,10 +115,6 @@ pub struct Server {
     pub(crate) buffers: BufferPool,
     /// Where the lanes of a listener's connections are registered.
     pub(crate) domains: Vec<Option<Arc<dyn Domain>>>,
-    /// Memory lent as lanes, bytes.
-    pub(crate) lanes_size: usize,
-    /// Operations that wait for a buffer, first come first served.
-    pub(crate) buffer_waiters: VecDeque<OpToken>,
     pub(crate) wakeups: VecDeque<Wakeup>,
     pub(crate) stats: Stats,
     pub(crate) now: Moment,
@@ -138,9 +154,8 @@ impl Server {
     pub fn new(parts: Parts, now: Moment) -> Self {
         let exports = parts.exports.len();
         Self {
-            buffers: BufferPool::new(parts.settings.buffers_size_max),
+            buffers: BufferPool::new(parts.settings.buffers.clone()),
             domains: Vec::new(),
-            lanes_size: 0,
             settings: parts.settings,
             exports: parts.exports,
             fences: vec![Vec::new(); exports],
@@ -151,7 +166,6 @@ impl Server {
             connections: Slab::new(),
             sessions: SessionTable::default(),
             operations: Slab::new(),
-            buffer_waiters: VecDeque::new(),
             wakeups: VecDeque::new(),
             stats: Stats::new(exports),
             now,
@@ -170,6 +184,7 @@ impl Server {
     /// Names a listener; its connections are added with the index returned.
     pub fn add_listener(&mut self, info: ListenerInfo) -> usize {
         self.listeners.push(info);
+        self.stats.pipelines.push([0; 2]);
         self.listeners.len() - 1
     }
 
@@ -391,6 +406,30 @@ impl Server {
         self.buffers.lent_size()
     }
 
+    /// The transfer buffers: who has them, and what was counted.
+    pub fn buffers(&self) -> &BufferPool {
+        &self.buffers
+    }
+
+    /// How a transfer on this connection is cut; `None` when the connection is gone.
+    pub(crate) fn pipelining(&self, call: &Call) -> Option<Pipelining> {
+        let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;
+        let terms = self.listeners.get(connection.listener)?.pipelining;
+        let size_max = connection.endpoint.capabilities().rdma_size_max;
+        let chunk_size = terms.chunk_size.min(size_max.into()).min(self.buffers.largest() as u64);
+        Some(Pipelining { chunk_size, ..terms })
+    }
+
+    /// Counts a chunk of a transfer that has begun, beside others of it or alone.
+    pub(crate) fn count_chunk(&mut self, index: usize, overlaps: bool) {
+        let connection = self.operations[index].call.connection;
+        let listener = self.connections.get(connection.index).map(|connection| connection.listener);
+        if let Some(counts) = listener.and_then(|listener| self.stats.pipelines.get_mut(listener)) {
+            counts[0] += 1;
+            counts[1] += u64::from(overlaps);
+        }
+    }
+
     /// Sessions.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
@@ -521,6 +560,8 @@ impl Server {
             }
         }
         self.forget_operations(key);
+        self.buffers.end_session(key);
+        self.wakeups.push_back(Wakeup::Buffer);
         if let Some(connection) = session.connection
             && let Some(connection) = self.connection(connection)
             && matches!(connection.phase, Phase::Live(live) if live == key)

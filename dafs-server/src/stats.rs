@@ -18,6 +18,8 @@ pub struct Stats {
     pub storage_waits: u64,
     /// Bytes read and written, by export.
     pub exports: Vec<[u64; 2]>,
+    /// Chunks of transfers, and those of them that began while another of the transfer was in progress, by listener.
+    pub pipelines: Vec<[u64; 2]>,
 }
 
 impl Stats {
@@ -31,6 +33,7 @@ impl Stats {
             protocol_errors: 0,
             storage_waits: 0,
             exports: vec![[0; 2]; exports],
+            pipelines: Vec::new(),
         }
     }
 

@@ -10,8 +10,10 @@ use dafs_proto::transport::{Address, WaitPolicy};
 use super::export::{check, parse_flag};
 use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, StorageEngine};
 use crate::access::{AccessConfig, Keyring};
+use crate::buffers::ZONES_MAX;
 use crate::cli::{Engine, LogLines, Poll, Settings};
 use crate::logging::{LogConfig, LogFormat};
+use crate::ops::PIPELINE_DEPTH_MAX;
 
 /// Bytes of a settings file at most.
 pub const CONFIG_FILE_SIZE_MAX: u64 = 1 << 20;
@@ -80,6 +82,17 @@ impl Config {
             let problem = format!("{buffers_size_max} bytes are out of range");
             return Err(ConfigError::new("--buffers-size-max", problem, "write a size from 1M to 16T"));
         }
+        let buffer_sizes = buffer_sizes(&settings, &defaults)?;
+        let largest = buffer_sizes.last().map_or(0, |size| *size as u32);
+        let chunk_size = settings.chunk_size.map(|size| {
+            number(
+                "--chunk-size",
+                Some(size.0),
+                largest,
+                SECTOR_SIZE..=largest,
+                "bytes, the largest of --buffer-sizes",
+            )
+        });
         Ok(Self {
             exports,
             listeners,
@@ -105,6 +118,15 @@ impl Config {
                 64 << 10..=1 << 30,
             )?,
             buffers_size_max,
+            buffer_sizes,
+            buffers_kept_max: settings.buffers_kept_max.map_or(defaults.buffers_kept_max, |size| size.0),
+            pipeline_depth: count(
+                "--pipeline-depth",
+                settings.pipeline_depth,
+                defaults.pipeline_depth,
+                1..=PIPELINE_DEPTH_MAX as u32,
+            )?,
+            chunk_size: chunk_size.transpose()?,
             lease_ms,
             keep_alive_ms,
             handshake_ms: times("--handshake-ms", settings.handshake_ms, defaults.handshake_ms)?,
@@ -124,6 +146,27 @@ impl Config {
             log: log_config(&settings)?,
         })
     }
+}
+
+/// Smallest buffer and chunk, bytes: what direct I/O of most disks is aligned to.
+const SECTOR_SIZE: u32 = 4096;
+/// Largest buffer, bytes.
+const BUFFER_SIZE_MAX: u64 = 16 << 20;
+
+fn buffer_sizes(settings: &Settings, defaults: &Config) -> Result<Vec<usize>, ConfigError> {
+    if settings.buffer_sizes.is_empty() {
+        return Ok(defaults.buffer_sizes.clone());
+    }
+    let sizes: Vec<u64> = settings.buffer_sizes.iter().map(|size| size.0).collect();
+    let in_range = |size: &u64| (u64::from(SECTOR_SIZE)..=BUFFER_SIZE_MAX).contains(size);
+    let fits = |size: &u64| in_range(size) && size.is_multiple_of(SECTOR_SIZE.into());
+    if sizes.len() > ZONES_MAX || !sizes.iter().all(fits) || !sizes.is_sorted_by(|one, next| one < next) {
+        let problem = format!("{sizes:?} bytes are no sizes of buffers");
+        let remedy =
+            format!("write at most {ZONES_MAX} sizes from 4K to 16M, multiples of 4K, the smallest first");
+        return Err(ConfigError::new("--buffer-sizes", problem, remedy));
+    }
+    Ok(sizes.into_iter().filter_map(|size| usize::try_from(size).ok()).collect())
 }
 
 fn exports(

@@ -25,9 +25,6 @@ use crate::connection::{ConnectionKey, Phase};
 use crate::dispatch::{Answer, Payload, Problem};
 use crate::inflight::{Call, State};
 
-/// Lanes take at most this part of the budget for transfer buffers, all sessions together.
-const BUDGET_PART: usize = 2;
-
 /// A lane with less data than this is not worth having, bytes.
 const LANE_SIZE_MIN: usize = 4096;
 
@@ -107,13 +104,13 @@ impl Server {
 
     /// Bytes of memory lent as lanes.
     pub fn lanes_lent(&self) -> usize {
-        self.lanes_size
+        self.buffers.lanes_size()
     }
 
     /// Takes the lanes of a connection back.
     pub(crate) fn end_lanes(&mut self, key: ConnectionKey) {
         let lanes = self.connection(key).map(|connection| std::mem::take(&mut connection.lanes));
-        self.lanes_size -= lanes.map_or(0, |lanes| lanes.memory_size());
+        self.buffers.discharge_lanes(lanes.map_or(0, |lanes| lanes.memory_size()));
     }
 
     /// A request for lanes: answered with as many as the session's share of the memory allows, perhaps none.
@@ -137,9 +134,9 @@ impl Server {
         encode_segments(&own, &mut payload);
         let mut body = [0; LaneTerms::HEAD_SIZE - HEADER_SIZE];
         terms.encode(&mut body);
-        if let Some(connection) = self.connection(call.connection) {
-            connection.lanes = lanes;
-            self.lanes_size += connection_lanes_size(&terms);
+        match self.connection(call.connection) {
+            Some(connection) => connection.lanes = lanes,
+            None => self.buffers.discharge_lanes(lanes.memory_size()),
         }
         self.reply(call, Status::OK, Answer { body: &body, payload: &payload, ..Answer::default() });
         Ok(())
@@ -150,7 +147,7 @@ impl Server {
         let Some(connection) = self.connection(key) else { return Lanes::default() };
         let reachable = connection.endpoint.capabilities().registers_ordinary_memory;
         let listener = connection.listener;
-        let Some(domain) = self.domains.get(listener).and_then(Option::as_ref).filter(|_| reachable) else {
+        let Some(domain) = self.domains.get(listener).cloned().flatten().filter(|_| reachable) else {
             return Lanes::default();
         };
         let mut access = Access::REMOTE_WRITE;
@@ -159,6 +156,9 @@ impl Server {
         }
         let mut lanes = Lanes { lanes: Vec::with_capacity(count), size };
         for remote in ranges.iter().take(count) {
+            if !self.buffers.charge_lanes(LANE_ROOM + size as usize) {
+                break;
+            }
             let made = HeapMemory::allocate(LANE_ROOM + size as usize).map(|memory| {
                 let memory: MemoryRef = MemoryRef::new(Arc::new(memory));
                 domain.register(memory.clone(), access).map(|region| (memory, region))
@@ -169,9 +169,13 @@ impl Server {
                 }
                 Some(Err(error)) => {
                     tracing::info!(%error, lanes = lanes.lanes.len(), "no more memory can be lent as lanes");
+                    self.buffers.discharge_lanes(LANE_ROOM + size as usize);
                     break;
                 }
-                None => break,
+                None => {
+                    self.buffers.discharge_lanes(LANE_ROOM + size as usize);
+                    break;
+                }
             }
         }
         lanes
@@ -179,8 +183,9 @@ impl Server {
 
     /// How many lanes of which size a session may have: its fair share of what is not lent.
     fn lane_share(&self, asked: &LaneTerms) -> (usize, u32) {
-        let budget = self.settings.buffers_size_max / BUDGET_PART;
-        let free = budget.saturating_sub(self.lanes_size);
+        // What the settings say, where the pool has more because it needs that much.
+        let budget = self.settings.buffers.size_max / 2;
+        let free = self.buffers.lanes_room().min(budget.saturating_sub(self.buffers.lanes_size()));
         let share = free.min(budget / self.active_sessions.max(1) as usize);
         let count = usize::from(asked.count).min(share / asked.buffer_size());
         if count > 0 || asked.count == 0 || share < LANE_ROOM + LANE_SIZE_MIN {
@@ -364,10 +369,6 @@ impl Server {
         let connection = self.connection(call.connection).ok_or(Status::NO_SESSION)?;
         Ok(connection.lanes.data(lane, len).ok_or(Status::REMOTE_ACCESS)?)
     }
-}
-
-fn connection_lanes_size(terms: &LaneTerms) -> usize {
-    usize::from(terms.count) * terms.buffer_size()
 }
 
 const _: () = assert!(LANE_REPLY_HEAD_SIZE == ReadReply::HEAD_SIZE);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    ExportStatistics, LimitsReply, Opcode, Statistics, Status, WireError, decode_message_pack,
-    encode_message_pack,
+    ExportStatistics, LimitsReply, Opcode, PipelineStatistics, Statistics, Status, WireError,
+    decode_message_pack, encode_message_pack,
 };
 
 use super::{After, Server};
@@ -85,7 +85,9 @@ impl Server {
             bytes_written: [self.stats.bytes_written[0], self.stats.bytes_written[1]],
             bytes_fast: [self.stats.bytes_read[2], self.stats.bytes_written[2]],
             bytes_client: [self.stats.bytes_read[3], self.stats.bytes_written[3]],
-            lanes_size: self.lanes_size as u64,
+            lanes_size: self.buffers.lanes_size() as u64,
+            zones: self.buffers.statistics(),
+            pipelines: self.pipeline_statistics(),
             replies_replayed: self.stats.replies_replayed,
             protocol_errors: self.stats.protocol_errors,
             storage_waits: self.stats.storage_waits,
@@ -100,6 +102,18 @@ impl Server {
                 })
                 .collect(),
         }
+    }
+
+    fn pipeline_statistics(&self) -> Vec<PipelineStatistics> {
+        let of = |(info, [chunks, overlaps]): (&crate::server::ListenerInfo, &[u64; 2])| PipelineStatistics {
+            listener: info.address.to_string(),
+            chunk_size: info.pipelining.chunk_size.min(self.buffers.largest() as u64),
+            measured: info.pipelining.is_measured,
+            depth: info.pipelining.depth as u64,
+            overlaps: *overlaps,
+            chunks: *chunks,
+        };
+        self.listeners.iter().zip(&self.stats.pipelines).map(of).collect()
     }
 
     fn mountable(&self, call: &Call) -> Vec<String> {

@@ -43,7 +43,8 @@ pub use namespace::{
 pub use negotiate::{
     Authenticate, AuthenticateReply, Crossovers, ExportStatistics, Features, GatherSwitches, Hello,
     HelloReply, KEY_PROOF_SIZE, LimitsReply, MountReply, Nonce, NoticeKind, PROTOCOL_VERSION,
-    PROTOCOL_VERSION_MIN, Resume, SessionId, SlotReport, Statistics, Thresholds, Welcome,
+    PROTOCOL_VERSION_MIN, PipelineStatistics, Resume, SessionId, SlotReport, Statistics, Thresholds, Welcome,
+    ZoneStatistics,
 };
 pub use opcode::Opcode;
 pub use readwrite::{

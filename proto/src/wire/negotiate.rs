@@ -249,6 +249,48 @@ pub struct Statistics {
     /// Memory lent to clients as lanes now, bytes.
     #[serde(default)]
     pub lanes_size: u64,
+    /// Transfer buffers, by size.
+    #[serde(default)]
+    pub zones: Vec<ZoneStatistics>,
+    /// Transfers through buffers, by listener.
+    #[serde(default)]
+    pub pipelines: Vec<PipelineStatistics>,
+}
+
+/// The transfer buffers of one size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneStatistics {
+    /// Of one, bytes.
+    pub size: u64,
+    /// How many there are.
+    pub total: u64,
+    /// How many of them nobody has.
+    pub free: u64,
+    /// How many are lent.
+    pub lent: u64,
+    /// Times that a bigger one was lent in place of one of these.
+    pub lent_from_bigger: u64,
+    /// Times that a smaller one was lent in place of one of these, and the transfer chopped.
+    pub chops: u64,
+    /// Times that an operation had to wait for one.
+    pub waits: u64,
+}
+
+/// How transfers through buffers are cut where a listener's provider carries them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PipelineStatistics {
+    /// Where it listens.
+    pub listener: String,
+    /// Bytes of a chunk.
+    pub chunk_size: u64,
+    /// The chunk size was measured, not set.
+    pub measured: bool,
+    /// Chunks of one transfer in progress at once.
+    pub depth: u64,
+    /// Chunks that began while another of the same transfer was in progress.
+    pub overlaps: u64,
+    /// Chunks moved.
+    pub chunks: u64,
 }
 
 /// Counters of one export.

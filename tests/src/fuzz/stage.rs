@@ -123,7 +123,7 @@ impl ServerActor {
                 batch_replies: true,
                 transfer_size_max: 4 << 20,
                 // One of the largest buffers, or a few small ones: transfers wait for each other.
-                buffers_size_max: 1 << 20,
+                buffers: dafs_server::buffers::BufferConfig::with_budget(1 << 20),
                 lease: LEASE,
                 keep_alive: LEASE / 3,
                 handshake: Duration::from_secs(10),

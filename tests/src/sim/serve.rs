@@ -8,7 +8,7 @@ use dafs_proto::transport::sim::{NodeId, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
 use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
 use dafs_server::connection::ConnectionKey;
-use dafs_server::server::{ListenerInfo, Parts, Served, Server};
+use dafs_server::server::{ListenerInfo, Parts, Pipelining, Served, Server};
 
 const TICK: Duration = Duration::from_millis(100);
 
@@ -55,8 +55,12 @@ impl SimServer {
             write_registered: switch,
             write_unregistered: switch,
         });
-        let index =
-            server.add_listener(ListenerInfo { address: address.clone(), thresholds: thresholds(), gather });
+        let index = server.add_listener(ListenerInfo {
+            address: address.clone(),
+            thresholds: thresholds(),
+            gather,
+            pipelining: Pipelining::default(),
+        });
         server.offer_lanes(index, Arc::new(domain));
         Self { server, listener, connections: Vec::new(), next_tick: net.now() }
     }

@@ -142,7 +142,7 @@ impl Inside {
                 inline_max: 16 * 1024,
                 batch_replies: true,
                 transfer_size_max: 1 << 20,
-                buffers_size_max: 4 << 20,
+                buffers: dafs_server::buffers::BufferConfig::with_budget(4 << 20),
                 lease: Duration::from_secs(30),
                 keep_alive: Duration::from_secs(10),
                 handshake: Duration::from_secs(10),

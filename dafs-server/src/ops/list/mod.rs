@@ -29,7 +29,7 @@ use moving::{Place, Step, gap, pack};
 
 use super::{Direction, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
-use crate::buffers::BUFFER_SIZES;
+use crate::buffers::{BUFFER_SIZES, Owner};
 use crate::dispatch::{Answer, Payload, Problem};
 use crate::inflight::{Call, State};
 use crate::plan::{join, next_posts, posts};
@@ -201,7 +201,7 @@ impl Server {
         let Some(connection) = self.connections.get(call.connection.index) else { return Progress::Wait };
         let capabilities = connection.endpoint.capabilities();
         // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there.
-        let chunk_max = if capabilities.remote_mapped { BUFFER_SIZES[1] } else { BUFFER_SIZES[2] };
+        let chunk_max = if capabilities.remote_mapped { BUFFER_SIZES[1] } else { self.buffers.largest() };
         let chunk_max = chunk_max.min(capabilities.rdma_size_max as usize) as u64;
         let Some(list) = self.list_at(index) else { return Progress::Wait };
         if list.done == list.len {
@@ -218,13 +218,18 @@ impl Server {
         if list.direction == Direction::Read && self.map_chunk(index, len) {
             return Progress::Continue;
         }
-        let buffer = self.buffers.acquire(len);
+        let owner = Owner { session: call.session, operation: token };
+        let granted = self.list_at(index).and_then(|list| list.granted.take());
+        let buffer = granted.or_else(|| self.buffers.acquire(owner, len));
         let Some(list) = self.list_at(index) else { return Progress::Wait };
         let Some(buffer) = buffer else {
             list.step = Step::Buffer;
-            self.buffer_waiters.push_back(token);
+            self.buffers.wait(owner, len);
             return Progress::Wait;
         };
+        // A smaller one than wanted chops the chunk.
+        let len = len.min(buffer.size());
+        list.chunk.end = list.chunk.start + len as u64;
         list.memory = buffer.memory().slice(0, len).into_iter().collect();
         list.buffers.push(buffer);
         list.make_parts();

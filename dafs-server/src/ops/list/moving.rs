@@ -41,6 +41,8 @@ pub(crate) struct List {
     pub(super) done: u64,
     /// The chunk's own last, where it has one; RDMA still sends from the others.
     pub(super) buffers: Vec<Buffer>,
+    /// What it waited for, until the next chunk takes it.
+    pub(super) granted: Option<Buffer>,
     pub(super) step: Step,
 }
 
@@ -80,12 +82,17 @@ impl List {
     }
 
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {
-        self.buffers
+        self.buffers.into_iter().chain(self.granted).collect()
     }
 
     /// It waits for a buffer and has not begun to move data.
     pub(crate) fn waits_for_buffer(&self) -> Option<bool> {
         (self.step == Step::Buffer).then_some(self.done == 0)
+    }
+
+    /// Takes the buffer that it waited for; what it has no use for comes back.
+    pub(crate) fn grant(&mut self, mut buffers: Vec<Buffer>) -> Option<Buffer> {
+        std::mem::replace(&mut self.granted, buffers.pop())
     }
 
     pub(super) fn new(direction: Direction, node: NodeId, lists: Lists, stability: Stability) -> Self {
@@ -108,6 +115,7 @@ impl List {
             end: u64::MAX,
             done: 0,
             buffers: Vec::new(),
+            granted: None,
             step: Step::Begin,
         }
     }
