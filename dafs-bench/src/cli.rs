@@ -36,6 +36,8 @@ Examples:
   dafs-bench idle --sessions 1000                    # CPU and memory of sessions that do nothing
   dafs-bench latency --transport verbs --sizes 4,1MiB --peer perftest
   dafs-bench registration --plot registration.svg    # pin-down cache, batched deregistration, groups
+  dafs-bench pipeline --dir /var/tmp --plot pipeline.svg     # do disk and network overlap?
+  dafs-bench fairness --transport tcp,shm            # small reads beside a thousand large ones
   dafs-bench limits                                  # the raw limits alone, no server
 
 A quiet machine gives steady figures; the load average is part of the JSON.
@@ -104,8 +106,49 @@ pub enum Benchmark {
     /// of 100 registrations as the column says: nothing kept, one given up at a time, sixteen given up together. Cases
     /// `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds to registering.
     Registration(Options),
+    /// One large file between a disk and a client: how far disk and network work at the same time.
+    ///
+    /// Each case moves a file of --file-size past the page cache (O_DIRECT), in operations of --sizes, --queue-depth at once, with a server
+    /// that cuts them into chunks of each of --chunk-sizes and keeps each of --depths in progress; 1 is one after the other. Rows: the disk
+    /// alone (four threads of local O_DIRECT), the network alone (the same transfer of a file in memory), and both, whose ratio is its
+    /// time over that of the slower alone. --dir is the disk [default: the directory for temporary files].
+    Pipeline {
+        /// What is varied.
+        #[command(flatten)]
+        pipeline: PipelineOptions,
+        /// The rest.
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Small reads of one client while another has a great many large ones outstanding.
+    ///
+    /// Rows: reads of --sizes [default: 4 KiB], one after the other, alone; and while another client keeps --outstanding reads of 1 MiB of
+    /// the same file in flight, beside their own time alone, so that a ratio of 3 means thrice the latency. Both from the page cache and
+    /// from a disk (--dir) past it. MiB/s is what the other client gets meanwhile.
+    Fairness {
+        /// Large reads that the other client keeps outstanding.
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "COUNT")]
+        outstanding: u32,
+        /// The rest.
+        #[command(flatten)]
+        options: Options,
+    },
     /// The raw limits alone: no server is started.
     Limits(Options),
+}
+
+/// What `pipeline` varies.
+#[derive(Debug, Clone, Args)]
+pub struct PipelineOptions {
+    /// Bytes of the file, from 16 MiB: 256MiB, 1024MiB.
+    #[arg(long, default_value = "1024MiB", value_parser = parse_file_size, value_name = "SIZE")]
+    pub file_size: u64,
+    /// Bytes of a chunk, separated by commas.
+    #[arg(long, default_value = "128KiB,256KiB,1MiB", value_delimiter = ',', value_parser = parse_chunk_size, value_name = "LIST")]
+    pub chunk_sizes: Vec<usize>,
+    /// Chunks in progress at once, separated by commas.
+    #[arg(long, default_value = "1,2,4", value_delimiter = ',', value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=32), value_name = "LIST")]
+    pub depths: Vec<usize>,
 }
 
 /// Options common to all benchmarks; one that does not apply is ignored.
@@ -180,7 +223,7 @@ pub struct Options {
     /// Write the results as JSON; `-` is standard output, in place of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the results as SVG (crossover, overlap, transfer and listio).
+    /// Draw the results as SVG (crossover, overlap, transfer, listio, registration and pipeline).
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -303,6 +346,27 @@ fn parse_size(text: &str) -> Result<usize, String> {
         Some(bytes) if (1..=SIZE_MAX).contains(&bytes) => Ok(bytes),
         _ => Err("sizes go from 1 byte to 16 MiB".to_owned()),
     }
+}
+
+/// A server's largest buffer is 1 MiB where it is not told otherwise.
+fn parse_chunk_size(text: &str) -> Result<usize, String> {
+    parse_size(text).and_then(|bytes| match bytes {
+        4096..=0x10_0000 => Ok(bytes),
+        _ => Err("chunks go from 4 KiB to 1 MiB".to_owned()),
+    })
+}
+
+fn parse_file_size(text: &str) -> Result<u64, String> {
+    let number = text.trim().trim_end_matches(char::is_alphabetic);
+    let shift = match text.trim()[number.len()..].to_ascii_lowercase().as_str() {
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err("a size of a file is a number and MiB or GiB".to_owned()),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| (16 << 20..=1 << 40).contains(bytes))
+        .ok_or_else(|| "from 16 MiB to 1 TiB".to_owned())
 }
 
 fn parse_depth(text: &str) -> Result<usize, String> {

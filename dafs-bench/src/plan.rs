@@ -126,6 +126,22 @@ impl Plan {
                 options,
                 Defaults { sizes: vec![64 * KIB], ops: vec![Op::Write], ..Defaults::default() },
             ),
+            Benchmark::Pipeline { options, .. } => (
+                "pipeline",
+                options,
+                Defaults { sizes: vec![16 * 1024 * KIB], depths: vec![1, 4], ..Defaults::default() },
+            ),
+            Benchmark::Fairness { options, .. } => (
+                "fairness",
+                options,
+                Defaults {
+                    sizes: vec![4 * KIB],
+                    ops: vec![Op::Read],
+                    registered: Registered::Yes,
+                    pattern: Pattern::Random,
+                    ..Defaults::default()
+                },
+            ),
             Benchmark::Limits(options) => (
                 "limits",
                 options,

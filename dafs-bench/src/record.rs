@@ -123,7 +123,7 @@ pub struct Row {
     /// Share of computation in the time of one blocking step (`overlap` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
-    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`).
+    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `pipeline`, `fairness`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
     /// Share of one CPU that the process took, in percent (`idle` only).
@@ -135,6 +135,12 @@ pub struct Row {
     /// Resident memory that each of them cost, in KiB (`idle` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub kib_per_session: Option<f64>,
+    /// Bytes of a chunk (`pipeline` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunk_bytes: Option<usize>,
+    /// Chunks of one operation in progress at once (`pipeline` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipeline_depth: Option<usize>,
     /// Registrations for each operation (`registration` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub registrations: Option<f64>,

@@ -16,6 +16,7 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::record::Outcome;
 use crate::report;
+use crate::subject::bulk::{BULK_FILE, Bulk, BulkSetup};
 use crate::subject::dafs::{Dafs, Target};
 use crate::subject::list::Lists;
 use crate::subject::server::{self, Server, ServerOptions};
@@ -32,7 +33,10 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     let progress = Progress::new();
     let pins = Pins::choose(options.pin)?;
     // With two files, --dir is where the one on the disk goes.
-    let in_memory = matches!(cli.benchmark, Benchmark::Mixed(_));
+    let in_memory = matches!(
+        cli.benchmark,
+        Benchmark::Mixed(_) | Benchmark::Pipeline { .. } | Benchmark::Fairness { .. }
+    );
     let directory = scratch_directory(options.dir.as_deref().filter(|_| !in_memory))?;
     let machine = Machine::describe(&pins, directory.path());
     progress.doing("writing the file");
@@ -54,6 +58,7 @@ impl Benchmark {
                 | Self::Transfer(_)
                 | Self::Listio(_)
                 | Self::Registration(_)
+                | Self::Pipeline { .. }
         )
     }
 
@@ -70,6 +75,8 @@ impl Benchmark {
             | Self::Mixed(options)
             | Self::Registration(options)
             | Self::Idle { options, .. }
+            | Self::Pipeline { options, .. }
+            | Self::Fairness { options, .. }
             | Self::Limits(options) => options,
         }
     }
@@ -88,6 +95,17 @@ struct Fleet<'a> {
 impl Fleet<'_> {
     /// A server of our own on the benchmark's directory, and on `disk`.
     fn server(&mut self, poll: Poll, batching: bool, disk: Option<PathBuf>) -> anyhow::Result<Server> {
+        self.server_with(poll, batching, disk, None)
+    }
+
+    /// The same, which cuts large transfers into chunks of so many bytes, so many at once.
+    fn server_with(
+        &mut self,
+        poll: Poll,
+        batching: bool,
+        disk: Option<PathBuf>,
+        pipeline: Option<(usize, usize)>,
+    ) -> anyhow::Result<Server> {
         if let Some(address) = &self.options.server {
             bail!("this benchmark starts a server of its own; leave out --server {address}");
         }
@@ -105,6 +123,7 @@ impl Fleet<'_> {
                 direct_io: self.options.direct_io,
                 disk,
                 batching,
+                pipeline,
                 verbs: self.verbs,
                 cpus: self.pins.server.clone(),
             },
@@ -139,6 +158,28 @@ impl Subjects for Fleet<'_> {
         let cached = Target::on(&server, transport, "bench", poll)?;
         let cached = Dafs::connect(cached, Some(server))?;
         Ok(Pair { disk: Box::new(disk), cached: Box::new(cached), disk_file, directory })
+    }
+
+    fn bulk(&mut self, setup: &BulkSetup) -> anyhow::Result<Bulk> {
+        let parent = self.options.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let directory = scratch_directory(Some(&parent))?;
+        let disk_file = directory.path().join(BULK_FILE);
+        self.progress.doing("writing the files");
+        write_file(&disk_file, setup.file_bytes)?;
+        let in_memory = self.directory.join(BULK_FILE);
+        if std::fs::metadata(&in_memory).map_or(0, |file| file.len()) != setup.file_bytes {
+            write_file(&in_memory, setup.file_bytes)?;
+        }
+        let disk = Some(directory.path().to_owned());
+        let server = self.server_with(setup.poll, true, disk, setup.pipeline)?;
+        let target = |server: &Server, export, poll| {
+            let target = Target::on(server, setup.transport, export, poll)?;
+            Dafs::connect(Target { file: BULK_FILE, ..target }, None)
+        };
+        let disk = target(&server, "disk", setup.poll)?;
+        let memory = Target { file: BULK_FILE, ..Target::on(&server, setup.transport, "bench", setup.poll)? };
+        let memory = Dafs::connect(memory, Some(server))?;
+        Ok(Bulk { disk, memory, disk_file, directory: Some(directory) })
     }
 
     fn crowd(&mut self, transport: Transport, poll: Poll, count: usize) -> anyhow::Result<Crowd> {
@@ -178,7 +219,7 @@ impl Subjects for Fleet<'_> {
 fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
-            "--plot draws crossover, overlap, transfer, listio and registration; this benchmark has a table and JSON only"
+            "--plot draws crossover, overlap, transfer, listio, registration and pipeline; this benchmark has a table and JSON only"
         );
     }
     for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {
@@ -208,16 +249,20 @@ fn scratch_directory(wanted: Option<&Path>) -> anyhow::Result<TempDir> {
 
 /// A file without holes, so that reads find data.
 fn write_data(path: &Path) -> anyhow::Result<()> {
+    write_file(path, FILE_BYTES)
+}
+
+fn write_file(path: &Path, bytes: u64) -> anyhow::Result<()> {
     const BLOCK_BYTES: usize = 1 << 20;
     let write = || -> io::Result<()> {
         let mut file = File::create(path)?;
         let block: Vec<u8> = (0..BLOCK_BYTES).map(|index| (index % 251).to_le_bytes()[0]).collect();
-        for _ in 0..FILE_BYTES / BLOCK_BYTES as u64 {
+        for _ in 0..bytes / BLOCK_BYTES as u64 {
             file.write_all(&block)?;
         }
         file.sync_all()
     };
-    write().with_context(|| format!("cannot write {} MiB to {}", FILE_BYTES >> 20, path.display()))
+    write().with_context(|| format!("cannot write {} MiB to {}", bytes >> 20, path.display()))
 }
 
 fn publish(outcome: &Outcome, machine: &Machine, options: &Options) -> anyhow::Result<()> {

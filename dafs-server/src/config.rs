@@ -56,7 +56,7 @@ pub struct Config {
     pub buffers_kept_max: u64,
     /// Chunks of one transfer in progress at once: 1 moves one after the other.
     pub pipeline_depth: u32,
-    /// Bytes of a chunk; `None`: as measured at start.
+    /// Bytes of a chunk; `None`: as transfers find out.
     pub chunk_size: Option<u32>,
     /// A session without a connection is kept for this long, milliseconds.
     pub lease_ms: u32,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use dafs_proto::session::{Moment, ServerHandshake};
-use dafs_proto::transport::{Address, Endpoint, Head, PostError, TransportError};
+use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
 
 use crate::ops::Lanes;
 use crate::sessions::SessionKey;
@@ -52,6 +52,10 @@ pub struct Connection {
     pub(crate) lanes: Lanes,
     /// RDMA operations posted and not completed.
     pub rdma_pending: u32,
+    /// Transfers that went out of their turn, in order.
+    pub(crate) runnable: VecDeque<OpToken>,
+    /// What its endpoint was told of turns.
+    pub(crate) is_contended: bool,
     /// Something was queued since the last flush.
     pub dirty: bool,
 }
@@ -76,6 +80,8 @@ impl Connection {
             post_waiters: VecDeque::new(),
             lanes: Lanes::default(),
             rdma_pending: 0,
+            runnable: VecDeque::new(),
+            is_contended: false,
             dirty: false,
         }
     }
@@ -146,7 +152,11 @@ impl Connection {
     /// Nothing is queued, posted or waiting on it.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        !self.dirty && self.rdma_pending == 0 && self.post_waiters.is_empty() && !self.wants_flush()
+        !self.dirty
+            && self.rdma_pending == 0
+            && self.post_waiters.is_empty()
+            && self.runnable.is_empty()
+            && !self.wants_flush()
     }
 
     /// Output waits for the provider.

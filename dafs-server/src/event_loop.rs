@@ -17,7 +17,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::connection::ConnectionKey;
-use crate::server::{ListenerInfo, MESSAGES_PER_TURN, Served, Server};
+use crate::server::{ListenerInfo, Served, Server};
 use crate::storage_turns::StorageTurns;
 
 /// How long a silent connection is asked before it goes cold, where that is likely to pay.
@@ -26,6 +26,8 @@ const SPIN: Duration = Duration::from_micros(50);
 const WORK_PER_POLL: usize = 256;
 /// What a message counts in that: about as many turns as it takes.
 const WORK_PER_MESSAGE: usize = 8;
+/// What a turn counts that ended with its budget.
+const WORK_PER_TURN: usize = WORK_PER_POLL / 4;
 /// What a look that is a system call counts, beside the turn that it is made in.
 const WORK_PER_CALL: usize = 3;
 /// Connections whose looks are system calls are spun on while there are no more than this: else the kernel's events are cheaper.
@@ -184,6 +186,9 @@ impl EventLoop {
             }
             self.serve_hot();
             self.turn_to_storage();
+            while let Some(key) = self.server.take_stirred() {
+                self.heat(key);
+            }
             self.forget_closed();
             if draining.is_none() && self.stop.requested.load(Ordering::Acquire) {
                 draining = Some(self.now.after(self.drain_for));
@@ -348,9 +353,9 @@ impl EventLoop {
             }
             let keep = match served {
                 Served::Closed => false,
-                Served::Budget => {
-                    self.messages += MESSAGES_PER_TURN;
-                    self.work += WORK_PER_MESSAGE * MESSAGES_PER_TURN;
+                Served::Budget(messages) => {
+                    self.messages += messages;
+                    self.work += (WORK_PER_MESSAGE * messages).max(WORK_PER_TURN);
                     self.hot[place].silent_since = None;
                     true
                 }

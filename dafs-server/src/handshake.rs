@@ -1,5 +1,6 @@
 //! Handshakes of connections: from `Hello` to a session, new or resumed.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
@@ -149,6 +150,8 @@ impl Server {
             batched: 0,
             last_heard: self.now,
             waiting: 0,
+            storage_size: 0,
+            storage_waiters: VecDeque::new(),
             active_until: self.now,
         };
         tracing::info!(client = %session.client_name, identity = ?session.client, slots, "session opened");

@@ -27,5 +27,6 @@ pub mod server;
 pub mod sessions;
 pub mod stats;
 mod storage_turns;
+mod turns;
 
 pub use run::{Running, run};

@@ -223,11 +223,11 @@ fn stored_export(config: &Config, export: &ExportConfig) -> backend::ExportConfi
     }
 }
 
-/// How transfers over a listener are cut: as configured, or as measured.
+/// How transfers over a listener are cut: as configured, or as they find out.
 fn pipelining(config: &Config) -> Pipelining {
     let usual = Pipelining::default();
     let chunk_size = config.chunk_size.map_or(usual.chunk_size, u64::from);
-    Pipelining { chunk_size, depth: config.pipeline_depth as usize, is_measured: false }
+    Pipelining { chunk_size, depth: config.pipeline_depth as usize, is_set: config.chunk_size.is_some() }
 }
 
 /// What the provider of a listener measures about itself, over a connection of its own.

@@ -18,9 +18,11 @@ use crate::backend::{FsResult, Storage};
 use crate::buffers::{BufferConfig, BufferPool};
 use crate::config::ExportConfig;
 use crate::connection::{Connection, ConnectionKey, Phase};
-use crate::inflight::{Call, Operation, Wakeup};
+use crate::inflight::{Call, Operation, State, Wakeup};
+use crate::ops::{Trial, Tuner};
 use crate::sessions::{SessionKey, SessionTable};
 use crate::stats::Stats;
+use crate::turns::{CONTENDED_CHUNK_SIZE, CONTENDED_SIZE, Turns};
 
 /// Numbers that bound and time a server.
 #[derive(Clone, Debug)]
@@ -71,14 +73,23 @@ pub struct Pipelining {
     pub chunk_size: u64,
     /// Chunks in progress: 1 moves one after the other.
     pub depth: usize,
-    /// The chunk size was measured, not set or taken as usual.
-    pub is_measured: bool,
+    /// The chunk size is as it was set; else it is only what transfers begin with, and learn from.
+    pub is_set: bool,
+}
+
+/// What holds for the chunks of one transfer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkTerms {
+    pub(crate) chunk_size: u64,
+    pub(crate) chunk_size_max: u64,
+    pub(crate) depth: usize,
+    pub(crate) is_set: bool,
 }
 
 impl Default for Pipelining {
     /// What does well with most disks and networks.
     fn default() -> Self {
-        Self { chunk_size: 256 << 10, depth: 4, is_measured: false }
+        Self { chunk_size: 256 << 10, depth: 4, is_set: false }
     }
 }
 
@@ -117,6 +128,11 @@ pub struct Server {
     pub(crate) domains: Vec<Option<Arc<dyn Domain>>>,
     pub(crate) wakeups: VecDeque<Wakeup>,
     pub(crate) stats: Stats,
+    pub(crate) turns: Turns,
+    /// By listener.
+    pub(crate) tuners: Vec<Tuner>,
+    /// Connections whose transfers went out of a turn that was not their own.
+    stirred: Vec<ConnectionKey>,
     pub(crate) now: Moment,
     pub(crate) started: Moment,
     pub(crate) active_sessions: u32,
@@ -135,19 +151,25 @@ pub struct Server {
 pub enum Served {
     /// This many messages were handled; fewer than the budget, so nothing more is there now.
     Messages(usize),
-    /// The budget was used up; there may be more.
-    Budget,
+    /// The budget was used up after this many messages; there may be more.
+    Budget(usize),
     /// The connection is closed.
     Closed,
 }
 
+/// Sizes of chunks that are compared with each other, bytes.
+const CHUNK_SIZES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
+/// The least that is worth a step of its own, bytes.
+const CHUNK_SIZE_MIN: u64 = 128 << 10;
+
 /// Messages of the server's own accord that may wait on a connection beside its replies.
 const CALLBACKS_MAX: usize = 16;
 
+/// Flushes of one connection in a row.
+const FLUSHES_MAX: usize = 4;
+
 /// Messages of one connection handled in a turn, so that a busy one cannot starve the others.
-pub const MESSAGES_PER_TURN: usize = 32;
-/// Payloads of one connection handled in a turn, bytes; for the same reason.
-const BYTES_PER_TURN: u32 = 1 << 20;
+const MESSAGES_PER_TURN: usize = 32;
 
 impl Server {
     /// A server that serves nobody yet.
@@ -168,6 +190,9 @@ impl Server {
             operations: Slab::new(),
             wakeups: VecDeque::new(),
             stats: Stats::new(exports),
+            turns: Turns::default(),
+            tuners: Vec::new(),
+            stirred: Vec::new(),
             now,
             started: now,
             active_sessions: 1,
@@ -183,6 +208,10 @@ impl Server {
 
     /// Names a listener; its connections are added with the index returned.
     pub fn add_listener(&mut self, info: ListenerInfo) -> usize {
+        let (usual, largest) = (info.pipelining.chunk_size, self.buffers.largest() as u64);
+        let sizes: Vec<u64> = CHUNK_SIZES.into_iter().filter(|size| *size <= largest).collect();
+        let sizes = if info.pipelining.is_set { Vec::new() } else { sizes };
+        self.tuners.push(Tuner::new(usual.min(largest), &sizes));
         self.listeners.push(info);
         self.stats.pipelines.push([0; 2]);
         self.listeners.len() - 1
@@ -216,8 +245,9 @@ impl Server {
 
     /// Handles what has arrived on a connection, and flushes what that led to.
     pub fn serve(&mut self, key: ConnectionKey) -> Served {
-        let (mut messages, mut bytes) = (0, 0);
-        while messages < MESSAGES_PER_TURN && bytes < BYTES_PER_TURN {
+        let mut messages = 0;
+        self.begin_turn(key);
+        while messages < MESSAGES_PER_TURN && !self.turns.is_over() {
             let Some(connection) = self.connections.get_mut(key.index).filter(|c| c.key == key) else {
                 return Served::Closed;
             };
@@ -225,7 +255,8 @@ impl Server {
                 Ok(None) => break,
                 Ok(Some(Received::Message { head, payload_len })) => {
                     messages += 1;
-                    bytes += payload_len;
+                    self.turns.on_message(key, self.now);
+                    self.turns.on_moved(payload_len as usize);
                     self.on_message(key, head.as_bytes(), payload_len);
                     self.check_outbox(key);
                     if !self.settings.batch_replies {
@@ -234,7 +265,8 @@ impl Server {
                 }
                 Ok(Some(Received::Immediate { data, size })) => {
                     messages += 1;
-                    bytes = bytes.saturating_add(size);
+                    self.turns.on_message(key, self.now);
+                    self.turns.on_moved(size as usize);
                     self.on_lane_frame(key, data, size);
                     self.check_outbox(key);
                     if !self.settings.batch_replies {
@@ -257,9 +289,56 @@ impl Server {
         self.flush_dirty();
         match self.connections.get(key.index).filter(|c| c.key == key) {
             None => Served::Closed,
-            Some(_) if messages == MESSAGES_PER_TURN || bytes >= BYTES_PER_TURN => Served::Budget,
+            Some(connection)
+                if messages == MESSAGES_PER_TURN
+                    || self.turns.is_over()
+                    || !connection.runnable.is_empty() =>
+            {
+                Served::Budget(messages)
+            }
             Some(_) => Served::Messages(messages),
         }
+    }
+
+    /// The turn of a connection begins: first with what did not fit into its last.
+    #[inline]
+    fn begin_turn(&mut self, key: ConnectionKey) {
+        self.turns.begin(self.now);
+        let contended = self.turns.is_contended(self.now);
+        let Some(connection) = self.connections.get_mut(key.index).filter(|c| c.key == key) else { return };
+        if connection.is_contended != contended {
+            connection.is_contended = contended;
+            connection.endpoint.set_turn(if contended { CONTENDED_SIZE } else { usize::MAX });
+        }
+        if !connection.runnable.is_empty() {
+            self.run_transfers(key);
+        }
+    }
+
+    /// Goes on with transfers that went out of their turn.
+    fn run_transfers(&mut self, key: ConnectionKey) {
+        while !self.turns.is_over() {
+            let Some(token) = self.connection(key).and_then(|connection| connection.runnable.pop_front())
+            else {
+                return;
+            };
+            self.resume_transfer(token);
+        }
+    }
+
+    /// A transfer has more to move than fits its turn.
+    pub(crate) fn yield_transfer(&mut self, key: ConnectionKey, token: OpToken) {
+        let Some(connection) = self.connection(key) else { return };
+        connection.runnable.push_back(token);
+        if connection.runnable.len() == 1 {
+            self.stirred.push(key);
+        }
+    }
+
+    /// Connections that have something to do in their next turn, whether they send anything or not.
+    #[inline]
+    pub(crate) fn take_stirred(&mut self) -> Option<ConnectionKey> {
+        self.stirred.pop()
     }
 
     /// Ends the session of a client that sends requests and takes no replies: one that keeps to its credits never has
@@ -279,6 +358,7 @@ impl Server {
 
     /// The same, moving at most `transfers_max` reads and writes that waited for a disk.
     pub(crate) fn poll_storage_turn(&mut self, transfers_max: usize) -> usize {
+        self.turns.begin(self.now);
         self.storage.set_turn(transfers_max);
         self.storage.flush();
         let mut finished = std::mem::take(&mut self.finished);
@@ -330,6 +410,7 @@ impl Server {
         self.raise_credits();
         self.expect_fewer();
         self.tell_of_due_batches();
+        self.resume_storage_waiters();
         self.flush_dirty();
     }
 
@@ -412,12 +493,40 @@ impl Server {
     }
 
     /// How a transfer on this connection is cut; `None` when the connection is gone.
-    pub(crate) fn pipelining(&self, call: &Call) -> Option<Pipelining> {
+    pub(crate) fn pipelining(&self, call: &Call) -> Option<ChunkTerms> {
         let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;
         let terms = self.listeners.get(connection.listener)?.pipelining;
         let size_max = connection.endpoint.capabilities().rdma_size_max;
+        let turn_max = if self.turns.is_contended(self.now) { CONTENDED_CHUNK_SIZE } else { u64::MAX };
         let chunk_size = terms.chunk_size.min(size_max.into()).min(self.buffers.largest() as u64);
-        Some(Pipelining { chunk_size, ..terms })
+        let chunk_size = chunk_size.min(turn_max);
+        let chunk_size_max = u64::from(size_max).min(self.buffers.largest() as u64);
+        let is_set = terms.is_set || turn_max < u64::MAX;
+        Some(ChunkTerms { chunk_size, chunk_size_max, depth: terms.depth, is_set })
+    }
+
+    /// The size of the chunks of a transfer of `len` bytes, and what to call it where it is tried out.
+    pub(crate) fn choose_chunk(&mut self, call: &Call, terms: &ChunkTerms, len: u64) -> (u64, Option<Trial>) {
+        let listener = self.connections.get(call.connection.index).map(|connection| connection.listener);
+        let alone = !self.turns.is_contended(self.now);
+        let tuner = listener.filter(|_| alone).and_then(|listener| self.tuners.get_mut(listener));
+        let Some(tuner) = tuner.filter(|_| !terms.is_set) else { return (terms.chunk_size, None) };
+        let (size, trial) = tuner.choose(len);
+        // A transfer of a few chunks has nothing to overlap with fewer.
+        let part = (len / terms.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
+        let size_max = part.min(terms.chunk_size_max);
+        (size.min(size_max), trial.filter(|_| size <= size_max))
+    }
+
+    /// A transfer has ended well; where it was to be timed, and storage had to be waited for, that tells something.
+    pub(crate) fn on_timed_transfer(&mut self, index: usize, len: u64) {
+        let connection = self.operations[index].call.connection;
+        let State::Transfer(transfer) = &self.operations[index].state else { return };
+        let Some((began, trial)) = transfer.trial() else { return };
+        let listener = self.connections.get(connection.index).map(|connection| connection.listener);
+        if let Some(tuner) = listener.and_then(|listener| self.tuners.get_mut(listener)) {
+            tuner.on_timed(trial, len, self.now.since(began).as_nanos().try_into().unwrap_or(u64::MAX));
+        }
     }
 
     /// Counts a chunk of a transfer that has begun, beside others of it or alone.
@@ -471,13 +580,19 @@ impl Server {
     }
 
     fn flush(&mut self, key: ConnectionKey) {
-        if let Some(connection) = self.connection(key)
-            && (connection.dirty || connection.wants_flush())
-            && let Err(error) = connection.flush()
-        {
-            self.close(key, &error);
+        for _ in 0..FLUSHES_MAX {
+            if let Some(connection) = self.connection(key)
+                && (connection.dirty || connection.wants_flush())
+                && let Err(error) = connection.flush()
+            {
+                self.close(key, &error);
+            }
+            self.poll_rdma(key);
+            // What has left makes room for more, which need not wait for the next turn.
+            if !self.connection(key).is_some_and(|connection| connection.dirty) {
+                return;
+            }
         }
-        self.poll_rdma(key);
     }
 
     /// Completions of RDMA, and posts that found no room before.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use dafs_proto::session::{Moment, ServerSession};
+use dafs_proto::transport::OpToken;
 use dafs_proto::wire::SessionId;
 use slab::Slab;
 
@@ -44,6 +45,10 @@ pub struct Session {
     pub last_heard: Moment,
     /// Operations in flight that wait for something.
     pub waiting: usize,
+    /// Bytes of chunks that storage has.
+    pub storage_size: usize,
+    /// Transfers whose next chunk waits for others to come back from storage.
+    pub storage_waiters: std::collections::VecDeque<OpToken>,
     /// Counts toward the fair shares until this time.
     pub active_until: Moment,
 }

@@ -43,7 +43,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 23] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 25] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     [
         ("transport", true),
@@ -54,6 +54,8 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 23] {
         ("pieces", any(|row| row.segments.is_some())),
         ("size", any(|row| row.op.is_some())),
         ("depth", any(|row| row.op.is_some())),
+        ("chunk", any(|row| row.chunk_bytes.is_some())),
+        ("at once", any(|row| row.pipeline_depth.is_some())),
         ("cpu", any(|row| row.cpu_fraction.is_some())),
         ("p50 us", any(|row| row.p50_us.is_some())),
         ("p99 us", any(|row| row.p99_us.is_some())),
@@ -87,6 +89,8 @@ fn cells(row: &Row) -> Vec<String> {
         row.segments.map_or_else(|| "-".to_owned(), |segments| segments.to_string()),
         size(row.bytes as u64),
         row.queue_depth.to_string(),
+        row.chunk_bytes.map_or_else(|| "-".to_owned(), |bytes| size(bytes as u64)),
+        row.pipeline_depth.map_or_else(|| "-".to_owned(), |depth| depth.to_string()),
         row.cpu_fraction.map_or_else(|| "-".to_owned(), |fraction| format!("{fraction:.2}")),
         number(row.p50_us),
         number(row.p99_us),

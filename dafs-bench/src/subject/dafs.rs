@@ -102,6 +102,13 @@ impl Dafs {
         connect(&self.target, &Config { registration, ..Link::config(&self.target, setup) })
     }
 
+    /// A session of its own, with the file open, that may have so many operations in flight.
+    pub(crate) fn bulk(&self, queue_depth: usize) -> anyhow::Result<(Session, File)> {
+        let credits = u16::try_from(queue_depth).unwrap_or(u16::MAX).max(CREDITS_MIN);
+        let setup = Setup { method: Method::Direct, progress_thread: false, credits };
+        connect(&self.target, &Link::config(&self.target, setup))
+    }
+
     /// The session for `setup`, made when first needed.
     fn link(&mut self, setup: Setup) -> anyhow::Result<&Link> {
         let place = match self.links.iter().position(|link| link.setup == setup) {

@@ -8,11 +8,13 @@ use crate::cli::{Mount, Peer, Poll, Transport};
 use crate::load::{Budget, Load, Work};
 use crate::record::Op;
 use crate::stats::Samples;
+use crate::subject::bulk::{Bulk, BulkSetup};
 use crate::subject::dafs::Dafs;
 use crate::subject::list::Lists;
 use crate::subject::server::Server;
 use crate::sys::Usage;
 
+pub mod bulk;
 pub mod dafs;
 pub mod list;
 pub mod server;
@@ -88,6 +90,9 @@ pub trait Subjects {
 
     /// Two clients of one server, with a file each: one in the page cache, one on a disk and past the cache.
     fn pair(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Pair>;
+
+    /// A server with a large file in memory and one on a disk.
+    fn bulk(&mut self, setup: &BulkSetup) -> anyhow::Result<Bulk>;
 
     /// `count` sessions that do nothing.
     fn crowd(&mut self, transport: Transport, poll: Poll, count: usize) -> anyhow::Result<Crowd>;

@@ -35,6 +35,8 @@ pub struct ServerOptions {
     pub batching: bool,
     /// A directory exported as `disk`, past the page cache.
     pub disk: Option<PathBuf>,
+    /// Bytes of a chunk of large transfers, and chunks in progress at once, where not its own choice.
+    pub pipeline: Option<(usize, usize)>,
     /// Address of the RDMA device on which it listens too.
     pub verbs: Option<IpAddr>,
     /// CPUs that it runs on; anywhere when empty.
@@ -85,6 +87,9 @@ impl Server {
         command.args(["--poll", options.poll.name(), "--log", "warn"]);
         if !options.batching {
             command.arg("--no-batching");
+        }
+        if let Some((chunk, depth)) = options.pipeline {
+            command.args(["--chunk-size", &chunk.to_string(), "--pipeline-depth", &depth.to_string()]);
         }
         if options.direct_io {
             command.arg("--direct");
@@ -253,6 +258,7 @@ mod tests {
             direct_io: false,
             batching: true,
             disk: None,
+            pipeline: None,
             verbs: None,
             cpus: Vec::new(),
         };

@@ -2,12 +2,14 @@
 
 mod bandwidth;
 mod crossover;
+mod fairness;
 mod idle;
 mod latency;
 mod limits;
 mod mixed;
 mod noncontiguous;
 mod overlap;
+mod pipeline;
 mod registration;
 
 use std::net::IpAddr;
@@ -69,6 +71,8 @@ pub fn run(
         Benchmark::Mixed(_) => mixed::run(&mut bench)?,
         Benchmark::Idle { .. } => idle::run(&mut bench)?,
         Benchmark::Registration(_) => registration::run(&mut bench)?,
+        Benchmark::Pipeline { pipeline, .. } => pipeline::run(&mut bench, pipeline)?,
+        Benchmark::Fairness { outstanding, .. } => fairness::run(&mut bench, *outstanding as usize)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
     Ok(bench.outcome)

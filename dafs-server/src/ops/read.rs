@@ -53,6 +53,7 @@ impl Server {
             let room = connection.endpoint.slot_payload(&slot).slice(0, len).ok_or(Status::INVALID)?;
             match self.storage.read_now(node, request.offset, &[room]) {
                 Ok(count) => {
+                    self.turns.on_moved(count);
                     self.stats.on_read(usize::from(node.export.0), Method::Inline, count);
                     let mut head = [0; HEAD_SIZE_MAX];
                     let body = read_reply(count, len);
@@ -144,7 +145,9 @@ impl Server {
         len: u32,
         segments: Segments,
     ) -> Result<(), Problem> {
-        if let [segment] = segments[..] {
+        if let [segment] = segments[..]
+            && !self.is_divided(u64::from(len))
+        {
             let storage = &mut *self.storage;
             let connection = self.connections.get_mut(call.connection.index);
             let moved = with_remote_memory(connection, call, &segment, Access::REMOTE_WRITE, |span| {
@@ -152,6 +155,7 @@ impl Server {
             })?;
             match moved {
                 Some(Ok(count)) => {
+                    self.turns.on_moved(count);
                     self.reply_read(call, usize::from(node.export.0), count, len);
                     return Ok(());
                 }

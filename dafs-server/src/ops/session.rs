@@ -7,11 +7,12 @@ use dafs_proto::wire::{
     decode_message_pack, encode_message_pack,
 };
 
-use super::{After, Server};
+use super::{After, Server, Tuner};
 use crate::backend::{At, FsOp};
 use crate::dispatch::{Payload, Problem, no_body};
 use crate::handles::OpenHandle;
 use crate::inflight::{Call, State};
+use crate::server::ListenerInfo;
 
 /// Clients fenced off one export at most.
 const FENCES_MAX: usize = 1024;
@@ -105,15 +106,16 @@ impl Server {
     }
 
     fn pipeline_statistics(&self) -> Vec<PipelineStatistics> {
-        let of = |(info, [chunks, overlaps]): (&crate::server::ListenerInfo, &[u64; 2])| PipelineStatistics {
-            listener: info.address.to_string(),
-            chunk_size: info.pipelining.chunk_size.min(self.buffers.largest() as u64),
-            measured: info.pipelining.is_measured,
-            depth: info.pipelining.depth as u64,
-            overlaps: *overlaps,
-            chunks: *chunks,
-        };
-        self.listeners.iter().zip(&self.stats.pipelines).map(of).collect()
+        let of =
+            |((info, [chunks, overlaps]), tuner): ((&ListenerInfo, &[u64; 2]), &Tuner)| PipelineStatistics {
+                listener: info.address.to_string(),
+                chunk_size: tuner.size(),
+                measured: tuner.is_measured(),
+                depth: info.pipelining.depth as u64,
+                overlaps: *overlaps,
+                chunks: *chunks,
+            };
+        self.listeners.iter().zip(&self.stats.pipelines).zip(&self.tuners).map(of).collect()
     }
 
     fn mountable(&self, call: &Call) -> Vec<String> {

@@ -127,6 +127,10 @@ impl Server {
     /// Straight out of the client's memory where the provider maps it; else as a transfer.
     fn write_direct(&mut self, call: &Call, transfer: Transfer) -> Result<(), Problem> {
         let (node, offset, stability) = (transfer.node, transfer.offset, transfer.stability);
+        let divided = transfer.direction == Direction::Write && self.is_divided(transfer.len);
+        if divided && transfer.segments.len() == 1 {
+            return self.begin_transfer(call, transfer);
+        }
         if let ([segment], Direction::Write) = (&transfer.segments[..], transfer.direction) {
             let storage = &mut *self.storage;
             let connection = self.connections.get_mut(call.connection.index);
@@ -135,6 +139,7 @@ impl Server {
             })?;
             match moved {
                 Some(Ok(count)) => {
+                    self.turns.on_moved(count);
                     return self.written(call, node, offset, count, stability, Method::Direct);
                 }
                 Some(Err(NowError::Failed(status))) => return Err(status.into()),

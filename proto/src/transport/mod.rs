@@ -518,6 +518,12 @@ pub trait Endpoint: Send {
         false
     }
 
+    /// From now on one call of [`Endpoint::recv`] or [`Endpoint::flush`] moves about this many bytes at most, so that a loop comes to
+    /// its other connections soon; what is left goes on with the next call. Ignored where nothing is moved in these calls.
+    fn set_turn(&mut self, bytes_max: usize) {
+        let _ = bytes_max;
+    }
+
     /// What an event loop watches.
     fn event_fds(&self) -> EventFds;
 

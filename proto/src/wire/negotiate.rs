@@ -283,7 +283,7 @@ pub struct PipelineStatistics {
     pub listener: String,
     /// Bytes of a chunk.
     pub chunk_size: u64,
-    /// The chunk size was measured, not set.
+    /// The chunk size was learned from transfers: neither set nor the one that all begin with.
     pub measured: bool,
     /// Chunks of one transfer in progress at once.
     pub depth: u64,

@@ -75,7 +75,7 @@ impl SimServer {
         self.connections.retain(|key| {
             loop {
                 match server.serve(*key) {
-                    Served::Budget => {}
+                    Served::Budget(_) => {}
                     Served::Messages(_) => break true,
                     Served::Closed => break false,
                 }

@@ -1,4 +1,5 @@
 //! The RDMA of transfers.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use dafs_proto::transport::{LocalSegments, OpToken, PostError, Posted, TransportError};
 use dafs_proto::wire::Status;
@@ -55,6 +56,9 @@ impl Server {
                 self.operations[index].rdma_pending += pending;
                 if let Some(transfer) = self.transfer(index) {
                     transfer.pipeline.posted(chunk.slot);
+                }
+                if posted == Posted::Done {
+                    self.turns.on_moved(chunk.len as usize);
                 }
                 if posted == Posted::Done || is_window {
                     self.passage_moved(index, chunk.slot);

@@ -13,7 +13,9 @@
 mod fetch;
 pub(crate) mod pipeline;
 mod place;
+pub(crate) mod tuner;
 
+use dafs_proto::session::Moment;
 use dafs_proto::transport::{MemoryRef, OpToken, RemoteRange};
 use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::SmallVec;
@@ -23,6 +25,7 @@ use crate::backend::{FsOp, FsReply, FsResult, NodeId, Submitted};
 use crate::buffers::{Buffer, Grant, Owner};
 use crate::dispatch::Problem;
 use crate::inflight::{Call, State, Wakeup};
+use crate::turns::CONTENDED_SIZE;
 use pipeline::{Chunk, Pipeline};
 
 /// Ranges of client memory.
@@ -58,8 +61,16 @@ pub(crate) struct Transfer {
     waits_for_buffer: bool,
     /// It is among those whose posts found the queue full.
     waits_for_post: bool,
+    /// Others of its session have as much with storage as they may.
+    waits_for_storage: bool,
+    /// It goes on when its connection has its next turn.
+    waits_for_turn: bool,
     /// Storage makes the data durable, or appends it.
     is_final: bool,
+    /// When it began and what its chunk size is called, where that is tried out.
+    timed: Option<(Moment, tuner::Trial)>,
+    /// Storage had to be waited for.
+    waited: bool,
     /// Its connection ended while storage had its memory: what was posted on it is lost.
     is_broken: bool,
 }
@@ -90,7 +101,11 @@ impl Transfer {
             granted: None,
             waits_for_buffer: false,
             waits_for_post: false,
+            waits_for_storage: false,
+            waits_for_turn: false,
             is_final: false,
+            timed: None,
+            waited: false,
             is_broken: false,
         }
     }
@@ -104,6 +119,11 @@ impl Transfer {
     pub(crate) fn on_disconnected(&mut self) {
         // What storage does at the end needs no connection.
         self.is_broken |= !self.is_final;
+    }
+
+    /// What it tells of its chunk size, where that is tried out and storage had to be waited for.
+    pub(crate) fn trial(&self) -> Option<(Moment, tuner::Trial)> {
+        self.timed.filter(|_| self.waited)
     }
 
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {
@@ -178,7 +198,9 @@ impl Server {
             }
             return Ok(());
         };
-        transfer.chunk_size_max = terms.chunk_size;
+        let (chunk_size, trial) = self.choose_chunk(call, &terms, transfer.len);
+        transfer.chunk_size_max = chunk_size;
+        transfer.timed = trial.map(|trial| (self.now, trial));
         transfer.pipeline = Pipeline::new(transfer.direction, transfer.len, terms.depth);
         if transfer.direction == Direction::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
             return Err(Status::TOO_LARGE.into());
@@ -193,11 +215,14 @@ impl Server {
         loop {
             let Some(index) = self.operation_index(token) else { return };
             let Some(transfer) = self.transfer(index) else { return };
-            if transfer.is_final || transfer.is_broken {
+            if transfer.is_final || transfer.is_broken || transfer.waits_for_turn {
                 return;
             }
             if let Some(outcome) = transfer.pipeline.outcome() {
                 return self.end_transfer(index, token, outcome);
+            }
+            if self.turns.is_over() {
+                return self.wait_for_turn(index, token);
             }
             // Storage is kept busy before RDMA is: it is the one that works by itself.
             let progressed = self.store_next(index, token) == Progress::Continue
@@ -206,6 +231,28 @@ impl Server {
             if !progressed {
                 return;
             }
+        }
+    }
+
+    /// Its connection has had enough for now.
+    #[cold]
+    fn wait_for_turn(&mut self, index: usize, token: OpToken) {
+        let key = self.operations[index].call.connection;
+        if let Some(transfer) = self.transfer(index) {
+            transfer.waits_for_turn = true;
+        }
+        self.yield_transfer(key, token);
+    }
+
+    /// The turn of its connection has come.
+    pub(crate) fn resume_transfer(&mut self, token: OpToken) {
+        let Some(index) = self.operation_index(token).filter(|index| !self.operations[*index].forgotten)
+        else {
+            return;
+        };
+        if let Some(transfer) = self.transfer(index) {
+            transfer.waits_for_turn = false;
+            self.advance(token);
         }
     }
 
@@ -225,10 +272,23 @@ impl Server {
             transfer.pipeline.refused(Status::INVALID);
             return Progress::Continue;
         };
+        if self.must_wait_for_storage(index, token, Direction::Read) {
+            return Progress::Wait;
+        }
+        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let (reads, others) = (transfer.direction == Direction::Read, transfer.pipeline.in_progress());
         let progress = if reads {
             self.begin_read(index, token, at, remote)
         } else {
+            if let Some(memory) = self.mapped_source(index, &remote) {
+                let Some(transfer) = self.transfer(index) else { return Progress::Wait };
+                let chunk = transfer.begin(memory, None, remote);
+                transfer.slots[usize::from(chunk.slot)].is_mapped = true;
+                // It is where storage can take it from.
+                transfer.pipeline.posted(chunk.slot);
+                transfer.pipeline.moved(chunk.slot);
+                return Progress::Continue;
+            }
             match self.take_buffer(index, token, at, remote.len as usize) {
                 Some((memory, buffer)) => {
                     let Some(remote) = remote.slice(0, memory.len() as u64) else { return Progress::Wait };
@@ -339,6 +399,12 @@ impl Server {
         }
     }
 
+    /// A transfer of so many bytes is moved in several turns, because others are there.
+    #[inline]
+    pub(crate) fn is_divided(&self, len: u64) -> bool {
+        len > CONTENDED_SIZE as u64 && self.turns.is_contended(self.now)
+    }
+
     /// Gives back what a chunk passed through.
     fn end_chunk(&mut self, index: usize, slot: u8) {
         let buffer = self.transfer(index).and_then(|transfer| transfer.end_passage(slot));
@@ -396,12 +462,16 @@ impl Server {
         let (direction, node, offset) = (transfer.direction, transfer.node, transfer.offset);
         let (len, stability) = (transfer.len, transfer.stability);
         let done = match outcome {
-            Ok(done) => done,
+            Ok(done) => {
+                self.on_timed_transfer(index, done);
+                done
+            }
             Err(status) => {
                 self.reply_status(&call, status);
                 return self.retire(index);
             }
         };
+        let Some(transfer) = self.transfer(index) else { return };
         let op = match direction {
             Direction::Read => {
                 let len = u32::try_from(len).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
 //! The storage of transfers.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use dafs_proto::transport::{Access, OpToken, Provider, RemoteRange};
+use dafs_proto::transport::{Access, MemoryRef, OpToken, Provider, RemoteRange};
 use dafs_proto::wire::{Stability, Status};
 
 use super::super::write::write_all;
@@ -9,6 +9,8 @@ use super::pipeline::{Chunk, Stage};
 use super::{Direction, Progress, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
 use crate::inflight::token_with_slot;
+use crate::sessions::SessionKey;
+use crate::turns::{CONTENDED_SIZE, CONTENDED_STORAGE_SIZE};
 
 impl Server {
     /// Begins a chunk of a read: from a mapped window of the file, or by storage, into the client's memory or a buffer.
@@ -27,11 +29,7 @@ impl Server {
         let (node, offset, len) = (transfer.node, transfer.offset + at, remote.len as usize);
         match self.remote_memory(&call, &remote, Access::REMOTE_WRITE) {
             Ok(Some(memory)) => {
-                let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-                let chunk = transfer.begin(memory, None, remote);
-                transfer.slots[usize::from(chunk.slot)].is_mapped = true;
-                self.read_chunk(index, token, chunk);
-                return Progress::Continue;
+                return self.read_mapped(index, token, memory, remote);
             }
             Ok(None) => {}
             Err(_) => {
@@ -59,13 +57,123 @@ impl Server {
         Progress::Continue
     }
 
+    /// Begins a chunk of a read into the client's own memory: no more than a turn's of what is at hand.
+    fn read_mapped(
+        &mut self,
+        index: usize,
+        token: OpToken,
+        memory: MemoryRef,
+        remote: RemoteRange,
+    ) -> Progress {
+        let contended = self.turns.is_contended(self.now);
+        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
+        let Some((at, _)) = transfer.pipeline.next() else { return Progress::Wait };
+        let (node, offset) = (transfer.node, transfer.offset + at);
+        let at_once = if contended { memory.len().min(CONTENDED_SIZE) } else { memory.len() };
+        let result = match memory.span().slice(0, at_once) {
+            Some(span) => self.storage.read_now(node, offset, &[span]),
+            None => Err(NowError::Failed(Status::IO)),
+        };
+        let waits = matches!(result, Err(NowError::WouldBlock));
+        let len = if waits { memory.len() } else { at_once };
+        let Some(remote) = remote.slice(0, len as u64) else { return Progress::Wait };
+        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
+        let chunk = transfer.begin(memory.clone(), None, remote);
+        transfer.slots[usize::from(chunk.slot)].is_mapped = true;
+        match result {
+            Ok(count) => {
+                self.turns.on_moved(count);
+                self.chunk_stored(index, chunk.slot, Ok(FsReply::Count(count)));
+            }
+            Err(NowError::Failed(status)) => self.chunk_stored(index, chunk.slot, Err(status)),
+            Err(NowError::WouldBlock) => {
+                let op = FsOp::Read { node, offset, into: vec![memory] };
+                self.submit_chunk(index, token, chunk.slot, op);
+            }
+        }
+        Progress::Continue
+    }
+
+    /// The client's own memory as what a write takes its data from, where the provider maps it.
+    pub(super) fn mapped_source(&mut self, index: usize, remote: &RemoteRange) -> Option<MemoryRef> {
+        let call = self.operations[index].call;
+        if self.transfer(index)?.direction != Direction::Write {
+            return None;
+        }
+        self.remote_memory(&call, remote, Access::REMOTE_READ).ok().flatten()
+    }
+
+    /// Beside other clients, a session that has enough with storage waits until some of it comes back.
+    pub(super) fn must_wait_for_storage(
+        &mut self,
+        index: usize,
+        token: OpToken,
+        direction: Direction,
+    ) -> bool {
+        let session = self.operations[index].call.session;
+        let contended = self.turns.is_contended(self.now);
+        let Some(transfer) = self.transfer(index).filter(|transfer| transfer.direction == direction) else {
+            return false;
+        };
+        if transfer.waits_for_storage {
+            return true;
+        }
+        let Some(session) = self.sessions.find_mut(session) else { return false };
+        if !contended || session.storage_size < CONTENDED_STORAGE_SIZE {
+            return false;
+        }
+        session.storage_waiters.push_back(token);
+        if let Some(transfer) = self.transfer(index) {
+            transfer.waits_for_storage = true;
+        }
+        true
+    }
+
+    /// Some of what a session had with storage came back: the next of its transfers goes on.
+    pub(super) fn resume_storage_waiter(&mut self, session: SessionKey) {
+        while let Some(token) =
+            self.sessions.find_mut(session).and_then(|session| session.storage_waiters.pop_front())
+        {
+            let waiting = self.operation_index(token).filter(|index| !self.operations[*index].forgotten);
+            let Some(index) = waiting else { continue };
+            let connection = self.operations[index].call.connection;
+            let Some(transfer) = self.transfer(index).filter(|transfer| transfer.waits_for_storage) else {
+                continue;
+            };
+            transfer.waits_for_storage = false;
+            self.mark_dirty(connection);
+            return self.advance(token);
+        }
+    }
+
+    /// Where nobody else sends any more, all go on.
+    pub(crate) fn resume_storage_waiters(&mut self) {
+        if self.turns.is_contended(self.now) {
+            return;
+        }
+        let waiting: Vec<_> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| !session.storage_waiters.is_empty())
+            .map(|(key, session)| (key, session.storage_waiters.len()))
+            .collect();
+        for (key, count) in waiting {
+            for _ in 0..count {
+                self.resume_storage_waiter(key);
+            }
+        }
+    }
+
     /// Storage fills a chunk's memory.
     fn read_chunk(&mut self, index: usize, token: OpToken, chunk: Chunk) {
         let Some(transfer) = self.transfer(index) else { return };
         let (node, offset) = (transfer.node, transfer.offset + chunk.at);
         let Some(memory) = transfer.memory(chunk.slot, chunk.len) else { return };
         match self.storage.read_now(node, offset, &[memory.span()]) {
-            Ok(count) => self.chunk_stored(index, chunk.slot, Ok(FsReply::Count(count))),
+            Ok(count) => {
+                self.turns.on_moved(count);
+                self.chunk_stored(index, chunk.slot, Ok(FsReply::Count(count)));
+            }
             Err(NowError::Failed(status)) => self.chunk_stored(index, chunk.slot, Err(status)),
             Err(NowError::WouldBlock) => {
                 let op = FsOp::Read { node, offset, into: vec![memory] };
@@ -80,6 +188,12 @@ impl Server {
         else {
             return Progress::Wait;
         };
+        if transfer.pipeline.next_store().is_none()
+            || self.must_wait_for_storage(index, token, Direction::Write)
+        {
+            return Progress::Wait;
+        }
+        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let Some(chunk) = transfer.pipeline.next_store() else { return Progress::Wait };
         let (node, offset) = (transfer.node, transfer.offset + chunk.at);
         transfer.pipeline.storing(chunk.slot);
@@ -90,6 +204,7 @@ impl Server {
         match write_all(&mut *self.storage, node, offset, memory.span()) {
             Ok(count) => {
                 drop(memory);
+                self.turns.on_moved(count);
                 self.chunk_stored(index, chunk.slot, Ok(FsReply::Count(count)));
             }
             Err(NowError::Failed(status)) => self.chunk_stored(index, chunk.slot, Err(status)),
@@ -104,12 +219,20 @@ impl Server {
 
     fn submit_chunk(&mut self, index: usize, token: OpToken, slot: u8, op: FsOp) {
         self.stats.storage_waits += 1;
+        if let Some(transfer) = self.transfer(index) {
+            transfer.waited = true;
+        }
         let call = self.operations[index].call;
         let Ok(identity) = self.handle(&call).map(|open| open.rights.identity.clone()) else {
             return self.chunk_stored(index, slot, Err(Status::BAD_HANDLE));
         };
+        let size = self.transfer(index).and_then(|transfer| transfer.pipeline.chunk_in(slot, Stage::Storage));
         match self.storage.submit(token_with_slot(token, slot), &identity, op) {
-            Submitted::Pending => {}
+            Submitted::Pending => {
+                if let Some(session) = self.sessions.find_mut(call.session) {
+                    session.storage_size += size.map_or(0, |chunk| chunk.len as usize);
+                }
+            }
             Submitted::Done(result) => self.chunk_stored(index, slot, result),
         }
     }
@@ -133,9 +256,14 @@ impl Server {
     /// Storage has finished a step of a transfer.
     pub(crate) fn transfer_on_storage(&mut self, index: usize, slot: u8, result: FsResult) {
         let token = self.token_of(index);
+        let session = self.operations[index].call.session;
         let Some(transfer) = self.transfer(index) else { return };
         if transfer.is_final {
             return self.finish_transfer(index, result);
+        }
+        let size = transfer.pipeline.chunk_in(slot, Stage::Storage).map_or(0, |chunk| chunk.len as usize);
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.storage_size = session.storage_size.saturating_sub(size);
         }
         self.chunk_stored(index, slot, result);
         let broken = self.transfer(index).is_some_and(|transfer| transfer.is_broken);
@@ -145,6 +273,7 @@ impl Server {
             (true, true) => {}
             (false, _) => self.advance(token),
         }
+        self.resume_storage_waiter(session);
     }
 
     /// A step of a transfer that is nobody's any more is finished; `true` when storage has let go of all its memory.

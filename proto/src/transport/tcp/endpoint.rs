@@ -458,7 +458,7 @@ impl Endpoint for TcpEndpoint {
                         self.drained_answered = true;
                         break;
                     }
-                    if bytes >= RECV_BYTES_MAX {
+                    if bytes >= RECV_BYTES_MAX.min(self.input.turn_max) {
                         break;
                     }
                     match self.fill(Block::No)? {
@@ -650,6 +650,11 @@ impl Endpoint for TcpEndpoint {
 
     fn look_is_system_call(&self) -> bool {
         true
+    }
+
+    fn set_turn(&mut self, bytes_max: usize) {
+        self.output.set_turn(bytes_max);
+        self.input.turn_max = bytes_max.max(1);
     }
 
     fn event_fds(&self) -> EventFds {

@@ -52,6 +52,8 @@ pub(super) struct Input {
     messages_since_bulk: u32,
     recv_payload_max: u32,
     staging_size: usize,
+    /// One receive takes no more data than this to its place.
+    pub(super) turn_max: usize,
 }
 
 /// The message that the caller is looking at. The bytes up to `next` are its.
@@ -114,6 +116,7 @@ impl Input {
             messages_since_bulk: BULK_FORGET,
             recv_payload_max,
             staging_size: BufferPool::size_for(STAGING_MIN.max(message_max)),
+            turn_max: usize::MAX,
         }
     }
 
@@ -300,9 +303,11 @@ impl Input {
         }
         let mut vectors = Vectors::new();
         self.push_target(&mut vectors, access.as_ref());
+        // With a turn that ends within the data, what follows it is left in the socket.
+        let cut = vectors.truncate(self.turn_max);
         let direct = vectors.total();
         let Some(staging) = &self.staging else { return Ok(Filled::Nothing) };
-        let room = (staging.size() - self.end).min(self.staging_limit(direct));
+        let room = if cut { 0 } else { (staging.size() - self.end).min(self.staging_limit(direct)) };
         vectors.push(staging.span().slice(self.end, room).unwrap_or(Span::EMPTY));
         let offered = vectors.total();
 

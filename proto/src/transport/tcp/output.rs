@@ -70,6 +70,7 @@ pub(super) struct Output {
     // The socket took less than it was offered; it becomes writable when there is room.
     blocked: bool,
     broken: bool,
+    turn_max: usize,
 }
 
 enum Item {
@@ -152,7 +153,13 @@ impl Output {
             response_frame: None,
             blocked: false,
             broken: false,
+            turn_max: usize::MAX,
         }
+    }
+
+    /// One flush sends no more than this.
+    pub(super) fn set_turn(&mut self, bytes_max: usize) {
+        self.turn_max = bytes_max.max(PAGE_SIZE);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -413,7 +420,8 @@ impl Output {
         let mut reach = Reach::Everything;
         let mut flushed = 0;
         self.blocked = false;
-        while !self.queue.is_empty() && flushed < FLUSH_MAX {
+        let flush_max = FLUSH_MAX.min(self.turn_max);
+        while !self.queue.is_empty() && flushed < flush_max {
             let front_write = match self.queue.front() {
                 Some(Item::Write(key)) => Some(*key),
                 _ => None,
@@ -554,10 +562,11 @@ impl Output {
                     resolved.map_err(PeerFault::from)?;
                 }
             }
-            if gather.total() >= GATHER_MAX || gather.vectors().is_full() {
+            if gather.total() >= GATHER_MAX.min(self.turn_max) || gather.vectors().is_full() {
                 break;
             }
         }
+        gather.vectors().truncate(self.turn_max);
         link.counters.sends += 1;
         Ok((sys::send(link.socket.as_fd(), &gather, false), gather.total(), may_fault))
     }

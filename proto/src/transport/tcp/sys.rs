@@ -37,6 +37,21 @@ impl<'m> Vectors<'m> {
         self.list.len() >= VECTORS_MAX
     }
 
+    /// Leaves out what lies beyond the first `bytes_max` bytes; `true` when that is something.
+    pub(super) fn truncate(&mut self, bytes_max: usize) -> bool {
+        if self.total <= bytes_max {
+            return false;
+        }
+        let mut left = bytes_max;
+        self.list.retain(|part| {
+            part.iov_len = part.iov_len.min(left);
+            left -= part.iov_len;
+            part.iov_len > 0
+        });
+        self.total = bytes_max;
+        true
+    }
+
     /// There is room for one more at most.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.list.len() + 1 >= VECTORS_MAX

@@ -282,6 +282,21 @@ pub(crate) fn stats(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
         for (name, count) in stats.operations.iter().filter(|(_, count)| *count > 0) {
             out.line(&format!("{:>16}: {count}", name.to_lowercase()))?;
         }
+        for zone in &stats.zones {
+            let (size, lent, total) = (zone.size >> 10, zone.lent, zone.total);
+            out.line(&format!(
+                "{:>16}: {size} KiB: {lent} of {total} lent; {} waits, {} chopped, {} by bigger ones",
+                "buffers", zone.waits, zone.chops, zone.lent_from_bigger
+            ))?;
+        }
+        for pipeline in &stats.pipelines {
+            let chunk = pipeline.chunk_size >> 10;
+            let measured = if pipeline.measured { " (measured)" } else { "" };
+            out.line(&format!(
+                "{:>16}: {}: chunks of {chunk} KiB{measured}, {} at once; {} moved, {} of them beside others",
+                "pipeline", pipeline.listener, pipeline.depth, pipeline.chunks, pipeline.overlaps
+            ))?;
+        }
         for export in &stats.exports {
             let name = crate::quote::quoted(export.name.as_bytes());
             out.line(&format!(

@@ -1,0 +1,133 @@
+//! Small reads of one client while another has a great many large ones outstanding.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::interrupt;
+use crate::load::{Budget, Load};
+use crate::record::{Op, Row, Unit};
+use crate::stats::{Samples, median};
+use crate::subject::Subject;
+use crate::subject::bulk::{Bulk, BulkSetup, Mover};
+use crate::subject::dafs::Dafs;
+use crate::workload::Bench;
+
+/// Bytes of each file: every large read in flight may have a place of its own, and there is memory for it.
+const FILE_BYTES: u64 = 256 << 20;
+/// Bytes of a large read.
+const BULK_BYTES: usize = 1 << 20;
+
+/// Times of small reads in microseconds, median and 99th percentile, alone and beside large ones, and what the large ones moved.
+struct Round {
+    alone: [f64; 2],
+    beside: [f64; 2],
+    bulk_mib_per_s: f64,
+}
+
+pub(super) fn run(bench: &mut Bench<'_>, outstanding: usize) -> anyhow::Result<()> {
+    for transport in bench.plan.transports.clone() {
+        bench.progress.doing(format!("starting dafs over {}", transport.name()));
+        bench.pins.be_client();
+        let setup = BulkSetup { transport, poll: bench.plan.poll(), file_bytes: FILE_BYTES, pipeline: None };
+        let mut bulk = bench.subjects.bulk(&setup)?;
+        for bytes in bench.plan.sizes.clone() {
+            for on_disk in [false, true] {
+                let rows = compare(bench, &mut bulk, bytes, on_disk, outstanding)?;
+                bench.outcome.rows.extend(rows);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn compare(
+    bench: &mut Bench<'_>,
+    bulk: &mut Bulk,
+    bytes: usize,
+    on_disk: bool,
+    outstanding: usize,
+) -> anyhow::Result<[Row; 2]> {
+    let load = bench.load(Op::Read, bytes, 1);
+    let subject = if on_disk { &mut bulk.disk } else { &mut bulk.memory };
+    let other = Mover::of(subject, outstanding)?;
+    bench.progress.expect(bench.plan.repeats as usize);
+    bench.run_subject(subject, &load, bench.plan.budget)?;
+    let mut rounds = Vec::new();
+    for _ in 0..bench.plan.repeats {
+        bench.run_subject(subject, &load, bench.plan.budget)?;
+        let alone = times(&mut bench.samples)?;
+        let mib = beside(bench, subject, &other, &load, outstanding)?;
+        rounds.push(Round { alone, beside: times(&mut bench.samples)?, bulk_mib_per_s: mib });
+        bench.progress.step();
+    }
+    let cases =
+        if on_disk { ["disk, alone", "disk, beside bulk"] } else { ["cached, alone", "cached, beside bulk"] };
+    let row = |case, of: fn(&Round) -> [f64; 2]| Row {
+        transport: subject.transport().to_owned(),
+        case: Some(case),
+        op: Some(Op::Read),
+        method: Some(load.method),
+        registered: Some(load.registered),
+        bytes,
+        queue_depth: 1,
+        p50_us: median(rounds.iter().map(|round| of(round)[0])),
+        p99_us: median(rounds.iter().map(|round| of(round)[1])),
+        ..Row::default()
+    };
+    let ratios = || rounds.iter().map(|round| round.beside[0] / round.alone[0]);
+    Ok([
+        row(cases[0], |round| round.alone),
+        Row {
+            limit: Some("alone".to_owned()),
+            limit_value: median(rounds.iter().map(|round| round.alone[0])),
+            limit_unit: Some(Unit::Us),
+            ratio: median(ratios()),
+            ratio_min: ratios().reduce(f64::min),
+            ratio_max: ratios().reduce(f64::max),
+            mib_per_s: median(rounds.iter().map(|round| round.bulk_mib_per_s)),
+            ..row(cases[1], |round| round.beside)
+        },
+    ])
+}
+
+fn times(samples: &mut Samples) -> anyhow::Result<[f64; 2]> {
+    match (samples.quantile_us(0.5), samples.quantile_us(0.99)) {
+        (Some(p50), Some(p99)) => Ok([p50, p99]),
+        _ => anyhow::bail!("no read ended in the time given; raise --seconds"),
+    }
+}
+
+/// Small reads while the other client keeps its many large ones outstanding; what those moved, in MiB/s.
+fn beside(
+    bench: &mut Bench<'_>,
+    subject: &mut Dafs,
+    other: &Mover,
+    load: &Load,
+    outstanding: usize,
+) -> anyhow::Result<f64> {
+    interrupt::check()?;
+    let (pins, started, stop) = (bench.pins, AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            pins.be_client();
+            let ops = other.flood(BULK_BYTES, outstanding, FILE_BYTES, &started, &stop);
+            // Whoever waits for its start must not wait for ever.
+            started.store(true, Ordering::Release);
+            ops
+        });
+        pins.be_client();
+        while !started.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let began = std::time::Instant::now();
+        bench.samples.clear();
+        let budget = Budget { ops_min: 100, ..bench.plan.budget };
+        let small = subject.run(load, budget, &mut bench.samples);
+        let elapsed = began.elapsed();
+        stop.store(true, Ordering::Release);
+        let ops = flood.join().map_err(|_| anyhow::anyhow!("the thread of the other client panicked"))??;
+        small?;
+        // Its last ones are collected after the small ones have ended: not counted here.
+        let moved = ops.saturating_sub(outstanding as u64 + outstanding as u64 / 10) as f64;
+        Ok(moved * BULK_BYTES as f64 / (1 << 20) as f64 / elapsed.as_secs_f64().max(1e-9))
+    })
+}

@@ -1,0 +1,269 @@
+//! Transfers through the server's buffers: several chunks at once, chopped where buffers are few, shared out fairly, given back whatever
+//! happens.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+use std::time::Duration;
+
+use dafs_client::{Config, File, MethodOverride, ReconnectPolicy, Session, Stability, Status};
+use dafs_tests::cut::{connect_cuttable, cut_connections};
+use dafs_tests::faulty::{Fault, Faults, Kind};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::suite::{assert_same, assert_status, bytes};
+use dafs_tests::{on_sockets, on_verbs};
+
+on_sockets! {
+    storage_has_as_many_chunks_of_a_read_as_the_depth_says,
+    write_hands_storage_a_chunk_before_the_one_before_is_written,
+    transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece,
+    transfers_of_the_smallest_budget_are_chopped_and_whole,
+    session_that_holds_all_buffers_does_not_keep_another_from_its_own,
+    session_that_ends_in_the_middle_gives_its_buffers_back,
+    append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole,
+    transfer_whose_connection_breaks_begins_anew_where_the_client_asks_again,
+}
+
+on_verbs! {
+    storage_has_as_many_chunks_of_a_read_as_the_depth_says,
+    write_hands_storage_a_chunk_before_the_one_before_is_written,
+    transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece,
+    transfers_of_the_smallest_budget_are_chopped_and_whole,
+    session_that_holds_all_buffers_does_not_keep_another_from_its_own,
+    session_that_ends_in_the_middle_gives_its_buffers_back,
+    append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole,
+}
+
+const CHUNK: usize = 64 << 10;
+
+/// Always in chunks: ordinary memory, moved by RDMA.
+fn direct() -> Config {
+    let reconnect = ReconnectPolicy { backoff_max: Duration::from_millis(20), ..ReconnectPolicy::default() };
+    Config { method: MethodOverride::Direct, reconnect, ..Config::default() }
+}
+
+fn start(on: On, depth: u32, budget: u64) -> (Harness, Faults) {
+    Harness::start_faulty(on, |config| {
+        config.pipeline_depth = depth;
+        config.chunk_size = Some(u32::try_from(CHUNK).unwrap());
+        config.buffer_sizes = vec![4 << 10, 16 << 10, CHUNK, 256 << 10];
+        config.buffers_size_max = budget;
+    })
+}
+
+fn file(session: &Session, name: &str, data: &[u8]) -> File {
+    let file = session.mount("mem").unwrap().create(name).unwrap();
+    file.write_all_at(data, 0).unwrap();
+    file
+}
+
+/// Buffers lent now.
+fn lent(watcher: &Session) -> u64 {
+    watcher.statistics().unwrap().zones.iter().map(|zone| zone.lent).sum()
+}
+
+/// Waits until every buffer is back: the reply of an operation leaves before RDMA has let go of the last.
+fn all_come_back(watcher: &Session) {
+    while lent(watcher) > 0 {}
+}
+
+// [BUF-10]
+fn storage_has_as_many_chunks_of_a_read_as_the_depth_says(on: On) {
+    for depth in [1, 2, 5] {
+        let (harness, faults) = start(on, depth, 64 << 20);
+        let (session, watcher) = (harness.session_with(&direct()), harness.session());
+        let data = bytes(1, 20 * CHUNK + 7);
+        let file = file(&session, "f", &data);
+        faults.next(Kind::Read, Fault::Hold, 100);
+        let read = file.submit_read_at(vec![0; data.len() + 1000], 0);
+        session.flush();
+        faults.wait_for_held(depth as usize);
+        // Whatever else the server does, it is no more.
+        watcher.probe().unwrap();
+        assert_eq!((faults.held(), lent(&watcher)), (depth as usize, u64::from(depth)));
+        faults.release();
+        let read = read.wait();
+        assert_eq!(read.result.unwrap(), data.len(), "short at the end of the file");
+        assert_same(&read.buffer[..data.len()], &data, "read in chunks");
+        let pipeline = &watcher.statistics().unwrap().pipelines[0];
+        assert_eq!((pipeline.depth, pipeline.chunk_size), (u64::from(depth), CHUNK as u64));
+        assert_eq!(pipeline.overlaps > 0, depth > 1, "{pipeline:?}");
+        all_come_back(&watcher);
+    }
+}
+
+// [BUF-10]
+fn write_hands_storage_a_chunk_before_the_one_before_is_written(on: On) {
+    let (harness, faults) = start(on, 3, 64 << 20);
+    let (session, watcher) = (harness.session_with(&direct()), harness.session());
+    let data = bytes(2, 10 * CHUNK + 5);
+    let file = file(&session, "f", &[]);
+    faults.next(Kind::Write, Fault::Hold, 100);
+    let write = file.submit_write_at_with(data.clone(), 3, Stability::FileSync);
+    session.flush();
+    faults.wait_for_held(3);
+    faults.release();
+    assert_eq!(write.wait().result.unwrap(), data.len());
+    let mut found = vec![0; data.len()];
+    file.read_exact_at(&mut found, 3).unwrap();
+    assert_same(&found, &data, "written in chunks");
+    all_come_back(&watcher);
+}
+
+// [BUF-11]
+fn transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece(on: On) {
+    let (harness, faults) = start(on, 4, 64 << 20);
+    let (session, watcher) = (harness.session_with(&direct()), harness.session());
+    let data = bytes(3, 12 * CHUNK);
+    let file = file(&session, "f", &data);
+    faults.next(Kind::Read, Fault::Hold, 2);
+    faults.next(Kind::Read, Fault::Fail(Status::IO), 1);
+    let read = file.submit_read_at(vec![0; data.len()], 0);
+    session.flush();
+    faults.wait_for_held(2);
+    watcher.probe().unwrap();
+    assert!(!read.has_ended(), "storage still has its memory");
+    faults.release();
+    assert_status(read.wait().result, Status::IO, "a read that failed in its third chunk");
+    faults.next(Kind::Write, Fault::Hold, 2);
+    faults.next(Kind::Write, Fault::Fail(Status::NO_SPACE), 1);
+    let write = file.submit_write_at(bytes(4, data.len()), 0);
+    session.flush();
+    faults.wait_for_held(2);
+    faults.release();
+    assert_eq!(write.wait().result.unwrap(), 2 * CHUNK, "what is before the chunk that failed");
+    let mut found = vec![0; 2 * CHUNK];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found, &bytes(4, data.len())[..2 * CHUNK], "what was written");
+    faults.next(Kind::Write, Fault::Fail(Status::IO), 1);
+    assert_status(file.submit_write_at(data.clone(), 0).wait().result, Status::IO, "nothing was written");
+    faults.release();
+    file.write_all_at(&data, 0).unwrap();
+    let mut found = vec![0; data.len()];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found, &data, "after failures");
+    all_come_back(&watcher);
+    assert_eq!(watcher.statistics().unwrap().protocol_errors, 0);
+}
+
+// [BUF-1]
+fn transfers_of_the_smallest_budget_are_chopped_and_whole(on: On) {
+    let (harness, faults) = start(on, 4, 0);
+    let (session, watcher) = (harness.session_with(&direct()), harness.session());
+    let files: Vec<_> =
+        (0..6).map(|n| file(&session, &format!("f{n}"), &bytes(n, 300_000 + n as usize))).collect();
+    // All of them wait for storage, and so for each other's buffers.
+    faults.next(Kind::Read, Fault::Hold, 10_000);
+    let reads: Vec<_> = files.iter().map(|file| file.submit_read_at(vec![0; 400_000], 0)).collect();
+    session.flush();
+    faults.wait_for_held(3);
+    faults.release();
+    for (n, read) in reads.into_iter().enumerate() {
+        let read = read.wait();
+        assert_eq!(read.result.unwrap(), 300_000 + n);
+        assert_same(&read.buffer[..300_000 + n], &bytes(n as u64, 300_000 + n), "chopped");
+    }
+    let zones = watcher.statistics().unwrap().zones;
+    assert!(zones.iter().any(|zone| zone.chops > 0) && zones.iter().any(|zone| zone.waits > 0), "{zones:?}");
+    assert!(zones.iter().map(|zone| zone.size * zone.total).sum::<u64>() <= 256 << 10, "{zones:?}");
+    all_come_back(&watcher);
+}
+
+// [BUF-3] [BUF-4]
+fn session_that_holds_all_buffers_does_not_keep_another_from_its_own(on: On) {
+    let (harness, faults) = start(on, 4, 2 << 20);
+    let (greedy, modest, watcher) =
+        (harness.session_with(&direct()), harness.session_with(&direct()), harness.session());
+    let data = bytes(5, 8 * CHUNK);
+    let theirs = file(&greedy, "greedy", &data);
+    let own = file(&modest, "modest", &data[..CHUNK]);
+    faults.next(Kind::Read, Fault::Hold, 10_000);
+    let reads: Vec<_> = (0..40).map(|_| theirs.submit_read_at(vec![0; data.len()], 0)).collect();
+    greedy.flush();
+    // All but the reserve.
+    let most = (2 << 20) / CHUNK * 7 / 8;
+    faults.wait_for_held(most);
+    watcher.probe().unwrap();
+    assert_eq!(faults.held(), most);
+    let read = own.submit_read_at(vec![0; CHUNK], 0);
+    modest.flush();
+    faults.wait_for_held(most + 1);
+    faults.release();
+    let read = read.wait();
+    assert_eq!(read.result.unwrap(), CHUNK);
+    assert_same(&read.buffer, &data[..CHUNK], "beside a greedy session");
+    for read in reads {
+        let read = read.wait();
+        assert_eq!(read.result.unwrap(), data.len());
+        assert_same(&read.buffer, &data, "of the greedy session");
+    }
+    all_come_back(&watcher);
+}
+
+// [BUF-2]
+fn session_that_ends_in_the_middle_gives_its_buffers_back(on: On) {
+    let (harness, faults) = start(on, 4, 2 << 20);
+    let watcher = harness.session();
+    let session = harness.session_with(&direct());
+    let file = file(&session, "f", &bytes(6, 8 * CHUNK));
+    faults.next(Kind::Read, Fault::Hold, 10_000);
+    let reads: Vec<_> = (0..20).map(|_| file.submit_read_at(vec![0; 8 * CHUNK], 0)).collect();
+    session.flush();
+    faults.wait_for_held(28);
+    drop((reads, file, session));
+    while watcher.statistics().unwrap().sessions > 1 {}
+    assert_eq!(lent(&watcher), 28, "storage still has their memory");
+    faults.release();
+    all_come_back(&watcher);
+}
+
+// [BUF-5]
+fn append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole(on: On) {
+    let (harness, _faults) = start(on, 2, 1 << 20);
+    let session = harness.session_with(&direct());
+    let file = file(&session, "f", &[]);
+    assert_status(file.append(&bytes(7, (256 << 10) + 1)), Status::TOO_LARGE, "more than a quarter");
+    let appends: Vec<_> = (0..8).map(|n| file.submit_append(bytes(n, 256 << 10))).collect();
+    for (n, append) in appends.into_iter().enumerate() {
+        let at = append.wait().unwrap();
+        let mut found = vec![0; 256 << 10];
+        file.read_exact_at(&mut found, at).unwrap();
+        assert_same(&found, &bytes(n as u64, 256 << 10), "an append");
+    }
+    all_come_back(&session);
+}
+
+// [BUF-12]
+fn transfer_whose_connection_breaks_begins_anew_where_the_client_asks_again(on: On) {
+    let (harness, faults) = start(on, 3, 64 << 20);
+    let watcher = harness.session();
+    let data = bytes(8, 10 * CHUNK);
+    let session = connect_cuttable(&harness, &direct()).unwrap();
+    let file = file(&session, "f", &data);
+    // The first chunk is on its way to the client when storage is let go of the others.
+    for kind in [Kind::Read, Kind::Write] {
+        faults.next(kind, Fault::Hold, 2);
+        let (read, write) = match kind {
+            Kind::Read => (Some(file.submit_read_at(vec![0; data.len()], 0)), None),
+            _ => (None, Some(file.submit_write_at(bytes(9, data.len()), 0))),
+        };
+        session.flush();
+        faults.wait_for_held(2);
+        cut_connections(harness.address());
+        // Asks for all of it again on another connection, and gets an answer to this.
+        session.probe().unwrap();
+        faults.release();
+        if let Some(read) = read {
+            let read = read.wait();
+            assert_eq!(read.result.unwrap(), data.len());
+            assert_same(&read.buffer, &data, "read over two connections");
+        }
+        if let Some(write) = write {
+            assert_eq!(write.wait().result.unwrap(), data.len());
+        }
+    }
+    let mut found = vec![0; data.len()];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found, &bytes(9, data.len()), "written over two connections");
+    assert!(session.reconnects() >= 2);
+    drop(file);
+    while lent(&watcher) > 0 {}
+}
