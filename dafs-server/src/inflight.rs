@@ -407,5 +407,5 @@ pub(crate) fn token_with_slot(token: OpToken, slot: u8) -> OpToken {
 }
 
 fn slot_of(token: OpToken) -> u8 {
-    (token.0 >> INDEX_BITS) as u8
+    u8::try_from(token.0 >> INDEX_BITS & NO_SLOT).unwrap_or(u8::MAX)
 }

@@ -15,9 +15,9 @@ const ALONE_SIZE: usize = 1 << 20;
 /// The same beside others: about as long as two or three small requests take.
 pub(crate) const CONTENDED_SIZE: usize = 32 << 10;
 /// Bytes of a chunk that storage or the network move by themselves, beside others.
-pub(crate) const CONTENDED_CHUNK_SIZE: u64 = 128 << 10;
+pub(crate) const CONTENDED_CHUNK_SIZE: u64 = 64 << 10;
 /// Bytes that a session has with storage beside others, before its next chunk waits.
-pub(crate) const CONTENDED_STORAGE_SIZE: usize = 256 << 10;
+pub(crate) const CONTENDED_STORAGE_SIZE: usize = 128 << 10;
 /// After requests of two connections so long there may be more of both.
 const CONTENDED_FOR: Duration = Duration::from_millis(10);
 

@@ -110,6 +110,11 @@ impl Faults {
         }
     }
 
+    /// Operations that are still to meet a fault.
+    pub fn left(&self) -> usize {
+        self.lock().rules.iter().map(|(_, _, left)| left).sum()
+    }
+
     /// Operations that are held now.
     pub fn held(&self) -> usize {
         self.lock().held

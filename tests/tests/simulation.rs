@@ -297,6 +297,55 @@ mod sim {
         }
     }
 
+    /// Large transfers of two clients, through more buffers than there are; whatever breaks, each is whole, and all buffers come back.
+    // [BUF-2] [BUF-10] [BUF-12]
+    #[test]
+    fn world_with_broken_connections_moves_large_transfers_whole_and_returns_their_buffers() {
+        for seed in seeds().take(100) {
+            let plan = WorldPlan { network: FaultPlan::rough(seed), crash_ppm: 0 };
+            let world = World::new(seed, plan);
+            let _report = world.net().report_on_panic();
+            let files: Vec<_> = (1..=2)
+                .map(|node| {
+                    let session =
+                        insist(&world, || world.connect(u32::from(node), &World::client_config(node)));
+                    let export = insist(&world, || session.mount("data"));
+                    let mut options = dafs_client::OpenOptions::new();
+                    let options = options.read(true).write(true).create(true);
+                    let file = insist(&world, || export.open_with(format!("large{node}"), options));
+                    (session, file)
+                })
+                .collect();
+            let data = |round: usize, file: usize| {
+                let byte = (seed as usize + 7 * round + file) as u8;
+                let len = 900_000 + 31 * round;
+                (0..len).map(|at| byte.wrapping_add((at / 1000) as u8)).collect::<Vec<_>>()
+            };
+            for round in 0..3 {
+                let write = |(number, (_, file)): (usize, &(Session, File))| {
+                    (0..4).map(|_| file.submit_write_at(data(round, number), 0)).collect::<Vec<_>>()
+                };
+                let writes: Vec<_> = files.iter().enumerate().flat_map(write).collect();
+                for write in writes {
+                    let written = write.wait();
+                    assert_eq!(written.result.expect("a write is sent again"), written.buffer.len());
+                }
+                for (number, (_, file)) in files.iter().enumerate() {
+                    let expected = data(round, number);
+                    let read = file.submit_read_at(vec![0; expected.len()], 0).wait();
+                    assert_eq!(read.result.expect("a read is sent again"), expected.len());
+                    assert!(read.buffer == expected, "seed {seed}, round {round}: data of file {number}");
+                }
+            }
+            world.calm();
+            for (session, _) in &files {
+                session.probe().expect("a calm world answers");
+            }
+            world.let_time_pass(std::time::Duration::from_secs(1));
+            assert_eq!(world.buffers_lent(), 0, "seed {seed}: bytes of buffers that are left");
+        }
+    }
+
     /// The server dies as well: what was lost is told, and written again.
     #[test]
     fn world_with_crashes_keeps_every_committed_byte_and_tells_what_it_lost() {

@@ -94,7 +94,9 @@ impl Mover {
         };
         let mut in_flight = VecDeque::with_capacity(queue_depth);
         for _ in 0..queue_depth {
-            let buffer = self.session.buffer(bytes)?;
+            let mut buffer = self.session.buffer(bytes)?;
+            // No page of it shall be new.
+            buffer.fill(0x5a);
             in_flight.push_back(self.file.submit_read_at(buffer, next()));
         }
         self.session.flush();
@@ -103,7 +105,7 @@ impl Mover {
             let (moved, buffer) = pending.wait().into_result()?;
             whole(moved, bytes)?;
             ops += 1;
-            if ops >= queue_depth as u64 / 10 {
+            if ops >= queue_depth as u64 {
                 started.store(true, Ordering::Release);
             }
             if !stop.load(Ordering::Acquire) {
@@ -120,6 +122,7 @@ pub fn disk_alone(path: &Path, op: Op, total: u64) -> anyhow::Result<Duration> {
     use std::os::unix::fs::{FileExt, OpenOptionsExt};
     const THREADS: u64 = 4;
     const BLOCK: u64 = 1 << 20;
+    const STEP: usize = 4 << 20;
     let file = std::fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -128,7 +131,7 @@ pub fn disk_alone(path: &Path, op: Op, total: u64) -> anyhow::Result<Duration> {
                 let file = &file;
                 scope.spawn(move || -> std::io::Result<()> {
                     let mut buffer = crate::limit::AlignedBuf::new(1 << 20);
-                    for at in (worker * BLOCK..total).step_by((THREADS * BLOCK) as usize) {
+                    for at in (worker * BLOCK..total).step_by(STEP) {
                         match op {
                             Op::Write => file.write_all_at(buffer.as_mut_slice(), at)?,
                             Op::Read | Op::Ping | Op::Copy => {

@@ -106,7 +106,8 @@ impl Dafs {
     pub(crate) fn bulk(&self, queue_depth: usize) -> anyhow::Result<(Session, File)> {
         let credits = u16::try_from(queue_depth).unwrap_or(u16::MAX).max(CREDITS_MIN);
         let setup = Setup { method: Method::Direct, progress_thread: false, credits };
-        connect(&self.target, &Link::config(&self.target, setup))
+        // Its waits are long: spinning would take the CPU from another client beside it.
+        connect(&self.target, &Config { wait: WaitPolicy::Event, ..Link::config(&self.target, setup) })
     }
 
     /// The session for `setup`, made when first needed.

@@ -127,7 +127,7 @@ fn beside(
         let ops = flood.join().map_err(|_| anyhow::anyhow!("the thread of the other client panicked"))??;
         small?;
         // Its last ones are collected after the small ones have ended: not counted here.
-        let moved = ops.saturating_sub(outstanding as u64 + outstanding as u64 / 10) as f64;
+        let moved = ops.saturating_sub(2 * outstanding as u64) as f64;
         Ok(moved * BULK_BYTES as f64 / (1 << 20) as f64 / elapsed.as_secs_f64().max(1e-9))
     })
 }

@@ -83,7 +83,7 @@ impl Config {
             return Err(ConfigError::new("--buffers-size-max", problem, "write a size from 1M to 16T"));
         }
         let buffer_sizes = buffer_sizes(&settings, &defaults)?;
-        let largest = buffer_sizes.last().map_or(0, |size| *size as u32);
+        let largest = buffer_sizes.last().map_or(0, |size| u32::try_from(*size).unwrap_or(u32::MAX));
         let chunk_size = settings.chunk_size.map(|size| {
             number(
                 "--chunk-size",
@@ -124,7 +124,7 @@ impl Config {
                 "--pipeline-depth",
                 settings.pipeline_depth,
                 defaults.pipeline_depth,
-                1..=PIPELINE_DEPTH_MAX as u32,
+                1..=PIPELINE_DEPTH_MAX,
             )?,
             chunk_size: chunk_size.transpose()?,
             lease_ms,

@@ -113,6 +113,11 @@ impl World {
         self.lock().crash();
     }
 
+    /// Bytes of transfer buffers that operations of the server have; 0 while it is down.
+    pub fn buffers_lent(&self) -> usize {
+        self.lock().running.as_ref().map_or(0, |running| running.server.buffers_lent())
+    }
+
     /// Lets the world go on for a while.
     pub fn let_time_pass(&self, duration: Duration) {
         SimClock { world: self.clone() }.sleep(duration);

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::Direction;
 
 /// Chunks of one transfer in progress at once, at most.
-pub(crate) const DEPTH_MAX: usize = 32;
+pub(crate) const DEPTH_MAX: u32 = 32;
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(crate) struct Pipeline {
 impl Pipeline {
     /// A transfer of `len` bytes of which nothing has begun; `depth` is at least 1, at most [`DEPTH_MAX`].
     pub(crate) fn new(direction: Direction, len: u64, depth: usize) -> Self {
-        let depth = depth.clamp(1, DEPTH_MAX);
+        let depth = depth.clamp(1, DEPTH_MAX as usize);
         Self { direction, depth, chunks: SmallVec::new(), begun: 0, end: len, error: None }
     }
 
