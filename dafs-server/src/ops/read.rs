@@ -145,12 +145,15 @@ impl Server {
         len: u32,
         segments: Segments,
     ) -> Result<(), Problem> {
-        if let [segment] = segments[..]
-            && !self.is_divided(u64::from(len))
-        {
+        let divided = self.is_divided(u64::from(len));
+        if let ([segment], true) = (&segments[..], divided) {
+            // All of it is the client's, or nothing of it is done.
+            self.remote_memory(call, segment, Access::REMOTE_WRITE)?;
+        }
+        if let ([segment], false) = (&segments[..], divided) {
             let storage = &mut *self.storage;
             let connection = self.connections.get_mut(call.connection.index);
-            let moved = with_remote_memory(connection, call, &segment, Access::REMOTE_WRITE, |span| {
+            let moved = with_remote_memory(connection, call, segment, Access::REMOTE_WRITE, |span| {
                 storage.read_now(node, offset, &[span])
             })?;
             match moved {

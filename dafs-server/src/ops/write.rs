@@ -128,7 +128,9 @@ impl Server {
     fn write_direct(&mut self, call: &Call, transfer: Transfer) -> Result<(), Problem> {
         let (node, offset, stability) = (transfer.node, transfer.offset, transfer.stability);
         let divided = transfer.direction == Direction::Write && self.is_divided(transfer.len);
-        if divided && transfer.segments.len() == 1 {
+        if let ([segment], true) = (&transfer.segments[..], divided) {
+            // All of it is the client's, or nothing of it is done.
+            self.remote_memory(call, segment, Access::REMOTE_READ)?;
             return self.begin_transfer(call, transfer);
         }
         if let ([segment], Direction::Write) = (&transfer.segments[..], transfer.direction) {

@@ -280,7 +280,14 @@ impl Server {
         let progress = if reads {
             self.begin_read(index, token, at, remote)
         } else {
-            if let Some(memory) = self.mapped_source(index, &remote) {
+            let Ok(source) = self.mapped_source(index, &remote) else {
+                if let Some(transfer) = self.transfer(index) {
+                    transfer.pipeline.refused(Status::REMOTE_ACCESS);
+                }
+                self.end_moot_chunks(index);
+                return Progress::Continue;
+            };
+            if let Some(memory) = source {
                 let Some(transfer) = self.transfer(index) else { return Progress::Wait };
                 let chunk = transfer.begin(memory, None, remote);
                 transfer.slots[usize::from(chunk.slot)].is_mapped = true;

@@ -8,6 +8,7 @@ use super::super::write::write_all;
 use super::pipeline::{Chunk, Stage};
 use super::{Direction, Progress, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
+use crate::dispatch::Problem;
 use crate::inflight::token_with_slot;
 use crate::sessions::SessionKey;
 use crate::turns::{CONTENDED_SIZE, CONTENDED_STORAGE_SIZE};
@@ -95,12 +96,16 @@ impl Server {
     }
 
     /// The client's own memory as what a write takes its data from, where the provider maps it.
-    pub(super) fn mapped_source(&mut self, index: usize, remote: &RemoteRange) -> Option<MemoryRef> {
+    pub(super) fn mapped_source(
+        &mut self,
+        index: usize,
+        remote: &RemoteRange,
+    ) -> Result<Option<MemoryRef>, Problem> {
         let call = self.operations[index].call;
-        if self.transfer(index)?.direction != Direction::Write {
-            return None;
+        match self.transfer(index).map(|transfer| transfer.direction) {
+            Some(Direction::Write) => self.remote_memory(&call, remote, Access::REMOTE_READ),
+            _ => Ok(None),
         }
-        self.remote_memory(&call, remote, Access::REMOTE_READ).ok().flatten()
     }
 
     /// Beside other clients, a session that has enough with storage waits until some of it comes back.
