@@ -8,6 +8,14 @@ use dafs_client::{Error, Result, Status};
 macro_rules! on_each_provider {
     ($($name:ident),* $(,)?) => {
         $crate::on_sockets! { $($name),* }
+        $crate::on_verbs! { $($name),* }
+    };
+}
+
+/// As [`on_each_provider`], on verbs only: for what is chosen of a suite whose other tests an emulated device cannot run.
+#[macro_export]
+macro_rules! on_verbs {
+    ($($name:ident),* $(,)?) => {
         #[cfg(feature = "verbs")]
         mod verbs {
             $(#[test] #[ignore = "needs rdma-device"] fn $name() { super::$name($crate::harness::On::Verbs); })*
