@@ -49,7 +49,8 @@ fn queue_pair_in_error_fails_its_connection_only() {
     let (client, server) = connect(&pair.client_domain, &mut pair.listener);
     let (mut victim_client, mut victim) =
         (std::mem::replace(&mut pair.client, client), std::mem::replace(&mut pair.server, server));
-    for token in 0..16 {
+    // As many as an accepted connection has on their way at once.
+    for token in 0..12 {
         let segments = [local.clone()].into_iter().collect();
         let posted = match token % 2 {
             0 => victim.rdma_write(OpToken(token), segments, region.range(), None),
@@ -60,9 +61,9 @@ fn queue_pair_in_error_fails_its_connection_only() {
     victim.flush().unwrap();
     break_queue_pair(&mut victim);
     assert!(matches!(end_of(&mut victim), TransportError::Closed));
-    let mut tokens: Vec<_> = (0..16).map(|_| completion(&mut victim)).collect();
+    let mut tokens: Vec<_> = (0..12).map(|_| completion(&mut victim)).collect();
     tokens.sort_by_key(|completion| completion.token.0);
-    assert!(tokens.iter().map(|completion| completion.token.0).eq(0..16));
+    assert!(tokens.iter().map(|completion| completion.token.0).eq(0..12));
     // A quick device may have moved all of it before.
     let ended = |completion: &Completion| matches!(completion.result, Ok(_) | Err(TransportError::Closed));
     assert!(tokens.iter().all(ended));

@@ -14,7 +14,7 @@ fn peer_killed_in_the_middle_of_rdma_ends_its_connection_only() {
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());
         let remote = RemoteRange { key: RegionKey(number(0)), offset: number(8), len: 1 << 20 };
         let local = memory(1 << 20);
-        for token in 0..24u64 {
+        for token in 0..12u64 {
             let segments = [local.clone()].into_iter().collect();
             let posted = match token % 2 {
                 0 => server.rdma_write(OpToken(token), segments, remote, None),
@@ -29,9 +29,9 @@ fn peer_killed_in_the_middle_of_rdma_ends_its_connection_only() {
         child.kill();
         let error = end_of(&mut server);
         let mut seen: Vec<u64> = done.iter().map(|completion| completion.token.0).collect();
-        seen.extend((seen.len()..24).map(|_| completion(&mut server).token.0));
+        seen.extend((seen.len()..12).map(|_| completion(&mut server).token.0));
         seen.sort_unstable();
-        assert!(seen.into_iter().eq(0..24), "{error}");
+        assert!(seen.into_iter().eq(0..12), "{error}");
         assert!(server.poll_completion().is_none());
         let mine = fill(&local, 1);
         pair.assert_alive();
@@ -62,7 +62,7 @@ fn peer_process() {
 #[test]
 #[ignore = "needs rdma-device"]
 fn little_locked_memory_is_an_error_that_says_what_to_do_or_a_copy() {
-    for (limit_kib, role) in [(32, "no room"), (4096, "little room")] {
+    for (limit_kib, role) in [(16, "no room"), (4096, "little room")] {
         let limit = format!("ulimit -l {limit_kib} && exec \"$0\" \"$@\"");
         let wrap = ["setpriv", "--bounding-set", "-ipc_lock", "bash", "-c", &limit];
         let mut listening = VerbsDomain::new().listen_verbs(&address(), &params()).unwrap();
@@ -90,7 +90,7 @@ fn memlock_process() {
     if role == "no room" {
         let error = domain.connect_verbs(&to, &params(), HANG).err().expect("receives do not fit");
         assert!(matches!(error, ConnectError::System { .. }));
-        says_what_to_do(&error.to_string(), "32 KiB");
+        says_what_to_do(&error.to_string(), "16 KiB");
         return;
     }
     let mut endpoint = domain.connect_verbs(&to, &params(), HANG).unwrap();
