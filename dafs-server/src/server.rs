@@ -164,6 +164,8 @@ const CHUNK_SIZE_MIN: u64 = 128 << 10;
 
 /// Messages of the server's own accord that may wait on a connection beside its replies.
 const CALLBACKS_MAX: usize = 16;
+/// Credits more for a session whose operations take long, all of them in use.
+const RAISE: u16 = 4;
 
 /// Flushes of one connection in a row.
 const FLUSHES_MAX: usize = 4;
@@ -433,7 +435,11 @@ impl Server {
             .iter()
             .filter_map(|(key, session)| {
                 let credits = session.core.credits();
-                let target = self.credit_target(credits.wanted(), session.core.slots_max());
+                // A client whose every credit is in use can say no more that it would like others.
+                let is_full = credits.executing() >= credits.limit();
+                let wanted =
+                    credits.wanted().max(if is_full { credits.limit().saturating_add(RAISE) } else { 0 });
+                let target = self.credit_target(wanted, session.core.slots_max());
                 // A client that has sent nothing since may not have read the last: its receives for callbacks are few.
                 let heard = session.raised.is_none_or(|raised| session.last_heard >= raised);
                 let grows = heard && session.is_active(now) && target > credits.limit();
