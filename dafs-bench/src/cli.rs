@@ -147,7 +147,7 @@ pub struct PipelineOptions {
     #[arg(long, default_value = "128KiB,256KiB,1MiB", value_delimiter = ',', value_parser = parse_chunk_size, value_name = "LIST")]
     pub chunk_sizes: Vec<usize>,
     /// Chunks in progress at once, separated by commas.
-    #[arg(long, default_value = "1,2,4", value_delimiter = ',', value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=32), value_name = "LIST")]
+    #[arg(long, default_value = "1,2,4", value_delimiter = ',', value_parser = parse_chunk_count, value_name = "LIST")]
     pub depths: Vec<usize>,
 }
 
@@ -354,6 +354,13 @@ fn parse_chunk_size(text: &str) -> Result<usize, String> {
         4096..=0x10_0000 => Ok(bytes),
         _ => Err("chunks go from 4 KiB to 1 MiB".to_owned()),
     })
+}
+
+fn parse_chunk_count(text: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(count) if (1..=32).contains(&count) => Ok(count),
+        _ => Err("from 1 to 32 chunks at once".to_owned()),
+    }
 }
 
 fn parse_file_size(text: &str) -> Result<u64, String> {

@@ -1,4 +1,4 @@
-//! Large transfers: one server with a large file in memory and one on a disk, and sessions that move all of a file, or ask for ever more of it.
+//! Large transfers: a server with a large file in memory and one on a disk, and sessions that move all of a file, or ask for ever more.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -436,7 +436,7 @@ pub trait Endpoint: Send {
     ) -> Result<Posted, PostError>;
 
     /// Writes the beginning of contiguous local memory into several ranges of the peer's memory, in order: as many of them as can be
-    /// taken now, at least one. None is empty. Otherwise as [`Endpoint::rdma_write`] of each; where the provider can, they are one operation.
+    /// taken now, at least one. None is empty. Otherwise as [`Endpoint::rdma_write`] of each; where the provider can, they are one.
     fn rdma_write_list(
         &mut self,
         token: OpToken,
