@@ -24,7 +24,8 @@ use crate::session::Session;
 /// What became of one operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchOutcome {
-    /// Bytes moved from the first on without a gap. Fewer than asked only where the file ended, or, of a write, where an error came after them.
+    /// Bytes moved from the first on without a gap. Fewer than asked only where the file ended, or, of a write, where an error came after
+    /// them.
     pub count: usize,
     /// Where the file ended, when a read met that.
     pub end: Option<u64>,
