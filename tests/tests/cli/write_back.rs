@@ -1,5 +1,5 @@
-//! A disk whose write-back fails: ext2 in an image that its file system has no room for, mounted where the test may. Not ext4: what it could
-//! not write once may read as zeroes there though it was written again.
+//! A disk whose write-back fails: ext2 in an image that its file system has no room for, mounted where the test may. Not ext4: what it
+//! could not write once may read as zeroes there though it was written again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
