@@ -174,6 +174,8 @@ mod tests {
                 "method",
                 "registered",
                 "pieces",
+                "chunk",
+                "at once",
                 "cpu",
                 "p99 us",
                 "MiB/s",
