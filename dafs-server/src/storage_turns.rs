@@ -26,11 +26,13 @@ pub(crate) struct StorageTurns {
     /// Storage last finished something, or there was last nothing to wait for.
     active_at: Instant,
     finished: bool,
+    /// It was asked for and had to rest: nothing else may wake the loop when it need not any longer.
+    rests: bool,
 }
 
 impl StorageTurns {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { others_at: now, next: now, active_at: now, finished: false }
+        Self { others_at: now, next: now, active_at: now, finished: false, rests: false }
     }
 
     /// How many transfers storage may move now, where it may at all. `at_once`: messages were answered since the last
@@ -39,10 +41,13 @@ impl StorageTurns {
         if at_once {
             self.others_at = now;
         }
-        if now.saturating_duration_since(self.others_at) > OTHERS_PRESENT {
-            return Some(usize::MAX);
+        let alone = now.saturating_duration_since(self.others_at) > OTHERS_PRESENT;
+        self.rests = !alone && now < self.next;
+        match (self.rests, alone) {
+            (true, _) => None,
+            (false, true) => Some(usize::MAX),
+            (false, false) => Some(1),
         }
-        (now >= self.next).then_some(1)
     }
 
     /// Storage had its turn from `began` to `ended` and finished `count` operations.
@@ -59,12 +64,13 @@ impl StorageTurns {
     pub(crate) fn idle(&mut self, now: Instant) {
         self.active_at = now;
         self.finished = false;
+        self.rests = false;
     }
 
-    /// Whether the loop asks storage again rather than sleep: always when a turn may have left something, and for a
-    /// while where spinning is the policy.
+    /// Whether the loop asks storage again rather than sleep: always when a turn may have left something or was put off,
+    /// and for a while where spinning is the policy.
     pub(crate) fn stays_awake(&self, now: Instant, spins: bool) -> bool {
-        self.finished || (spins && now.saturating_duration_since(self.active_at) < SPIN)
+        self.finished || self.rests || (spins && now.saturating_duration_since(self.active_at) < SPIN)
     }
 }
 
@@ -110,5 +116,18 @@ mod tests {
         assert!(!turns.stays_awake(start + us(2), false));
         assert!(turns.stays_awake(start + us(99), true));
         assert!(!turns.stays_awake(start + us(100), true));
+    }
+
+    #[test]
+    fn awake_while_a_turn_is_put_off_that_something_new_waits_for() {
+        let start = Instant::now();
+        let mut turns = StorageTurns::new(start);
+        turns.taken(start, start + us(50), 1);
+        turns.idle(start + us(51));
+        // Handed to storage behind a message that was answered at once.
+        assert_eq!(turns.due(start + us(200), true), None);
+        assert!(turns.stays_awake(start + us(201), false));
+        assert_eq!(turns.due(start + us(221), false), Some(usize::MAX));
+        assert!(!turns.stays_awake(start + us(222), false));
     }
 }
