@@ -215,7 +215,8 @@ impl EventLoop {
         let began = Instant::now();
         let parked = self.server.park_count.wrapping_sub(self.parked);
         self.parked = self.server.park_count;
-        if let Some(transfers_max) = self.storage_turns.due(began, messages > parked as usize) {
+        let others = messages > parked as usize && self.server.is_contended();
+        if let Some(transfers_max) = self.storage_turns.due(began, others) {
             let count = self.server.poll_storage_turn(transfers_max);
             self.storage_turns.taken(began, Instant::now(), count);
         }

@@ -240,6 +240,12 @@ impl Server {
         self.connection(key).is_some_and(|connection| connection.endpoint.spin_pays())
     }
 
+    /// Several connections send requests at about this time.
+    #[inline]
+    pub(crate) fn is_contended(&self) -> bool {
+        self.turns.is_contended(self.now)
+    }
+
     /// The time, for all that follows.
     pub fn set_now(&mut self, now: Moment) {
         self.now = now;

@@ -3,14 +3,14 @@
 //! Handing one read to a disk and taking it back costs the loop five to ten microseconds, several times what a read
 //! from the page cache takes, and the interrupt and the client that it wakes take as much from others again. Served as
 //! they come, the clients of a disk would halve the rate of everybody else's cached reads. So while others are being
-//! served at once, storage gets a tenth of the time, a transfer at a turn; and when nobody else is there, all of it.
+//! served at once, storage gets a quarter of the time, a transfer at a turn; and when nobody else is there, all of it.
 
 use std::time::{Duration, Instant};
 
 /// How long after the last message that was answered at once the next may be on its way.
 const OTHERS_PRESENT: Duration = Duration::from_micros(20);
 /// While others are present, storage rests this many times as long as its last turn took.
-const REST_PER_TURN: u32 = 9;
+const REST_PER_TURN: u32 = 3;
 /// A turn that took longer was interrupted; nobody rests for that.
 const TURN_MAX: Duration = Duration::from_micros(50);
 /// How long the loop stays awake for a transfer in the kernel: a solid-state disk answers within it, and a client whose
@@ -36,7 +36,7 @@ impl StorageTurns {
     }
 
     /// How many transfers storage may move now, where it may at all. `at_once`: messages were answered since the last
-    /// call, without waiting for storage.
+    /// call, without waiting for storage, while several clients sent them.
     pub(crate) fn due(&mut self, now: Instant, at_once: bool) -> Option<usize> {
         if at_once {
             self.others_at = now;
@@ -93,17 +93,17 @@ mod tests {
     }
 
     #[test]
-    fn due_beside_others_rests_nine_times_as_long_as_the_turn_took() {
+    fn due_beside_others_rests_three_times_as_long_as_the_turn_took() {
         let start = Instant::now();
         let mut turns = StorageTurns::new(start);
         turns.taken(start, start + us(8), 1);
-        for (at, expected) in [(8, None), (79, None), (80, Some(1)), (96, Some(1))] {
+        for (at, expected) in [(8, None), (31, None), (32, Some(1)), (48, Some(1))] {
             assert_eq!(turns.due(start + us(at), true), expected, "after {at} us");
         }
         // An interruption is not storage's fault.
         turns.taken(start, start + us(10_000), 1);
-        assert_eq!(turns.due(start + us(10_449), true), None);
-        assert_eq!(turns.due(start + us(10_450), true), Some(1));
+        assert_eq!(turns.due(start + us(10_149), true), None);
+        assert_eq!(turns.due(start + us(10_150), true), Some(1));
     }
 
     #[test]
@@ -125,9 +125,9 @@ mod tests {
         turns.taken(start, start + us(50), 1);
         turns.idle(start + us(51));
         // Handed to storage behind a message that was answered at once.
-        assert_eq!(turns.due(start + us(200), true), None);
-        assert!(turns.stays_awake(start + us(201), false));
-        assert_eq!(turns.due(start + us(221), false), Some(usize::MAX));
-        assert!(!turns.stays_awake(start + us(222), false));
+        assert_eq!(turns.due(start + us(190), true), None);
+        assert!(turns.stays_awake(start + us(191), false));
+        assert_eq!(turns.due(start + us(211), false), Some(usize::MAX));
+        assert!(!turns.stays_awake(start + us(212), false));
     }
 }
