@@ -588,6 +588,10 @@ impl Server {
             self.poll_rdma(key);
             self.run_wakeups();
             self.flush(key);
+            // Nobody may be about to serve it, and what a turn left of its output is no event.
+            if self.connection(key).is_some_and(|connection| connection.wants_flush()) {
+                self.stirred.push(key);
+            }
         }
     }
 
