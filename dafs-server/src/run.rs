@@ -177,8 +177,8 @@ fn recv_depth(config: &Config, address: &Address) -> u16 {
 }
 
 /// Largest inline write, bytes. Over RDMA every message that may arrive has a buffer of this size posted for it, and fetching data by
-/// RDMA costs hardly more than copying it. Over tcp a direct one costs a round trip more, in which the server asks for the data; and what is ready
-/// to receive inline data is one buffer, lent while data arrives, not one for each request.
+/// RDMA costs hardly more than copying it. Over tcp a direct one costs a round trip more, in which the server asks for the data; and
+/// what is ready to receive inline data is one buffer, lent while data arrives, not one for each request.
 fn write_inline_max(config: &Config, address: &Address) -> u32 {
     match address {
         Address::Tcp(_) => config.inline_max.saturating_mul(TCP_WRITE_FACTOR).min(tcp::PAYLOAD_MAX),

@@ -18,11 +18,11 @@ use crate::backend::{FsResult, Storage};
 use crate::buffers::{BufferConfig, BufferPool};
 use crate::config::ExportConfig;
 use crate::connection::{Connection, ConnectionKey, Phase};
-use crate::inflight::{Call, Operation, State, Wakeup};
-use crate::ops::{Trial, Tuner};
+use crate::inflight::{Operation, Wakeup};
+use crate::ops::Tuner;
 use crate::sessions::{SessionKey, SessionTable};
 use crate::stats::Stats;
-use crate::turns::{CONTENDED_CHUNK_SIZE, CONTENDED_SIZE, Turns};
+use crate::turns::{CONTENDED_SIZE, Turns};
 
 /// Numbers that bound and time a server.
 #[derive(Clone, Debug)]
@@ -75,15 +75,6 @@ pub struct Pipelining {
     pub depth: usize,
     /// The chunk size is as it was set; else it is only what transfers begin with, and learn from.
     pub is_set: bool,
-}
-
-/// What holds for the chunks of one transfer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChunkTerms {
-    pub(crate) chunk_size: u64,
-    pub(crate) chunk_size_max: u64,
-    pub(crate) depth: usize,
-    pub(crate) is_set: bool,
 }
 
 impl Default for Pipelining {
@@ -159,9 +150,6 @@ pub enum Served {
 
 /// Sizes of chunks that are compared with each other, bytes.
 const CHUNK_SIZES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
-/// The least that is worth a step of its own, bytes.
-const CHUNK_SIZE_MIN: u64 = 128 << 10;
-
 /// Messages of the server's own accord that may wait on a connection beside its replies.
 const CALLBACKS_MAX: usize = 16;
 /// Credits more for a session whose operations take long, all of them in use.
@@ -502,53 +490,6 @@ impl Server {
     /// The transfer buffers: who has them, and what was counted.
     pub fn buffers(&self) -> &BufferPool {
         &self.buffers
-    }
-
-    /// How a transfer on this connection is cut; `None` when the connection is gone.
-    pub(crate) fn pipelining(&self, call: &Call) -> Option<ChunkTerms> {
-        let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;
-        let terms = self.listeners.get(connection.listener)?.pipelining;
-        let size_max = connection.endpoint.capabilities().rdma_size_max;
-        let turn_max = if self.turns.is_contended(self.now) { CONTENDED_CHUNK_SIZE } else { u64::MAX };
-        let chunk_size = terms.chunk_size.min(size_max.into()).min(self.buffers.largest() as u64);
-        let chunk_size = chunk_size.min(turn_max);
-        let chunk_size_max = u64::from(size_max).min(self.buffers.largest() as u64);
-        let is_set = terms.is_set || turn_max < u64::MAX;
-        Some(ChunkTerms { chunk_size, chunk_size_max, depth: terms.depth, is_set })
-    }
-
-    /// The size of the chunks of a transfer of `len` bytes, and what to call it where it is tried out.
-    pub(crate) fn choose_chunk(&mut self, call: &Call, terms: &ChunkTerms, len: u64) -> (u64, Option<Trial>) {
-        let listener = self.connections.get(call.connection.index).map(|connection| connection.listener);
-        let alone = !self.turns.is_contended(self.now);
-        let tuner = listener.filter(|_| alone).and_then(|listener| self.tuners.get_mut(listener));
-        let Some(tuner) = tuner.filter(|_| !terms.is_set) else { return (terms.chunk_size, None) };
-        let (size, trial) = tuner.choose(len);
-        // A transfer of a few chunks has nothing to overlap with fewer.
-        let part = (len / terms.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
-        let size_max = part.min(terms.chunk_size_max);
-        (size.min(size_max), trial.filter(|_| size <= size_max))
-    }
-
-    /// A transfer has ended well; where it was to be timed, and storage had to be waited for, that tells something.
-    pub(crate) fn on_timed_transfer(&mut self, index: usize, len: u64) {
-        let connection = self.operations[index].call.connection;
-        let State::Transfer(transfer) = &self.operations[index].state else { return };
-        let Some((began, trial)) = transfer.trial() else { return };
-        let listener = self.connections.get(connection.index).map(|connection| connection.listener);
-        if let Some(tuner) = listener.and_then(|listener| self.tuners.get_mut(listener)) {
-            tuner.on_timed(trial, len, self.now.since(began).as_nanos().try_into().unwrap_or(u64::MAX));
-        }
-    }
-
-    /// Counts a chunk of a transfer that has begun, beside others of it or alone.
-    pub(crate) fn count_chunk(&mut self, index: usize, overlaps: bool) {
-        let connection = self.operations[index].call.connection;
-        let listener = self.connections.get(connection.index).map(|connection| connection.listener);
-        if let Some(counts) = listener.and_then(|listener| self.stats.pipelines.get_mut(listener)) {
-            counts[0] += 1;
-            counts[1] += u64::from(overlaps);
-        }
     }
 
     /// Sessions.

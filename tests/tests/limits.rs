@@ -111,7 +111,7 @@ fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
     assert_eq!(greedy.statistics().unwrap().protocol_errors, 0);
 }
 
-// [VERBS-11] [VERBS-14]
+// [VERBS-11] [VERBS-14] [VERBS-15]
 fn idle_sessions_cost_the_server_little_memory(on: On) {
     const EACH_MAX: u64 = 64 << 10;
     // Memory that measuring has given back would hide what sessions take.

@@ -20,7 +20,7 @@ pub(crate) use batch::{Batch, BatchPlace};
 pub(crate) use lanes::{LaneFrame, LaneRead, Lanes};
 pub(crate) use list::List;
 pub(crate) use transfer::pipeline::DEPTH_MAX as PIPELINE_DEPTH_MAX;
-pub(crate) use transfer::tuner::{Trial, Tuner};
+pub(crate) use transfer::tuner::Tuner;
 pub(crate) use transfer::{Direction, Transfer};
 
 use crate::backend::{ExportId, FsReply, FsResult};

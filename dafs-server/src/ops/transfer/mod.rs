@@ -13,6 +13,7 @@
 mod fetch;
 pub(crate) mod pipeline;
 mod place;
+mod terms;
 pub(crate) mod tuner;
 
 use dafs_proto::session::Moment;

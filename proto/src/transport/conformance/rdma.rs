@@ -57,7 +57,7 @@ pub fn rdma_reads_of_every_size_and_list_land(fixture: &dyn Fixture) {
     pair.assert_alive();
 }
 
-/// [PROV-44]
+/// [PROV-45]
 pub fn rdma_lists_of_every_count_land(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     for count in [1usize, 2, 3, 64, 300] {
