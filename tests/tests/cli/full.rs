@@ -26,15 +26,6 @@ mod shm {
     }
 }
 
-#[cfg(feature = "verbs")]
-mod verbs {
-    #[test]
-    #[ignore = "needs rdma-device"]
-    fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
-        super::copy_to_a_full_file_system(dafs_tests::harness::On::Verbs);
-    }
-}
-
 const SIZE: u64 = 1 << 20;
 
 /// A mounted file system; taken away with the test.
