@@ -6,6 +6,9 @@ use std::fmt::Write;
 
 use dafs_proto::wire::{PipelineStatistics, Statistics, ZoneStatistics};
 
+/// What is told of each `T`: name, help, kind, and its value.
+type Figure<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
+
 pub use http::{CONNECTIONS_MAX, MetricsServer, REQUEST_SIZE_MAX, REQUEST_TIME_MAX};
 
 /// All that there is to show: the statistics, and what the providers count.
@@ -84,7 +87,7 @@ pub fn render(statistics: &Statistics) -> String {
 }
 
 fn render_buffers(text: &mut String, statistics: &Statistics) {
-    let zones: [(&str, &str, &str, fn(&ZoneStatistics) -> u64); 6] = [
+    let zones: [Figure<ZoneStatistics>; 6] = [
         ("dafs_buffers", "gauge", "Transfer buffers.", |zone| zone.total),
         ("dafs_buffers_free", "gauge", "Transfer buffers that nobody has.", |zone| zone.free),
         ("dafs_buffers_lent", "gauge", "Transfer buffers that operations have.", |zone| zone.lent),
@@ -113,7 +116,7 @@ fn render_buffers(text: &mut String, statistics: &Statistics) {
             let _ = writeln!(text, "{name}{{size=\"{}\"}} {}", zone.size, value(zone));
         }
     }
-    let pipelines: [(&str, &str, &str, fn(&PipelineStatistics) -> u64); 4] = [
+    let pipelines: [Figure<PipelineStatistics>; 4] = [
         ("dafs_chunk_bytes", "gauge", "Size of a chunk of large transfers.", |pipeline| pipeline.chunk_size),
         ("dafs_pipeline_depth", "gauge", "Chunks of a transfer in progress at once.", |pipeline| {
             pipeline.depth

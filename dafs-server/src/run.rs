@@ -182,6 +182,7 @@ fn recv_depth(config: &Config, address: &Address) -> u16 {
 fn write_inline_max(config: &Config, address: &Address) -> u32 {
     match address {
         Address::Tcp(_) => config.inline_max.saturating_mul(TCP_WRITE_FACTOR).min(tcp::PAYLOAD_MAX),
+        #[allow(clippy::cast_possible_truncation, reason = "a small constant")]
         Address::Verbs(_) => (config.inline_max / VERBS_WRITE_PART).max(PAYLOAD_SIZE_MIN as u32),
         Address::Shm(_) | Address::Sim(_) => config.inline_max,
     }

@@ -1,5 +1,6 @@
 //! Transfers through the server's buffers: several chunks at once, chopped where buffers are few, shared out fairly, given back whatever
 //! happens.
+#![allow(clippy::cast_possible_truncation, reason = "sizes that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use std::time::Duration;

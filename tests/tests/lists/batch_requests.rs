@@ -56,12 +56,13 @@ fn batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on(on: 
         BatchRequest { operations, ..BatchRequest::default() }.encode(&mut body);
         body
     };
-    let (_, payload) = encoded(&[good.clone()], BatchFlags::empty());
+    let (_, payload) = encoded(std::slice::from_ref(&good), BatchFlags::empty());
     let changed = |at: usize, byte: u8| {
         let mut payload = payload.clone();
         payload[at] = byte;
         (announce(1), payload)
     };
+    #[allow(clippy::type_complexity, reason = "read once, right here")]
     let cases: Vec<((Vec<u8>, Vec<u8>), &str)> = vec![
         ((announce(1_000_000_000), payload.clone()), "1000000000 operations"),
         ((announce(u32::MAX), payload.clone()), "operations"),
@@ -91,7 +92,7 @@ fn batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on(on: 
         assert_eq!(reply.header.status, Status::INVALID, "case {number}");
         let words = String::from_utf8(reply.payload.clone()).unwrap();
         assert!(words.contains(expected), "case {number}: {words}");
-        let (body, payload) = encoded(&[good.clone()], BatchFlags::empty());
+        let (body, payload) = encoded(std::slice::from_ref(&good), BatchFlags::empty());
         let reply = raw.call(Header::request(Opcode::Batch, FileHandle(0)), &body, &payload);
         assert_eq!(results(&reply), [BatchResult { status: Status::OK, count: 20, value: u64::MAX }]);
     }
