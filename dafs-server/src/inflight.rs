@@ -186,8 +186,10 @@ impl Server {
             self.operations[index].rdma_pending = 0;
             let state = &mut self.operations[index].state;
             if state.in_storage() {
-                if let State::Transfer(transfer) = state {
-                    transfer.on_disconnected();
+                match state {
+                    State::Transfer(transfer) => transfer.on_disconnected(),
+                    State::List(list) => list.on_disconnected(),
+                    _ => {}
                 }
                 continue;
             }

@@ -417,6 +417,12 @@ impl Server {
             let operation = self.unpark(index);
             return self.abandon(operation);
         }
+        let Some(list) = self.list_at(index) else { return };
+        if list.is_broken {
+            let buffers = list.begin_anew();
+            self.release_buffers(buffers);
+            return self.go_on_with_list(index, token, Progress::Continue);
+        }
         let progress = self.parts_moved(index, result);
         self.go_on_with_list(index, token, progress);
     }

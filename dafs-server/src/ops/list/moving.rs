@@ -44,6 +44,8 @@ pub(crate) struct List {
     /// What it waited for, until the next chunk takes it.
     pub(super) granted: Option<Buffer>,
     pub(super) step: Step,
+    /// Its connection was lost while storage had its memory: chunks before may be lost with it.
+    pub(super) is_broken: bool,
 }
 
 /// Where storage and network meet.
@@ -79,6 +81,21 @@ impl List {
     /// Storage has its hands on the memory.
     pub(crate) fn in_storage(&self) -> bool {
         matches!(self.step, Step::Submitted | Step::Commit)
+    }
+
+    /// Its connection is gone, and with it what RDMA had.
+    pub(crate) fn on_disconnected(&mut self) {
+        self.is_broken |= self.step == Step::Submitted && self.place == Place::Buffers;
+    }
+
+    /// From the first chunk again, with the buffers that come back.
+    pub(super) fn begin_anew(&mut self) -> Vec<Buffer> {
+        self.is_broken = false;
+        self.chunk = 0..self.len;
+        self.memory.clear();
+        self.posts.clear();
+        (self.next_post, self.end, self.done, self.step) = (0, u64::MAX, 0, Step::Begin);
+        std::mem::take(&mut self.buffers)
     }
 
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {
@@ -117,6 +134,7 @@ impl List {
             buffers: Vec::new(),
             granted: None,
             step: Step::Begin,
+            is_broken: false,
         }
     }
 
