@@ -43,6 +43,8 @@ pub enum Fault {
     Short,
     /// It waits until [`Faults::release`].
     Hold,
+    /// None: it goes to storage as if it could wait there, and the faults after this one are for those behind it.
+    Pass,
 }
 
 /// The rules of a faulty storage; clones are the same.
@@ -178,7 +180,7 @@ impl Storage for FaultyStorage {
     fn submit(&mut self, token: OpToken, identity: &Identity, mut op: FsOp) -> Submitted {
         let kind = kind(&op);
         match self.faults.take(kind) {
-            None => {}
+            None | Some(Fault::Pass) => {}
             Some(Fault::Fail(status)) => {
                 if kind == Kind::Commit {
                     self.faults.lock().lost += 1;

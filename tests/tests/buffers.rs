@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dafs_client::{Config, File, MethodOverride, ReconnectPolicy, Session, Stability, Status};
+use dafs_client::{Config, Extent, File, MethodOverride, ReconnectPolicy, Session, Stability, Status};
 use dafs_tests::cut::{connect_cuttable, cut_connections};
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -21,6 +21,7 @@ on_sockets! {
     session_that_ends_in_the_middle_gives_its_buffers_back,
     append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole,
     transfer_whose_connection_breaks_begins_anew_where_the_client_asks_again,
+    list_whose_connection_breaks_begins_anew_where_the_client_asks_again,
 }
 
 on_verbs! {
@@ -268,5 +269,47 @@ fn transfer_whose_connection_breaks_begins_anew_where_the_client_asks_again(on: 
     assert_same(&found, &bytes(9, data.len()), "written over two connections");
     assert!(session.reconnects() >= 2);
     drop(file);
-    while lent(&watcher) > 0 {}
+    all_come_back(&watcher);
+}
+
+// [BUF-12]
+fn list_whose_connection_breaks_begins_anew_where_the_client_asks_again(on: On) {
+    let (harness, faults) = start(on, 3, 64 << 20);
+    let watcher = harness.session();
+    let data = bytes(10, 20 * CHUNK);
+    let session = connect_cuttable(&harness, &direct()).unwrap();
+    let file = file(&session, "f", &data);
+    // Every other piece, so that none can be moved with the next.
+    let extents: Vec<Extent> =
+        (0..10).map(|piece| Extent::new(2 * piece * CHUNK as u64, CHUNK as u64)).collect();
+    let listed = |data: &[u8]| -> Vec<u8> {
+        extents.iter().flat_map(|extent| data[extent.offset as usize..][..CHUNK].to_vec()).collect()
+    };
+    let fresh = bytes(11, 10 * CHUNK);
+    for kind in [Kind::Read, Kind::Write] {
+        // A chunk has been moved, whatever its size, when storage keeps a piece of a later one.
+        faults.next(kind, Fault::Pass, 6);
+        faults.next(kind, Fault::Hold, 1);
+        let read = (kind == Kind::Read).then(|| file.submit_read_list(&extents, vec![vec![0; 10 * CHUNK]]));
+        let write = (kind == Kind::Write).then(|| file.submit_write_list(&extents, vec![fresh.clone()]));
+        session.flush();
+        faults.wait_for_held(1);
+        cut_connections(harness.address());
+        session.probe().unwrap();
+        faults.release();
+        if let Some(read) = read {
+            let read = read.wait();
+            assert_eq!(read.result.unwrap().count, 10 * CHUNK);
+            assert_same(&read.buffers[0], &listed(&data), "list read over two connections");
+        }
+        if let Some(write) = write {
+            assert_eq!(write.wait().result.unwrap(), 10 * CHUNK);
+        }
+    }
+    let mut found = vec![0; data.len()];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&listed(&found), &fresh, "list written over two connections");
+    assert!(session.reconnects() >= 2);
+    drop(file);
+    all_come_back(&watcher);
 }
