@@ -217,6 +217,9 @@ pub struct Options {
     /// are still those of this machine.
     #[arg(long, value_name = "ADDRESS")]
     pub server: Option<String>,
+    /// The key to prove to --server: the first line of this file, NAME:SECRET.
+    #[arg(long, value_name = "FILE", env = "DAFS_KEY_FILE")]
+    pub key_file: Option<PathBuf>,
     /// The dafs-server to start [default: the one beside this program, brought up to date by cargo where cargo built this].
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     pub server_program: Option<PathBuf>,

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use dafs_client::Key;
+use dafs_proto::session::parse_key_file;
 use tempfile::TempDir;
 
 use crate::cli::{Benchmark, Cli, Mount, Options, Peer, Poll, Transport};
@@ -134,10 +136,9 @@ impl Fleet<'_> {
 impl Subjects for Fleet<'_> {
     fn dafs(&mut self, transport: Transport, poll: Poll, batching: bool) -> anyhow::Result<Box<dyn Subject>> {
         if let Some(address) = &self.options.server {
-            let dafs = Dafs::connect(
-                Target { address: address.clone(), transport, file: DATA_FILE, poll, batching, key: None },
-                None,
-            )?;
+            let key = self.options.key_file.as_deref().map(load_key).transpose()?;
+            let target = Target { address: address.clone(), transport, file: DATA_FILE, poll, batching, key };
+            let dafs = Dafs::connect(target, None)?;
             dafs.write_data().with_context(|| format!("cannot write the file {DATA_FILE} on {address}"))?;
             return Ok(Box::new(dafs));
         }
@@ -213,6 +214,13 @@ impl Subjects for Fleet<'_> {
     fn mount(&mut self, mount: &Mount) -> anyhow::Result<Box<dyn Subject>> {
         Ok(Box::new(peer::mount::Mounted::open(mount)?))
     }
+}
+
+/// The first key of a key file.
+fn load_key(path: &Path) -> anyhow::Result<Key> {
+    let cannot = || format!("cannot read the key file {}", path.display());
+    let lines = parse_key_file(&std::fs::read_to_string(path).with_context(cannot)?).with_context(cannot)?;
+    lines.into_iter().next().map(|line| line.key).with_context(|| format!("there is no key in {}", path.display()))
 }
 
 /// Says what is wrong with the outputs before an hour of measuring, not after it.

@@ -2,11 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::super::{ConnectParams, HEAD_SIZE_MAX, PeerFault, RegionFault, RegionKey, RemoteRange};
-use super::{DEPTH_MAX, LIST_RANGES_MAX, PAYLOAD_MAX, RDMA_SIZE_MAX};
+use super::super::{HEAD_SIZE_MAX, PeerFault, RegionFault, RegionKey, RemoteRange, util};
+use super::{LIST_RANGES_MAX, PAYLOAD_MAX, RDMA_SIZE_MAX};
 
 /// Bytes of a frame header, and of a hello.
-pub const HEADER_SIZE: usize = 32;
+pub const HEADER_SIZE: usize = util::HELLO_SIZE;
 
 /// The first bytes of a connection.
 pub const MAGIC: [u8; 8] = *b"dafs-tcp";
@@ -21,60 +21,7 @@ pub const RANGE_SIZE: usize = 24;
 pub type HeaderBytes = [u8; HEADER_SIZE];
 
 /// What each side says first: `[TCP-1]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
-    /// Messages the sender holds that are not yet taken.
-    pub recv_depth: u16,
-    /// Largest payload the sender receives, bytes.
-    pub recv_payload_max: u32,
-    /// RDMA operations the sender wants, and serves, at once.
-    pub rdma_depth: u16,
-}
-
-impl Hello {
-    /// What `params` ask for, within this provider's bounds.
-    pub fn new(params: &ConnectParams) -> Self {
-        Self {
-            recv_depth: params.recv_depth.clamp(1, DEPTH_MAX),
-            recv_payload_max: params.recv_payload_max.min(PAYLOAD_MAX),
-            rdma_depth: params.rdma_depth.clamp(1, DEPTH_MAX),
-        }
-    }
-
-    /// The 32 bytes.
-    pub fn encode(&self) -> HeaderBytes {
-        let mut bytes = [0; HEADER_SIZE];
-        bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[10..12].copy_from_slice(&self.recv_depth.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.recv_payload_max.to_le_bytes());
-        bytes[16..18].copy_from_slice(&self.rdma_depth.to_le_bytes());
-        bytes
-    }
-
-    /// Checks and reads a hello.
-    pub fn decode(bytes: &HeaderBytes) -> Result<Self, PeerFault> {
-        if bytes[0..8] != MAGIC {
-            return Err(malformed("magic of the hello", u64_at(bytes, 0), u64::from_le_bytes(MAGIC)));
-        }
-        let version = u16_at(bytes, 8);
-        if version != VERSION {
-            return Err(malformed("transport version", u64::from(version), u64::from(VERSION)));
-        }
-        let hello = Self {
-            recv_depth: u16_at(bytes, 10),
-            recv_payload_max: u32_at(bytes, 12),
-            rdma_depth: u16_at(bytes, 16),
-        };
-        check_range("recv_depth", u64::from(hello.recv_depth), 1, u64::from(DEPTH_MAX))?;
-        check_range("recv_payload_max", u64::from(hello.recv_payload_max), 0, u64::from(PAYLOAD_MAX))?;
-        check_range("rdma_depth", u64::from(hello.rdma_depth), 1, u64::from(DEPTH_MAX))?;
-        if let Some(byte) = bytes[18..].iter().find(|byte| **byte != 0) {
-            return Err(malformed("reserved byte of the hello", u64::from(*byte), 0));
-        }
-        Ok(hello)
-    }
-}
+pub type Hello = util::Hello<{ u64::from_le_bytes(MAGIC) }, VERSION>;
 
 /// One frame, as its header announces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -499,6 +446,7 @@ mod tests {
     fn encode_gives_the_golden_bytes() {
         let hello = Hello { recv_depth: 128, recv_payload_max: 16384, rdma_depth: 64 };
         assert_eq!(hex(&hello.encode()), "646166732d746370020080000040000040000000000000000000000000000000");
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let golden = [
             "0100280000100000000000000000000000000000000000000000000000000000",
             "0200000000001000887766554433221106050403020100000000000000000000",
@@ -520,8 +468,6 @@ mod tests {
         for frame in frames() {
             assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
         }
-        let hello = Hello { recv_depth: 1, recv_payload_max: 0, rdma_depth: DEPTH_MAX };
-        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
 
     #[test]
@@ -616,26 +562,6 @@ mod tests {
             bytes.truncate(RANGE_SIZE);
             encode_ranges(&[RemoteRange { len, ..RANGE }], &mut bytes);
             assert!(decode_ranges(&bytes, total).is_err(), "{len}");
-        }
-    }
-
-    // [TCP-2]
-    #[test]
-    fn hello_with_anything_wrong_is_refused() {
-        let good = Hello { recv_depth: 128, recv_payload_max: 16384, rdma_depth: 64 }.encode();
-        for at in (0..10).chain(18..HEADER_SIZE) {
-            let mut bytes = good;
-            bytes[at] ^= 0x40;
-            assert!(Hello::decode(&bytes).is_err(), "byte {at}");
-        }
-        for hello in [
-            Hello { recv_depth: 0, recv_payload_max: 1, rdma_depth: 1 },
-            Hello { recv_depth: DEPTH_MAX + 1, recv_payload_max: 1, rdma_depth: 1 },
-            Hello { recv_depth: 1, recv_payload_max: PAYLOAD_MAX + 1, rdma_depth: 1 },
-            Hello { recv_depth: 1, recv_payload_max: 1, rdma_depth: 0 },
-            Hello { recv_depth: 1, recv_payload_max: 1, rdma_depth: DEPTH_MAX + 1 },
-        ] {
-            assert!(Hello::decode(&hello.encode()).is_err(), "{hello:?}");
         }
     }
 

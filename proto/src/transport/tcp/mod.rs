@@ -35,12 +35,10 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use super::util::{DEPTH_MAX, PAYLOAD_MAX};
 pub use domain::{TcpDomain, TcpSettings};
 pub use endpoint::{Counters, TcpEndpoint};
 pub use listener::TcpListener;
-
-/// Largest `recv_payload_max` that this provider grants, bytes.
-pub const PAYLOAD_MAX: u32 = 1 << 20;
 
 /// Largest single RDMA operation, bytes.
 pub const RDMA_SIZE_MAX: u32 = 16 << 20;
@@ -53,6 +51,3 @@ pub const LIST_RANGES_MAX: u16 = 256;
 
 /// Reads of more than one range in flight at once.
 pub const READ_LISTS_MAX: usize = 16;
-
-/// Largest `rdma_depth` and `recv_depth` that this provider grants.
-pub const DEPTH_MAX: u16 = 4096;

@@ -49,6 +49,7 @@ mod sys;
 mod tests;
 mod wake;
 
+pub use super::util::{DEPTH_MAX, PAYLOAD_MAX};
 pub use abort::AbortHandle;
 pub use counters::{Counters, totals};
 pub use device::{DeviceInfo, DeviceLimits, RegistrationError, devices};
@@ -58,17 +59,11 @@ pub use frame::check_message;
 pub use handshake::{HELLO_SIZE, Hello};
 pub use listener::VerbsListener;
 
-/// Largest `recv_payload_max` that this provider grants, bytes.
-pub const PAYLOAD_MAX: u32 = 1 << 20;
-
 /// Largest single RDMA operation, bytes; less where the device's messages are shorter.
 pub const RDMA_SIZE_MAX: u32 = 16 << 20;
 
 /// Segments in one gather or scatter list.
 pub const SEGMENTS_MAX: u16 = 256;
-
-/// Largest `rdma_depth` and `recv_depth` that this provider grants.
-pub const DEPTH_MAX: u16 = 4096;
 
 /// Messages that one side has on their way at once: at least, and at most.
 const SLOTS_MIN: u32 = 8;
