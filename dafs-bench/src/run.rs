@@ -220,7 +220,11 @@ impl Subjects for Fleet<'_> {
 fn load_key(path: &Path) -> anyhow::Result<Key> {
     let cannot = || format!("cannot read the key file {}", path.display());
     let lines = parse_key_file(&std::fs::read_to_string(path).with_context(cannot)?).with_context(cannot)?;
-    lines.into_iter().next().map(|line| line.key).with_context(|| format!("there is no key in {}", path.display()))
+    lines
+        .into_iter()
+        .next()
+        .map(|line| line.key)
+        .with_context(|| format!("there is no key in {}", path.display()))
 }
 
 /// Says what is wrong with the outputs before an hour of measuring, not after it.

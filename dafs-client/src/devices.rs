@@ -21,6 +21,8 @@ pub struct RdmaDevice {
     pub reads_max: u8,
     /// Largest message, bytes.
     pub message_size_max: u32,
+    /// Connections of all programs together.
+    pub connections_max: u32,
     /// Why it cannot be used; `None` when it can.
     pub unusable: Option<String>,
 }
@@ -45,6 +47,7 @@ pub fn rdma_devices() -> Result<Vec<RdmaDevice>, String> {
             queue_depth_max: device.limits.queue_depth_max,
             reads_max: device.limits.read_initiator_max.min(device.limits.read_responder_max),
             message_size_max: device.limits.message_size_max,
+            connections_max: device.limits.connections_max,
             unusable: device.unusable,
         })
         .collect())

@@ -26,6 +26,7 @@ on_sockets! {
 
 on_verbs! {
     storage_has_as_many_chunks_of_a_read_as_the_depth_says,
+    write_hands_storage_a_chunk_before_the_one_before_is_written,
     transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece,
     transfers_of_the_smallest_budget_are_chopped_and_whole,
     session_that_holds_all_buffers_does_not_keep_another_from_its_own,

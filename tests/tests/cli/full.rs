@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dafs_client::{Config, Error, Session, Status};
+use dafs_client::{Error, Status};
 use dafs_tests::harness::On;
 use dafs_tests::suite::{assert_same, assert_status, bytes};
 
@@ -23,6 +23,15 @@ mod shm {
     #[ignore = "needs root"]
     fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
         super::copy_to_a_full_file_system(dafs_tests::harness::On::Shm);
+    }
+}
+
+#[cfg(feature = "verbs")]
+mod verbs {
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
+        super::copy_to_a_full_file_system(dafs_tests::harness::On::Verbs);
     }
 }
 
@@ -65,7 +74,7 @@ fn copy_to_a_full_file_system(on: On) {
     fs::remove_file(world.data().join("large")).ok();
     copy("kept").succeeded();
 
-    let session = Session::connect(world.server(), &Config::default()).unwrap();
+    let session = world.session().unwrap();
     let root = session.mount("data").unwrap();
     let file = root.create("filler").unwrap();
     let mut written = 0;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use dafs_tests::harness::On;
+use dafs_client::{Config, Session};
+use dafs_tests::harness::{On, key_for};
 use dafs_tests::program::key_file;
 use tempfile::TempDir;
 
@@ -53,6 +54,12 @@ impl World {
     /// The address of the server.
     pub(crate) fn server(&self) -> &str {
         &self.address
+    }
+
+    /// A session with it, with a key where it demands one.
+    pub(crate) fn session(&self) -> dafs_client::Result<Session> {
+        let key = key_for(&self.on.listener(self.directory.path()));
+        Session::connect(&self.address, &Config { key, ..Config::default() })
     }
 
     /// The address of `path`, which begins with the export.

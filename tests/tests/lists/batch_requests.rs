@@ -8,11 +8,11 @@ use dafs_proto::wire::{
     decode_batch_results,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_sockets;
+use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Message, Raw, read_body, write_body};
 use dafs_tests::suite::{assert_same, bytes, resident_size};
 
-on_sockets! {
+on_each_provider! {
     batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on,
     batch_of_which_one_operation_reaches_beyond_its_region_moves_nothing_there,
     batch_of_writes_is_answered_again_from_the_cache_and_one_of_reads_executed_again,

@@ -159,7 +159,8 @@ impl CmEvent {
                 match self.status {
                     // IBTA: invalid service id; TCP's errno on iWARP.
                     8 | -111 | 111 => "nobody listens there over RDMA".to_owned(),
-                    28 => "the peer does not want the connection".to_owned(),
+                    28 => "the peer takes no more connections over RDMA, or not this one: its log says why"
+                        .to_owned(),
                     status => format!("the peer refused the connection (reason {status})"),
                 },
             ),

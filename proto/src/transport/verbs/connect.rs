@@ -89,7 +89,8 @@ impl Prepared {
         };
         let requests = requests.min(limits.queue_depth_max);
         // Every request may have a completion, and those of the receives come on top.
-        let cq = CompletionQueue::new(&device, (requests + count).min(limits.completions_max))?;
+        let cq = CompletionQueue::new(&device, (requests + count).min(limits.completions_max))
+            .map_err(|error| no_room(&device, "completion queue", &error))?;
         let receives = Receives::new(shared, &device, count, own.recv_payload_max, accepted)?;
         let mut make = |inline: u32| {
             // SAFETY: plain C data, for which zero is valid.
@@ -107,7 +108,8 @@ impl Prepared {
             Ok::<_, io::Error>((QueuePair(qp), attributes.cap.max_inline_data))
         };
         // A device that has no inline data, or less, says so by failing.
-        let (qp, inline_max) = make(INLINE_WANTED).or_else(|_| make(0))?;
+        let made = make(INLINE_WANTED).or_else(|_| make(0));
+        let (qp, inline_max) = made.map_err(|error| no_room(&device, "queue pair", &error))?;
         let mut list = RecvList::new();
         for buffer in receives.all() {
             list.push(RECEIVE | u64::from(buffer), receives.segment(buffer));
@@ -137,6 +139,16 @@ impl Prepared {
         let (initiator, responder) = self.reads();
         (initiator.min(peer_serves), responder.min(peer_wants))
     }
+}
+
+/// Says what of a device is used up.
+#[cold]
+fn no_room(device: &Device, what: &str, error: &io::Error) -> io::Error {
+    let (name, max) = (&device.name, device.limits.connections_max);
+    let says = format!(
+        "cannot make a {what}: {error}; {name} has room for {max} connections of all programs together, and each takes memory of the kernel"
+    );
+    io::Error::new(error.kind(), says)
 }
 
 /// Tells the device how soon a peer may try again that found no receive posted. The default is two thirds of a second.

@@ -27,6 +27,8 @@ pub struct DeviceLimits {
     pub read_initiator_max: u8,
     /// Largest message, bytes.
     pub message_size_max: u32,
+    /// Connections that all programs together have at once: each takes a queue pair and a completion queue.
+    pub connections_max: u32,
     /// A peer that finds no receive posted is made to wait; on iWARP its connection ends.
     pub peers_wait: bool,
 }
@@ -274,6 +276,7 @@ unsafe fn query(context: *mut ffi::ibv_context, port: u8) -> io::Result<DeviceLi
         read_responder_max: narrow(device.max_qp_rd_atom),
         read_initiator_max: narrow(device.max_qp_init_rd_atom),
         message_size_max: port.max_msg_sz,
+        connections_max: unsigned(device.max_qp.min(device.max_cq)),
         peers_wait: transport != ffi::ibv_transport_type::IBV_TRANSPORT_IWARP,
     })
 }

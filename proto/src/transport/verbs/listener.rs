@@ -33,6 +33,8 @@ pub struct VerbsListener {
     shared: Arc<Shared>,
     hello: Hello,
     policy: WaitPolicy,
+    /// The last connection was refused for want of room.
+    is_full: bool,
 }
 
 /// A connection that was accepted and whose peer has not answered yet.
@@ -59,6 +61,7 @@ impl VerbsListener {
             shared,
             hello: Hello::new(params),
             policy: params.wait,
+            is_full: false,
         })
     }
 
@@ -89,8 +92,14 @@ impl VerbsListener {
     fn on_event(&mut self, mut event: CmEvent) -> Result<(), TransportError> {
         if let Some(id) = event.request.take() {
             let peer = id.peer();
-            if let Err(error) = self.begin(id, &event) {
-                tracing::debug!(?peer, %error, "handshake failed");
+            match self.begin(id, &event) {
+                Ok(()) => self.is_full = false,
+                Err(Unable::Refused(error)) => tracing::debug!(?peer, %error, "handshake refused"),
+                // Once, and again when one was taken in between: who wants in tries often.
+                Err(Unable::NoRoom(error)) if !std::mem::replace(&mut self.is_full, true) => {
+                    tracing::warn!(?peer, %error, "no room for another RDMA connection; those that are there go on");
+                }
+                Err(Unable::NoRoom(error)) => tracing::debug!(?peer, %error, "no room for the connection"),
             }
             return Ok(());
         }
@@ -125,22 +134,23 @@ impl VerbsListener {
     }
 
     /// Answers a request for a connection.
-    fn begin(&mut self, id: CmId, event: &CmEvent) -> io::Result<()> {
+    fn begin(&mut self, id: CmId, event: &CmEvent) -> Result<(), Unable> {
         let theirs = match Hello::decode(private_data(event)) {
             Ok(theirs) => theirs,
             Err(fault) => {
                 // Whoever speaks another version of this transport learns ours.
                 id.reject(&self.hello);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, fault));
+                return Err(Unable::Refused(io::Error::new(io::ErrorKind::InvalidData, fault)));
             }
         };
         if self.handshakes.len() >= HANDSHAKES_MAX {
             id.reject(&self.hello);
-            return Err(io::Error::other("too many handshakes at once"));
+            return Err(Unable::Refused(io::Error::other("too many handshakes at once")));
         }
-        let device = device_of(&id, &self.shared)?;
-        let prepared = Prepared::new(id, device, &self.shared, &self.hello, true)?;
-        prepared.id.accept(&self.hello, prepared.reads_with(event.peer_reads))?;
+        let device = device_of(&id, &self.shared).map_err(Unable::Refused)?;
+        // What fails from here on drops the id, which refuses the connection.
+        let prepared = Prepared::new(id, device, &self.shared, &self.hello, true).map_err(Unable::NoRoom)?;
+        prepared.id.accept(&self.hello, prepared.reads_with(event.peer_reads)).map_err(Unable::NoRoom)?;
         self.handshakes.push(Handshake { prepared, theirs, began: Instant::now() });
         Ok(())
     }
@@ -151,6 +161,14 @@ impl VerbsListener {
         let core = Core::new(prepared, Arc::clone(&self.shared), self.hello, theirs, self.policy)?;
         Ok(VerbsEndpoint::new(core))
     }
+}
+
+/// Why a connection is not taken.
+enum Unable {
+    /// The peer is not one, or too many are coming at once.
+    Refused(io::Error),
+    /// The device or the system has no queues or no memory for it.
+    NoRoom(io::Error),
 }
 
 fn removed() -> io::Error {

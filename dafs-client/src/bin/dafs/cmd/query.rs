@@ -195,6 +195,7 @@ fn devices(is_json: bool) -> Result<ExitCode> {
                         "queue_depth_max": device.queue_depth_max,
                         "reads_max": device.reads_max,
                         "message_size_max": device.message_size_max,
+                        "connections_max": device.connections_max,
                         "unusable": device.unusable,
                     })
                 })
@@ -208,8 +209,12 @@ fn devices(is_json: bool) -> Result<ExitCode> {
                     device.name, device.port, device.link_layer, device.state
                 ))?;
                 out.line(&format!(
-                    "    {} segments a request, {} requests a queue, {} reads at once, messages of {} bytes",
-                    device.segments_max, device.queue_depth_max, device.reads_max, device.message_size_max
+                    "    {} segments a request, {} requests a queue, {} reads at once, messages of {} bytes, {} connections",
+                    device.segments_max,
+                    device.queue_depth_max,
+                    device.reads_max,
+                    device.message_size_max,
+                    device.connections_max
                 ))?;
                 if let Some(why) = &device.unusable {
                     out.line(&format!("    cannot be used: {why}"))?;

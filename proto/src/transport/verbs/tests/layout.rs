@@ -71,7 +71,8 @@ fn facts_of_rust() -> BTreeMap<String, u64> {
         }
         ibv_qp_attr { "qp_state" => qp_state, "min_rnr_timer" => min_rnr_timer }
         ibv_device_attr {
-            "max_qp_wr" => max_qp_wr, "max_sge" => max_sge, "max_sge_rd" => max_sge_rd, "max_cqe" => max_cqe,
+            "max_qp" => max_qp, "max_qp_wr" => max_qp_wr, "max_sge" => max_sge, "max_sge_rd" => max_sge_rd,
+            "max_cq" => max_cq, "max_cqe" => max_cqe,
             "max_qp_rd_atom" => max_qp_rd_atom, "max_qp_init_rd_atom" => max_qp_init_rd_atom, "phys_port_cnt" => phys_port_cnt,
         }
         ibv_port_attr { "state" => state, "active_mtu" => active_mtu, "max_msg_sz" => max_msg_sz, "link_layer" => link_layer }
