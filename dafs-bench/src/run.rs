@@ -206,7 +206,8 @@ impl Subjects for Fleet<'_> {
             Peer::Nfs => Ok(Box::new(peer::nfs::Nfs::start(self.directory, DATA_FILE, self.pins)?)),
             Peer::Perftest => {
                 let ip = self.verbs.context("perftest measures RDMA devices; add --transport verbs")?;
-                Ok(Box::new(peer::perftest::Perftest::new(ip, self.options.poll == Some(Poll::Event))?))
+                let sleeps = self.options.poll == Some(Poll::Event);
+                Ok(Box::new(peer::perftest::Perftest::new(ip, sleeps, self.pins)?))
             }
         }
     }

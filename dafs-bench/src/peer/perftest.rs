@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow, bail};
 
 use crate::interrupt;
 use crate::load::{Budget, Load, Work};
+use crate::machine::Pins;
 use crate::progress::POLL_INTERVAL;
 use crate::record::Op;
 use crate::stats::Samples;
@@ -31,19 +32,20 @@ const PORTS: std::ops::Range<u16> = 18_515..18_615;
 /// Runs a pair of programs for each measurement.
 pub struct Perftest {
     ip: IpAddr,
+    pins: Pins,
     sleeps: bool,
     port: u16,
 }
 
 impl Perftest {
     /// On the device that has the address `ip`; waiting for events where so wished.
-    pub fn new(ip: IpAddr, sleeps: bool) -> anyhow::Result<Self> {
+    pub fn new(ip: IpAddr, sleeps: bool, pins: &Pins) -> anyhow::Result<Self> {
         let mut version = Command::new("ib_send_lat");
         version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         version
             .status()
             .context("cannot start ib_send_lat; is it installed? (Debian: apt-get install perftest)")?;
-        Ok(Self { ip, sleeps, port: PORTS.start })
+        Ok(Self { ip, pins: pins.clone(), sleeps, port: PORTS.start })
     }
 
     /// Runs both ends; the fields of the line of figures.
@@ -75,7 +77,8 @@ impl Perftest {
             .args((self.sleeps && program == "ib_send_lat").then_some("-e"))
             .args(to.map(|ip| ip.to_string()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        sys::tether(&mut command, &[]);
+        // Two ends that spin on one CPU measure its scheduler.
+        sys::tether(&mut command, if to.is_some() { &self.pins.client } else { &self.pins.server });
         command.spawn().with_context(|| format!("cannot start {program}"))
     }
 }
