@@ -507,7 +507,7 @@ pub trait Endpoint: Send {
 
     /// Looks up to so many times whether [`Endpoint::recv`] would find a message, and does nothing else: for a loop
     /// that has nobody else to serve. Where a look costs as much as a receive, it is not made: `false`.
-    fn look(&self, times: u32) -> bool {
+    fn look(&mut self, times: u32) -> bool {
         let _ = times;
         false
     }

@@ -465,7 +465,7 @@ impl Endpoint for ShmEndpoint {
         self.sleep(timeout)
     }
 
-    fn look(&self, times: u32) -> bool {
+    fn look(&mut self, times: u32) -> bool {
         (0..times).any(|_| !matches!(self.arrival().0, Arrival::Nothing))
     }
 

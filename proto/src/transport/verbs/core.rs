@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slab::Slab;
-use smallvec::SmallVec;
 
 use super::super::{
     Access, Capabilities, Completion, HEAD_SIZE_MAX, Head, PeerFault, PeerIdentity, Provider, Received, Span,
@@ -94,6 +93,8 @@ pub(super) struct Core {
     // Posted and not yet polled. Invariant: at most `capabilities.rdma_depth`.
     pub(super) rdma_in_flight: u16,
     pub(super) completions: VecDeque<Completion>,
+    /// Taken from the device and not looked at: empty but for moments.
+    done: Vec<Done>,
     // In.
     pub(super) receives: Receives,
     repost: RecvList,
@@ -169,6 +170,7 @@ impl Core {
             operations: Slab::new(),
             rdma_in_flight: 0,
             completions: VecDeque::new(),
+            done: Vec::with_capacity(POLL_BATCH),
             receives,
             repost: RecvList::new(),
             arrivals: VecDeque::new(),
@@ -312,17 +314,21 @@ impl Core {
     /// Takes what the device has done.
     pub(super) fn progress(&mut self) {
         loop {
-            let mut batch: SmallVec<[Done; POLL_BATCH]> = SmallVec::new();
             self.counters.polls += 1;
-            let count = match self.cq.poll(|done| batch.push(done)) {
+            let Self { cq, done, .. } = self;
+            let count = match cq.poll(|one| done.push(one)) {
                 Ok(count) => count,
                 Err(error) => {
                     return self.fail(TransportError::system("ask the RDMA device what is done", error));
                 }
             };
-            self.counters.completions += count as u64;
-            for done in batch {
-                self.take(&done);
+            if count > 0 {
+                self.counters.completions += count as u64;
+                let mut batch = std::mem::take(&mut self.done);
+                for done in batch.drain(..) {
+                    self.take(&done);
+                }
+                self.done = batch;
             }
             if count < POLL_BATCH {
                 break;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "calls into libibverbs")]
 
 use std::io;
-use std::mem::zeroed;
+use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -74,16 +74,17 @@ impl CompletionQueue {
         self.cq
     }
 
-    /// Takes what is done, at most [`POLL_BATCH`].
+    /// Takes what is done, at most [`POLL_BATCH`]. Nearly always that is nothing: this is what a spinning side does.
     #[inline]
     pub(super) fn poll(&mut self, mut take: impl FnMut(Done)) -> io::Result<usize> {
-        // SAFETY: plain C data, for which zero is valid.
-        let mut batch: [ffi::ibv_wc; POLL_BATCH] = unsafe { zeroed() };
+        let mut batch = [const { MaybeUninit::<ffi::ibv_wc>::uninit() }; POLL_BATCH];
         // SAFETY: the queue is live; the array has the stated length.
-        let count = unsafe { ffi::ibv_poll_cq(self.cq, POLL_COUNT, batch.as_mut_ptr()) };
+        let count = unsafe { ffi::ibv_poll_cq(self.cq, POLL_COUNT, batch.as_mut_ptr().cast()) };
         let count = usize::try_from(count)
             .map_err(|_| io::Error::other(format!("the device answers {count} when it is polled")))?;
-        for wc in &batch[..count] {
+        for wc in batch.iter().take(count) {
+            // SAFETY: the call has filled so many.
+            let wc = unsafe { wc.assume_init_ref() };
             let with_immediate = wc.opcode == ffi::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
             take(Done {
                 id: wc.wr_id,

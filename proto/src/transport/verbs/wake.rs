@@ -11,6 +11,9 @@ use super::core::Core;
 pub(super) const SPIN_MIN: Duration = Duration::from_micros(10);
 const SPIN_MAX: Duration = Duration::from_micros(100);
 
+/// Looks at the completion queue in a row.
+const LOOKS_AT_ONCE: u32 = 16;
+
 /// Looks at the completion queue between two at the clock, for who never sleeps.
 const LOOKS_BETWEEN_CLOCKS: u32 = 256;
 
@@ -22,6 +25,19 @@ impl Core {
             || self.failure.is_some()
             || !self.is_open()
             || (self.starved && self.slots.has_free() && self.has_room(1))
+    }
+
+    /// As `Endpoint::look`.
+    #[inline]
+    pub(super) fn look(&mut self, times: u32) -> bool {
+        for _ in 0..times {
+            self.progress();
+            if self.is_ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
     /// As `Endpoint::arm`.
@@ -53,6 +69,11 @@ impl Core {
     /// As `Endpoint::wait`.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
         self.flush()?;
+        // Who finds something soon need not know the time.
+        if self.policy == WaitPolicy::Busy && self.look(LOOKS_BETWEEN_CLOCKS) {
+            self.starved = false;
+            return Ok(());
+        }
         let began = Instant::now();
         let deadline = timeout.and_then(|timeout| began.checked_add(timeout));
         let spun = match self.policy {
@@ -85,14 +106,10 @@ impl Core {
     fn spin(&mut self, give_up: Option<Instant>, deadline: Option<Instant>) -> bool {
         let mut looks = 0u32;
         loop {
-            for _ in 0..16 {
-                self.progress();
-                if self.is_ready() {
-                    return true;
-                }
-                std::hint::spin_loop();
+            if self.look(LOOKS_AT_ONCE) {
+                return true;
             }
-            looks += 16;
+            looks += LOOKS_AT_ONCE;
             // Who spins all the time is in no hurry to know the time, and the connection manager is a system call away.
             if give_up.is_none() && !looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
                 continue;
