@@ -137,7 +137,7 @@ impl ShmEndpoint {
     }
 
     /// Looks at the ring without a pause and without the clock, for about as long as a small request takes.
-    fn look_often(&self) -> bool {
+    fn look_often(&mut self) -> bool {
         self.look(LOOKS_BEFORE_PAUSE) || self.is_ready()
     }
 
