@@ -38,6 +38,7 @@ Examples:
   dafs-bench registration --plot registration.svg    # pin-down cache, batched deregistration, groups
   dafs-bench pipeline --dir /var/tmp --plot pipeline.svg     # do disk and network overlap?
   dafs-bench fairness --transport tcp,shm            # small reads beside a thousand large ones
+  dafs-bench fairness --transport tcp --sessions 1000  # does everyone get a share?
   dafs-bench limits                                  # the raw limits alone, no server
 
 A quiet machine gives steady figures; the load average is part of the JSON.
@@ -125,7 +126,13 @@ pub enum Benchmark {
     /// Rows: reads of --sizes [default: 4 KiB], one after the other, alone; and while another client keeps --outstanding reads of 1 MiB of
     /// the same file in flight, beside their own time alone, so that a ratio of 3 means thrice the latency. Both from the page cache and
     /// from a disk (--dir) past it. MiB/s is what the other client gets meanwhile.
+    ///
+    /// With --sessions as many sessions at once, each with four reads in flight: what all of them get together, and what the one gets
+    /// that gets least, beside an equal part, so that a ratio of 2 means half its fair share.
     Fairness {
+        /// Sessions at once, instead of the two clients.
+        #[arg(long, value_parser = parse_sessions, value_name = "COUNT")]
+        sessions: Option<usize>,
         /// Large reads that the other client keeps outstanding.
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "COUNT")]
         outstanding: u32,

@@ -129,7 +129,7 @@ pub struct Row {
     /// Share of one CPU that the process took, in percent (`idle` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<f64>,
-    /// Sessions that were open (`idle` only).
+    /// Sessions that were open (`idle` and `fairness` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<usize>,
     /// Resident memory that each of them cost, in KiB (`idle` only).

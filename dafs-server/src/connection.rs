@@ -54,6 +54,10 @@ pub struct Connection {
     pub rdma_pending: u32,
     /// Transfers that went out of their turn, in order.
     pub(crate) runnable: VecDeque<OpToken>,
+    /// What [`Endpoint::bytes_sent`] said last.
+    sent: u64,
+    /// Bytes that it moved beyond what its turns allowed, beside others.
+    pub(crate) debt: usize,
     /// What its endpoint was told of turns.
     pub(crate) is_contended: bool,
     /// Something was queued since the last flush.
@@ -81,6 +85,8 @@ impl Connection {
             lanes: Lanes::default(),
             rdma_pending: 0,
             runnable: VecDeque::new(),
+            sent: 0,
+            debt: 0,
             is_contended: false,
             dirty: false,
         }
@@ -136,6 +142,14 @@ impl Connection {
         }
         self.dirty = false;
         Ok(())
+    }
+
+    /// Bytes that its provider's calls have sent since this was last asked.
+    #[inline]
+    pub(crate) fn take_sent(&mut self) -> usize {
+        let sent = self.endpoint.bytes_sent();
+        let before = std::mem::replace(&mut self.sent, sent);
+        usize::try_from(sent.saturating_sub(before)).unwrap_or(usize::MAX)
     }
 
     fn makes_room(&mut self) -> bool {

@@ -17,8 +17,8 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::connection::ConnectionKey;
+use crate::sched::{Anticipation, LIGHT_ROUNDS, LOOKS_LIGHT, StorageTurns};
 use crate::server::{ListenerInfo, Served, Server};
-use crate::storage_turns::StorageTurns;
 
 /// How long a silent connection is asked before it goes cold, where that is likely to pay.
 const SPIN: Duration = Duration::from_micros(50);
@@ -28,6 +28,8 @@ const WORK_PER_POLL: usize = 256;
 const WORK_PER_MESSAGE: usize = 8;
 /// What a turn counts that ended with its budget.
 const WORK_PER_TURN: usize = WORK_PER_POLL / 4;
+/// The same beside others: the kernel is asked after each round who else has come.
+const WORK_PER_CONTENDED_TURN: usize = WORK_PER_POLL;
 /// What a look that is a system call counts, beside the turn that it is made in.
 const WORK_PER_CALL: usize = 3;
 /// Connections whose looks are system calls are spun on while there are no more than this: else the kernel's events are cheaper.
@@ -98,6 +100,9 @@ struct Hot {
     // The first look at the clock after its last message; `None` until then.
     silent_since: Option<Moment>,
     look_is_system_call: bool,
+    // In this round it asked for something and had all of it.
+    is_light: bool,
+    anticipation: Anticipation,
 }
 
 impl EventLoop {
@@ -216,8 +221,9 @@ impl EventLoop {
         let parked = self.server.park_count.wrapping_sub(self.parked);
         self.parked = self.server.park_count;
         let others = messages > parked as usize && self.server.is_contended();
-        if let Some(transfers_max) = self.storage_turns.due(began, others) {
-            let count = self.server.poll_storage_turn(transfers_max);
+        let transfers_max = self.storage_turns.due(began, others);
+        let count = self.server.poll_storage_turn(transfers_max);
+        if transfers_max > 0 {
             self.storage_turns.taken(began, Instant::now(), count);
         }
     }
@@ -292,7 +298,17 @@ impl EventLoop {
             let Some(connection) = self.server.connection(key) else { return };
             let look_is_system_call = connection.endpoint.look_is_system_call();
             self.is_hot[key.index] = true;
-            self.hot.push(Hot { key, silent_since: None, look_is_system_call });
+            let anticipation = Anticipation::default();
+            self.hot.push(Hot {
+                key,
+                silent_since: None,
+                look_is_system_call,
+                is_light: false,
+                anticipation,
+            });
+            // It is first in the next round: those who are there have had their turn.
+            let last = self.hot.len() - 1;
+            self.hot.swap(0, last);
         }
     }
 
@@ -333,8 +349,9 @@ impl EventLoop {
         }
     }
 
+    /// A round: every hot connection has its turn.
     fn serve_hot(&mut self) {
-        let mut place = 0;
+        let (mut place, mut large, mut light) = (0, false, 0u32);
         self.work += 1;
         while place < self.hot.len() {
             let key = self.hot[place].key;
@@ -355,18 +372,77 @@ impl EventLoop {
             let keep = match served {
                 Served::Closed => false,
                 Served::Budget(messages) => {
-                    self.messages += messages;
-                    self.work += (WORK_PER_MESSAGE * messages).max(WORK_PER_TURN);
-                    self.hot[place].silent_since = None;
+                    self.on_budget(place, messages);
+                    large = true;
                     true
                 }
-                Served::Messages(count) => self.stays_hot(place, count),
+                Served::Messages(count) => {
+                    self.hot[place].is_light = count > 0;
+                    light += u32::from(count > 0);
+                    self.stays_hot(place, count)
+                }
             };
             if keep {
                 place += 1;
             } else {
                 self.hot.swap_remove(place);
                 self.is_hot[key.index] = false;
+            }
+        }
+        if large && light > 0 && self.server.is_contended() {
+            self.serve_light(light);
+        }
+    }
+
+    #[inline]
+    fn on_budget(&mut self, place: usize, messages: usize) {
+        let turn = if self.server.is_contended() { WORK_PER_CONTENDED_TURN } else { WORK_PER_TURN };
+        self.messages += messages;
+        self.work += (WORK_PER_MESSAGE * messages).max(turn);
+        self.hot[place].silent_since = None;
+        self.hot[place].is_light = false;
+    }
+
+    /// Before large transfers go on: clients that asked for little are perhaps back already, and are served if so.
+    fn serve_light(&mut self, count: u32) {
+        let looks = (LOOKS_LIGHT / count).max(1);
+        for round in 0..LIGHT_ROUNDS {
+            let mut came = 0;
+            for place in 0..self.hot.len() {
+                let hot = &mut self.hot[place];
+                if !hot.is_light || hot.look_is_system_call || (round == 0 && !hot.anticipation.expects()) {
+                    hot.is_light = false;
+                    continue;
+                }
+                let key = hot.key;
+                let here = self
+                    .server
+                    .connection(key)
+                    .filter(|connection| connection.endpoint.spin_pays())
+                    .is_some_and(|connection| connection.endpoint.look(looks));
+                if !here {
+                    // Having been back in an earlier round is enough.
+                    if round == 0 {
+                        self.hot[place].anticipation.missed();
+                    }
+                    self.hot[place].is_light = false;
+                    continue;
+                }
+                self.hot[place].anticipation.came();
+                match self.server.serve(key) {
+                    Served::Messages(messages) => {
+                        self.messages += messages;
+                        self.work += WORK_PER_MESSAGE * messages;
+                        self.hot[place].silent_since = None;
+                        came += 1;
+                    }
+                    Served::Budget(messages) => self.on_budget(place, messages),
+                    // The next round takes it out.
+                    Served::Closed => self.hot[place].is_light = false,
+                }
+            }
+            if came == 0 {
+                break;
             }
         }
     }

@@ -81,6 +81,9 @@ impl Server {
     pub(crate) fn park(&mut self, call: Call, state: State) -> OpToken {
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.waiting += 1;
+            if session.waiting == 1 {
+                self.turns.session_waits();
+            }
         }
         self.park_count = self.park_count.wrapping_add(1);
         let generation = self.park_count;
@@ -105,6 +108,9 @@ impl Server {
         let operation = self.operations.remove(index);
         if let Some(session) = self.sessions.find_mut(operation.call.session) {
             session.waiting = session.waiting.saturating_sub(1);
+            if session.waiting == 0 {
+                self.turns.session_waits_no_more();
+            }
         }
         if self.fence_drains > 0 {
             self.wakeups.push_back(Wakeup::Drain);

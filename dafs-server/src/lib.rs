@@ -4,6 +4,7 @@
 //! - [`server`]: connections, sessions and operations, without waiting and without a clock; `dispatch` begins
 //!   requests, `ops` says what they mean, `inflight` keeps those that wait.
 //! - [`backend`]: files, submitted and completed; directories confined by `openat2`, or memory.
+//! - `sched`: who gets how much of the loop, and in what order.
 //! - [`event_loop`]: the one place that waits. [`mod@run`] puts all of it together.
 #![deny(unsafe_code)]
 
@@ -23,10 +24,9 @@ pub mod metrics;
 mod ops;
 mod plan;
 pub mod run;
+mod sched;
 pub mod server;
 pub mod sessions;
 pub mod stats;
-mod storage_turns;
-mod turns;
 
 pub use run::{Running, run};

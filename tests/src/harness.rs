@@ -7,6 +7,7 @@ use dafs_client::{Config as ClientConfig, Key, Result, Session};
 use dafs_proto::transport::Address;
 use dafs_server::Running;
 use dafs_server::access::{AccessConfig, ForcedIdentity, KeyEntry, ServerIdentity};
+use dafs_server::backend::Storage;
 use dafs_server::config::{Config, ExportConfig, ExportKind};
 use tempfile::TempDir;
 
@@ -93,8 +94,16 @@ impl Harness {
     /// Starts one whose storage fails as the answered rules say.
     pub fn start_faulty(on: On, change: impl FnOnce(&mut Config)) -> (Self, Faults) {
         let (faults, wrap) = Faults::new();
-        let start = |config| Running::start_over(config, wrap);
-        (Self::start_by(on, change, start), faults)
+        (Self::start_over(on, wrap, change), faults)
+    }
+
+    /// Starts one over what `wrap` makes of its storage.
+    pub fn start_over(
+        on: On,
+        wrap: impl FnOnce(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
+        Self::start_by(on, change, |config| Running::start_over(config, wrap))
     }
 
     /// Starts one with changed settings.

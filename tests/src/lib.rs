@@ -3,6 +3,7 @@
 //! - [`area`] is address space with holes.
 //! - [`faulty`] is storage that fails on demand.
 //! - [`fuzz`] takes any bytes for input: what the fuzz targets run.
+//! - [`gate`] is storage that stops the server in the middle of a read.
 //! - [`harness`] starts a server on a provider in a temporary directory.
 //! - [`cut`] breaks connections after any byte.
 //! - [`program`] runs the server as a process of its own.
@@ -18,6 +19,7 @@ pub mod area;
 pub mod cut;
 pub mod faulty;
 pub mod fuzz;
+pub mod gate;
 pub mod harness;
 pub mod program;
 pub mod raw;

@@ -3,11 +3,13 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dafs_client::{Config, Extent, File, MethodOverride, ReconnectPolicy, Session, Stability, Status};
 use dafs_tests::cut::{connect_cuttable, cut_connections};
 use dafs_tests::faulty::{Fault, Faults, Kind};
+use dafs_tests::gate::{Gate, WATCHED_OFFSET};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::suite::{assert_same, assert_status, bytes};
 use dafs_tests::{on_sockets, on_verbs};
@@ -22,6 +24,8 @@ on_sockets! {
     append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole,
     transfer_whose_connection_breaks_begins_anew_where_the_client_asks_again,
     list_whose_connection_breaks_begins_anew_where_the_client_asks_again,
+    small_read_waits_for_one_turn_of_another_client_and_no_more,
+    replies_larger_than_a_turn_leave_although_their_client_is_silent,
 }
 
 on_verbs! {
@@ -323,4 +327,79 @@ fn list_whose_connection_breaks_begins_anew_where_the_client_asks_again(on: On) 
     assert!(session.reconnects() >= 2);
     drop(file);
     all_come_back(&watcher);
+}
+
+/// Bytes that the server may move for another client between the arrival of a request and its answer: a turn of [BUF-20], and what of a
+/// step goes beyond it.
+const MOVED_MAX: u64 = 64 << 10;
+
+// [BUF-20] [BUF-22]
+fn small_read_waits_for_one_turn_of_another_client_and_no_more(on: On) {
+    const LARGE: usize = 1 << 20;
+    let gate = Gate::default();
+    let harness = Harness::start_over(on, gate.wrap(), |_| {});
+    let (greedy, modest) = (harness.session_with(&direct()), harness.session());
+    let data = bytes(10, 4 * LARGE);
+    let theirs = file(&greedy, "large", &data);
+    let own = file(&modest, "small", &data[..10_000]);
+    for nth in (1..40).step_by(3) {
+        let mut found = vec![0; 4096];
+        gate.arm(nth);
+        own.read_exact_at(&mut found, WATCHED_OFFSET).unwrap();
+        let reads: Vec<_> =
+            (0..16).map(|n| theirs.submit_read_at(vec![0; LARGE], (n % 4) * LARGE as u64)).collect();
+        greedy.flush();
+        gate.wait_for_stop();
+        // The server is in the middle of a large transfer when the next small request arrives.
+        let read = own.submit_read_at(vec![0; 4096], WATCHED_OFFSET);
+        modest.flush();
+        let moved = gate.release();
+        assert!(
+            moved <= MOVED_MAX,
+            "{moved} bytes of another client came before 4 KiB, after {nth} of its reads"
+        );
+        assert_same(&read.wait().buffer, &found, "a small read");
+        for (n, read) in reads.into_iter().enumerate() {
+            let at = n % 4 * LARGE;
+            assert_same(&read.wait().buffer, &data[at..at + LARGE], "a large read");
+        }
+    }
+}
+
+// [BUF-20]
+fn replies_larger_than_a_turn_leave_although_their_client_is_silent(on: On) {
+    const LEN: usize = 16 << 10;
+    let (harness, faults) = start(on, 4, 64 << 20);
+    let session = harness.session_with(&Config { method: MethodOverride::Inline, ..Config::default() });
+    let (others, data) = ([harness.session(), harness.session()], bytes(11, 32 * LEN));
+    let file = file(&session, "f", &data);
+    let (done, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        // Requests of several connections, so that turns are short.
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                others.iter().for_each(|other| other.probe().unwrap());
+                asked.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        let others_go_on = || {
+            let before = asked.load(Ordering::Acquire);
+            while asked.load(Ordering::Acquire) < before + 1000 {
+                std::thread::yield_now();
+            }
+        };
+        others_go_on();
+        faults.next(Kind::Read, Fault::Hold, 32);
+        let reads: Vec<_> = (0..32).map(|n| file.submit_read_at(vec![0; LEN], (n * LEN) as u64)).collect();
+        session.flush();
+        faults.wait_for_held(32);
+        // By then nobody looks at the connection any more.
+        others_go_on();
+        faults.release();
+        let found: Vec<_> = reads.into_iter().map(|read| read.wait().buffer).collect();
+        done.store(true, Ordering::Release);
+        for (found, expected) in found.iter().zip(data.chunks(LEN)) {
+            assert_same(found, expected, "a reply that waited for storage");
+        }
+    });
 }

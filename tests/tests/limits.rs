@@ -2,6 +2,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size};
 
 on_each_provider! {
     a_thousand_sessions_are_all_served_beside_a_greedy_one,
+    each_of_a_thousand_sessions_gets_half_its_fair_share_at_least,
     idle_sessions_cost_the_server_little_memory,
     sessions_beyond_the_limit_are_refused_until_one_ends,
     open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on,
@@ -109,6 +111,44 @@ fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
     assert!(taken.load(Ordering::Acquire) > 0, "the greedy one was served too");
     assert!(all.iter().all(|session| session.reconnects() == 0));
     assert_eq!(greedy.statistics().unwrap().protocol_errors, 0);
+}
+
+// [BUF-20]
+fn each_of_a_thousand_sessions_gets_half_its_fair_share_at_least(on: On) {
+    const IN_FLIGHT: usize = 4;
+    let program = Program::start(on, &[]);
+    let all = sessions(&program, sessions_count(on));
+    let greedy = program.session_with(&Config { credits: 4096, ..Config::default() });
+    let large = greedy.mount("mem").unwrap().create("large").unwrap();
+    large.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+    let files: Vec<_> =
+        all.iter().map(|session| session.mount("mem").unwrap().open("large").unwrap()).collect();
+    let mut reads: Vec<VecDeque<_>> = files
+        .iter()
+        .map(|file| (0..IN_FLIGHT).map(|_| file.submit_read_at(vec![0; 4096], 0)).collect())
+        .collect();
+    let mut others: Vec<_> = (0..64).map(|_| large.submit_read_at(vec![0; 1 << 20], 0)).collect();
+    let (mut ended, mut total) = (vec![0u64; all.len()], 0);
+    // A fixed amount of work, of which the server decides who gets how much: each is asked far more often than it is answered.
+    while total < on.rounds(50) * all.len() as u64 {
+        for (session, reads) in reads.iter_mut().enumerate() {
+            while reads.front_mut().is_some_and(|read| read.test()) {
+                let Some(read) = reads.pop_front() else { break };
+                assert_eq!(read.wait().result.unwrap(), 4096);
+                (ended[session], total) = (ended[session] + 1, total + 1);
+                reads.push_back(files[session].submit_read_at(vec![0; 4096], 0));
+            }
+        }
+        for other in &mut others {
+            if other.test() {
+                let next = large.submit_read_at(vec![0; 1 << 20], 0);
+                assert_eq!(std::mem::replace(other, next).wait().result.unwrap(), 1 << 20);
+            }
+        }
+    }
+    let (least, fair) = (ended.iter().min().copied().unwrap_or(0), total / all.len() as u64);
+    assert!(2 * least >= fair, "one session had {least} of {total} reads, where {fair} are its share");
+    assert!(greedy.reconnects() == 0 && all.iter().all(|session| session.reconnects() == 0));
 }
 
 // [VERBS-11] [VERBS-14] [VERBS-15]

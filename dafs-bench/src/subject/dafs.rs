@@ -110,6 +110,13 @@ impl Dafs {
         connect(&self.target, &Config { wait: WaitPolicy::Event, ..Link::config(&self.target, setup) })
     }
 
+    /// One session of many, with the file open; none of them spins.
+    pub(crate) fn one_of_many(&self) -> anyhow::Result<(Session, File)> {
+        let setup = Setup { method: Method::Auto, progress_thread: false, credits: CREDITS_MIN };
+        let config = Link::config(&self.target, setup);
+        connect(&self.target, &Config { wait: WaitPolicy::Event, background: Background::None, ..config })
+    }
+
     /// The session for `setup`, made when first needed.
     fn link(&mut self, setup: Setup) -> anyhow::Result<&Link> {
         let place = match self.links.iter().position(|link| link.setup == setup) {

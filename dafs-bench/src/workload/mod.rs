@@ -72,6 +72,7 @@ pub fn run(
         Benchmark::Idle { .. } => idle::run(&mut bench)?,
         Benchmark::Registration(_) => registration::run(&mut bench)?,
         Benchmark::Pipeline { pipeline, .. } => pipeline::run(&mut bench, pipeline)?,
+        Benchmark::Fairness { sessions: Some(count), .. } => fairness::run_many(&mut bench, *count)?,
         Benchmark::Fairness { outstanding, .. } => fairness::run(&mut bench, *outstanding as usize)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }

@@ -94,7 +94,7 @@ impl Ring {
 
     /// Collects ended transfers; those with more to do are continued.
     pub(super) fn poll(&mut self, ended: &mut Vec<Ended>) {
-        if self.in_kernel == 0 {
+        if self.in_kernel == 0 || self.turn_max == 0 {
             return;
         }
         if self.ring.submission().taskrun() || !self.ring.submission().is_empty() {

@@ -95,6 +95,10 @@ impl Batch {
         Some(index)
     }
 
+    fn has_next(&self) -> bool {
+        !self.again.is_empty() || self.next < self.operations.len()
+    }
+
     fn end(&mut self, index: u32, result: BatchResult, now: Moment) {
         let Some(place) = self.results.get_mut(index as usize) else { return };
         self.running = self.running.saturating_sub(1);
@@ -183,9 +187,14 @@ impl Server {
         }
         self.mark_dirty(call.connection);
         loop {
+            let over = self.turns.is_over();
             let is_full = self.sessions.find(call.session).is_none_or(|s| s.batched >= RUNNING_MAX);
             let Some(batch) = self.batch_at(index) else { return };
             if is_full && batch.running > 0 {
+                break;
+            }
+            if over && batch.has_next() {
+                self.yield_transfer(call.connection, token);
                 break;
             }
             let Some(next) = batch.begin_next() else { break };
@@ -238,6 +247,7 @@ impl Server {
             let export = usize::from(node.export.0);
             match moved.map_err(status_of)? {
                 Some(Ok(count)) if write => {
+                    self.turns.on_moved(count);
                     self.stats.on_write(export, Method::Direct, count);
                     let verifier = Verifier(self.storage.verifier(node.export));
                     let value = verifier.0;
@@ -245,6 +255,7 @@ impl Server {
                     return Ok(());
                 }
                 Some(Ok(count)) => {
+                    self.turns.on_moved(count);
                     self.stats.on_read(export, Method::Direct, count);
                     let ended = (count as u64) < extent.len;
                     let value = if ended { extent.offset + count as u64 } else { BatchResult::NOT_ENDED };

@@ -524,6 +524,11 @@ pub trait Endpoint: Send {
         let _ = bytes_max;
     }
 
+    /// Bytes that calls of this side have sent so far, where sending takes as long as they are many; 0 where nothing leaves in calls.
+    fn bytes_sent(&self) -> u64 {
+        0
+    }
+
     /// What an event loop watches.
     fn event_fds(&self) -> EventFds;
 

@@ -171,10 +171,20 @@ impl Server {
     }
 
     /// Goes on with a list until it has to wait or ends.
-    fn advance_list(&mut self, token: OpToken) {
+    pub(super) fn advance_list(&mut self, token: OpToken) {
         loop {
             let Some(index) = self.operation_index(token) else { return };
+            let over = self.turns.is_over();
             let Some(list) = self.list_at(index) else { return };
+            let has_more = match list.step {
+                Step::Begin => list.done < list.len,
+                step => matches!(step, Step::Storage | Step::Post),
+            };
+            if over && has_more {
+                // It goes on in its connection's next turn.
+                let key = self.operations[index].call.connection;
+                return self.yield_transfer(key, token);
+            }
             let progress = match list.step {
                 Step::Begin => self.begin_chunk(index, token),
                 Step::Storage => self.move_parts(index, token),
@@ -268,7 +278,11 @@ impl Server {
         else {
             return Progress::Wait;
         };
-        match list.move_now(&mut *self.storage) {
+        let result = list.move_now(&mut *self.storage, self.turns.left());
+        self.turns.on_moved(list.moved);
+        match result {
+            // The turn is over.
+            Ok(true) if list.has_next() => Progress::Continue,
             Ok(true) => self.chunk_moved(index),
             Ok(false) => Progress::End(Ok(())),
             Err(NowError::Failed(status)) => {

@@ -44,6 +44,8 @@ pub(crate) struct List {
     /// What it waited for, until the next chunk takes it.
     pub(super) granted: Option<Buffer>,
     pub(super) step: Step,
+    /// What the last [`List::move_now`] moved: bytes, and a call as [`CALL_SIZE_MIN`] at least.
+    pub(super) moved: usize,
     /// Its connection was lost while storage had its memory: chunks before may be lost with it.
     pub(super) is_broken: bool,
 }
@@ -134,6 +136,7 @@ impl List {
             buffers: Vec::new(),
             granted: None,
             step: Step::Begin,
+            moved: 0,
             is_broken: false,
         }
     }
@@ -195,16 +198,18 @@ impl List {
         self.parts.as_slice().get(self.next).is_some_and(|part| part.offset < self.end)
     }
 
-    /// Moves as many parts as storage has at hand. `Ok(false)`: a write had to stop.
-    pub(super) fn move_now(&mut self, storage: &mut dyn Storage) -> Result<bool, NowError> {
+    /// Moves as many parts as storage has at hand, until they are `size_max` bytes or more. `Ok(false)`: a write had to stop.
+    pub(super) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<bool, NowError> {
         let gap = gap();
-        while self.has_next() {
+        self.moved = 0;
+        while self.has_next() && self.moved < size_max {
             let parts = self.parts.as_slice();
             let Some(call) = next_call(parts, self.next, self.gap_max()) else { break };
             let count = match bounce() {
                 Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce)?,
                 _ => self.move_call(storage, &call, gap)?,
             };
+            self.moved += count.max(CALL_SIZE_MIN);
             if !self.on_moved(count) {
                 return Ok(false);
             }
@@ -267,6 +272,8 @@ fn is_copied(parts: &[Part], call: &Call) -> bool {
     parts.len() > 1 && call.len <= COPIED_SIZE_MAX as u64 && len / parts.len() <= COPIED_PART_MAX
 }
 
+/// What a call of storage takes at least, in bytes copied in that time.
+const CALL_SIZE_MIN: usize = 2048;
 /// Bytes of a part, on average, up to which parts are copied: measured, a segment costs the kernel about as much as copying this.
 const COPIED_PART_MAX: usize = 1024;
 /// Bytes of a call whose parts are copied: half of a usual second-level cache at most.

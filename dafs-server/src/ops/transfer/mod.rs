@@ -26,7 +26,7 @@ use crate::backend::{FsOp, FsReply, FsResult, NodeId, Submitted};
 use crate::buffers::{Buffer, Grant, Owner};
 use crate::dispatch::Problem;
 use crate::inflight::{Call, State, Wakeup};
-use crate::turns::CONTENDED_SIZE;
+use crate::sched::CONTENDED_SIZE;
 use pipeline::{Chunk, Pipeline};
 
 /// Ranges of client memory.
@@ -251,9 +251,14 @@ impl Server {
         else {
             return;
         };
-        if let Some(transfer) = self.transfer(index) {
-            transfer.waits_for_turn = false;
-            self.advance(token);
+        match &mut self.operations[index].state {
+            State::Transfer(transfer) => {
+                transfer.waits_for_turn = false;
+                self.advance(token);
+            }
+            State::List(_) => self.advance_list(token),
+            State::Batch(_) => self.go_on_with_batch(token),
+            _ => {}
         }
     }
 

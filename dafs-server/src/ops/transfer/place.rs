@@ -10,8 +10,8 @@ use super::{Direction, Progress, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
 use crate::dispatch::Problem;
 use crate::inflight::token_with_slot;
+use crate::sched::{ALONE_STORAGE_SIZE, CONTENDED_SIZE, CONTENDED_STORAGE_SIZE};
 use crate::sessions::SessionKey;
-use crate::turns::{CONTENDED_SIZE, CONTENDED_STORAGE_SIZE};
 
 impl Server {
     /// Begins a chunk of a read: from a mapped window of the file, or by storage, into the client's memory or a buffer.
@@ -81,17 +81,7 @@ impl Server {
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let chunk = transfer.begin(memory.clone(), None, remote);
         transfer.slots[usize::from(chunk.slot)].is_mapped = true;
-        match result {
-            Ok(count) => {
-                self.turns.on_moved(count);
-                self.chunk_stored(index, chunk.slot, Ok(FsReply::Count(count)));
-            }
-            Err(NowError::Failed(status)) => self.chunk_stored(index, chunk.slot, Err(status)),
-            Err(NowError::WouldBlock) => {
-                let op = FsOp::Read { node, offset, into: vec![memory] };
-                self.submit_chunk(index, token, chunk.slot, op);
-            }
-        }
+        self.on_tried(index, token, chunk.slot, result, || FsOp::Read { node, offset, into: vec![memory] });
         Progress::Continue
     }
 
@@ -108,7 +98,7 @@ impl Server {
         }
     }
 
-    /// Beside other clients, a session that has enough with storage waits until some of it comes back.
+    /// A session that has enough with storage waits until some of it comes back.
     pub(super) fn must_wait_for_storage(
         &mut self,
         index: usize,
@@ -124,7 +114,8 @@ impl Server {
             return true;
         }
         let Some(session) = self.sessions.find_mut(session) else { return false };
-        if !contended || session.storage_size < CONTENDED_STORAGE_SIZE {
+        let size_max = if contended { CONTENDED_STORAGE_SIZE } else { ALONE_STORAGE_SIZE };
+        if session.storage_size < size_max {
             return false;
         }
         session.storage_waiters.push_back(token);
@@ -174,17 +165,8 @@ impl Server {
         let Some(transfer) = self.transfer(index) else { return };
         let (node, offset) = (transfer.node, transfer.offset + chunk.at);
         let Some(memory) = transfer.memory(chunk.slot, chunk.len) else { return };
-        match self.storage.read_now(node, offset, &[memory.span()]) {
-            Ok(count) => {
-                self.turns.on_moved(count);
-                self.chunk_stored(index, chunk.slot, Ok(FsReply::Count(count)));
-            }
-            Err(NowError::Failed(status)) => self.chunk_stored(index, chunk.slot, Err(status)),
-            Err(NowError::WouldBlock) => {
-                let op = FsOp::Read { node, offset, into: vec![memory] };
-                self.submit_chunk(index, token, chunk.slot, op);
-            }
-        }
+        let result = self.storage.read_now(node, offset, &[memory.span()]);
+        self.on_tried(index, token, chunk.slot, result, || FsOp::Read { node, offset, into: vec![memory] });
     }
 
     /// Gives storage the next chunk of a write that has arrived.
@@ -206,20 +188,34 @@ impl Server {
             self.fail_chunk(index, chunk.slot, Status::IO);
             return Progress::Continue;
         };
-        match write_all(&mut *self.storage, node, offset, memory.span()) {
-            Ok(count) => {
-                drop(memory);
-                self.turns.on_moved(count);
-                self.chunk_stored(index, chunk.slot, Ok(FsReply::Count(count)));
-            }
-            Err(NowError::Failed(status)) => self.chunk_stored(index, chunk.slot, Err(status)),
-            Err(NowError::WouldBlock) => {
-                let stability = Stability::Unstable;
-                let op = FsOp::Write { node, offset, from: vec![memory], stability };
-                self.submit_chunk(index, token, chunk.slot, op);
-            }
-        }
+        let result = write_all(&mut *self.storage, node, offset, memory.span());
+        let stability = Stability::Unstable;
+        self.on_tried(index, token, chunk.slot, result, || FsOp::Write {
+            node,
+            offset,
+            from: vec![memory],
+            stability,
+        });
         Progress::Continue
+    }
+
+    /// Storage was asked to move a chunk without waiting; where it has to wait, it is given `later`.
+    fn on_tried(
+        &mut self,
+        index: usize,
+        token: OpToken,
+        slot: u8,
+        result: Result<usize, NowError>,
+        later: impl FnOnce() -> FsOp,
+    ) {
+        match result {
+            Ok(count) => {
+                self.turns.on_moved(count);
+                self.chunk_stored(index, slot, Ok(FsReply::Count(count)));
+            }
+            Err(NowError::Failed(status)) => self.chunk_stored(index, slot, Err(status)),
+            Err(NowError::WouldBlock) => self.submit_chunk(index, token, slot, later()),
+        }
     }
 
     fn submit_chunk(&mut self, index: usize, token: OpToken, slot: u8, op: FsOp) {

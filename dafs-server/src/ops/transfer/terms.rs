@@ -1,8 +1,8 @@
 //! Into what chunks a transfer is cut: by what the connection can move, by what was learned, smaller beside others.
 
 use crate::inflight::{Call, State};
+use crate::sched::CONTENDED_CHUNK_SIZE;
 use crate::server::Server;
-use crate::turns::CONTENDED_CHUNK_SIZE;
 
 use super::tuner::Trial;
 

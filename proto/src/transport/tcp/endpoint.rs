@@ -657,6 +657,10 @@ impl Endpoint for TcpEndpoint {
         self.input.turn_max = bytes_max.max(1);
     }
 
+    fn bytes_sent(&self) -> u64 {
+        self.link.counters.bytes_sent
+    }
+
     fn event_fds(&self) -> EventFds {
         smallvec![self.link.socket.as_raw_fd()]
     }

@@ -1,0 +1,116 @@
+//! How connections, sessions and the server's own service end.
+
+use dafs_proto::transport::TransportError;
+use dafs_proto::wire::{Header, NoticeKind, Opcode, Status};
+
+use super::Server;
+use crate::connection::{ConnectionKey, Phase};
+use crate::inflight::Wakeup;
+use crate::sessions::SessionKey;
+
+impl Server {
+    /// Stops taking sessions and tells the clients. Operations in flight finish, and requests of sessions that are there
+    /// are served as long as the loop runs.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        let live: Vec<_> =
+            self.sessions.iter().filter_map(|(key, session)| Some((key, session.connection?))).collect();
+        for (session, connection) in live {
+            self.notice(session, connection, NoticeKind::Draining, "the server is shutting down");
+        }
+        self.flush_dirty();
+    }
+
+    /// Some connection was closed since [`Server::take_closed`].
+    #[inline]
+    pub fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    /// Connections that were closed since the last call, for the loop to forget.
+    pub fn take_closed(&mut self) -> Vec<ConnectionKey> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Ends a connection. Its session waits for the client to come back.
+    pub(crate) fn close(&mut self, key: ConnectionKey, why: &dyn std::fmt::Display) {
+        self.end_lanes(key);
+        let Some(connection) = self.connection(key) else { return };
+        let phase = std::mem::replace(&mut connection.phase, Phase::Closed);
+        connection.endpoint.close();
+        let listener = connection.listener_address.clone();
+        tracing::debug!(%listener, %why, "connection closed");
+        drop(self.connections.remove(key.index));
+        self.closed.push(key);
+        if let Phase::Live(session) = phase {
+            self.on_disconnected(session, key);
+        }
+    }
+
+    /// Ends a connection and its session, because the client broke the protocol; says why while it still can.
+    pub(crate) fn end_for_fault(&mut self, key: ConnectionKey, fault: impl std::fmt::Display) {
+        self.stats.protocol_errors += 1;
+        let Some(connection) = self.connection(key) else { return };
+        let peer = connection.endpoint.capabilities().peer.address;
+        tracing::warn!(listener = %connection.listener_address, ?peer, %fault, "protocol fault: session ended");
+        if let Phase::Live(session) = connection.phase {
+            self.notice(session, key, NoticeKind::ProtocolError, &fault.to_string());
+            if let Some(connection) = self.connection(key) {
+                // The session is over whether the notice arrives or not.
+                let _: Result<(), TransportError> = connection.flush();
+            }
+            self.end_session(session);
+        }
+        self.close(key, &fault);
+    }
+
+    fn notice(&mut self, session: SessionKey, key: ConnectionKey, kind: NoticeKind, text: &str) {
+        let Some(session) = self.sessions.find_mut(session) else { return };
+        let mut header = Header::callback(Opcode::Notice, session.core.next_callback());
+        let text = &text.as_bytes()[..text.len().min(512)];
+        header.head_len += 4;
+        header.payload_len = u32::try_from(text.len()).unwrap_or(0);
+        let mut head = [0; 44];
+        header.encode(&mut head);
+        head[40..].copy_from_slice(&kind.value().to_le_bytes());
+        if let Some(connection) = self.connection(key) {
+            connection.send(&head, text);
+            self.mark_dirty(key);
+        }
+    }
+
+    /// Ends a session: handles are closed, operations in flight are forgotten once nothing holds their memory.
+    pub(crate) fn end_session(&mut self, key: SessionKey) {
+        let Some(mut session) = self.sessions.remove(key) else { return };
+        if session.waiting > 0 {
+            self.turns.session_waits_no_more();
+        }
+        for handle in session.handles.drain() {
+            if !handle.is_root {
+                self.storage.close(handle.node);
+            }
+        }
+        self.forget_operations(key);
+        self.buffers.end_session(key);
+        self.wakeups.push_back(Wakeup::Buffer);
+        if let Some(connection) = session.connection
+            && let Some(connection) = self.connection(connection)
+            && matches!(connection.phase, Phase::Live(live) if live == key)
+        {
+            let key = connection.key;
+            connection.phase = Phase::Closed;
+            self.close(key, &"its session ended");
+        }
+    }
+
+    /// The status for new sessions while the server cannot take any.
+    pub(crate) fn refusal(&self) -> Option<Status> {
+        if self.draining {
+            Some(Status::DRAINING)
+        } else if self.sessions.len() >= self.settings.sessions_max {
+            Some(Status::SERVER_FULL)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The server without its loop: connections, sessions, operations in flight, and the rules that join them.
+//!
+//! [`Server`] does no waiting and reads no clock: a driver (the event loop, or a simulation) tells it the time, hands
+//! it accepted endpoints, and calls [`Server::serve`] for connections where something may have happened and
+//! [`Server::poll_storage`] when storage has finished something.
+
+mod ending;
+mod serving;
+mod settings;
+mod upkeep;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dafs_proto::session::{KeySource, Moment};
+use dafs_proto::transport::{Domain, Endpoint, OpToken};
+use slab::Slab;
+
+pub use self::serving::Served;
+pub use self::settings::{ListenerInfo, Parts, Pipelining, Randomness, Settings};
+use crate::access::Access;
+use crate::backend::{FsResult, Storage};
+use crate::buffers::BufferPool;
+use crate::config::ExportConfig;
+use crate::connection::{Connection, ConnectionKey};
+use crate::inflight::{Operation, Wakeup};
+use crate::ops::Tuner;
+use crate::sched::Turns;
+use crate::sessions::SessionTable;
+use crate::stats::Stats;
+
+/// The server.
+pub struct Server {
+    pub(crate) settings: Settings,
+    pub(crate) exports: Vec<ExportConfig>,
+    /// Client ids that are fenced off, by export.
+    pub(crate) fences: Vec<Vec<[u8; 16]>>,
+    pub(crate) access: Access,
+    pub(crate) storage: Box<dyn Storage>,
+    pub(crate) randomness: Randomness,
+    pub(crate) listeners: Vec<ListenerInfo>,
+    pub(crate) connections: Slab<Connection>,
+    pub(crate) sessions: SessionTable,
+    pub(crate) operations: Slab<Operation>,
+    pub(crate) buffers: BufferPool,
+    /// Where the lanes of a listener's connections are registered.
+    pub(crate) domains: Vec<Option<Arc<dyn Domain>>>,
+    pub(crate) wakeups: VecDeque<Wakeup>,
+    pub(crate) stats: Stats,
+    pub(crate) turns: Turns,
+    /// By listener.
+    pub(crate) tuners: Vec<Tuner>,
+    /// Connections whose transfers went out of a turn that was not their own.
+    stirred: Vec<ConnectionKey>,
+    pub(crate) now: Moment,
+    pub(crate) started: Moment,
+    pub(crate) active_sessions: u32,
+    pub(crate) draining: bool,
+    /// Operations in the state `FenceDrain`.
+    pub(crate) fence_drains: usize,
+    pub(crate) park_count: u32,
+    generation: u64,
+    finished: Vec<(OpToken, FsResult)>,
+    dirty: Vec<ConnectionKey>,
+    closed: Vec<ConnectionKey>,
+}
+
+/// Sizes of chunks that are compared with each other, bytes.
+const CHUNK_SIZES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
+
+impl Server {
+    /// A server that serves nobody yet.
+    pub fn new(parts: Parts, now: Moment) -> Self {
+        let exports = parts.exports.len();
+        Self {
+            buffers: BufferPool::new(parts.settings.buffers.clone()),
+            domains: Vec::new(),
+            settings: parts.settings,
+            exports: parts.exports,
+            fences: vec![Vec::new(); exports],
+            access: parts.access,
+            storage: parts.storage,
+            randomness: parts.randomness,
+            listeners: Vec::new(),
+            connections: Slab::new(),
+            sessions: SessionTable::default(),
+            operations: Slab::new(),
+            wakeups: VecDeque::new(),
+            stats: Stats::new(exports),
+            turns: Turns::default(),
+            tuners: Vec::new(),
+            stirred: Vec::new(),
+            now,
+            started: now,
+            active_sessions: 1,
+            draining: false,
+            fence_drains: 0,
+            park_count: 0,
+            generation: 0,
+            finished: Vec::new(),
+            dirty: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+
+    /// Names a listener; its connections are added with the index returned.
+    pub fn add_listener(&mut self, info: ListenerInfo) -> usize {
+        let (usual, largest) = (info.pipelining.chunk_size, self.buffers.largest() as u64);
+        let sizes: Vec<u64> = CHUNK_SIZES.into_iter().filter(|size| *size <= largest).collect();
+        let sizes = if info.pipelining.is_set { Vec::new() } else { sizes };
+        self.tuners.push(Tuner::new(usual.min(largest), &sizes));
+        self.listeners.push(info);
+        self.stats.pipelines.push([0; 2]);
+        self.listeners.len() - 1
+    }
+
+    /// Takes an accepted connection over.
+    pub fn add_connection(&mut self, listener: usize, endpoint: Box<dyn Endpoint>) -> ConnectionKey {
+        self.generation += 1;
+        let entry = self.connections.vacant_entry();
+        let key = ConnectionKey { index: entry.key(), generation: self.generation };
+        let address = self.listeners[listener].address.clone();
+        entry.insert(Connection::new(key, endpoint, listener, address, self.now));
+        key
+    }
+
+    /// A connection that is open.
+    pub fn connection(&mut self, key: ConnectionKey) -> Option<&mut Connection> {
+        self.connections.get_mut(key.index).filter(|connection| connection.key == key)
+    }
+
+    /// Asking a silent connection again at once is likely to pay.
+    #[inline]
+    pub(crate) fn spin_pays(&mut self, key: ConnectionKey) -> bool {
+        self.connection(key).is_some_and(|connection| connection.endpoint.spin_pays())
+    }
+
+    /// Several connections send requests at about this time.
+    #[inline]
+    pub(crate) fn is_contended(&self) -> bool {
+        self.turns.is_contended(self.now)
+    }
+
+    /// The time, for all that follows.
+    pub fn set_now(&mut self, now: Moment) {
+        self.now = now;
+    }
+
+    /// Operations in flight.
+    pub fn in_flight(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Some connection has output that its provider could not hand on yet. Looks at all of them.
+    pub fn has_unsent(&self) -> bool {
+        self.connections.iter().any(|(_, connection)| connection.wants_flush())
+    }
+
+    /// Bytes of transfer buffers that operations hold.
+    pub fn buffers_lent(&self) -> usize {
+        self.buffers.lent_size()
+    }
+
+    /// The transfer buffers: who has them, and what was counted.
+    pub fn buffers(&self) -> &BufferPool {
+        &self.buffers
+    }
+
+    /// Sessions.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Storage, for its event descriptors, and for simulations that crash it.
+    pub fn storage(&mut self) -> &mut dyn Storage {
+        &mut *self.storage
+    }
+
+    /// Takes the server apart, as a crash would; what storage keeps survives.
+    pub fn into_storage(self) -> Box<dyn Storage> {
+        self.storage
+    }
+
+    pub(crate) fn keys(&self) -> &dyn KeySource {
+        &self.access
+    }
+
+    pub(crate) fn random<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        (self.randomness)(&mut bytes);
+        bytes
+    }
+}
