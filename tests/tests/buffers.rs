@@ -26,6 +26,7 @@ on_sockets! {
     list_whose_connection_breaks_begins_anew_where_the_client_asks_again,
     small_read_waits_for_one_turn_of_another_client_and_no_more,
     replies_larger_than_a_turn_leave_although_their_client_is_silent,
+    session_has_little_with_storage_while_another_waits_for_it,
 }
 
 on_verbs! {
@@ -402,4 +403,31 @@ fn replies_larger_than_a_turn_leave_although_their_client_is_silent(on: On) {
             assert_same(found, expected, "a reply that waited for storage");
         }
     });
+}
+
+// [BUF-21]
+fn session_has_little_with_storage_while_another_waits_for_it(on: On) {
+    let (harness, faults) = start(on, 4, 64 << 20);
+    let (greedy, modest, watcher) =
+        (harness.session_with(&direct()), harness.session_with(&direct()), harness.session());
+    let data = bytes(12, 8 * CHUNK);
+    let (theirs, own) = (file(&greedy, "greedy", &data), file(&modest, "modest", &data[..CHUNK]));
+    faults.next(Kind::Read, Fault::Hold, 10_000);
+    let read = own.submit_read_at(vec![0; CHUNK], 0);
+    modest.flush();
+    faults.wait_for_held(1);
+    let reads: Vec<_> = (0..40).map(|_| theirs.submit_read_at(vec![0; data.len()], 0)).collect();
+    greedy.flush();
+    faults.wait_for_held(2);
+    // However long the other is silent: it waits.
+    for _ in 0..1000 {
+        watcher.probe().unwrap();
+    }
+    assert_eq!(faults.held(), 2, "a chunk of each");
+    faults.release();
+    assert_same(&read.wait().buffer, &data[..CHUNK], "beside a greedy session");
+    for read in reads {
+        assert_same(&read.wait().buffer, &data, "of the greedy session");
+    }
+    all_come_back(&watcher);
 }
