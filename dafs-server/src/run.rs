@@ -237,8 +237,11 @@ fn thresholds(
     address: &Address,
     params: &ConnectParams,
 ) -> (Thresholds, Option<GatherSwitches>) {
+    // A listener may receive less than it sends: what is measured reaches to the larger of the two limits.
+    let recv_payload_max = params.recv_payload_max.max(config.inline_max);
+    let both_ways = ConnectParams { recv_payload_max, ..*params };
     let measured =
-        if config.calibrate { measure(address, params) } else { Err(anyhow::anyhow!("switched off")) };
+        if config.calibrate { measure(address, &both_ways) } else { Err(anyhow::anyhow!("switched off")) };
     let (crossovers, gather) = match measured {
         Ok(calibration) => (calibration.crossovers, calibration.gather),
         Err(error) => {

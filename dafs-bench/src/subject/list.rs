@@ -206,6 +206,7 @@ impl Lists {
                 },
                 client_name: Some("dafs-bench".to_owned()),
                 noncontiguous: method,
+                key: self.target.key.clone(),
                 ..Config::default()
             };
             let url = Url::parse(self.target.address.as_ref())?;
