@@ -3,7 +3,7 @@
 //! Handing one read to a disk and taking it back costs the loop five to ten microseconds, several times what a read
 //! from the page cache takes, and the interrupt and the client that it wakes take as much from others again. Served as
 //! they come, the clients of a disk would halve the rate of everybody else's cached reads. So while others are being
-//! served at once, storage gets a thirteenth of the time, a few transfers at a turn, which cost less together than one
+//! served at once, storage gets a seventeenth of the time, a few transfers at a turn, which cost less together than one
 //! by one; and when nobody else is there, all of it. What changes names is not asked for often enough to rest.
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const OTHERS_PRESENT: Duration = Duration::from_micros(20);
 /// While others are present, storage moves so many transfers in a turn at most, and rests so many times as long as that took.
 const TRANSFERS_PER_TURN: usize = 8;
-const REST_PER_TURN: u32 = 12;
+const REST_PER_TURN: u32 = 16;
 /// A turn that took longer was interrupted; nobody rests for that.
 const TURN_MAX: Duration = Duration::from_micros(50);
 /// How long the loop stays awake for a transfer in the kernel: a solid-state disk answers within it, and a client whose
@@ -96,17 +96,17 @@ mod tests {
 
     // [BUF-24]
     #[test]
-    fn due_beside_others_rests_twelve_times_as_long_as_the_turn_took() {
+    fn due_beside_others_rests_sixteen_times_as_long_as_the_turn_took() {
         let start = Instant::now();
         let mut turns = StorageTurns::new(start);
         turns.taken(start, start + us(8), 1);
-        for (at, expected) in [(8, 0), (103, 0), (104, TRANSFERS_PER_TURN), (120, TRANSFERS_PER_TURN)] {
+        for (at, expected) in [(8, 0), (135, 0), (136, TRANSFERS_PER_TURN), (150, TRANSFERS_PER_TURN)] {
             assert_eq!(turns.due(start + us(at), true), expected, "after {at} us");
         }
         // An interruption is not storage's fault.
         turns.taken(start, start + us(10_000), 1);
-        assert_eq!(turns.due(start + us(10_599), true), 0);
-        assert_eq!(turns.due(start + us(10_600), true), TRANSFERS_PER_TURN);
+        assert_eq!(turns.due(start + us(10_799), true), 0);
+        assert_eq!(turns.due(start + us(10_800), true), TRANSFERS_PER_TURN);
     }
 
     #[test]
