@@ -79,8 +79,8 @@ pub enum Benchmark {
     Transfer(Options),
     /// File and memory in pieces, by each method, beside local calls on the file.
     ///
-    /// As transfer, with gaps in the file as large as its pieces. The limit is the quickest of a pread for each piece and one
-    /// pread of all with copies; for writes a pwrite for each.
+    /// As transfer, with gaps in the file as large as its pieces. The limit is the quickest of a pread for each piece, one pread of all
+    /// with copies, and all pieces at once by io_uring; for writes a pwrite for each. With --cold nothing of the file is in the page cache.
     Listio(Options),
     /// Cached reads of one client while another reads from the disk.
     ///
@@ -215,6 +215,9 @@ pub struct Options {
     /// Directory for the benchmark's file [default: /dev/shm, memory].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Put the file out of the page cache before each operation (reads of listio). Needs a --dir on disk.
+    #[arg(long)]
+    pub cold: bool,
     /// Let the server read and write with O_DIRECT, past the page cache; the limit does so too. Needs a --dir on disk.
     #[arg(long)]
     pub direct_io: bool,

@@ -38,6 +38,8 @@ pub struct Plan {
     pub same_cpu: bool,
     /// Whether the server bypasses the page cache.
     pub direct_io: bool,
+    /// The file is put out of the page cache before each operation.
+    pub cold: bool,
     /// Pieces of one operation, for `transfer` and `listio`.
     pub segments: usize,
     /// Sessions held open, for `idle`.
@@ -177,6 +179,7 @@ impl Plan {
             own_server: options.server.is_none(),
             same_cpu: options.pin == Pin::Same,
             direct_io: options.direct_io,
+            cold: options.cold,
             segments: options.segments,
             sessions: 1,
             repeats: options.repeats,

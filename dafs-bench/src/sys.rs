@@ -5,6 +5,7 @@
 )]
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -58,6 +59,60 @@ pub fn signal_child(pid: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: kill has no memory preconditions.
     check(unsafe { libc::kill(pid, signal) })
+}
+
+/// Puts a file out of the page cache; what was not written back stays.
+pub fn evict(file: &std::fs::File) -> io::Result<()> {
+    // SAFETY: a plain system call on a descriptor that is open.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// An io_uring for reads that are submitted together.
+pub struct ReadRing(io_uring::IoUring);
+
+impl ReadRing {
+    /// For so many reads at once.
+    pub fn new(reads: usize) -> io::Result<Self> {
+        let entries = u32::try_from(reads.next_power_of_two()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Ok(Self(io_uring::IoUring::new(entries)?))
+    }
+
+    /// Reads all pieces, each whole, and waits for them: where each begins in the file, and its memory.
+    pub fn read_all<'a>(
+        &mut self,
+        file: &std::fs::File,
+        pieces: impl Iterator<Item = (u64, &'a mut [u8])>,
+    ) -> io::Result<()> {
+        let fd = io_uring::types::Fd(file.as_raw_fd());
+        let mut count = 0;
+        for (offset, piece) in pieces {
+            let len = u32::try_from(piece.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let read = io_uring::opcode::Read::new(fd, piece.as_mut_ptr(), len).offset(offset).build();
+            // SAFETY: file and memory are borrowed until all reads were waited for, below.
+            let pushed = unsafe { self.0.submission().push(&read.user_data(len.into())) };
+            pushed.map_err(|_| io::ErrorKind::InvalidInput)?;
+            count += 1;
+        }
+        let mut short = false;
+        while count > 0 {
+            // Whatever it says: the memory is the kernel's until all have ended.
+            let waited = self.0.submit_and_wait(count);
+            if let Err(error) = waited
+                && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+            {
+                // Nothing else keeps the kernel from memory that is about to be used again.
+                std::process::abort();
+            }
+            for completion in self.0.completion() {
+                count -= 1;
+                short |= u64::try_from(completion.result()).ok() != Some(completion.user_data());
+            }
+        }
+        if short { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
 }
 
 /// What a process has used.
@@ -133,7 +188,7 @@ fn loopback_up() -> io::Result<()> {
     }
     let up = libc::IFF_UP | libc::IFF_RUNNING;
     request.ifr_ifru.ifru_flags = libc::c_short::try_from(up).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    let fd = socket.as_raw_fd();
     // SAFETY: SIOCSIFFLAGS reads an ifreq, which `request` is, and the descriptor is open.
     check(unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) })
 }

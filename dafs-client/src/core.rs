@@ -502,7 +502,7 @@ impl Core {
             Work::Data(transfer) => {
                 let target = op.target.as_deref();
                 let staged = request.staging.zip(self.staging.as_ref());
-                let staged = staged.and_then(|(chunk, pool)| pool.span(chunk, request.len).into());
+                let staged = staged.map(|(chunk, pool)| pool.span(chunk, transfer.asked_len(request.len)));
                 on_data(transfer, body, payload, request, staged, target)?;
                 let fetches = transfer.path == IoPath::Client
                     && transfer.kind == TransferKind::Read

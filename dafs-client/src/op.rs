@@ -104,6 +104,8 @@ pub(crate) struct Transfer {
     pub(crate) len: usize,
     /// Bytes cut into requests so far.
     pub(crate) cut: usize,
+    /// All of the list is read with its gaps, so many bytes, into one staging buffer, and taken out of there; 0 where it is not.
+    pub(crate) sieved: usize,
     /// Something was cut: an empty transfer is one request.
     pub(crate) begun: bool,
     /// Pieces that are sent again in a new session.
@@ -161,6 +163,7 @@ impl Op {
     #[inline]
     pub(crate) fn request_opcode(&self, at: usize, len: usize) -> Opcode {
         match &self.work {
+            Work::Data(Transfer { sieved: 1.., .. }) => Opcode::Read,
             Work::Data(Transfer { list: Some(list), kind, .. }) => match (kind, list.is_plain(at, len)) {
                 (TransferKind::Write(_), true) => Opcode::Write,
                 (_, true) => Opcode::Read,
@@ -291,6 +294,11 @@ impl Transfer {
                 self.stop();
             }
         }
+    }
+
+    /// Bytes of the file that a piece's request names.
+    pub(crate) fn asked_len(&self, len: usize) -> usize {
+        if self.sieved > 0 { self.sieved } else { len }
     }
 
     /// Bytes moved, counted from the beginning without a gap.

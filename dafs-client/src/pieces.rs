@@ -1,5 +1,6 @@
 //! The requests of one transfer: how much each may move, and what its reply does to the caller's memory.
 
+use dafs_proto::extent::Extent;
 use dafs_proto::session::SessionFault;
 use dafs_proto::transport::Span;
 use dafs_proto::wire::{ListReadReply, Opcode, ReadReply, ReaddirReply, Stability, Verifier, WriteReply};
@@ -31,6 +32,10 @@ pub(crate) fn piece_limit(
             let whole = pool.chunk_size().min(transfer_max);
             let size = match transfer.kind {
                 TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
+                // The server, which has the buffers mapped, fills one while another is copied out.
+                TransferKind::Read if terms.staging_overlaps && transfer.memory.len() > 1 => {
+                    whole.min(OVERLAPPED_SIZE_MAX)
+                }
                 _ => whole,
             };
             Some((size, Some(chunk)))
@@ -49,6 +54,9 @@ const OVERLAPPED_SIZE_MAX: usize = 64 * 1024;
 
 /// Cuts a piece where its lists would become too long for one request.
 pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, segments_max: usize, terms: &Terms) -> usize {
+    if transfer.sieved > 0 {
+        return len;
+    }
     if let Some(list) = &transfer.list {
         let inline = transfer.path == IoPath::Inline;
         let bounds = PieceBounds {
@@ -75,6 +83,9 @@ pub(crate) fn on_data(
     target: Option<&Node>,
 ) -> Result<(), Broken> {
     match transfer.kind {
+        TransferKind::Read if transfer.sieved > 0 => {
+            on_sieved_read(transfer, body, payload, request, staged)?
+        }
         TransferKind::Read if request.opcode == Opcode::ReadList => {
             return on_list_read(transfer, body, payload, request, staged);
         }
@@ -210,6 +221,67 @@ fn on_list_read(
     Ok(())
 }
 
+/// The reply to a read of a list with its gaps.
+#[allow(clippy::cast_possible_truncation, reason = "within a staging buffer")]
+fn on_sieved_read(
+    transfer: &mut Transfer,
+    body: &[u8],
+    payload: Span<'_>,
+    request: &Request,
+    staged: Option<Span<'_>>,
+) -> Result<(), Broken> {
+    let reply = ReadReply::decode(body)?;
+    let count = reply.count as usize;
+    if transfer.discard {
+        return Ok(());
+    }
+    if count > transfer.sieved {
+        return Err(too_much("the count of a read", count, transfer.sieved).into());
+    }
+    if !payload.is_empty() {
+        return Err(too_much("the payload of a read's reply", payload.len(), 0).into());
+    }
+    let first = transfer.offset_at(0);
+    let end = if count < transfer.sieved { first + count as u64 } else { u64::MAX };
+    let Some(list) = &mut transfer.list else { return Ok(()) };
+    list.end = list.end.min(end);
+    take_sieved(transfer, request.len, end, staged.unwrap_or(Span::EMPTY));
+    if end != u64::MAX {
+        let without_gap = without_gap(transfer, request, end);
+        if without_gap < request.len {
+            transfer.end = true;
+            transfer.on_count(request.at, request.len, without_gap);
+        }
+    }
+    Ok(())
+}
+
+/// Copies the extents of a list, as far as they lie before the file's `end`, out of all that lies between the first and the last.
+#[allow(clippy::cast_possible_truncation, reason = "within a staging buffer")]
+fn take_sieved(transfer: &Transfer, len_all: usize, end: u64, staged: Span<'_>) {
+    let Some(list) = &transfer.list else { return };
+    let first = transfer.offset_at(0);
+    let mut extents = list.extents(0, len_all);
+    let mut extent = Extent::default();
+    for (index, mut from, mut len) in transfer.parts(0, len_all) {
+        let memory = transfer.memory[index].span();
+        while len > 0 {
+            if extent.len == 0 {
+                let Some(next) = extents.next() else { return };
+                extent = next;
+            }
+            let part = len.min(extent.len as usize);
+            let got = Extent::new(extent.offset, part as u64).len_before(end) as usize;
+            let source = staged.slice((extent.offset - first) as usize, got);
+            if let (Some(target), Some(source)) = (memory.slice(from, got), source) {
+                target.copy_from(source);
+            }
+            extent = Extent::new(extent.offset + part as u64, extent.len - part as u64);
+            (from, len) = (from + part, len - part);
+        }
+    }
+}
+
 /// Bytes of a piece up to the first that lies at or behind the end of the file.
 #[allow(
     clippy::cast_possible_truncation,
@@ -241,6 +313,7 @@ pub(crate) fn void() -> Transfer {
         list: None,
         len: 0,
         cut: 0,
+        sieved: 0,
         begun: true,
         redo: Vec::new(),
         short_at: usize::MAX,

@@ -186,6 +186,7 @@ impl Shared {
             list,
             len,
             cut: 0,
+            sieved: 0,
             begun: false,
             redo: Vec::new(),
             short_at: usize::MAX,
@@ -207,15 +208,30 @@ impl Shared {
                 transfer.len = transfer.len.min(core.terms.read_inline_max as usize);
             }
         }
+        let may_sieve = self.config.method == MethodOverride::Auto && noncontiguous == Noncontiguous::Hybrid;
+        if may_sieve && transfer.kind == TransferKind::Read && core.terms.staging_overlaps {
+            self.sieve(core, &mut transfer);
+        }
         cut_list(core, &mut transfer);
         self.prepare(core, &mut transfer);
-        if transfer.path != path {
+        if transfer.path != path || transfer.sieved > 0 {
             transfer.trial = None;
         }
         if let Err(error) = check_undivided(core, &transfer) {
             return Err((error, transfer.keep));
         }
         Ok(Op::new(parts.opcode, Some(node), Work::Data(transfer)))
+    }
+
+    /// Reads a dense list with its gaps, where the server has staging buffers mapped: copying them costs less than describing each extent.
+    fn sieve(&self, core: &mut Core, transfer: &mut Transfer) {
+        let Some(span) = transfer.list.as_ref().and_then(|list| list.dense_span()) else { return };
+        if core.ensure_staging(&self.config)
+            && core.staging.as_ref().is_some_and(|staging| span <= staging.chunk_size())
+            && span <= core.terms.welcome.transfer_size_max as usize
+        {
+            (transfer.sieved, transfer.path, transfer.trial) = (span, IoPath::Staged, None);
+        }
     }
 
     /// Registers or stages, and falls back where that fails: inline always works.

@@ -111,7 +111,7 @@ fn transmit_data(
         _ => 0,
     };
     let mut head = [0; HEAD_SIZE_MAX];
-    let head_len = encode_body(transfer, at, len, &segments, &mut head);
+    let head_len = encode_body(transfer, at, transfer.asked_len(len), &segments, &mut head);
     if transfer.path == IoPath::Inline && writes && endpoint.prefers_gathered(payload_len)? {
         return transmit_gathered(endpoint, header, transfer, (request, None), &mut head, head_len, number);
     }
@@ -124,11 +124,9 @@ fn transmit_data(
         if transfer.path == IoPath::Inline {
             transfer.gather(at, len, room);
         } else {
-            for (index, segment) in segments.iter().enumerate() {
-                let mut bytes = [0; REMOTE_RANGE_SIZE];
-                dafs_proto::wire::encode_segments(std::slice::from_ref(segment), &mut bytes);
-                room.write_from(index * REMOTE_RANGE_SIZE, &bytes);
-            }
+            let mut bytes: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, payload_len);
+            dafs_proto::wire::encode_segments(&segments, &mut bytes);
+            room.write_from(0, &bytes);
         }
     }
     finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
@@ -153,8 +151,13 @@ fn transmit_list(
         TransferKind::Write(stability) => (true, stability),
         _ => (false, Stability::Unstable),
     };
-    let extents: SmallVec<[Extent; 32]> =
-        transfer.list.iter().flat_map(|list| list.extents(at, len)).collect();
+    let mut extents: SmallVec<[Extent; 32]> = SmallVec::new();
+    if let Some(list) = &transfer.list {
+        if len == transfer.len {
+            extents.reserve(list.extent_count());
+        }
+        extents.extend(list.extents(at, len));
+    }
     let segments = joined(segments);
     let inline = transfer.path == IoPath::Inline;
     let data_len = if inline && writes { len } else { 0 };
@@ -316,8 +319,12 @@ fn segments(
         return Ok(segments);
     }
     if let (Some(chunk), Some(pool)) = (request.staging, staging) {
-        segments.push(wire(pool.range(chunk, request.len).ok_or(outside)?));
+        let len = transfer.asked_len(request.len);
+        segments.push(wire(pool.range(chunk, len).ok_or(outside)?));
         return Ok(segments);
+    }
+    if request.len == transfer.len {
+        segments.reserve(transfer.ranges.len());
     }
     for (index, from, len) in transfer.parts(request.at, request.len) {
         let range = transfer.ranges.get(index).and_then(|range| range.slice(from as u64, len as u64));

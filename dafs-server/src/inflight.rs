@@ -125,9 +125,12 @@ impl Server {
         let call = operation.call;
         self.mark_dirty(call.connection);
         if self.operations[index].forgotten {
-            if matches!(self.operations[index].state, State::Transfer(_))
-                && !self.forgotten_transfer_on_storage(index, slot_of(token))
-            {
+            let is_free = match self.operations[index].state {
+                State::Transfer(_) => self.forgotten_transfer_on_storage(index, slot_of(token)),
+                State::List(_) => self.forgotten_list_on_storage(index, slot_of(token)),
+                _ => true,
+            };
+            if !is_free {
                 return;
             }
             let operation = self.unpark(index);
@@ -135,7 +138,7 @@ impl Server {
         }
         match self.operations[index].state {
             State::Transfer(_) => self.transfer_on_storage(index, slot_of(token), result),
-            State::List(_) => self.list_on_storage(index, result),
+            State::List(_) => self.list_on_storage(index, slot_of(token), result),
             State::Storage(_) | State::InlineRead { .. } | State::LaneRead(_) => {
                 let operation = self.unpark(index);
                 match operation.state {
@@ -164,7 +167,7 @@ impl Server {
             State::Transfer(_) if !operation.forgotten => {
                 self.transfer_on_rdma(index, slot_of(token), result)
             }
-            State::List(_) if !operation.forgotten => self.list_on_rdma(index, result),
+            State::List(_) if !operation.forgotten => self.list_on_rdma(index, slot_of(token), result),
             _ if operation.rdma_pending == 0 => {
                 let operation = self.unpark(index);
                 self.release_buffers(operation.state.into_buffers());

@@ -13,6 +13,12 @@ const CALL_SEGMENTS_MAX: usize = 1024;
 /// any machine seen (2.4 KB).
 pub(crate) const READ_GAP_MAX: u64 = 2048;
 
+/// The largest gap that a read which has to wait may take in one call, bytes: beyond what pays on any disk seen (58 KB).
+pub(crate) const WAITING_GAP_MAX: u64 = 64 * 1024;
+
+/// A call that passes over gaps is no longer than this, bytes: several at a time, each in a cache.
+const SIEVED_SIZE_MAX: u64 = 256 * 1024;
+
 /// Writes leave gaps alone.
 pub(crate) const WRITE_GAP_MAX: u64 = 0;
 
@@ -34,7 +40,8 @@ pub(crate) fn next_call(parts: &[Part], from: usize, gap_max: u64) -> Option<Cal
     while let Some(part) = parts.get(to) {
         let Some(gap) = part.offset.checked_sub(end).filter(|gap| *gap <= gap_max) else { break };
         segments += 1 + usize::from(gap > 0);
-        if segments > CALL_SEGMENTS_MAX {
+        let is_sieved = segments > to - from + 1;
+        if segments > CALL_SEGMENTS_MAX || is_sieved && part.end() - first.offset > SIEVED_SIZE_MAX {
             break;
         }
         end = part.end();
@@ -131,7 +138,7 @@ fn moved_places(extents: &[Extent], chunk: &Range<u64>, end: u64) -> SmallVec<[R
 
 /// Ranges that follow each other in one region become one.
 pub(crate) fn join(ranges: impl Iterator<Item = RemoteRange>) -> Vec<RemoteRange> {
-    let mut joined: Vec<RemoteRange> = Vec::new();
+    let mut joined: Vec<RemoteRange> = Vec::with_capacity(ranges.size_hint().0);
     for range in ranges.filter(|range| range.len > 0) {
         match joined.last_mut() {
             Some(last)

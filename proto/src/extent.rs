@@ -131,6 +131,7 @@ impl Parts {
     #[allow(clippy::cast_possible_truncation, reason = "bounded by the length of a segment of memory")]
     fn cut(&mut self, mut extents: impl Iterator<Item = Extent>, segments: impl Iterator<Item = usize>) {
         let (mut extent, mut place) = (Extent::default(), 0);
+        self.0.reserve(extents.size_hint().0.max(segments.size_hint().0));
         for (segment, segment_len) in segments.enumerate() {
             let mut within = 0;
             while within < segment_len {

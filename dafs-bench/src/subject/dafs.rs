@@ -454,6 +454,28 @@ pub(crate) fn repeat(
     }
 }
 
+/// As [`repeat`], with something before each step that is not timed.
+pub(crate) fn repeat_after(
+    mut before: impl FnMut() -> anyhow::Result<()>,
+    budget: Budget,
+    samples: &mut Samples,
+    mut step: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Work> {
+    let mut ops = 0;
+    let deadline = budget.start();
+    loop {
+        before()?;
+        let mut laps = Laps::start();
+        step()?;
+        let (ns, now) = laps.lap();
+        samples.record(ns);
+        ops += 1;
+        if deadline.over(now, ops) {
+            return Ok(Work { ops, elapsed: now - deadline.start });
+        }
+    }
+}
+
 /// A transfer must have moved all of its bytes.
 #[inline]
 pub(crate) fn whole(moved: usize, wanted: usize) -> anyhow::Result<()> {

@@ -12,8 +12,9 @@ use crate::limit::file::AlignedBuf;
 use crate::load::{Budget, FILE_BYTES, Work};
 use crate::record::{Method, Op};
 use crate::stats::Samples;
-use crate::subject::dafs::{Target, repeat, whole};
+use crate::subject::dafs::{Target, repeat, repeat_after, whole};
 use crate::subject::server::Server;
+use crate::sys;
 
 /// One case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Shape {
     pub registered: bool,
     /// The file is in pieces as large, with gaps as large between them.
     pub scattered_file: bool,
+    /// Nothing of the file is in the page cache.
+    pub cold: bool,
 }
 
 impl Shape {
@@ -53,6 +56,16 @@ impl Shape {
         } else {
             extents.push(Extent::new(offset, self.total() as u64));
         }
+    }
+
+    /// What happens before each operation.
+    fn prepare(&self, path: &Path) -> anyhow::Result<impl FnMut() -> anyhow::Result<()> + use<>> {
+        let file = std::fs::File::open(path)?;
+        if self.cold {
+            file.sync_all()?;
+        }
+        let cold = self.cold;
+        Ok(move || if cold { Ok(sys::evict(&file)?) } else { Ok(()) })
     }
 
     /// An endless walk over the file.
@@ -85,11 +98,13 @@ impl Lists {
         &mut self,
         method: Method,
         shape: &Shape,
+        path: &Path,
         budget: Budget,
         samples: &mut Samples,
     ) -> anyhow::Result<Work> {
+        let before = shape.prepare(path)?;
         if method == Method::Batch {
-            return self.run_batch(shape, budget, samples);
+            return self.run_batch(shape, before, budget, samples);
         }
         let noncontiguous: Noncontiguous = method.to_string().parse().map_err(anyhow::Error::msg)?;
         let (session, file) = self.link(noncontiguous)?;
@@ -98,7 +113,7 @@ impl Lists {
         if shape.registered {
             let mut buffer = session.buffer(shape.span())?;
             buffer.fill(0x5a);
-            return repeat(budget, samples, || {
+            return repeat_after(before, budget, samples, || {
                 shape.extents(offsets(), &mut extents);
                 let moved = match shape.op {
                     Op::Write => file.write_list_buf(&extents, &buffer, &parts)?,
@@ -108,7 +123,7 @@ impl Lists {
             });
         }
         let mut memory = vec![0x5a; shape.span()];
-        repeat(budget, samples, || {
+        repeat_after(before, budget, samples, || {
             shape.extents(offsets(), &mut extents);
             let moved = match shape.op {
                 Op::Write => {
@@ -125,7 +140,13 @@ impl Lists {
     }
 
     /// Each piece is an operation of one batch.
-    fn run_batch(&mut self, shape: &Shape, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
+    fn run_batch(
+        &mut self,
+        shape: &Shape,
+        before: impl FnMut() -> anyhow::Result<()>,
+        budget: Budget,
+        samples: &mut Samples,
+    ) -> anyhow::Result<Work> {
         let (session, file) = self.link(Noncontiguous::Hybrid)?;
         let mut offsets = shape.offsets();
         let stride = 2 * shape.bytes as u64;
@@ -139,7 +160,7 @@ impl Lists {
             buffers.push((row, gap));
         }
         let mut memory = vec![0x5a; shape.span()];
-        repeat(budget, samples, || {
+        repeat_after(before, budget, samples, || {
             let from = offsets();
             let mut batch = session.batch_io();
             let places = (0..).map(|index| from + index * stride);
@@ -230,6 +251,8 @@ pub enum Local {
     Each,
     /// One call for all, with what lies between, and copies. Reads only.
     Sieved,
+    /// An entry of an io_uring for each piece, all submitted together. Reads only.
+    Ring,
 }
 
 impl Local {
@@ -239,6 +262,7 @@ impl Local {
             (Self::Each, Op::Write) => "pwrites",
             (Self::Each, _) => "preads",
             (Self::Sieved, _) => "sieved pread",
+            (Self::Ring, _) => "io_uring",
         }
     }
 
@@ -255,7 +279,11 @@ impl Local {
         let (mut offsets, mut extents) = (shape.offsets(), Vec::new());
         let mut memory = AlignedBuf::new(shape.span());
         let mut window = AlignedBuf::new(shape.span());
-        repeat(budget, samples, || {
+        let mut ring = match self {
+            Self::Ring => Some(sys::ReadRing::new(shape.segments).context("set up an io_uring")?),
+            Self::Each | Self::Sieved => None,
+        };
+        repeat_after(shape.prepare(path)?, budget, samples, || {
             shape.extents(offsets(), &mut extents);
             let memory = memory.as_mut_slice();
             if self == Self::Sieved {
@@ -266,6 +294,11 @@ impl Local {
                     memory[part.clone()].copy_from_slice(&window[part]);
                 }
                 return Ok(());
+            }
+            if let Some(ring) = &mut ring {
+                let pieces = memory.chunks_exact_mut(2 * shape.bytes).map(|piece| &mut piece[..shape.bytes]);
+                let reads = extents.iter().map(|extent| extent.offset).zip(pieces);
+                return Ok(ring.read_all(&file, reads)?);
             }
             for (extent, piece) in extents.iter().zip(memory.chunks_exact_mut(2 * shape.bytes)) {
                 let piece = &mut piece[..shape.bytes];

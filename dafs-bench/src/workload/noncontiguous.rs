@@ -14,6 +14,11 @@ const METHODS: [Method; 5] = [Method::Multiple, Method::Pack, Method::Gather, Me
 const PAPER_SWITCH_BYTES: f64 = 64.0 * 1024.0;
 
 pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result<()> {
+    let cold = bench.plan.cold;
+    anyhow::ensure!(
+        !cold || scattered_file && bench.plan.ops.iter().all(|op| *op == Op::Read),
+        "--cold is for reads of listio: add --op read"
+    );
     let mut panels = Vec::new();
     for transport in bench.plan.transports.clone() {
         bench.progress.doing(format!("starting dafs over {}", transport.name()));
@@ -24,7 +29,7 @@ pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result
                 let mut rows = Vec::new();
                 for bytes in bench.plan.sizes.clone() {
                     let segments = bench.plan.segments;
-                    let shape = Shape { op, segments, bytes, registered, scattered_file };
+                    let shape = Shape { op, segments, bytes, registered, scattered_file, cold };
                     rows.extend(compare(bench, &mut lists, transport.name(), &shape)?);
                 }
                 bench.outcome.notes.extend(shape_note(transport.name(), op, registered, &rows));
@@ -78,7 +83,7 @@ fn compare(
         for (method, times) in methods.iter().zip(&mut times) {
             bench.samples.clear();
             bench.pins.be_client();
-            lists.run(*method, shape, budget, &mut bench.samples)?;
+            lists.run(*method, shape, bench.file, budget, &mut bench.samples)?;
             let p50 = bench.samples.quantile_us(0.5).unwrap_or(f64::NAN);
             let p99 = bench.samples.quantile_us(0.99).unwrap_or(f64::NAN);
             if round > 0 {
@@ -142,7 +147,7 @@ fn limit_times(
 
 fn locals(op: Op) -> &'static [Local] {
     // A sieved write would read first, and lock.
-    if op == Op::Write { &[Local::Each] } else { &[Local::Each, Local::Sieved] }
+    if op == Op::Write { &[Local::Each] } else { &[Local::Each, Local::Sieved, Local::Ring] }
 }
 
 fn limit_name(shape: &Shape, index: usize) -> &'static str {

@@ -303,6 +303,18 @@ impl Storage for Exports {
         }
     }
 
+    fn read_pieces<'a>(
+        &mut self,
+        node: NodeId,
+        total: usize,
+        piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
+    ) -> usize {
+        match self.exports.get_mut(usize::from(node.export.0)).map(|export| &mut export.backend) {
+            Some(Backend::Posix(posix)) => posix.read_pieces(node, total, piece),
+            _ => 0,
+        }
+    }
+
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
         let Some(export) = self.backend(node.export) else {
             return Err(NowError::Failed(Status::BAD_HANDLE));

@@ -329,6 +329,19 @@ pub trait Storage: Send {
     /// Reads file data that is at hand into memory; short only at the end of the file.
     fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError>;
 
+    /// Reads pieces of a file, where that takes no system call, and one of its own for each therefore costs nothing: the file offset of
+    /// each and its memory, by their index; `None` behind the last. Answers how many, from the first on, were read whole; memory of the
+    /// others is undefined. `total`: bytes of all that the caller is about to read, so that large amounts are copied in another way.
+    fn read_pieces<'a>(
+        &mut self,
+        node: NodeId,
+        total: usize,
+        piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
+    ) -> usize {
+        let _ = (node, total, piece);
+        0
+    }
+
     /// Writes file data, unstable, when that needs no waiting.
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError>;
 

@@ -18,7 +18,7 @@ use dafs_proto::wire::{
 
 pub(crate) use batch::{Batch, BatchPlace};
 pub(crate) use lanes::{LaneFrame, LaneRead, Lanes};
-pub(crate) use list::List;
+pub(crate) use list::{List, Sieve};
 pub(crate) use transfer::pipeline::DEPTH_MAX as PIPELINE_DEPTH_MAX;
 pub(crate) use transfer::tuner::Tuner;
 pub(crate) use transfer::{Direction, Transfer};

@@ -24,7 +24,7 @@ use crate::buffers::BufferPool;
 use crate::config::ExportConfig;
 use crate::connection::{Connection, ConnectionKey};
 use crate::inflight::{Operation, Wakeup};
-use crate::ops::Tuner;
+use crate::ops::{Sieve, Tuner};
 use crate::sched::Turns;
 use crate::sessions::SessionTable;
 use crate::stats::Stats;
@@ -50,6 +50,8 @@ pub struct Server {
     pub(crate) turns: Turns,
     /// By listener.
     pub(crate) tuners: Vec<Tuner>,
+    /// Of all listeners: what it learns about is storage.
+    pub(crate) sieve: Sieve,
     /// Connections whose transfers went out of a turn that was not their own.
     stirred: Vec<ConnectionKey>,
     pub(crate) now: Moment,
@@ -89,6 +91,7 @@ impl Server {
             stats: Stats::new(exports),
             turns: Turns::default(),
             tuners: Vec::new(),
+            sieve: Sieve::default(),
             stirred: Vec::new(),
             now,
             started: now,

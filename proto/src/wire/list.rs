@@ -171,7 +171,9 @@ pub fn encode_lists(extents: impl Iterator<Item = Extent>, segments: &[WireRange
     let mut at = 0;
     for extent in extents {
         let len = u32::try_from(extent.len).expect("an extent of a request is below 4 GiB");
-        Writer::new(&mut bytes[at..at + EXTENT_SIZE]).u64(extent.offset).u32(len);
+        let place = &mut bytes[at..at + EXTENT_SIZE];
+        place[..8].copy_from_slice(&extent.offset.to_le_bytes());
+        place[8..].copy_from_slice(&len.to_le_bytes());
         at += EXTENT_SIZE;
     }
     encode_segments(segments, &mut bytes[at..]);

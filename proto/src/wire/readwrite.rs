@@ -336,9 +336,10 @@ impl CommitReply {
 
 /// Writes ranges one after the other; `bytes` holds [`REMOTE_RANGE_SIZE`] for each.
 pub fn encode_segments(segments: &[WireRange], bytes: &mut [u8]) {
-    let mut writer = Writer::new(bytes);
-    for word in segments.iter().flatten() {
-        writer.u64(*word);
+    let places = bytes.chunks_exact_mut(REMOTE_RANGE_SIZE);
+    assert!(places.len() >= segments.len(), "the caller made room for all ranges");
+    for ([key, offset, len], place) in segments.iter().zip(places) {
+        Writer::new(place).u64(*key).u64(*offset).u64(*len);
     }
 }
 

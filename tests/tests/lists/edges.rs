@@ -13,6 +13,7 @@ on_each_provider! {
     list_at_each_threshold_of_segments_moves_exactly_its_bytes,
     list_whose_extents_overlap_leaves_the_last_of_them,
     list_without_order_is_read_as_far_as_the_file_reaches,
+    list_read_with_its_gaps_is_read_as_far_as_the_file_reaches,
     list_that_cannot_be_is_refused_before_it_is_sent,
     list_written_durably_is_there_and_commits,
     list_without_room_tells_what_was_written,
@@ -167,6 +168,46 @@ fn list_without_order_is_read_as_far_as_the_file_reaches(on: On) {
                 }
                 assert_eq!(Some(read.count), without_gap);
             }
+        }
+    }
+}
+
+// [LIST-5] [LIST-15]
+fn list_read_with_its_gaps_is_read_as_far_as_the_file_reaches(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    for export in EXPORTS {
+        let file = session.mount(export).unwrap().create("f").unwrap();
+        let list: Vec<Extent> = (0..12).map(|index| Extent::new(100 + index * 64, 33)).collect();
+        let total = 12 * 33;
+        let data = bytes(6, 900);
+        // Around the ends of extents and gaps, and beyond the last.
+        for size in [0, 1, 99, 100, 101, 132, 133, 134, 163, 164, 165, 500, 836, 837, 838, 900] {
+            file.truncate(0).unwrap();
+            file.write_all_at(&data[..size], 0).unwrap();
+            let mut memory = vec![0xa5; 9 * 50];
+            let mut pieces: Vec<&mut [u8]> = memory.chunks_mut(50).map(|piece| &mut piece[5..]).collect();
+            pieces[8] = &mut std::mem::take(&mut pieces[8])[..total - 8 * 45];
+            let mut slices: Vec<IoSliceMut<'_>> = pieces.into_iter().map(IoSliceMut::new).collect();
+            let read = file.read_list(&list, &mut slices).unwrap();
+            let whole = size >= 100 + 11 * 64 + 33;
+            assert_eq!(read.end.is_none(), whole, "a file of {size}");
+            let found: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+            let mut without_gap = None;
+            for (index, (extent, found)) in list.iter().zip(found.chunks(33)).enumerate() {
+                let from =
+                    data.get(..size).and_then(|data| data.get(extent.offset as usize..)).unwrap_or_default();
+                let expected = &from[..from.len().min(33)];
+                assert_eq!(read.of(extent), expected.len() as u64, "a file of {size}");
+                assert_same(&found[..expected.len()], expected, "an extent");
+                if expected.len() < 33 {
+                    without_gap.get_or_insert(index * 33 + expected.len());
+                }
+            }
+            assert_eq!(read.count, without_gap.unwrap_or(total), "a file of {size}");
+            assert!(
+                memory.chunks(50).all(|piece| piece[..5.min(piece.len())].iter().all(|byte| *byte == 0xa5))
+            );
         }
     }
 }

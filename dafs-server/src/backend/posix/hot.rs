@@ -16,11 +16,13 @@
 //! Touching a hole of a mapped file fills it. Only windows without holes are mapped; they are given up when the file is punched or
 //! cut, and looked after now and then for what other processes do.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use dafs_proto::transport::Span;
 use dafs_proto::wire::FileKind;
+use smallvec::SmallVec;
 
 use super::super::NodeId;
 use super::mapping::{Mapping, prepare};
@@ -86,7 +88,7 @@ impl HotWindows {
     #[inline]
     pub(super) fn read(&mut self, id: NodeId, node: &Node, offset: u64, into: &[Span<'_>]) -> Option<usize> {
         let [into] = into else { return self.read_several(id, node, offset, into) };
-        if !node.readable || node.kind != FileKind::File || node.direct.is_some() || into.is_empty() {
+        if !is_mappable(node) || into.is_empty() {
             return None;
         }
         let end = offset.checked_add(into.len() as u64)?;
@@ -175,6 +177,16 @@ impl HotWindows {
         }
     }
 
+    /// The same of each window of a range.
+    fn note_misses(&mut self, id: NodeId, node: &Node, mut range: Range<u64>) {
+        while range.start < range.end {
+            let number = range.start / WINDOW_SIZE as u64;
+            let end = range.end.min((number + 1) * WINDOW_SIZE as u64);
+            self.note_miss(id, node, number, end - range.start, false);
+            range.start = end;
+        }
+    }
+
     /// The file was punched or cut: its windows may have holes.
     pub(super) fn forget_file(&mut self, node: &Node) {
         self.forget(|place| place.window.as_ref().is_some_and(|window| window.file == (node.dev, node.ino)));
@@ -182,15 +194,59 @@ impl HotWindows {
 
     /// Spans one after the other, as far as the file reaches; `None` when any of them has to be read otherwise.
     fn read_several(&mut self, id: NodeId, node: &Node, offset: u64, into: &[Span<'_>]) -> Option<usize> {
-        let mut done = 0;
+        let mut pieces: SmallVec<[(u64, Span<'_>); 128]> = SmallVec::new();
+        let mut end = offset;
         for span in into.iter().filter(|span| !span.is_empty()) {
-            let count = self.read(id, node, offset.checked_add(done as u64)?, std::slice::from_ref(span))?;
+            pieces.push((end, *span));
+            end = end.checked_add(span.len() as u64)?;
+        }
+        let total = usize::try_from(end - offset).ok()?;
+        let (mut done, mut next) = (0, 0);
+        while next < pieces.len() {
+            let whole = self.read_pieces(id, node, total, &|index| pieces.get(next + index).copied());
+            done += pieces[next..next + whole].iter().map(|(_, span)| span.len()).sum::<usize>();
+            next += whole;
+            // What lies in two windows, or at the end of the file.
+            let Some((at, span)) = pieces.get(next) else { break };
+            let Some(count) = self.read(id, node, *at, std::slice::from_ref(span)) else {
+                self.note_misses(id, node, at + span.len() as u64..end);
+                return None;
+            };
             done += count;
+            next += 1;
             if count < span.len() {
                 break;
             }
         }
         (done > 0).then_some(done)
+    }
+
+    /// See [`super::super::Storage::read_pieces`].
+    pub(super) fn read_pieces<'a>(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        total: usize,
+        piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
+    ) -> usize {
+        if !is_mappable(node) || self.mapped_count == 0 {
+            return 0;
+        }
+        let mut count = 0;
+        while let Some((offset, _)) = piece(count) {
+            let number = offset / WINDOW_SIZE as u64;
+            let place = self.places.get_mut(place_of(id, number));
+            let place = place.filter(|place| place.number == number && place.node == id);
+            let Some(place) = place else { return count };
+            let Some(window) = &mut place.window else { return count };
+            let whole = window.read_pieces(node, number, total >= BULK_MIN, &|index| piece(count + index));
+            if whole == 0 {
+                return count;
+            }
+            place.worth = PATIENCE_MAX;
+            count += whole;
+        }
+        count
     }
 
     /// The node is closed: nothing of it stays mapped.
@@ -259,15 +315,52 @@ impl Window {
             return None;
         }
         if at + into.len() <= self.last_page {
-            return self.copy_whole(at, into).then_some(into.len());
+            return self.copy_whole(at, into, into.len() >= BULK_MIN).then_some(into.len());
         }
         self.read_at_end(node, at, into)
     }
 
+    /// Reads pieces as long as they lie in this window before its last page; answers how many.
+    fn read_pieces<'a>(
+        &mut self,
+        node: &Node,
+        number: u64,
+        bulk: bool,
+        piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
+    ) -> usize {
+        self.reads_until_look -= 1;
+        if self.reads_until_look == 0 && !self.still_whole(node) || !self.mapping.has_byte(self.last_page) {
+            return 0;
+        }
+        // How many are copied, how many of them are proved to be, and bytes of the others.
+        let (mut count, mut proved, mut unproved) = (0, 0, 0);
+        while let Some((offset, into)) = piece(count) {
+            let at = within(offset);
+            if offset / WINDOW_SIZE as u64 != number || into.len() > self.last_page.saturating_sub(at) {
+                break;
+            }
+            let copied = match into.len() {
+                ..=COPY_SIZE_MAX => self.mapping.copy_out(at, into, bulk),
+                _ => self.copy_whole(at, into, bulk),
+            };
+            if !copied {
+                break;
+            }
+            count += 1;
+            unproved += into.len();
+            if unproved >= COPY_SIZE_MAX {
+                if !self.mapping.has_byte(self.last_page) {
+                    return proved;
+                }
+                (proved, unproved) = (count, 0);
+            }
+        }
+        if self.mapping.has_byte(self.last_page) { count } else { proved }
+    }
+
     /// Copies what lies before the last page.
     #[inline]
-    fn copy_whole(&self, at: usize, into: Span<'_>) -> bool {
-        let bulk = into.len() >= BULK_MIN;
+    fn copy_whole(&self, at: usize, into: Span<'_>, bulk: bool) -> bool {
         let mut done = 0;
         let mut whole = self.mapping.has_byte(self.last_page);
         while whole && done < into.len() {
@@ -300,6 +393,10 @@ impl Window {
         self.reads_until_look = if whole { READS_BETWEEN_LOOKS } else { 1 };
         whole
     }
+}
+
+fn is_mappable(node: &Node) -> bool {
+    node.readable && node.kind == FileKind::File && node.direct.is_none()
 }
 
 fn file_size(fd: BorrowedFd<'_>) -> Option<u64> {

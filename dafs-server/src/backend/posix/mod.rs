@@ -271,6 +271,19 @@ impl PosixExport {
         data::read_now(node, offset, into)
     }
 
+    /// See [`super::Storage::read_pieces`].
+    pub(super) fn read_pieces<'a>(
+        &mut self,
+        id: NodeId,
+        total: usize,
+        piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
+    ) -> usize {
+        match self.nodes.get(id) {
+            Some(node) if node.class.memory => self.hot.read_pieces(id, node, total, piece),
+            _ => 0,
+        }
+    }
+
     /// See [`super::Storage::write_now`].
     pub(super) fn write_now(
         &mut self,

@@ -10,14 +10,15 @@
 //! What calls of storage a chunk takes is [`crate::plan`]'s. Contiguous transfers are [`super::transfer`]'s.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
+mod calls;
+mod fetch;
 mod moving;
+mod sieve;
 
 use std::sync::Arc;
 
 use dafs_proto::extent::{Extent, slice};
-use dafs_proto::transport::{
-    Access, HeapMemory, MemoryRef, OpToken, PostError, RemoteRange, Span, TransportError,
-};
+use dafs_proto::transport::{Access, HeapMemory, MemoryRef, OpToken, PostError, RemoteRange, Span};
 use dafs_proto::wire::{
     HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode, Stability,
     Status, decode_lists, lists_size,
@@ -25,14 +26,18 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 pub(crate) use moving::List;
-use moving::{Place, Step, gap, pack};
+use moving::{Place, Segment, Step, pack};
+pub(crate) use sieve::Sieve;
 
 use super::{Direction, Server};
-use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::backend::{FsOp, FsResult, NodeId, Submitted};
 use crate::buffers::{BUFFER_SIZES, Owner};
 use crate::dispatch::{Answer, Payload, Problem};
 use crate::inflight::{Call, State};
-use crate::plan::{join, next_posts, posts};
+use crate::plan::join;
+
+/// Bytes of a list from which larger chunks cost less than more of them bring.
+const LONG_LEN: u64 = 4 * BUFFER_SIZES[2] as u64;
 
 /// What a step led to.
 enum Progress {
@@ -133,17 +138,20 @@ impl Server {
             Direction::Read => Access::REMOTE_WRITE,
             Direction::Write | Direction::Append => Access::REMOTE_READ,
         };
-        let mut memory = SmallVec::with_capacity(list.ranges.len());
+        let mut memory = SmallVec::new();
+        let mut segments = SmallVec::with_capacity(list.ranges.len());
         // Ranges of one region are looked up together: all that lies between two of them is the region's as well.
         for ranges in list.ranges.chunk_by(|one, next| one.key == next.key) {
             let cover = covering(ranges).ok_or(Status::REMOTE_ACCESS)?;
             let Some(mapped) = self.remote_memory(call, &cover, access)? else { return Ok(()) };
-            for range in ranges {
-                let part = mapped.slice((range.offset - cover.offset) as usize, range.len as usize);
-                memory.push(part.ok_or(Status::REMOTE_ACCESS)?);
-            }
+            segments.extend(ranges.iter().map(|range| Segment {
+                memory: memory.len(),
+                offset: (range.offset - cover.offset) as usize,
+                len: range.len as usize,
+            }));
+            memory.push(mapped);
         }
-        (list.memory, list.place) = (memory, Place::Mapped);
+        (list.memory, list.segments, list.place) = (memory, segments, Place::Mapped);
         Ok(())
     }
 
@@ -151,7 +159,7 @@ impl Server {
     fn read_list_inline(&mut self, call: &Call, mut list: List) -> Result<(), Problem> {
         let memory = HeapMemory::allocate(list.len as usize).ok_or(Status::NO_MEMORY)?;
         let memory = MemoryRef::new(Arc::new(memory)).slice(0, list.len as usize);
-        list.memory.push(memory.ok_or(Status::NO_MEMORY)?);
+        list.set_memory(memory.ok_or(Status::NO_MEMORY)?);
         self.begin_list(call, list);
         Ok(())
     }
@@ -160,7 +168,7 @@ impl Server {
         let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(data.len()).ok_or(Status::NO_MEMORY)?));
         let memory = memory.slice(0, data.len()).ok_or(Status::NO_MEMORY)?;
         memory.span().write_from(0, data);
-        list.memory.push(memory);
+        list.set_memory(memory);
         self.begin_list(call, list);
         Ok(())
     }
@@ -189,12 +197,14 @@ impl Server {
                 Step::Begin => self.begin_chunk(index, token),
                 Step::Storage => self.move_parts(index, token),
                 Step::Post => self.post_ranges(index, token),
-                Step::Buffer | Step::Submitted | Step::Fetch | Step::Commit => Progress::Wait,
+                Step::Buffer | Step::Submitted | Step::Fetch | Step::Ending(_) | Step::Commit => {
+                    Progress::Wait
+                }
             };
             match progress {
                 Progress::Continue => {}
                 Progress::Wait => return,
-                Progress::End(result) => return self.end_list(index, token, result),
+                Progress::End(result) => return self.end_fetched_list(index, token, result),
             }
         }
     }
@@ -210,9 +220,8 @@ impl Server {
         let call = self.operations[index].call;
         let Some(connection) = self.connections.get(call.connection.index) else { return Progress::Wait };
         let capabilities = connection.endpoint.capabilities();
-        // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there.
-        let chunk_max = if capabilities.remote_mapped { BUFFER_SIZES[1] } else { self.buffers.largest() };
-        let chunk_max = chunk_max.min(capabilities.rdma_size_max as usize) as u64;
+        let is_copy = capabilities.remote_mapped;
+        let size_max = self.buffers.largest().min(capabilities.rdma_size_max as usize);
         let Some(list) = self.list_at(index) else { return Progress::Wait };
         if list.done == list.len {
             return Progress::End(Ok(()));
@@ -223,11 +232,18 @@ impl Server {
             list.step = Step::Storage;
             return Progress::Continue;
         }
-        list.chunk = list.done..list.len.min(list.done + chunk_max);
-        let len = (list.chunk.end - list.chunk.start) as usize;
-        if list.direction == Direction::Read && self.map_chunk(index, len) {
+        if list.take_ahead() {
             return Progress::Continue;
         }
+        if list.direction == Direction::Read && self.map_chunk(index, size_max) {
+            return Progress::Continue;
+        }
+        let Some(list) = self.list_at(index) else { return Progress::Wait };
+        // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there. Elsewhere it takes several chunks for
+        // storage and RDMA to go on beside each other.
+        let chunk_max = BUFFER_SIZES[if is_copy || list.len <= LONG_LEN { 1 } else { 2 }];
+        list.chunk = list.done..list.len.min(list.done + chunk_max.min(size_max) as u64);
+        let len = (list.chunk.end - list.chunk.start) as usize;
         let owner = Owner { session: call.session, operation: token };
         let granted = self.list_at(index).and_then(|list| list.granted.take());
         let buffer = granted.or_else(|| self.buffers.acquire(owner, len));
@@ -240,22 +256,25 @@ impl Server {
         // A smaller one than wanted chops the chunk.
         let len = len.min(buffer.size());
         list.chunk.end = list.chunk.start + len as u64;
-        list.memory = buffer.memory().slice(0, len).into_iter().collect();
+        if let Some(memory) = buffer.memory().slice(0, len) {
+            list.set_memory(memory);
+        }
         list.buffers.push(buffer);
         list.make_parts();
         if list.direction == Direction::Read {
             list.step = Step::Storage;
         } else {
-            list.posts = posts(&list.ranges, &list.extents, &list.chunk, u64::MAX);
-            (list.next_post, list.step) = (0, Step::Post);
+            list.make_posts();
         }
         Progress::Continue
     }
 
     /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand.
-    fn map_chunk(&mut self, index: usize, len: usize) -> bool {
+    fn map_chunk(&mut self, index: usize, size_max: usize) -> bool {
         let Some(list) = self.list_at(index) else { return false };
         let node = list.node;
+        list.chunk = list.done..list.len.min(list.done + size_max as u64);
+        let len = (list.chunk.end - list.chunk.start) as usize;
         let mut extents = slice(&list.extents, list.chunk.start, len as u64);
         let (Some(extent), None) = (extents.next(), extents.next()) else { return false };
         drop(extents);
@@ -267,198 +286,9 @@ impl Server {
         if window.len() < len {
             list.end = list.end.min(extent.offset + window.len() as u64);
         }
-        list.posts = posts(&list.ranges, &list.extents, &list.chunk, list.end);
-        (list.next_post, list.step) = (0, Step::Post);
+        list.make_posts();
         list.memory = SmallVec::from_iter([window]);
         true
-    }
-
-    fn move_parts(&mut self, index: usize, token: OpToken) -> Progress {
-        let Some(State::List(list)) = self.operations.get_mut(index).map(|operation| &mut operation.state)
-        else {
-            return Progress::Wait;
-        };
-        let result = list.move_now(&mut *self.storage, self.turns.left());
-        self.turns.on_moved(list.moved);
-        match result {
-            // The turn is over.
-            Ok(true) if list.has_next() => Progress::Continue,
-            Ok(true) => self.chunk_moved(index),
-            Ok(false) => Progress::End(Ok(())),
-            Err(NowError::Failed(status)) => {
-                list.on_failed();
-                Progress::End(Err(status))
-            }
-            Err(NowError::WouldBlock) => self.submit_parts(index, token),
-        }
-    }
-
-    /// Leaves the next call to storage.
-    fn submit_parts(&mut self, index: usize, token: OpToken) -> Progress {
-        self.stats.storage_waits += 1;
-        let call = self.operations[index].call;
-        let Ok(identity) = self.handle(&call).map(|open| open.rights.identity.clone()) else {
-            return Progress::End(Err(Status::BAD_HANDLE));
-        };
-        let Some(list) = self.list_at(index) else { return Progress::Wait };
-        let Some((offset, memory)) = list.next_op(gap()) else { return self.chunk_moved(index) };
-        list.step = Step::Submitted;
-        let node = list.node;
-        let op = match list.direction {
-            Direction::Read => FsOp::Read { node, offset, into: memory },
-            Direction::Write | Direction::Append => {
-                FsOp::Write { node, offset, from: memory, stability: Stability::Unstable }
-            }
-        };
-        match self.storage.submit(token, &identity, op) {
-            Submitted::Pending => Progress::Wait,
-            Submitted::Done(result) => self.parts_moved(index, result),
-        }
-    }
-
-    /// Storage has finished the call that was submitted.
-    fn parts_moved(&mut self, index: usize, result: FsResult) -> Progress {
-        let Some(list) = self.list_at(index) else { return Progress::Wait };
-        list.step = Step::Storage;
-        match result {
-            Ok(FsReply::Count(count)) if list.on_moved(count) => Progress::Continue,
-            Ok(FsReply::Count(_)) => Progress::End(Ok(())),
-            Ok(_) => Progress::End(Err(Status::IO)),
-            Err(status) => {
-                list.on_failed();
-                Progress::End(Err(status))
-            }
-        }
-    }
-
-    /// Storage has moved all parts of the chunk.
-    fn chunk_moved(&mut self, index: usize) -> Progress {
-        let Some(list) = self.list_at(index) else { return Progress::Wait };
-        if list.direction == Direction::Read && list.place == Place::Buffers {
-            list.posts = posts(&list.ranges, &list.extents, &list.chunk, list.end);
-            (list.next_post, list.step) = (0, Step::Post);
-            return Progress::Continue;
-        }
-        list.done = list.chunk.end;
-        list.step = Step::Begin;
-        let own = if list.place == Place::Buffers { list.buffers.pop() } else { None };
-        if let Some(buffer) = own {
-            list.memory.clear();
-            self.release_buffer(buffer);
-        }
-        Progress::Continue
-    }
-
-    /// Posts RDMA for every range of the chunk, as many at once as the provider takes.
-    fn post_ranges(&mut self, index: usize, token: OpToken) -> Progress {
-        let call = self.operations[index].call;
-        loop {
-            let Some(State::List(list)) = self.operations.get(index).map(|operation| &operation.state) else {
-                return Progress::Wait;
-            };
-            let Some((at, ranges)) = next_posts(&list.posts, list.next_post) else { break };
-            let reads = list.direction == Direction::Read;
-            let memory = list.memory.first().and_then(|memory| memory.slice(at, memory.len() - at));
-            let Some(memory) = memory else { return Progress::End(Err(Status::IO)) };
-            let Some(connection) =
-                self.connections.get_mut(call.connection.index).filter(|c| c.key == call.connection)
-            else {
-                return Progress::Wait;
-            };
-            connection.dirty = true;
-            let posted = if reads {
-                connection.endpoint.rdma_write_list(token, &memory, &ranges)
-            } else {
-                connection.endpoint.rdma_read_list(token, &memory, &ranges)
-            };
-            match posted {
-                Ok(posted) => {
-                    connection.rdma_pending += posted.pending;
-                    self.operations[index].rdma_pending += posted.pending;
-                    if let Some(list) = self.list_at(index) {
-                        list.next_post += posted.ranges;
-                    }
-                }
-                Err(PostError::Full) => {
-                    connection.post_waiters.push_back(index);
-                    return Progress::Wait;
-                }
-                Err(PostError::Closed) => return Progress::Wait,
-                Err(PostError::Invalid(why)) => {
-                    tracing::warn!(why, "RDMA of a list refused");
-                    return Progress::End(Err(Status::REMOTE_ACCESS));
-                }
-            }
-        }
-        let pending = self.operations[index].rdma_pending;
-        let Some(list) = self.list_at(index) else { return Progress::Wait };
-        if list.direction == Direction::Read {
-            list.done = list.chunk.end;
-            list.step = Step::Begin;
-            list.memory.clear();
-            self.release_sent_buffers(index);
-            return Progress::Continue;
-        }
-        list.step = if pending == 0 { Step::Storage } else { Step::Fetch };
-        if pending == 0 { Progress::Continue } else { Progress::Wait }
-    }
-
-    /// Gives back the buffers of a read whose data has left, so that one that waits for another buffer holds none for nothing.
-    fn release_sent_buffers(&mut self, index: usize) {
-        if self.operations[index].rdma_pending > 0 {
-            return;
-        }
-        let Some(list) = self.list_at(index) else { return };
-        if list.direction != Direction::Read || !matches!(list.step, Step::Begin | Step::Buffer) {
-            return;
-        }
-        for buffer in std::mem::take(&mut list.buffers) {
-            self.release_buffer(buffer);
-        }
-    }
-
-    /// Storage has finished a step of a list.
-    pub(crate) fn list_on_storage(&mut self, index: usize, result: FsResult) {
-        let token = self.token_of(index);
-        let call = self.operations[index].call;
-        let alive = self.connections.get(call.connection.index).is_some_and(|c| c.key == call.connection);
-        let Some(list) = self.list_at(index) else { return };
-        if list.step == Step::Commit {
-            return self.list_committed(index, result);
-        }
-        if !alive {
-            // The client asks again on its next connection.
-            let operation = self.unpark(index);
-            return self.abandon(operation);
-        }
-        let Some(list) = self.list_at(index) else { return };
-        if list.is_broken {
-            let buffers = list.begin_anew();
-            self.release_buffers(buffers);
-            return self.go_on_with_list(index, token, Progress::Continue);
-        }
-        let progress = self.parts_moved(index, result);
-        self.go_on_with_list(index, token, progress);
-    }
-
-    /// RDMA has finished something of a list.
-    pub(crate) fn list_on_rdma(&mut self, index: usize, result: Result<(), TransportError>) {
-        self.release_sent_buffers(index);
-        let (token, pending) = (self.token_of(index), self.operations[index].rdma_pending);
-        let Some(list) = self.list_at(index) else { return };
-        // After a failure the connection is broken: closing it abandons the list.
-        if list.step == Step::Fetch && pending == 0 && result.is_ok() {
-            list.step = Step::Storage;
-            self.advance_list(token);
-        }
-    }
-
-    /// There is room again for a post that found none.
-    pub(crate) fn resume_list_post(&mut self, index: usize) {
-        let token = self.token_of(index);
-        if self.list_at(index).is_some_and(|list| list.step == Step::Post) {
-            self.advance_list(token);
-        }
     }
 
     /// There is a buffer again.
@@ -470,14 +300,6 @@ impl Server {
             return self.end_list(index, token, Err(Status::TIMED_OUT));
         }
         self.advance_list(token);
-    }
-
-    fn go_on_with_list(&mut self, index: usize, token: OpToken, progress: Progress) {
-        match progress {
-            Progress::Continue => self.advance_list(token),
-            Progress::Wait => {}
-            Progress::End(result) => self.end_list(index, token, result),
-        }
     }
 
     /// All is moved, or something failed.

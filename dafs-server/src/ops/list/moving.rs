@@ -6,14 +6,18 @@ use std::sync::{Arc, OnceLock};
 
 use dafs_proto::extent::{Extent, Part, Parts, slice};
 use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
-use dafs_proto::wire::{Lists, Stability};
+use dafs_proto::wire::{Lists, Stability, Status};
 use smallvec::SmallVec;
 
 use super::super::read::range;
 use super::Direction;
+use super::calls::Calls;
+use super::fetch::Ahead;
 use crate::backend::{NodeId, NowError, Storage};
 use crate::buffers::Buffer;
-use crate::plan::{Call, Post, READ_GAP_MAX, WRITE_GAP_MAX, join, next_call, unwritten_from};
+use crate::plan::{
+    Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, WRITE_GAP_MAX, join, next_call, posts, unwritten_from,
+};
 
 /// A list under way.
 #[derive(Debug)]
@@ -28,13 +32,24 @@ pub(crate) struct List {
     pub(super) place: Place,
     /// Places of the list that are on their way now.
     pub(super) chunk: Range<u64>,
-    /// Memory of this process that the chunk passes through: one piece, or the client's where that is mapped.
+    /// Memory of this process that the chunk passes through: one piece, or the client's where that is mapped, one for each run of ranges
+    /// in a region.
     pub(super) memory: SmallVec<[MemoryRef; 1]>,
+    /// What of that memory the chunk's bytes pass through, in their order.
+    pub(super) segments: SmallVec<[Segment; 1]>,
     pub(super) parts: Parts,
-    /// The first part that storage has not moved.
+    /// The first part that storage neither has moved nor has to move.
     pub(super) next: usize,
+    pub(super) calls: Calls,
+    /// Reads: gaps of so many bytes are passed over by calls that wait.
+    pub(super) gap_max_waiting: u64,
     pub(super) posts: Vec<Post>,
     pub(super) next_post: usize,
+    /// Writes: the chunk behind this one.
+    pub(super) ahead: Option<Box<Ahead>>,
+    /// RDMA that is on its way, of the chunks of even and of odd number, and which of both this one is.
+    pub(super) fetching: [u32; 2],
+    pub(super) parity: u8,
     /// Reads: where the file ended, as far as that was met.
     pub(super) end: u64,
     /// Writes: bytes that are in the file without a gap; reads: places that are done with.
@@ -48,6 +63,16 @@ pub(crate) struct List {
     pub(super) moved: usize,
     /// Its connection was lost while storage had its memory: chunks before may be lost with it.
     pub(super) is_broken: bool,
+}
+
+/// A piece of a list's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    /// Which memory.
+    pub(super) memory: usize,
+    /// First byte there.
+    pub(super) offset: usize,
+    pub(super) len: usize,
 }
 
 /// Where storage and network meet.
@@ -69,12 +94,14 @@ pub(super) enum Step {
     Buffer,
     /// Storage moves parts.
     Storage,
-    /// A call of storage was submitted.
+    /// Storage has calls.
     Submitted,
     /// RDMA is posted.
     Post,
     /// Waits for RDMA to fill the buffer.
     Fetch,
+    /// It is over, and waits for RDMA that is not.
+    Ending(Result<(), Status>),
     /// Storage makes written data durable.
     Commit,
 }
@@ -82,12 +109,16 @@ pub(super) enum Step {
 impl List {
     /// Storage has its hands on the memory.
     pub(crate) fn in_storage(&self) -> bool {
-        matches!(self.step, Step::Submitted | Step::Commit)
+        !self.calls.is_empty() || self.step == Step::Commit
     }
 
     /// Its connection is gone, and with it what RDMA had.
     pub(crate) fn on_disconnected(&mut self) {
-        self.is_broken |= self.step == Step::Submitted && self.place == Place::Buffers;
+        if !self.calls.is_empty() {
+            self.is_broken |= self.place == Place::Buffers;
+            // If its turn was to come, that went with the connection.
+            self.step = Step::Submitted;
+        }
     }
 
     /// From the first chunk again, with the buffers that come back.
@@ -96,12 +127,16 @@ impl List {
         self.chunk = 0..self.len;
         self.memory.clear();
         self.posts.clear();
+        self.calls = Calls::default();
         (self.next_post, self.end, self.done, self.step) = (0, u64::MAX, 0, Step::Begin);
-        std::mem::take(&mut self.buffers)
+        self.fetching = [0; 2];
+        let ahead = self.ahead.take().map(|ahead| ahead.buffer);
+        std::mem::take(&mut self.buffers).into_iter().chain(ahead).collect()
     }
 
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {
-        self.buffers.into_iter().chain(self.granted).collect()
+        let ahead = self.ahead.map(|ahead| ahead.buffer);
+        self.buffers.into_iter().chain(self.granted).chain(ahead).collect()
     }
 
     /// It waits for a buffer and has not begun to move data.
@@ -127,10 +162,16 @@ impl List {
             len,
             chunk: 0..len,
             memory: SmallVec::new(),
+            segments: SmallVec::new(),
             parts: Parts::default(),
             next: 0,
+            calls: Calls::default(),
+            gap_max_waiting: READ_GAP_MAX,
             posts: Vec::new(),
             next_post: 0,
+            ahead: None,
+            fetching: [0; 2],
+            parity: 0,
             end: u64::MAX,
             done: 0,
             buffers: Vec::new(),
@@ -141,9 +182,26 @@ impl List {
         }
     }
 
+    /// One piece of memory for all of the chunk.
+    pub(super) fn set_memory(&mut self, memory: MemoryRef) {
+        self.segments = SmallVec::from_buf([Segment { memory: 0, offset: 0, len: memory.len() }]);
+        self.memory = SmallVec::from_buf([memory]);
+    }
+
+    fn memory_of(&self, part: &Part) -> Option<MemoryRef> {
+        let segment = self.segments.get(part.segment)?;
+        self.memory.get(segment.memory)?.slice(segment.offset + part.within, part.len)
+    }
+
+    /// The first `len` bytes of a part's memory.
+    fn span_of(&self, part: &Part, len: usize) -> Option<Span<'_>> {
+        let segment = self.segments.get(part.segment)?;
+        self.memory.get(segment.memory)?.span().slice(segment.offset + part.within, len)
+    }
+
     pub(super) fn make_parts(&mut self) {
         let extents = slice(&self.extents, self.chunk.start, self.chunk.end - self.chunk.start);
-        let segments = self.memory.iter().map(MemoryRef::len);
+        let segments = self.segments.iter().map(|segment| segment.len);
         self.parts = match self.direction {
             Direction::Read => Parts::of_read(extents, segments),
             Direction::Write | Direction::Append => Parts::of_write(extents, segments),
@@ -156,41 +214,54 @@ impl List {
         self.extents.iter().map(|extent| extent.len_before(self.end)).sum()
     }
 
-    /// The memory of the next call and the byte of the file that it begins with; [`None`] when all parts are moved.
-    pub(super) fn next_op(&self, gap: &MemoryRef) -> Option<(u64, Vec<MemoryRef>)> {
-        let parts = self.parts.as_slice();
-        let call = next_call(parts, self.next, self.gap_max())?;
-        let memory = pieces(parts.get(call.parts)?, call.offset, |part| match part {
-            Piece::Part(part) => self.memory.get(part.segment)?.slice(part.within, part.len),
-            Piece::Gap(len) => gap.slice(0, len),
-        });
-        Some((call.offset, memory.into_iter().flatten().collect()))
+    /// RDMA for the chunk.
+    pub(super) fn make_posts(&mut self) {
+        self.posts = posts(&self.ranges, &self.extents, &self.chunk, self.end);
+        (self.next_post, self.step) = (0, Step::Post);
     }
 
-    pub(super) fn gap_max(&self) -> u64 {
+    /// The next call for storage that has to be waited for, and its memory; [`None`] when all parts are moved.
+    pub(super) fn next_op(&self, gap: &MemoryRef) -> Option<(Call, Vec<MemoryRef>)> {
+        let parts = self.parts.as_slice();
+        let gap_max = if self.direction == Direction::Read { self.gap_max_waiting } else { WRITE_GAP_MAX };
+        let call = next_call(parts, self.next, gap_max)?;
+        let memory = pieces(parts.get(call.parts.clone())?, call.offset, |part| match part {
+            Piece::Part(part) => self.memory_of(part),
+            Piece::Gap(len) => gap.slice(0, len),
+        });
+        Some((call, memory.into_iter().flatten().collect()))
+    }
+
+    fn gap_max(&self) -> u64 {
         if self.direction == Direction::Read { READ_GAP_MAX } else { WRITE_GAP_MAX }
     }
 
-    /// Storage has moved `count` bytes of the next call. `false` when a write has to stop there.
-    pub(super) fn on_moved(&mut self, count: usize) -> bool {
-        let parts = self.parts.as_slice();
-        let Some(call) = next_call(parts, self.next, self.gap_max()) else { return true };
-        if (count as u64) < call.len {
-            if self.direction != Direction::Read {
-                self.done = self.chunk.start + unwritten_from(parts, &call, count as u64) as u64;
-                return false;
-            }
-            self.end = self.end.min(call.offset + count as u64);
+    /// Storage has moved `count` bytes of a call. A write that is short ends there.
+    pub(super) fn on_moved(&mut self, call: &Call, count: usize) {
+        if count as u64 >= call.len {
+            return;
         }
-        self.next = call.parts.end;
-        true
+        if self.direction == Direction::Read {
+            self.end = self.end.min(call.offset + count as u64);
+        } else {
+            self.stop_writing(call, count, None);
+        }
     }
 
-    /// The next call failed: of a write, what is before it counts.
-    pub(super) fn on_failed(&mut self) {
-        if self.direction != Direction::Read {
-            self.on_moved(0);
+    /// A call failed: of a write, what is before it counts.
+    pub(super) fn on_failed(&mut self, call: &Call, status: Status) {
+        match self.direction {
+            Direction::Read => self.calls.stop(Some(status)),
+            Direction::Write | Direction::Append => self.stop_writing(call, 0, Some(status)),
         }
+    }
+
+    fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
+        let place = unwritten_from(self.parts.as_slice(), call, count as u64) as u64;
+        let done = self.chunk.start + place;
+        // Of several that stopped the first counts.
+        self.done = if self.calls.has_stopped() { self.done.min(done) } else { done };
+        self.calls.stop(failure);
     }
 
     /// Parts are left that storage has to move: what begins at or behind the end of the file is not.
@@ -198,32 +269,68 @@ impl List {
         self.parts.as_slice().get(self.next).is_some_and(|part| part.offset < self.end)
     }
 
-    /// Moves as many parts as storage has at hand, until they are `size_max` bytes or more. `Ok(false)`: a write had to stop.
-    pub(super) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<bool, NowError> {
+    /// Moves as many parts as storage has at hand, until they are `size_max` bytes or more. What failed, or had to stop, is noted in the
+    /// calls.
+    pub(super) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<(), NowError> {
         let gap = gap();
         self.moved = 0;
-        while self.has_next() && self.moved < size_max {
-            let parts = self.parts.as_slice();
-            let Some(call) = next_call(parts, self.next, self.gap_max()) else { break };
-            let count = match bounce() {
-                Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce)?,
-                _ => self.move_call(storage, &call, gap)?,
-            };
-            self.moved += count.max(CALL_SIZE_MIN);
-            if !self.on_moved(count) {
-                return Ok(false);
+        while self.has_next() && self.moved < size_max && !self.calls.has_stopped() {
+            if self.direction == Direction::Read {
+                self.read_pieces(storage, size_max - self.moved);
+                if self.moved >= size_max {
+                    break;
+                }
             }
+            let parts = self.parts.as_slice();
+            let Some(call) = next_call(parts, self.next, self.gap_max()).filter(|_| self.has_next()) else {
+                break;
+            };
+            let moved = match bounce() {
+                Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce),
+                _ => self.move_call(storage, &call, gap),
+            };
+            match moved {
+                Ok(count) => {
+                    self.moved += count.max(CALL_SIZE_MIN);
+                    self.on_moved(&call, count);
+                }
+                Err(NowError::WouldBlock) => return Err(NowError::WouldBlock),
+                Err(NowError::Failed(status)) => self.on_failed(&call, status),
+            }
+            self.next = call.parts.end;
         }
-        Ok(true)
+        Ok(())
     }
 }
 
 impl List {
+    /// Moves parts that storage reads without a system call, each straight into its place, until they are `size_max` bytes or more.
+    fn read_pieces(&mut self, storage: &mut dyn Storage, size_max: usize) {
+        let parts = self.parts.as_slice().get(self.next..).unwrap_or_default();
+        let mut moved = 0;
+        let allowed = parts.iter().take_while(|part| {
+            let begins = moved < size_max;
+            moved += part.len;
+            begins
+        });
+        let allowed = allowed.count();
+        let parts = parts.get(..allowed).unwrap_or_default();
+        let total = (self.chunk.end - self.chunk.start) as usize;
+        let piece = |index: usize| {
+            let part = parts.get(index)?;
+            Some((part.offset, self.span_of(part, part.len)?))
+        };
+        let count = storage.read_pieces(self.node, total, &piece);
+        let moved: usize = parts.iter().take(count).map(|part| part.len).sum();
+        self.moved += moved;
+        self.next += count;
+    }
+
     /// One call for all parts, each in its place.
     fn move_call(&self, storage: &mut dyn Storage, call: &Call, gap: &MemoryRef) -> Result<usize, NowError> {
         let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
         let spans: SmallVec<[Span<'_>; 128]> = pieces(parts, call.offset, |piece| match piece {
-            Piece::Part(part) => self.memory.get(part.segment)?.span().slice(part.within, part.len),
+            Piece::Part(part) => self.span_of(part, part.len),
             Piece::Gap(len) => gap.span().slice(0, len),
         })
         .into_iter()
@@ -245,7 +352,7 @@ impl List {
         let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
         let Some(window) = bounce.span().slice(0, call.len as usize) else { return Ok(0) };
         let places = |part: &Part, len: usize| {
-            let memory = self.memory.get(part.segment)?.span().slice(part.within, len)?;
+            let memory = self.span_of(part, len)?;
             Some((memory, window.slice((part.offset - call.offset) as usize, len)?))
         };
         if self.direction != Direction::Read {
@@ -312,7 +419,8 @@ fn pieces<'a, T>(parts: &'a [Part], offset: u64, memory_of: impl Fn(Piece<'a>) -
 pub(super) fn gap() -> &'static MemoryRef {
     static GAP: OnceLock<MemoryRef> = OnceLock::new();
     GAP.get_or_init(|| {
-        let memory = HeapMemory::allocate(READ_GAP_MAX as usize).expect("a page of memory at the first list");
+        let memory =
+            HeapMemory::allocate(WAITING_GAP_MAX as usize).expect("some pages of memory at the first list");
         MemoryRef::new(Arc::new(memory))
     })
 }

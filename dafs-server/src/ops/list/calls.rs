@@ -1,0 +1,236 @@
+//! A list's calls of storage: what is at hand is moved at once, the rest by several calls at a time.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
+
+use dafs_proto::session::Moment;
+use dafs_proto::transport::OpToken;
+use dafs_proto::wire::{Stability, Status};
+use smallvec::SmallVec;
+
+use super::moving::{Place, Step, gap};
+use super::sieve::Trial;
+use super::{Direction, Progress, Server};
+use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
+use crate::inflight::token_with_slot;
+use crate::plan::Call;
+
+/// Calls of one list that storage has at once: enough for a disk to sort them, and to leave it no pause.
+const CALLS_MAX: usize = 16;
+
+/// The calls of a chunk that storage has, and what became of the others.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// By slot, which is part of the call's token. At most [`CALLS_MAX`].
+    slots: SmallVec<[Option<Call>; 1]>,
+    running: usize,
+    /// A call failed, or a write stopped: no more begin.
+    has_stopped: bool,
+    failure: Option<Status>,
+    /// Parts that storage had to be waited for, when the first was, and what is tried out with them.
+    waited_parts: usize,
+    pub(super) trial: Option<(Moment, Trial)>,
+}
+
+impl Calls {
+    /// Storage has none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.running == 0
+    }
+
+    fn begin(&mut self, call: Call) -> u8 {
+        self.running += 1;
+        self.waited_parts += call.parts.len();
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        match self.slots.get_mut(slot) {
+            Some(place) => *place = Some(call),
+            None => self.slots.push(Some(call)),
+        }
+        // Below CALLS_MAX.
+        slot as u8
+    }
+
+    fn end(&mut self, slot: u8) -> Option<Call> {
+        let call = self.slots.get_mut(usize::from(slot))?.take()?;
+        self.running -= 1;
+        Some(call)
+    }
+
+    /// No more calls begin; storage said why, or a write found no room.
+    pub(super) fn stop(&mut self, failure: Option<Status>) {
+        self.has_stopped = true;
+        self.failure = self.failure.or(failure);
+    }
+
+    /// A call failed, or a write stopped.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.has_stopped
+    }
+
+    /// What the list ends with, once storage has let go of it all.
+    fn outcome(&self) -> Option<Result<(), Status>> {
+        self.has_stopped.then_some(self.failure.map_or(Ok(()), Err))
+    }
+}
+
+impl Server {
+    /// Moves what is at hand, and leaves as much of the rest to storage as it may have at once.
+    pub(super) fn move_parts(&mut self, index: usize, token: OpToken) -> Progress {
+        loop {
+            let Some(list) = self.list_at(index) else { return Progress::Wait };
+            if let Some(outcome) = list.calls.outcome() {
+                return if list.calls.is_empty() {
+                    Progress::End(outcome)
+                } else {
+                    self.wait_for_calls(index)
+                };
+            }
+            let storage = &mut *self.storage;
+            let Some(crate::inflight::State::List(list)) =
+                self.operations.get_mut(index).map(|operation| &mut operation.state)
+            else {
+                return Progress::Wait;
+            };
+            let result = list.move_now(storage, self.turns.left());
+            self.turns.on_moved(list.moved);
+            match result {
+                // Told by the outcome.
+                Ok(()) | Err(NowError::Failed(_)) if list.calls.has_stopped() => {}
+                // The turn is over.
+                Ok(()) | Err(NowError::Failed(_)) if list.has_next() => return Progress::Continue,
+                Ok(()) | Err(NowError::Failed(_)) if list.calls.is_empty() => return self.chunk_moved(index),
+                Ok(()) | Err(NowError::Failed(_)) => return self.wait_for_calls(index),
+                Err(NowError::WouldBlock) => {
+                    let running = list.calls.running;
+                    // Beside others a disk's queue stays short.
+                    let calls_max = if self.turns.is_contended(self.now) { 1 } else { CALLS_MAX };
+                    if running >= calls_max {
+                        return self.wait_for_calls(index);
+                    }
+                    if !self.submit_call(index, token) {
+                        return Progress::End(Err(Status::BAD_HANDLE));
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait_for_calls(&mut self, index: usize) -> Progress {
+        if let Some(list) = self.list_at(index) {
+            list.step = Step::Submitted;
+        }
+        Progress::Wait
+    }
+
+    /// Leaves the next call to storage; `false` when its handle is gone and nothing of the list is with storage.
+    fn submit_call(&mut self, index: usize, token: OpToken) -> bool {
+        let request = self.operations[index].call;
+        let identity = self.handle(&request).map(|open| open.rights.identity.clone());
+        let now = self.now;
+        let Some(crate::inflight::State::List(list)) =
+            self.operations.get_mut(index).map(|operation| &mut operation.state)
+        else {
+            return false;
+        };
+        let Ok(identity) = identity else {
+            list.calls.stop(Some(Status::BAD_HANDLE));
+            return true;
+        };
+        if list.direction == Direction::Read && list.calls.trial.is_none() {
+            let (gap_max, trial) = self.sieve.choose(list.node.export, list.parts.as_slice(), list.next);
+            list.gap_max_waiting = gap_max;
+            list.calls.trial = Some((now, trial));
+        }
+        let Some((call, memory)) = list.next_op(gap()) else { return true };
+        let (node, offset) = (list.node, call.offset);
+        list.next = call.parts.end;
+        let slot = list.calls.begin(call);
+        let op = match list.direction {
+            Direction::Read => FsOp::Read { node, offset, into: memory },
+            Direction::Write | Direction::Append => {
+                FsOp::Write { node, offset, from: memory, stability: Stability::Unstable }
+            }
+        };
+        self.stats.storage_waits += 1;
+        if let Submitted::Done(result) = self.storage.submit(token_with_slot(token, slot), &identity, op) {
+            self.call_ended(index, slot, result);
+        }
+        true
+    }
+
+    /// Storage has finished a call.
+    fn call_ended(&mut self, index: usize, slot: u8, result: FsResult) {
+        let Some(list) = self.list_at(index) else { return };
+        let Some(call) = list.calls.end(slot) else { return };
+        match result {
+            Ok(FsReply::Count(count)) => list.on_moved(&call, count),
+            Ok(_) => list.on_failed(&call, Status::IO),
+            Err(status) => list.on_failed(&call, status),
+        }
+    }
+
+    /// Storage has finished a step of a list.
+    pub(crate) fn list_on_storage(&mut self, index: usize, slot: u8, result: FsResult) {
+        let token = self.token_of(index);
+        let call = self.operations[index].call;
+        let alive = self.connections.get(call.connection.index).is_some_and(|c| c.key == call.connection);
+        let Some(list) = self.list_at(index) else { return };
+        if list.step == Step::Commit {
+            return self.list_committed(index, result);
+        }
+        self.call_ended(index, slot, result);
+        let Some(list) = self.list_at(index) else { return };
+        if (!alive || list.is_broken) && !list.calls.is_empty() {
+            return;
+        }
+        if !alive {
+            // The client asks again on its next connection.
+            let operation = self.unpark(index);
+            return self.abandon(operation);
+        }
+        if list.step == Step::Storage && !list.is_broken {
+            // It goes on in its turn.
+            return;
+        }
+        list.step = Step::Storage;
+        if list.is_broken {
+            let buffers = list.begin_anew();
+            self.release_buffers(buffers);
+        }
+        self.advance_list(token);
+    }
+
+    /// A call of a list that is nobody's any more is finished; `true` when storage has let go of all its memory.
+    pub(crate) fn forgotten_list_on_storage(&mut self, index: usize, slot: u8) -> bool {
+        let Some(list) = self.list_at(index) else { return true };
+        list.calls.end(slot);
+        list.calls.is_empty()
+    }
+
+    /// Storage has moved all parts of the chunk.
+    fn chunk_moved(&mut self, index: usize) -> Progress {
+        let now = self.now;
+        let Some(crate::inflight::State::List(list)) =
+            self.operations.get_mut(index).map(|operation| &mut operation.state)
+        else {
+            return Progress::Wait;
+        };
+        let calls = std::mem::take(&mut list.calls);
+        if let Some((began, trial)) = calls.trial
+            && 2 * calls.waited_parts >= list.parts.as_slice().len()
+        {
+            let len = list.chunk.end - list.chunk.start;
+            self.sieve.record(trial, len, now.since(began));
+        }
+        if list.direction == Direction::Read && list.place == Place::Buffers {
+            list.make_posts();
+            return Progress::Continue;
+        }
+        list.done = list.chunk.end;
+        list.step = Step::Begin;
+        let own = if list.place == Place::Buffers { list.buffers.pop() } else { None };
+        if let Some(buffer) = own {
+            list.memory.clear();
+            self.release_buffer(buffer);
+        }
+        Progress::Continue
+    }
+}
