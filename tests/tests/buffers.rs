@@ -338,8 +338,17 @@ const MOVED_MAX: u64 = 64 << 10;
 fn small_read_waits_for_one_turn_of_another_client_and_no_more(on: On) {
     const LARGE: usize = 1 << 20;
     let gate = Gate::default();
-    let harness = Harness::start_over(on, gate.wrap(), |_| {});
+    let (faults, faulty) = Faults::new();
+    let gated = gate.wrap();
+    let harness = Harness::start_over(on, |storage| gated(faulty(storage)), |_| {});
     let (greedy, modest) = (harness.session_with(&direct()), harness.session());
+    // Somebody waits all the time, so that turns are short however long this test takes between two requests.
+    let patient = harness.session();
+    faults.next(Kind::Commit, Fault::Hold, 1);
+    let other = file(&patient, "other", &[0]);
+    let commit = other.submit_commit();
+    patient.flush();
+    faults.wait_for_held(1);
     let data = bytes(10, 4 * LARGE);
     let theirs = file(&greedy, "large", &data);
     let own = file(&modest, "small", &data[..10_000]);
@@ -365,6 +374,8 @@ fn small_read_waits_for_one_turn_of_another_client_and_no_more(on: On) {
             assert_same(&read.wait().buffer, &data[at..at + LARGE], "a large read");
         }
     }
+    faults.release();
+    commit.wait().unwrap();
 }
 
 // [BUF-20]
