@@ -342,13 +342,13 @@ fn small_read_waits_for_one_turn_of_another_client_and_no_more(on: On) {
     let gated = gate.wrap();
     let harness = Harness::start_over(on, |storage| gated(faulty(storage)), |_| {});
     let (greedy, modest) = (harness.session_with(&direct()), harness.session());
-    // Somebody waits all the time, so that turns are short however long this test takes between two requests.
-    let patient = harness.session();
-    faults.next(Kind::Commit, Fault::Hold, 1);
-    let other = file(&patient, "other", &[0]);
-    let commit = other.submit_commit();
-    patient.flush();
-    faults.wait_for_held(1);
+    // Two wait all the time, so that turns are short however long this test takes between two requests.
+    let patient = [harness.session(), harness.session()];
+    let files = patient.each_ref().map(|session| file(session, "other", &[0]));
+    faults.next(Kind::Commit, Fault::Hold, patient.len());
+    let commits = files.each_ref().map(File::submit_commit);
+    patient.iter().for_each(Session::flush);
+    faults.wait_for_held(patient.len());
     let data = bytes(10, 4 * LARGE);
     let theirs = file(&greedy, "large", &data);
     let own = file(&modest, "small", &data[..10_000]);
@@ -375,7 +375,7 @@ fn small_read_waits_for_one_turn_of_another_client_and_no_more(on: On) {
         }
     }
     faults.release();
-    commit.wait().unwrap();
+    commits.into_iter().for_each(|commit| commit.wait().unwrap());
 }
 
 // [BUF-20]

@@ -65,9 +65,12 @@ impl Turns {
         now < self.contended_until || self.waiting_sessions > 1
     }
 
-    /// An operation of a session waits, the first.
+    /// An operation of a session waits, the first. If another's waits as well, the turn is short at once.
     pub(crate) fn session_waits(&mut self) {
         self.waiting_sessions += 1;
+        if self.waiting_sessions > 1 {
+            self.size_max = CONTENDED_SIZE;
+        }
     }
 
     /// No operation of a session waits any more.
@@ -138,10 +141,12 @@ mod tests {
     #[test]
     fn turn_is_short_while_operations_of_several_sessions_wait() {
         let (mut turns, now) = (Turns::default(), Moment::default());
+        turns.begin(now);
         turns.session_waits();
-        assert!(!turns.is_contended(now));
+        turns.on_moved(CONTENDED_SIZE);
+        assert!(!turns.is_contended(now) && !turns.is_over());
         turns.session_waits();
-        assert!(turns.is_contended(now));
+        assert!(turns.is_contended(now) && turns.is_over());
         turns.session_waits_no_more();
         assert!(!turns.is_contended(now));
     }
