@@ -10,7 +10,7 @@ use super::moving::{Place, Step, gap};
 use super::sieve::Trial;
 use super::{Direction, Progress, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
-use crate::inflight::token_with_slot;
+use crate::inflight::{State, token_with_slot};
 use crate::plan::Call;
 
 /// Calls of one list that storage has at once: enough for a disk to sort them, and to leave it no pause.
@@ -84,7 +84,7 @@ impl Server {
                 };
             }
             let storage = &mut *self.storage;
-            let Some(crate::inflight::State::List(list)) =
+            let Some(State::List(list)) =
                 self.operations.get_mut(index).map(|operation| &mut operation.state)
             else {
                 return Progress::Wait;
@@ -125,8 +125,7 @@ impl Server {
         let request = self.operations[index].call;
         let identity = self.handle(&request).map(|open| open.rights.identity.clone());
         let now = self.now;
-        let Some(crate::inflight::State::List(list)) =
-            self.operations.get_mut(index).map(|operation| &mut operation.state)
+        let Some(State::List(list)) = self.operations.get_mut(index).map(|operation| &mut operation.state)
         else {
             return false;
         };
@@ -208,8 +207,7 @@ impl Server {
     /// Storage has moved all parts of the chunk.
     fn chunk_moved(&mut self, index: usize) -> Progress {
         let now = self.now;
-        let Some(crate::inflight::State::List(list)) =
-            self.operations.get_mut(index).map(|operation| &mut operation.state)
+        let Some(State::List(list)) = self.operations.get_mut(index).map(|operation| &mut operation.state)
         else {
             return Progress::Wait;
         };
