@@ -72,6 +72,10 @@ impl Core {
         }
         if op.peer_holds_memory() {
             if !matches!(op.work, Work::Chain(_)) {
+                if op.has_more() {
+                    // What is not sent now never moves: only an operation that went whole may still succeed.
+                    op.error.get_or_insert_with(|| Box::new(error));
+                }
                 self.stop(index);
             }
             return false;

@@ -203,6 +203,23 @@ fn cancelled_direct_read_waits_for_the_server() {
     assert!(done.buffer[..] == data);
 }
 
+// [CLI-10] of a transfer in several requests, some of which never went
+#[test]
+fn cancelled_direct_transfer_of_which_a_part_was_not_sent_says_so() {
+    for write in [false, true] {
+        let world = World::new(8);
+        world.server().credits = 1;
+        let session = world.session();
+        world.server().make(b"f", &pattern(200_000, 3));
+        let export = session.mount("data").unwrap();
+        let file = export.open_with("f", OpenOptions::new().read(true).write(true)).unwrap();
+        let buffer = session.buffer(200_000).unwrap();
+        let pending = if write { file.submit_write_at(buffer, 0) } else { file.submit_read_at(buffer, 0) };
+        assert!(matches!(pending.cancel().result, Err(Error::Cancelled)));
+        session.ping().unwrap();
+    }
+}
+
 #[test]
 fn cancelled_before_it_was_sent_has_no_effect() {
     let world = World::new(9);
