@@ -79,7 +79,12 @@ impl Server {
         self.flush_dirty();
         match self.connections.get(key.index).filter(|c| c.key == key) {
             None => Served::Closed,
-            Some(connection) if messages == MESSAGES_PER_TURN || over || !connection.runnable.is_empty() => {
+            Some(connection)
+                if messages == MESSAGES_PER_TURN
+                    || over
+                    || connection.dirty
+                    || !connection.runnable.is_empty() =>
+            {
                 Served::Budget(messages)
             }
             Some(_) => Served::Messages(messages),
@@ -195,7 +200,10 @@ impl Server {
     }
 
     pub(super) fn flush_dirty(&mut self) {
-        while let Some(key) = self.dirty.pop() {
+        loop {
+            // The last flush may have completed RDMA that somebody waited for, and no event will tell of it.
+            self.run_wakeups();
+            let Some(key) = self.dirty.pop() else { return };
             self.poll_rdma(key);
             self.run_wakeups();
             self.flush(key);
