@@ -63,6 +63,11 @@ impl Numbers {
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
+
+    /// One of these.
+    pub fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize].clone()
+    }
 }
 
 /// Bytes in which no two ranges of the same seed are alike, and different seeds differ.

@@ -33,6 +33,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("hostile", "sim", REAL_SYSTEM),
     ("lanes", "sim", REAL_SYSTEM),
     ("limits", "sim", REAL_SYSTEM),
+    ("mixture", "sim", REAL_SYSTEM),
     ("real_input", "sim", REAL_SYSTEM),
     ("scribble", "tcp", "it has no rings in shared memory"),
     ("scribble", "sim", "it has no rings in shared memory"),
