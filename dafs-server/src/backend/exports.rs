@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::{OpenFlags, Status};
 
 use super::mem::{Clock, MemExport};
@@ -328,10 +328,11 @@ impl Storage for Exports {
         }
     }
 
-    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
-        match &mut self.backend(node.export)?.backend {
-            Backend::Posix(posix) => posix.map(node, offset, len),
-            Backend::Mem(mem) => mem.map(node, offset, len),
+    fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
+        match self.backend(node.export).map(|export| &mut export.backend) {
+            Some(Backend::Posix(posix)) => posix.map(node, offset, len).into_iter().collect(),
+            Some(Backend::Mem(mem)) => mem.map(node, offset, len, parts_max),
+            None => LocalSegments::new(),
         }
     }
 

@@ -18,7 +18,7 @@ mod uring;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
     Attributes, DirEntry, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status, XattrSetMode,
 };
@@ -345,10 +345,10 @@ pub trait Storage: Send {
     /// Writes file data, unstable, when that needs no waiting.
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError>;
 
-    /// A window of a file as memory to be sent from, when its data is at hand and mapping it pays; at most `len` bytes,
-    /// short at the end of the file. The memory may
+    /// A window of a file as memory to be sent from, in order and in at most `parts_max` parts, when its data is at hand and
+    /// mapping it pays, else nothing; at most `len` bytes, short at the end of the file only. The memory may
     /// fault (`Memory::may_fault`): it is for system calls only.
-    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef>;
+    fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments;
 
     /// Starts an operation on behalf of `identity`. Not blocking.
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted;

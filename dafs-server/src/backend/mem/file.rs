@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dafs_proto::transport::{HeapMemory, Memory, MemoryRef, Span};
+use dafs_proto::transport::{HeapMemory, LocalSegments, Memory, MemoryRef, Span};
 use dafs_proto::wire::Status;
 
 /// Bytes of file that a chunk stands for.
@@ -250,15 +250,21 @@ impl FileData {
         if hole { Ok(self.size) } else { Err(Status::NO_DEVICE) }
     }
 
-    /// The bytes as memory, where one chunk holds them all.
-    pub(super) fn map(&self, offset: u64, len: usize) -> Option<MemoryRef> {
-        let len = (len as u64).min(self.size.checked_sub(offset)?) as usize;
-        let chunk = self.chunks.get(&(offset / CHUNK_SIZE))?;
-        if len == 0 {
-            return None;
+    /// The bytes as memory, chunk by chunk, where all of them are held by at most so many.
+    pub(super) fn map(&self, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
+        let end = offset.saturating_add(len as u64).min(self.size);
+        if offset >= end || ((end - 1) / CHUNK_SIZE - offset / CHUNK_SIZE) >= parts_max as u64 {
+            return LocalSegments::new();
         }
-        let memory: Arc<dyn Memory> = Arc::clone(chunk) as Arc<dyn Memory>;
-        MemoryRef::new(memory).slice((offset % CHUNK_SIZE) as usize, len)
+        let part = |number: u64| {
+            let start = number * CHUNK_SIZE;
+            let (from, to) = (offset.max(start) - start, end.min(start + CHUNK_SIZE) - start);
+            let memory = Arc::clone(self.chunks.get(&number)?) as Arc<dyn Memory>;
+            MemoryRef::new(memory).slice(from as usize, (to - from) as usize)
+        };
+        // A part of the answer would look like the end of the file.
+        let parts: Option<LocalSegments> = (offset / CHUNK_SIZE..=(end - 1) / CHUNK_SIZE).map(part).collect();
+        parts.unwrap_or_default()
     }
 
     /// Everything written so far survives a crash.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use dafs_proto::transport::{MemoryRef, Span};
+use dafs_proto::transport::{LocalSegments, MemoryRef, Span};
 use dafs_proto::wire::{
     DirEntry, FileKind, FsStatistics, NAME_SIZE_MAX, OpenFlags, SeekWhat, Stability, Status, Timestamp,
     XATTR_VALUE_SIZE_MAX, XattrSetMode, encode_dir_entry,
@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError};
-use file::{CHUNK_SIZE, Space};
+use file::Space;
 use tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
 
 /// Tells the time of an export in memory.
@@ -213,12 +213,8 @@ impl MemExport {
     }
 
     /// See [`super::Storage::map`].
-    pub(super) fn map(&self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
-        // A part of the answer would look like the end of the file.
-        if offset % CHUNK_SIZE + len as u64 > CHUNK_SIZE {
-            return None;
-        }
-        self.readable(node).ok()?.1.map(offset, len)
+    pub(super) fn map(&self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
+        self.readable(node).map(|(_, data)| data.map(offset, len, parts_max)).unwrap_or_default()
     }
 
     /// See [`super::Storage::close`].

@@ -194,12 +194,16 @@ fn window_mapped_shows_the_file() {
         let data: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
         f.write(node, 0, &data).unwrap();
         assert_eq!(f.read(node, 0, data.len()).unwrap(), data);
-        for (offset, len) in [(0, 40_000), (65_536, 65_536), (150_000, 100_000)] {
-            let Some(window) = f.storage.map(node, offset, len) else { continue };
-            let end = (offset as usize + len).min(data.len());
-            // Nobody truncates the file here, so it does not fault.
-            assert_eq!(window.span().to_vec(), data[offset as usize..end]);
+        for (offset, len) in [(0, 40_000), (65_536, 65_536), (150_000, 100_000), (10, 190_000)] {
+            for parts_max in 1..5 {
+                let window = f.storage.map(node, offset, len, parts_max);
+                assert!(window.len() <= parts_max);
+                let end = (offset as usize + len).min(data.len());
+                // Nobody truncates the file here, so it does not fault.
+                let shown: Vec<u8> = window.iter().flat_map(|part| part.span().to_vec()).collect();
+                assert!(window.is_empty() || shown == data[offset as usize..end], "{offset} {len}");
+            }
         }
-        assert!(f.storage.map(node, 300_000, 65_536).is_none(), "nothing after the end");
+        assert!(f.storage.map(node, 300_000, 65_536, 4).is_empty(), "nothing after the end");
     });
 }

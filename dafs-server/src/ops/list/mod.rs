@@ -278,7 +278,8 @@ impl Server {
         let mut extents = slice(&list.extents, list.chunk.start, len as u64);
         let (Some(extent), None) = (extents.next(), extents.next()) else { return false };
         drop(extents);
-        let Some(window) = self.storage.map(node, extent.offset, len).filter(|window| !window.is_empty())
+        let Some(window) =
+            self.storage.map(node, extent.offset, len, 1).pop().filter(|window| !window.is_empty())
         else {
             return false;
         };

@@ -1,7 +1,7 @@
 //! The RDMA of transfers.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use dafs_proto::transport::{LocalSegments, OpToken, PostError, Posted, TransportError};
+use dafs_proto::transport::{OpToken, PostError, Posted, TransportError};
 use dafs_proto::wire::Status;
 
 use super::pipeline::{Chunk, Stage};
@@ -26,9 +26,9 @@ impl Server {
         let call = self.operations[index].call;
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let reads = transfer.direction == Direction::Read;
-        let memory = transfer.memory(chunk.slot, chunk.len);
+        let local = transfer.segments(chunk.slot, chunk.len);
         let remote = transfer.slots.get(usize::from(chunk.slot)).map(|passage| passage.remote);
-        let (Some(memory), Some(remote)) = (memory, remote.and_then(|remote| remote.slice(0, chunk.len)))
+        let (Some(local), Some(remote)) = (local, remote.and_then(|remote| remote.slice(0, chunk.len)))
         else {
             self.fail_chunk(index, chunk.slot, Status::IO);
             return Progress::Continue;
@@ -39,7 +39,6 @@ impl Server {
             return Progress::Wait;
         };
         connection.dirty = true;
-        let local = LocalSegments::from_iter([memory]);
         // A window of a file is no buffer: nobody waits for it to be free again.
         let is_window = self.is_window(index, chunk.slot);
         let token = if is_window { token } else { token_with_slot(token, chunk.slot) };

@@ -17,9 +17,9 @@ mod terms;
 pub(crate) mod tuner;
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{MemoryRef, OpToken, RemoteRange};
+use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, RemoteRange};
 use dafs_proto::wire::{Method, Stability, Status};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::Server;
 use crate::backend::{FsOp, FsReply, FsResult, NodeId, Submitted};
@@ -79,7 +79,8 @@ pub(crate) struct Transfer {
 /// What a chunk passes through, on this side and on the client's.
 #[derive(Debug)]
 struct Passage {
-    memory: Option<MemoryRef>,
+    /// In several parts where a window of a file is.
+    memory: LocalSegments,
     buffer: Option<Buffer>,
     remote: RemoteRange,
     /// The memory is the client's own.
@@ -157,10 +158,10 @@ impl Transfer {
     }
 
     /// Begins a chunk that passes through `memory`.
-    fn begin(&mut self, memory: MemoryRef, buffer: Option<Buffer>, remote: RemoteRange) -> Chunk {
+    fn begin(&mut self, memory: LocalSegments, buffer: Option<Buffer>, remote: RemoteRange) -> Chunk {
         let chunk = self.pipeline.begin(remote.len);
         let slot = usize::from(chunk.slot);
-        let passage = Passage { memory: Some(memory), buffer, remote, is_mapped: false };
+        let passage = Passage { memory, buffer, remote, is_mapped: false };
         match self.slots.get_mut(slot) {
             Some(place) => *place = passage,
             None => self.slots.push(passage),
@@ -168,15 +169,31 @@ impl Transfer {
         chunk
     }
 
-    /// The memory of a chunk, `len` bytes of it.
+    /// The memory of a chunk that storage fills or empties, `len` bytes of it.
     fn memory(&self, slot: u8, len: u64) -> Option<MemoryRef> {
-        self.slots.get(usize::from(slot))?.memory.as_ref()?.slice(0, len as usize)
+        self.slots.get(usize::from(slot))?.memory.first()?.slice(0, len as usize)
+    }
+
+    /// The memory of a chunk that RDMA moves, `len` bytes of it.
+    fn segments(&self, slot: u8, len: u64) -> Option<LocalSegments> {
+        let mut left = len as usize;
+        let memory = &self.slots.get(usize::from(slot))?.memory;
+        let mut segments = LocalSegments::new();
+        for part in memory {
+            if left == 0 {
+                break;
+            }
+            let part = part.slice(0, part.len().min(left))?;
+            left -= part.len();
+            segments.push(part);
+        }
+        (left == 0).then_some(segments)
     }
 
     /// A chunk is over: its buffer, if it had one.
     fn end_passage(&mut self, slot: u8) -> Option<Buffer> {
         let passage = self.slots.get_mut(usize::from(slot))?;
-        passage.memory = None;
+        passage.memory.clear();
         passage.buffer.take()
     }
 }
@@ -295,7 +312,7 @@ impl Server {
             };
             if let Some(memory) = source {
                 let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-                let chunk = transfer.begin(memory, None, remote);
+                let chunk = transfer.begin(smallvec![memory], None, remote);
                 transfer.slots[usize::from(chunk.slot)].is_mapped = true;
                 // It is where storage can take it from.
                 transfer.pipeline.posted(chunk.slot);
@@ -306,7 +323,7 @@ impl Server {
                 Some((memory, buffer)) => {
                     let Some(remote) = remote.slice(0, memory.len() as u64) else { return Progress::Wait };
                     let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-                    transfer.begin(memory, buffer, remote);
+                    transfer.begin(smallvec![memory], buffer, remote);
                     Progress::Continue
                 }
                 None => Progress::Wait,

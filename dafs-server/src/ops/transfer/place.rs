@@ -1,8 +1,9 @@
 //! The storage of transfers.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use dafs_proto::transport::{Access, MemoryRef, OpToken, Provider, RemoteRange};
+use dafs_proto::transport::{Access, LocalSegments, MemoryRef, OpToken, Provider, RemoteRange};
 use dafs_proto::wire::{Stability, Status};
+use smallvec::smallvec;
 
 use super::super::write::write_all;
 use super::pipeline::{Chunk, Stage};
@@ -25,7 +26,9 @@ impl Server {
         let call = self.operations[index].call;
         let Some(connection) = self.connections.get(call.connection.index) else { return Progress::Wait };
         // A device sends from memory that is locked: a mapped file would be copied, page fault by page fault.
-        let copies_mapped = connection.endpoint.capabilities().provider == Provider::Verbs;
+        let capabilities = connection.endpoint.capabilities();
+        let copies_mapped = capabilities.provider == Provider::Verbs;
+        let parts_max = usize::from(capabilities.segments_max);
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let (node, offset, len) = (transfer.node, transfer.offset + at, remote.len as usize);
         match self.remote_memory(&call, &remote, Access::REMOTE_WRITE) {
@@ -41,11 +44,12 @@ impl Server {
                 return Progress::Continue;
             }
         }
-        if !copies_mapped
-            && let Some(window) = self.storage.map(node, offset, len).filter(|window| !window.is_empty())
-        {
+        let window =
+            if copies_mapped { LocalSegments::new() } else { self.storage.map(node, offset, len, parts_max) };
+        let mapped: usize = window.iter().map(MemoryRef::len).sum();
+        if mapped > 0 {
             let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-            let Some(remote) = remote.slice(0, window.len() as u64) else { return Progress::Wait };
+            let Some(remote) = remote.slice(0, mapped as u64) else { return Progress::Wait };
             let chunk = transfer.begin(window, None, remote);
             transfer.pipeline.stored(chunk.slot, chunk.len, true);
             return Progress::Continue;
@@ -53,7 +57,7 @@ impl Server {
         let Some((memory, buffer)) = self.take_buffer(index, token, at, len) else { return Progress::Wait };
         let Some(remote) = remote.slice(0, memory.len() as u64) else { return Progress::Wait };
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-        let chunk = transfer.begin(memory, buffer, remote);
+        let chunk = transfer.begin(smallvec![memory], buffer, remote);
         self.read_chunk(index, token, chunk);
         Progress::Continue
     }
@@ -79,7 +83,7 @@ impl Server {
         let len = if waits { memory.len() } else { at_once };
         let Some(remote) = remote.slice(0, len as u64) else { return Progress::Wait };
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-        let chunk = transfer.begin(memory.clone(), None, remote);
+        let chunk = transfer.begin(smallvec![memory.clone()], None, remote);
         transfer.slots[usize::from(chunk.slot)].is_mapped = true;
         self.on_tried(index, token, chunk.slot, result, || FsOp::Read { node, offset, into: vec![memory] });
         Progress::Continue
