@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::backend::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted};
 
@@ -170,10 +170,10 @@ impl Storage for FaultyStorage {
         }
     }
 
-    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
+    fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
         match self.faults.expects(Kind::Read) {
-            true => None,
-            false => self.storage.map(node, offset, len),
+            true => LocalSegments::new(),
+            false => self.storage.map(node, offset, len, parts_max),
         }
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_server::backend::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted};
 
 /// A wait for less than this is no failure.
@@ -120,8 +120,8 @@ impl Storage for GatedStorage {
     }
 
     /// All data passes through reads, where it is counted.
-    fn map(&mut self, _: NodeId, _: u64, _: usize) -> Option<MemoryRef> {
-        None
+    fn map(&mut self, _: NodeId, _: u64, _: usize, _: usize) -> LocalSegments {
+        LocalSegments::new()
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use dafs_proto::transport::sim::Random;
-use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::backend::{
     Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, NodeId, NowError,
@@ -121,8 +121,8 @@ impl Storage for FaultyStorage {
         self.exports.write_now(node, offset, from)
     }
 
-    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
-        self.exports.map(node, offset, len)
+    fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
+        self.exports.map(node, offset, len, parts_max)
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dafs_proto::transport::{MemoryRef, OpToken, Span};
+use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_server::backend::{
     Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, NodeId, NowError, Storage,
     StorageConfig, Submitted,
@@ -53,8 +53,8 @@ impl Storage for SharedStorage {
         self.lock().write_now(node, offset, from)
     }
 
-    fn map(&mut self, node: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
-        self.lock().map(node, offset, len)
+    fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
+        self.lock().map(node, offset, len, parts_max)
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
