@@ -58,7 +58,7 @@ fn clients_of_any_settings_find_what_they_wrote(on: On) {
             }
         }
         for worker in workers {
-            assert!(worker.join().is_ok(), "seed {seed}, server {flags:?}");
+            assert!(worker.join().is_ok(), "seed {seed}, server {flags:?}, which said: {}", program.log());
         }
     }
 }

@@ -110,7 +110,7 @@ impl Server {
         direction: Direction,
     ) -> bool {
         let session = self.operations[index].call.session;
-        let contended = self.turns.is_contended(self.now);
+        let size_max = self.storage_size_max();
         let Some(transfer) = self.transfer(index).filter(|transfer| transfer.direction == direction) else {
             return false;
         };
@@ -118,7 +118,6 @@ impl Server {
             return true;
         }
         let Some(session) = self.sessions.find_mut(session) else { return false };
-        let size_max = if contended { CONTENDED_STORAGE_SIZE } else { ALONE_STORAGE_SIZE };
         if session.storage_size < size_max {
             return false;
         }
@@ -129,11 +128,25 @@ impl Server {
         true
     }
 
-    /// Some of what a session had with storage came back: the next of its transfers goes on.
-    pub(super) fn resume_storage_waiter(&mut self, session: SessionKey) {
-        while let Some(token) =
-            self.sessions.find_mut(session).and_then(|session| session.storage_waiters.pop_front())
-        {
+    /// Bytes that a session may have with storage, unless one chunk is more.
+    fn storage_size_max(&self) -> usize {
+        if self.turns.is_contended(self.now) { CONTENDED_STORAGE_SIZE } else { ALONE_STORAGE_SIZE }
+    }
+
+    /// What a session has with storage leaves room: its transfers that wait for it go on, in turn, until it is filled. One that needs
+    /// no storage now leaves it to the next: with nothing there, nobody else would wake them.
+    fn resume_storage_waiters_of(&mut self, session: SessionKey) {
+        let waiting = self.sessions.find_mut(session).map_or(0, |session| session.storage_waiters.len());
+        for _ in 0..waiting {
+            let size_max = self.storage_size_max();
+            let Some(token) = self
+                .sessions
+                .find_mut(session)
+                .filter(|session| session.storage_size < size_max)
+                .and_then(|session| session.storage_waiters.pop_front())
+            else {
+                return;
+            };
             let waiting = self.operation_index(token).filter(|index| !self.operations[*index].forgotten);
             let Some(index) = waiting else { continue };
             let connection = self.operations[index].call.connection;
@@ -142,25 +155,20 @@ impl Server {
             };
             transfer.waits_for_storage = false;
             self.mark_dirty(connection);
-            return self.advance(token);
+            self.advance(token);
         }
     }
 
-    /// Where nobody else sends any more, all go on.
+    /// Where nobody else sends any more, there is room for more.
     pub(crate) fn resume_storage_waiters(&mut self) {
-        if self.turns.is_contended(self.now) {
-            return;
-        }
         let waiting: Vec<_> = self
             .sessions
             .iter()
             .filter(|(_, session)| !session.storage_waiters.is_empty())
-            .map(|(key, session)| (key, session.storage_waiters.len()))
+            .map(|(key, _)| key)
             .collect();
-        for (key, count) in waiting {
-            for _ in 0..count {
-                self.resume_storage_waiter(key);
-            }
+        for key in waiting {
+            self.resume_storage_waiters_of(key);
         }
     }
 
@@ -266,10 +274,7 @@ impl Server {
         if transfer.is_final {
             return self.finish_transfer(index, result);
         }
-        let size = transfer.pipeline.chunk_in(slot, Stage::Storage).map_or(0, |chunk| chunk.len as usize);
-        if let Some(session) = self.sessions.find_mut(session) {
-            session.storage_size = session.storage_size.saturating_sub(size);
-        }
+        self.left_storage(index, slot);
         self.chunk_stored(index, slot, result);
         let broken = self.transfer(index).is_some_and(|transfer| transfer.is_broken);
         let in_storage = self.transfer(index).is_some_and(|transfer| transfer.in_storage());
@@ -278,11 +283,22 @@ impl Server {
             (true, true) => {}
             (false, _) => self.advance(token),
         }
-        self.resume_storage_waiter(session);
+        self.resume_storage_waiters_of(session);
+    }
+
+    /// A chunk is with storage no longer.
+    fn left_storage(&mut self, index: usize, slot: u8) {
+        let session = self.operations[index].call.session;
+        let chunk =
+            self.transfer(index).and_then(|transfer| transfer.pipeline.chunk_in(slot, Stage::Storage));
+        if let (Some(chunk), Some(session)) = (chunk, self.sessions.find_mut(session)) {
+            session.storage_size = session.storage_size.saturating_sub(chunk.len as usize);
+        }
     }
 
     /// A step of a transfer that is nobody's any more is finished; `true` when storage has let go of all its memory.
     pub(crate) fn forgotten_transfer_on_storage(&mut self, index: usize, slot: u8) -> bool {
+        self.left_storage(index, slot);
         let Some(transfer) = self.transfer(index) else { return true };
         transfer.is_final = false;
         transfer.pipeline.failed(slot, Status::CANCELLED);
