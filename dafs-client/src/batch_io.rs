@@ -95,7 +95,7 @@ struct Part {
     node: Arc<Node>,
     write: bool,
     stability: Stability,
-    extents: Vec<Extent>,
+    extents: SmallVec<[Extent; 1]>,
     memory: SmallVec<[RawMemory; 1]>,
     /// Of registered memory.
     ranges: Option<RemoteRange>,
@@ -185,7 +185,7 @@ impl<'a> BatchIo<'a> {
         let mut core = shared.lock();
         let prepared = prepare(shared, &mut core, parts, None, Keep::None).map_err(|(error, _)| error)?;
         let op = shared.run_locked(core, prepared.op);
-        results(op, &prepared.operations).1
+        results(shared, op, &prepared.operations).1
     }
 }
 
@@ -234,9 +234,9 @@ impl<B: IoBuffer> OwnedBatch<B> {
                 let keep_back = core.uncollected > 0 && shared.config.batch_submits;
                 let index = shared.submit_locked(&mut core, prepared.op);
                 shared.push(&mut core, keep_back);
-                let operations = prepared.operations;
+                let (operations, shared) = (prepared.operations, Arc::clone(shared));
                 let finish = Finish::boxed(move |op| {
-                    let (keep, results) = results(op, &operations);
+                    let (keep, results) = results(&shared, op, &operations);
                     BatchDone { buffers: unpacked(keep), results }
                 });
                 (Pending::new(&owner, index, finish), untold)
@@ -348,7 +348,7 @@ impl Parts {
             self.wrong.get_or_insert(Error::Invalid(format!("operation {place} of a batch: {what}")));
         }
         let stability = if write { file.stability } else { Stability::Unstable };
-        let (node, extents) = (Arc::clone(&file.node), extents.to_vec());
+        let (node, extents) = (Arc::clone(&file.node), SmallVec::from_slice(extents));
         self.operations.push(Part { node, write, stability, extents, memory, ranges: None });
     }
 
@@ -374,7 +374,7 @@ struct Prepared {
 
 /// One operation as the caller asked for it.
 struct Asked {
-    path: Vec<u8>,
+    node: Arc<Node>,
     write: bool,
 }
 
@@ -397,9 +397,11 @@ fn prepare(
         Ok(memory) => memory,
         Err(error) => return Err((error, keep)),
     };
-    let (mut entries, mut operations) = (Vec::new(), Vec::new());
+    let count = parts.operations.len();
+    let (mut entries, mut operations) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for (operation, (part, ranges)) in parts.operations.into_iter().zip(memory.ranges).enumerate() {
-        let ranges: Vec<_> = ranges.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
+        let ranges: SmallVec<[_; 1]> =
+            ranges.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
         let pieces = cut(&part.extents, &ranges, &bounds);
         if part.write && pieces.len() > 1 && !is_ascending(&part.extents) {
             let what = format!(
@@ -407,17 +409,16 @@ fn prepare(
             );
             return Err((Error::Invalid(what), keep));
         }
-        operations.push(Asked { path: part.node.path.clone(), write: part.write });
-        entries.extend(pieces.into_iter().map(|(extents, ranges, len)| Entry {
+        entries.extend(pieces.into_iter().map(|(lists, len)| Entry {
             operation,
             node: Arc::clone(&part.node),
             write: part.write,
             stability: part.stability,
-            extents,
-            ranges,
+            lists,
             len,
             result: None,
         }));
+        operations.push(Asked { node: part.node, write: part.write });
     }
     let work = BatchWork {
         entries,
@@ -442,8 +443,9 @@ struct BatchMemory {
 
 /// Where the server reaches the memory of each operation: registered already, registered for the batch, or copied. What the server has
 /// mapped it reaches best, and copying is cheaper there than having it reach into this process.
-fn memory_of(shared: &Shared, core: &Core, operations: &[Part]) -> Result<BatchMemory> {
-    let mut memory = BatchMemory { ranges: Vec::new(), holds: SmallVec::new(), bounce: None };
+fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -> Result<BatchMemory> {
+    let mut memory =
+        BatchMemory { ranges: Vec::with_capacity(operations.len()), holds: SmallVec::new(), bounce: None };
     let ordinary = |part: &&Part| part.ranges.is_none();
     let size: usize =
         operations.iter().filter(ordinary).flat_map(|part| &part.memory).map(RawMemory::len).sum();
@@ -468,7 +470,7 @@ fn memory_of(shared: &Shared, core: &Core, operations: &[Part]) -> Result<BatchM
         }
     }
     let bounce = match copies && size > 0 {
-        true => Some(RegisteredBuf::allocate(&shared.domain, size)?),
+        true => Some(bounce_buffer(core, size)?),
         false => None,
     };
     let (mut at, mut reads) = (0, Vec::new());
@@ -502,9 +504,21 @@ fn memory_of(shared: &Shared, core: &Core, operations: &[Part]) -> Result<BatchM
 /// Ordinary memory of a batch that is copied at most, bytes: what is more is worth the server's reaching for it.
 const COPIED_SIZE_MAX: usize = 16 << 20;
 
+/// Such memory is kept for the next batch up to this many bytes: making and registering it anew costs more than a batch.
+const BOUNCE_KEPT_MAX: usize = 4 << 20;
+
+/// Registered memory of at least `size` bytes: what an earlier batch left, or new.
+fn bounce_buffer(core: &mut Core, size: usize) -> Result<RegisteredBuf> {
+    if let Some(buffer) = core.batch_bounce.take_if(|buffer| buffer.len() >= size) {
+        return Ok(buffer);
+    }
+    let size = if size <= BOUNCE_KEPT_MAX { size.next_power_of_two() } else { size };
+    Ok(RegisteredBuf::allocate(&core.domain, size)?)
+}
+
 /// From a finished batch to its buffers and results.
 #[allow(clippy::type_complexity, reason = "both halves of the caller's result")]
-fn results(mut op: Op, operations: &[Asked]) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
+fn results(shared: &Shared, mut op: Op, operations: &[Asked]) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
     let Work::Batch(batch) = &mut op.work else { return (Keep::None, Ok(Vec::new())) };
     // Registrations made for it end before its memory goes back.
     batch.holds.clear();
@@ -512,9 +526,12 @@ fn results(mut op: Op, operations: &[Asked]) -> (Keep, Result<Vec<Result<BatchOu
     if let Some(error) = op.error {
         return (keep, Err(*error));
     }
-    if let Some(bounce) = &batch.bounce {
-        for (at, memory) in &bounce.reads {
-            memory.span().copy_from(bounce.buffer.span().slice(*at, memory.len()).unwrap_or(Span::EMPTY));
+    if let Some(Bounce { buffer, reads }) = batch.bounce.take() {
+        for (at, memory) in &reads {
+            memory.span().copy_from(buffer.span().slice(*at, memory.len()).unwrap_or(Span::EMPTY));
+        }
+        if buffer.len() <= BOUNCE_KEPT_MAX {
+            shared.lock().batch_bounce = Some(buffer);
         }
     }
     let mut entries = batch.entries.iter().peekable();
@@ -533,7 +550,7 @@ fn results(mut op: Op, operations: &[Asked]) -> (Keep, Result<Vec<Result<BatchOu
             if !asked.write && count < entry.len {
                 outcome.end = Some(outcome.end.map_or(result.value, |end| end.min(result.value)));
                 // Extents before the end of the file follow behind some that are not.
-                outcome.count += if is_short { 0 } else { without_gap(&entry.extents, result.value) };
+                outcome.count += if is_short { 0 } else { without_gap(&entry.lists.extents, result.value) };
                 is_short = true;
             } else if !is_short {
                 outcome.count += count;
@@ -544,7 +561,7 @@ fn results(mut op: Op, operations: &[Asked]) -> (Keep, Result<Vec<Result<BatchOu
             Some(status) if !asked.write || outcome.count == 0 => Err(Error::Status {
                 status,
                 operation: Opcode::Batch,
-                path: asked.path.clone(),
+                path: asked.node.path.clone(),
                 explanation: String::new(),
             }),
             _ => Ok(outcome),

@@ -7,8 +7,8 @@ use dafs_proto::session::SessionFault;
 use dafs_proto::transport::Span;
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
-    BatchRequest, BatchResult, EXTENT_SIZE, LIST_MAX, Lists, REMOTE_RANGE_SIZE, Stability, Status, Verifier,
-    WireError, WireRange, decode_batch_results, decode_noticed_results, lists_size,
+    BatchRequest, BatchResult, EXTENT_SIZE, LIST_MAX, REMOTE_RANGE_SIZE, ShortLists, Stability, Status,
+    Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results, lists_size,
 };
 use smallvec::SmallVec;
 
@@ -49,8 +49,7 @@ pub(crate) struct Entry {
     pub(crate) node: Arc<Node>,
     pub(crate) write: bool,
     pub(crate) stability: Stability,
-    pub(crate) extents: Vec<Extent>,
-    pub(crate) ranges: Vec<WireRange>,
+    pub(crate) lists: ShortLists,
     pub(crate) len: usize,
     pub(crate) result: Option<BatchResult>,
 }
@@ -75,7 +74,7 @@ impl Bounds {
 
 impl Entry {
     fn size(&self) -> usize {
-        BATCH_OPERATION_SIZE + lists_size(self.extents.len(), self.ranges.len())
+        BATCH_OPERATION_SIZE + lists_size(self.lists.extents.len(), self.lists.segments.len())
     }
 }
 
@@ -109,8 +108,8 @@ impl BatchWork {
         let fits = |entry: &&Entry| {
             size += entry.size();
             len += entry.len;
-            extents += entry.extents.len();
-            ranges += entry.ranges.len();
+            extents += entry.lists.extents.len();
+            ranges += entry.lists.segments.len();
             size <= bounds.payload_max && len <= bounds.len_max && extents <= LIST_MAX && ranges <= LIST_MAX
         };
         let entries = self.entries.get(from..).unwrap_or_default();
@@ -132,13 +131,14 @@ impl BatchWork {
         reason = "at most BATCH_MAX; hints that are longer mean the same"
     )]
     pub(crate) fn encode(&self, from: usize, count: usize) -> (BatchRequest, Vec<u8>) {
-        let mut payload = Vec::new();
-        for entry in self.entries.iter().skip(from).take(count) {
+        let entries = self.entries.get(from..from + count).unwrap_or_default();
+        let mut payload = Vec::with_capacity(entries.iter().map(Entry::size).sum());
+        for entry in entries {
             let operation = BatchOperation {
                 handle: entry.node.handle(),
                 write: entry.write,
                 stability: entry.stability,
-                lists: Lists { extents: entry.extents.clone(), segments: entry.ranges.clone() },
+                lists: entry.lists.clone(),
             };
             operation.encode(&mut payload);
         }
@@ -201,7 +201,7 @@ impl BatchWork {
         }
         if entry.write && result.status == Status::OK && entry.stability == Stability::Unstable {
             let mut left = u64::from(result.count);
-            for extent in &entry.extents {
+            for extent in &entry.lists.extents {
                 let len = extent.len.min(left);
                 left -= len;
                 if len > 0 {
@@ -220,11 +220,20 @@ pub(crate) fn cut(
     extents: &[Extent],
     ranges: &[WireRange],
     bounds: &Bounds,
-) -> Vec<(Vec<Extent>, Vec<WireRange>, usize)> {
+) -> SmallVec<[(ShortLists, usize); 1]> {
     let room = bounds.payload_max.saturating_sub(BATCH_OPERATION_SIZE);
+    if let ([extent], [range]) = (extents, ranges)
+        && let Ok(len) = usize::try_from(extent.len)
+        && extent.len == range[2]
+        && (1..=bounds.len_max).contains(&len)
+    {
+        let lists =
+            ShortLists { extents: SmallVec::from_buf([*extent]), segments: SmallVec::from_buf([*range]) };
+        return SmallVec::from_buf([(lists, len)]);
+    }
     let pair = EXTENT_SIZE + REMOTE_RANGE_SIZE;
-    let mut cut = Vec::new();
-    let mut current: (Vec<Extent>, Vec<WireRange>, usize) = Default::default();
+    let mut cut = SmallVec::new();
+    let mut current: (ShortLists, usize) = Default::default();
     let (mut extents, mut ranges) = (extents.iter().copied(), ranges.iter().copied());
     let (mut extent, mut range) = (Extent::default(), [0; 3]);
     loop {
@@ -243,25 +252,26 @@ pub(crate) fn cut(
         if extent.len == 0 || range[2] == 0 {
             break;
         }
-        let size = lists_size(current.0.len(), current.1.len()) + pair;
-        let is_full = size > room || current.0.len() >= LIST_MAX || current.1.len() >= LIST_MAX;
-        if current.2 == bounds.len_max || (is_full && current.2 > 0) {
-            cut.push(std::mem::take(&mut current));
+        let (lists, moved) = &mut current;
+        let size = lists_size(lists.extents.len(), lists.segments.len()) + pair;
+        let is_full = size > room || lists.extents.len() >= LIST_MAX || lists.segments.len() >= LIST_MAX;
+        if *moved == bounds.len_max || (is_full && *moved > 0) {
+            cut.push((std::mem::take(lists), std::mem::take(moved)));
         }
-        let len = extent.len.min(range[2]).min((bounds.len_max - current.2) as u64);
-        match current.0.last_mut() {
+        let len = extent.len.min(range[2]).min((bounds.len_max - *moved) as u64);
+        match lists.extents.last_mut() {
             Some(last) if last.offset + last.len == extent.offset => last.len += len,
-            _ => current.0.push(Extent::new(extent.offset, len)),
+            _ => lists.extents.push(Extent::new(extent.offset, len)),
         }
-        match current.1.last_mut() {
+        match lists.segments.last_mut() {
             Some(last) if last[0] == range[0] && last[1] + last[2] == range[1] => last[2] += len,
-            _ => current.1.push([range[0], range[1], len]),
+            _ => lists.segments.push([range[0], range[1], len]),
         }
-        current.2 += usize::try_from(len).unwrap_or(0);
+        *moved += usize::try_from(len).unwrap_or(0);
         extent = Extent::new(extent.offset + len, extent.len - len);
         range = [range[0], range[1] + len, range[2] - len];
     }
-    if current.2 > 0 {
+    if current.1 > 0 {
         cut.push(current);
     }
     cut
@@ -284,7 +294,7 @@ mod tests {
         {
             let bounds = Bounds { payload_max, results_max: 100, len_max };
             let (mut file, mut memory) = (Vec::new(), Vec::new());
-            for (extents, ranges, len) in cut(&extents, &ranges, &bounds) {
+            for (ShortLists { extents, segments: ranges }, len) in cut(&extents, &ranges, &bounds) {
                 assert!(BATCH_OPERATION_SIZE + lists_size(extents.len(), ranges.len()) <= payload_max);
                 assert!(len <= len_max && len > 0);
                 assert_eq!(extents.iter().map(|e| e.len).sum::<u64>(), len as u64);

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::io_path::IoPath;
 use crate::lanes::{LaneState, Next, transmit_through_lane};
 use crate::learned::Learned;
-use crate::memory::Staging;
+use crate::memory::{RegisteredBuf, Staging};
 use crate::node::{Closing, Node};
 use crate::op::{Named, NamedReply, Op, TransferKind, Work};
 use crate::pieces::{on_data, piece_limit, trim};
@@ -119,6 +119,8 @@ pub(crate) struct Core {
     pub(crate) nodes: Slab<Weak<Node>>,
     pub(crate) domain: Arc<dyn Domain>,
     pub(crate) staging: Option<Staging>,
+    /// Memory that a batch was copied through, for the next.
+    pub(crate) batch_bounce: Option<RegisteredBuf>,
     pub(crate) lanes: LaneState,
     /// Finished operations that nobody collected yet.
     pub(crate) uncollected: usize,

@@ -449,6 +449,7 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         nodes: slab::Slab::new(),
         domain,
         staging: None,
+        batch_bounce: None,
         lanes: LaneState::None,
         uncollected: 0,
         unflushed: false,

@@ -145,13 +145,13 @@ fn vector_batch() {
         handle: FileHandle(0x1_0000_0002),
         write: true,
         stability: Stability::DataSync,
-        lists: lists(16, 3),
+        lists: lists(16, 3).into(),
     };
     let read = BatchOperation {
         handle: CHAIN_HANDLE,
         write: false,
         stability: Stability::Unstable,
-        lists: lists(4096, 5),
+        lists: lists(4096, 5).into(),
     };
     let mut payload = Vec::new();
     write.encode(&mut payload);

@@ -2,14 +2,15 @@
 //! time, and answers into the batch; the batch is answered when all have.
 #![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
 
+use std::ops::Range;
 use std::time::Duration;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{Access, OpToken};
 use dafs_proto::wire::{
     BATCH_NOTICE_RESULT_SIZE, BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchNotice, BatchOperation,
-    BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE, HEADER_SIZE, Header, ListReadReply, Method, Opcode,
-    Stability, Status, Verifier, WriteReply, decode_batch, encode_noticed_result,
+    BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE, HEADER_SIZE, Header, ListReadReply, Lists, Method,
+    Opcode, Stability, Status, Verifier, WriteReply, decode_batch, encode_noticed_result,
 };
 
 use super::read::{range, with_remote_memory};
@@ -27,11 +28,26 @@ const RUNNING_MAX: u32 = 64;
 /// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
 const NOTICES_MAX: u8 = 8;
 
-/// Which operation of which batch a call is for.
+/// Operations of at most this many bytes are done together, as one list: beyond it each is as quick on its own.
+const GROUPED_LEN_MAX: u64 = 64 * 1024;
+
+/// Bytes of one such list: several at a time, for a disk and for RDMA.
+const GROUP_LEN_MAX: u64 = 1 << 20;
+
+/// Which operations of which batch a call is for: neighbours that are done together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchPlace {
     batch: OpToken,
+    /// The first.
     index: u32,
+    /// At least one.
+    count: u32,
+}
+
+impl BatchPlace {
+    fn indices(self) -> Range<usize> {
+        self.index as usize..(self.index + self.count) as usize
+    }
 }
 
 /// A batch under way.
@@ -41,8 +57,9 @@ pub(crate) struct Batch {
     results: Vec<Option<BatchResult>>,
     /// The first that was never begun.
     next: usize,
-    /// To be begun again: their connection broke before they had ended.
+    /// To be begun again, each on its own: their connection broke before they had ended, or what was done together with others failed.
     again: Vec<u32>,
+    /// [`BatchPlace`]s under way.
     running: usize,
     /// Some are being begun: whoever ends meanwhile is looked at afterwards.
     beginning: bool,
@@ -84,29 +101,96 @@ impl Batch {
         }
     }
 
-    /// Takes the next operation.
-    fn begin_next(&mut self) -> Option<u32> {
-        let index = self.again.pop().or_else(|| {
-            let next = (self.next < self.operations.len()).then_some(self.next as u32);
-            self.next += usize::from(next.is_some());
-            next
-        })?;
+    /// Takes the next operations: where they begin, and how many of them go together.
+    fn begin_next(&mut self) -> Option<(u32, u32)> {
+        let next = match self.again.pop() {
+            Some(index) => (index, 1),
+            None if self.next < self.operations.len() => {
+                let count = self.group_len(self.next);
+                let next = (self.next as u32, count as u32);
+                self.next += count;
+                next
+            }
+            None => return None,
+        };
         self.running += 1;
-        Some(index)
+        Some(next)
+    }
+
+    /// How many operations from `from` on, at least one, are one list: small ones of the same kind and file, and no more than are to be
+    /// told of together.
+    fn group_len(&self, from: usize) -> usize {
+        let rest = self.operations.get(from..).unwrap_or_default();
+        let Some(first) = rest.first() else { return 1 };
+        let most = self.hints.map_or(usize::MAX, |hints| hints.completions);
+        let mut len = 0;
+        let belongs = |operation: &&BatchOperation| {
+            let own: u64 = operation.lists.extents.iter().map(|extent| extent.len).sum();
+            len += own;
+            (operation.handle, operation.write, operation.stability)
+                == (first.handle, first.write, first.stability)
+                && own <= GROUPED_LEN_MAX
+                && len <= GROUP_LEN_MAX
+        };
+        rest.iter().take(most).take_while(belongs).count().max(1)
     }
 
     fn has_next(&self) -> bool {
         !self.again.is_empty() || self.next < self.operations.len()
     }
 
-    fn end(&mut self, index: u32, result: BatchResult, now: Moment) {
-        let Some(place) = self.results.get_mut(index as usize) else { return };
-        self.running = self.running.saturating_sub(1);
+    /// An operation has ended.
+    fn end(&mut self, index: usize, result: BatchResult, now: Moment) {
+        let Some(place) = self.results.get_mut(index) else { return };
         *place = Some(result);
         if self.hints.is_some() {
-            self.untold.push(index);
+            self.untold.push(index as u32);
             self.untold_since.get_or_insert(now);
         }
+    }
+
+    /// The list that some operations were has ended. What is not as it should be of one is tried again on its own, so that each has its
+    /// own result.
+    fn end_group(&mut self, place: BatchPlace, result: &BatchResult, now: Moment) {
+        let (mut left, is_read) = (u64::from(result.count), !self.writes(place));
+        for index in place.indices() {
+            let Some(operation) = self.operations.get(index) else { return };
+            let extents = &operation.lists.extents;
+            let len: u64 = extents.iter().map(|extent| extent.len).sum();
+            if result.status != Status::OK || (!is_read && left < len) {
+                left = 0;
+                self.again.push(index as u32);
+                continue;
+            }
+            left = left.saturating_sub(len);
+            let own = match is_read {
+                true => {
+                    let got: u64 = extents.iter().map(|extent| extent.len_before(result.value)).sum();
+                    let value = if got < len { result.value } else { BatchResult::NOT_ENDED };
+                    BatchResult { status: Status::OK, count: got as u32, value }
+                }
+                false => BatchResult { count: len as u32, ..*result },
+            };
+            self.end(index, own, now);
+        }
+    }
+
+    fn writes(&self, place: BatchPlace) -> bool {
+        self.operations.get(place.index as usize).is_some_and(|operation| operation.write)
+    }
+
+    /// What some operations move, as one list.
+    fn lists_of(&self, place: BatchPlace) -> Lists {
+        let operations = self.operations.get(place.indices()).unwrap_or_default();
+        let mut lists = Lists {
+            extents: Vec::with_capacity(operations.len()),
+            segments: Vec::with_capacity(operations.len()),
+        };
+        for operation in operations {
+            lists.extents.extend_from_slice(&operation.lists.extents);
+            lists.segments.extend_from_slice(&operation.lists.segments);
+        }
+        lists
     }
 
     fn is_done(&self) -> bool {
@@ -197,12 +281,12 @@ impl Server {
                 self.yield_transfer(call.connection, token);
                 break;
             }
-            let Some(next) = batch.begin_next() else { break };
+            let Some((first, count)) = batch.begin_next() else { break };
             batch.beginning = true;
             if let Some(session) = self.sessions.find_mut(call.session) {
                 session.batched += 1;
             }
-            let place = BatchPlace { batch: token, index: next };
+            let place = BatchPlace { batch: token, index: first, count };
             if let Err(status) = self.begin_part(&call, place, index) {
                 self.end_part(place, BatchResult::failed(status));
             }
@@ -218,14 +302,14 @@ impl Server {
         }
     }
 
-    /// Begins one operation; its end comes to [`Server::on_batch_part`], perhaps within this call. An error is its result.
+    /// Begins some operations; their end comes to [`Server::on_batch_part`], perhaps within this call. An error is their result.
     fn begin_part(&mut self, call: &Call, place: BatchPlace, index: usize) -> Result<(), Status> {
         let Some(batch) = self.batch_at(index) else { return Ok(()) };
         let operation = &batch.operations[place.index as usize];
         let (write, stability) = (operation.write, operation.stability);
         let handle = if operation.handle == CHAIN_HANDLE { call.header.handle } else { operation.handle };
         let single = match (&operation.lists.extents[..], &operation.lists.segments[..]) {
-            ([extent], [segment]) => Some((*extent, *segment)),
+            ([extent], [segment]) if place.count == 1 => Some((*extent, *segment)),
             _ => None,
         };
         let opcode = if write { Opcode::WriteList } else { Opcode::ReadList };
@@ -267,7 +351,7 @@ impl Server {
             }
         }
         let Some(batch) = self.batch_at(index) else { return Ok(()) };
-        let lists = batch.operations[place.index as usize].lists.clone();
+        let lists = batch.lists_of(place);
         let direction = if write { Direction::Write } else { Direction::Read };
         self.begin_listed(&call, (direction, node), lists, stability).map_err(status_of)
     }
@@ -295,7 +379,11 @@ impl Server {
         self.leave_batch(index);
         let now = self.now;
         let Some(batch) = self.batch_at(index) else { return };
-        batch.end(place.index, result, now);
+        batch.running = batch.running.saturating_sub(1);
+        match place.count {
+            1 => batch.end(place.index as usize, result, now),
+            _ => batch.end_group(place, &result, now),
+        }
         if !batch.beginning {
             self.wakeups.push_back(Wakeup::Batch(place.batch));
         }
@@ -307,7 +395,7 @@ impl Server {
         self.leave_batch(index);
         let Some(batch) = self.batch_at(index) else { return };
         batch.running = batch.running.saturating_sub(1);
-        batch.again.push(place.index);
+        batch.again.extend(place.index..place.index + place.count);
         self.wakeups.push_back(Wakeup::Batch(place.batch));
     }
 
@@ -410,3 +498,6 @@ fn status_of(problem: Problem) -> Status {
         Problem::Fault(_) => Status::INVALID,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 use thiserror::Error;
 
 use super::{
-    FileHandle, HEADER_SIZE, LIST_MAX, ListError, ListRequest, Lists, Method, Reader, Stability, Status,
-    WireError, Writer, decode_lists, encode_lists, lists_size,
+    FileHandle, HEADER_SIZE, LIST_MAX, ListError, ListRequest, Method, Reader, ShortLists, Stability, Status,
+    WireError, Writer, encode_lists, list::decode_short_lists, lists_size,
 };
 
 /// Operations in one batch.
@@ -83,7 +83,7 @@ pub struct BatchOperation {
     /// When written data must be durable; [`Stability::Unstable`] in reads.
     pub stability: Stability,
     /// Extents of the file and ranges of the client's memory, whose totals agree.
-    pub lists: Lists,
+    pub lists: ShortLists,
 }
 
 impl BatchOperation {
@@ -192,7 +192,7 @@ pub fn decode_batch(
         let bytes = reader
             .bytes("lists of an operation", lists_size(extent_count, segment_count))
             .map_err(|error| BatchError::Wire { index, error })?;
-        let lists = decode_lists(bytes, &list, 0).map_err(lists_fail)?;
+        let lists = decode_short_lists(bytes, &list).map_err(lists_fail)?;
         len += u64::from(list.len);
         if len > u64::from(len_max) {
             return Err(BatchError::TooLarge { len, limit: len_max });
@@ -225,7 +225,7 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<(BatchOperation, ListRequ
         extent_count: reader.u32("extent count")?,
         segment_count: reader.u32("range count")?,
     };
-    Ok((BatchOperation { handle, write, stability, lists: Lists::default() }, list))
+    Ok((BatchOperation { handle, write, stability, lists: ShortLists::default() }, list))
 }
 
 /// What became of one operation of a batch.
@@ -371,10 +371,13 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
     use crate::extent::Extent;
+    use smallvec::smallvec;
 
     fn operation(extents: usize, segments: usize, len: u64) -> BatchOperation {
-        let mut lists =
-            Lists { extents: vec![Extent::new(0, 0); extents], segments: vec![[7, 0, 0]; segments] };
+        let mut lists = ShortLists {
+            extents: smallvec![Extent::new(0, 0); extents],
+            segments: smallvec![[7, 0, 0]; segments],
+        };
         lists.extents[0].len = len;
         lists.segments[0][2] = len;
         BatchOperation { handle: FileHandle(1), write: false, stability: Stability::Unstable, lists }

@@ -1,3 +1,6 @@
+use std::ops::Deref;
+
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::{
@@ -110,6 +113,21 @@ pub struct Lists {
     pub segments: Vec<WireRange>,
 }
 
+/// As [`Lists`], of which there are many and most of one entry: it needs no memory of its own then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShortLists {
+    /// Of the file.
+    pub extents: SmallVec<[Extent; 1]>,
+    /// Of the client's memory.
+    pub segments: SmallVec<[WireRange; 1]>,
+}
+
+impl From<Lists> for ShortLists {
+    fn from(lists: Lists) -> Self {
+        Self { extents: lists.extents.into(), segments: lists.segments.into() }
+    }
+}
+
 /// Lists that cannot be carried out. The request is answered `INVALID`, with these words; the session goes on.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ListError {
@@ -182,6 +200,21 @@ pub fn encode_lists(extents: impl Iterator<Item = Extent>, segments: &[WireRange
 /// Reads the lists of a request and checks them against it; `inline_len` bytes of data follow them. Nothing is allocated before the counts
 /// have been checked.
 pub fn decode_lists(payload: &[u8], request: &ListRequest, inline_len: u32) -> Result<Lists, ListError> {
+    let (extents, segments) = decode_lists_as::<Vec<Extent>, Vec<WireRange>>(payload, request, inline_len)?;
+    Ok(Lists { extents, segments })
+}
+
+/// As [`decode_lists`], of an operation within a batch.
+pub(super) fn decode_short_lists(payload: &[u8], request: &ListRequest) -> Result<ShortLists, ListError> {
+    let (extents, segments) = decode_lists_as(payload, request, 0)?;
+    Ok(ShortLists { extents, segments })
+}
+
+fn decode_lists_as<E, S>(payload: &[u8], request: &ListRequest, inline_len: u32) -> Result<(E, S), ListError>
+where
+    E: FromIterator<Extent> + Deref<Target = [Extent]>,
+    S: FromIterator<WireRange> + Deref<Target = [WireRange]>,
+{
     for (what, count) in [("extents", request.extent_count), ("ranges of memory", request.segment_count)] {
         if count as usize > LIST_MAX {
             return Err(ListError::TooMany { what, count });
@@ -196,25 +229,25 @@ pub fn decode_lists(payload: &[u8], request: &ListRequest, inline_len: u32) -> R
     if payload.len() as u64 != expected {
         return Err(ListError::Payload { found: payload.len(), expected });
     }
-    let mut lists =
-        Lists { extents: Vec::with_capacity(extent_count), segments: Vec::with_capacity(segment_count) };
     // The length was checked: nothing is missing.
     let mut reader = Reader::new(payload);
-    for _ in 0..extent_count {
-        let offset = reader.u64("extent offset").unwrap_or_default();
-        let len = reader.u32("extent length").unwrap_or_default();
-        lists.extents.push(Extent::new(offset, u64::from(len)));
-    }
-    for _ in 0..segment_count {
-        lists.segments.push(std::array::from_fn(|_| reader.u64("segment").unwrap_or_default()));
-    }
-    let found = u128::from(total(&lists.extents).ok_or(ListError::Offset)?);
+    let extents: E = (0..extent_count)
+        .map(|_| {
+            let offset = reader.u64("extent offset").unwrap_or_default();
+            let len = reader.u32("extent length").unwrap_or_default();
+            Extent::new(offset, u64::from(len))
+        })
+        .collect();
+    let segments: S = (0..segment_count)
+        .map(|_| std::array::from_fn(|_| reader.u64("segment").unwrap_or_default()))
+        .collect();
+    let found = u128::from(total(&extents).ok_or(ListError::Offset)?);
     if found != u128::from(request.len) {
         return Err(ListError::Total { what: "extents", found, expected: request.len });
     }
-    let found: u128 = lists.segments.iter().map(|[_, _, len]| u128::from(*len)).sum();
+    let found: u128 = segments.iter().map(|[_, _, len]| u128::from(*len)).sum();
     if request.method != Method::Inline && found != u128::from(request.len) {
         return Err(ListError::Total { what: "ranges of memory", found, expected: request.len });
     }
-    Ok(lists)
+    Ok((extents, segments))
 }

@@ -33,8 +33,8 @@ pub use lanes::{
     lane_frame_data,
 };
 pub use list::{
-    EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, decode_lists, encode_lists,
-    lists_size,
+    EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, ShortLists, decode_lists,
+    encode_lists, lists_size,
 };
 pub use namespace::{
     AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest, ReaddirReply, ReaddirRequest,

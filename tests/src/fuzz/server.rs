@@ -405,7 +405,7 @@ impl Peer {
             };
             let stability = if write { stability } else { Stability::Unstable };
             let handle = handle.filter(|_| input.byte() >= 16).unwrap_or(CHAIN_HANDLE);
-            BatchOperation { handle, write, stability, lists }.encode(&mut payload);
+            BatchOperation { handle, write, stability, lists: lists.into() }.encode(&mut payload);
         }
         let flags = BatchFlags::from_bits_truncate(u32::from(input.byte()));
         let notify = u32::from(flags.contains(BatchFlags::NOTIFY));

@@ -22,7 +22,7 @@ on_each_provider! {
 
 fn operation(handle: FileHandle, write: bool, extent: (u64, u64), range: [u64; 3]) -> BatchOperation {
     let lists = Lists { extents: vec![Extent::new(extent.0, extent.1)], segments: vec![range] };
-    BatchOperation { handle, write, stability: Stability::Unstable, lists }
+    BatchOperation { handle, write, stability: Stability::Unstable, lists: lists.into() }
 }
 
 fn encoded(operations: &[BatchOperation], flags: BatchFlags) -> (Vec<u8>, Vec<u8>) {

@@ -1,0 +1,96 @@
+//! Which operations go together, and what each has of what all had.
+#![allow(clippy::unwrap_used, reason = "tests")]
+use dafs_proto::extent::Extent;
+use dafs_proto::wire::FileHandle;
+
+use super::*;
+
+fn operation(handle: u64, write: bool, offset: u64, len: u64) -> BatchOperation {
+    let lists = Lists { extents: vec![Extent::new(offset, len)], segments: vec![[1, offset, len]] };
+    let stability = Stability::Unstable;
+    BatchOperation { handle: FileHandle(handle), write, stability, lists: lists.into() }
+}
+
+fn batch(operations: Vec<BatchOperation>) -> Batch {
+    Batch::new(operations, &BatchRequest::default())
+}
+
+fn groups(mut batch: Batch) -> Vec<u32> {
+    std::iter::from_fn(|| batch.begin_next()).map(|(_, count)| count).collect()
+}
+
+/// Begins all of a batch that is one group and ends it so.
+fn end_all(batch: &mut Batch, result: BatchResult) -> Vec<Option<BatchResult>> {
+    let (index, count) = batch.begin_next().unwrap();
+    assert_eq!((index, count as usize), (0, batch.operations.len()));
+    batch.running -= 1;
+    let place = BatchPlace { batch: OpToken(0), index, count };
+    batch.end_group(place, &result, Moment::default());
+    batch.results.clone()
+}
+
+// [BATCH-5]
+#[test]
+fn operations_of_one_file_and_kind_go_together_up_to_each_bound() {
+    let read = |handle, len| operation(handle, false, 0, len);
+    assert_eq!(groups(batch(vec![read(1, 5), read(1, 6), read(2, 7), read(1, 8)])), [2, 1, 1]);
+    assert_eq!(groups(batch(vec![read(1, 5), operation(1, true, 0, 5), operation(1, true, 9, 5)])), [1, 2]);
+    for (len, expected) in
+        [(GROUPED_LEN_MAX - 1, &[2][..]), (GROUPED_LEN_MAX, &[2]), (GROUPED_LEN_MAX + 1, &[1, 1])]
+    {
+        assert_eq!(groups(batch(vec![read(1, 1), read(1, len)])), expected, "{len}");
+    }
+    let full = (GROUP_LEN_MAX / GROUPED_LEN_MAX) as usize;
+    let filled = |last| {
+        let mut operations = vec![read(1, GROUPED_LEN_MAX); full - 1];
+        operations.extend([read(1, GROUPED_LEN_MAX - 1), read(1, last)]);
+        groups(batch(operations))
+    };
+    assert_eq!(filled(1), [full as u32 + 1]);
+    assert_eq!(filled(2), [full as u32, 1]);
+    assert!(groups(batch(Vec::new())).is_empty());
+}
+
+// [BATCH-6]
+#[test]
+fn no_more_operations_go_together_than_are_told_of_together() {
+    for (completions, flags, expected) in [
+        (2, BatchFlags::NOTIFY, &[2, 2, 1][..]),
+        (0, BatchFlags::NOTIFY, &[5]),
+        (4, BatchFlags::NOTIFY | BatchFlags::EXPEDITE, &[1, 1, 1, 1, 1]),
+    ] {
+        let request = BatchRequest { operations: 5, flags, window_us: 0, completions };
+        let operations = (0..5).map(|at| operation(1, false, 10 * at, 5)).collect();
+        assert_eq!(groups(Batch::new(operations, &request)), expected, "{completions} {flags:?}");
+    }
+}
+
+// [BATCH-3]
+#[test]
+fn reads_that_go_together_each_have_what_lay_before_the_end_of_the_file() {
+    let mut batch = batch((0..4).map(|at| operation(1, false, 10 * at, 10)).collect());
+    let ended = BatchResult { status: Status::OK, count: 25, value: 25 };
+    let found = end_all(&mut batch, ended);
+    let found: Vec<_> = found.into_iter().map(|result| result.map(|r| (r.count, r.value))).collect();
+    let not = BatchResult::NOT_ENDED;
+    assert_eq!(found, [Some((10, not)), Some((10, not)), Some((5, 25)), Some((0, 25))]);
+    assert!(batch.is_done());
+}
+
+// [BATCH-4]
+#[test]
+fn what_is_not_as_it_should_be_is_tried_again_alone() {
+    let operations = || (0..4).map(|at| operation(1, true, 10 * at, 10)).collect::<Vec<_>>();
+    let mut stopped = batch(operations());
+    let found = end_all(&mut stopped, BatchResult { status: Status::OK, count: 25, value: 7 });
+    let whole = Some(BatchResult { status: Status::OK, count: 10, value: 7 });
+    assert_eq!(found, [whole, whole, None, None]);
+    let mut failed = batch(operations());
+    assert_eq!(end_all(&mut failed, BatchResult::failed(Status::NO_SPACE)), [None; 4]);
+    for (mut batch, alone) in [(stopped, vec![2, 3]), (failed, vec![0, 1, 2, 3])] {
+        assert!(!batch.is_done());
+        let mut again: Vec<_> = std::iter::from_fn(|| batch.begin_next()).collect();
+        again.sort_unstable();
+        assert_eq!(again, alone.into_iter().map(|index| (index, 1)).collect::<Vec<_>>());
+    }
+}
