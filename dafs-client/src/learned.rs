@@ -15,6 +15,9 @@ const TOTAL_CLASSES: usize = 4;
 /// Transfers between two that try what seems slower, and so many when it is slower by far.
 const TRY_EVERY: u32 = 64;
 const TRY_SELDOM: u32 = 512;
+/// Of the first transfers more are tries, so that a wrong choice is not kept for long.
+const TRY_EARLY: u32 = 16;
+const EARLY_TRANSFERS: u32 = 128;
 /// Until both are known: every so many transfers, and times that each is tried.
 const TRY_FIRST: u32 = 4;
 const TRIES_MIN: u32 = 3;
@@ -79,6 +82,8 @@ impl Learned {
         let known = &mut cell.ns[method];
         *known = match cell.tries[method] {
             0 => ns,
+            // The first transfers of a method meet memory that nobody has touched: their times are too long, and tell nothing.
+            tries if ns < *known && tries <= TRIES_MIN => ns,
             _ if ns < *known => (*known + ns) / 2.0,
             // What disturbs a transfer makes it slower, and is not the method's.
             _ => *known + (ns - *known) / 8.0,
@@ -115,7 +120,12 @@ impl Cell {
             return self.tries[own] >= TRIES_MIN && self.transfers.is_multiple_of(TRY_FIRST);
         }
         let is_far = self.ns[other] > 2.0 * self.ns[own];
-        self.transfers.is_multiple_of(if is_far { TRY_SELDOM } else { TRY_EVERY })
+        let every = match (is_far, self.transfers <= EARLY_TRANSFERS) {
+            (true, _) => TRY_SELDOM,
+            (_, true) => TRY_EARLY,
+            _ => TRY_EVERY,
+        };
+        self.transfers.is_multiple_of(every)
     }
 }
 

@@ -77,7 +77,7 @@ fn assert_usable(calibration: &Calibration, may_leave_out: bool) {
     ] {
         print(name, samples);
         let sizes: Vec<u32> = samples.iter().map(|sample| sample.size).collect();
-        assert!(sizes.contains(&from) || from == sizes.last().unwrap() + 1, "{from}");
+        assert!(sizes.contains(&from) || from == u32::MAX, "{from}");
     }
 }
 

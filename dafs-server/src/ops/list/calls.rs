@@ -14,7 +14,7 @@ use crate::inflight::{State, token_with_slot};
 use crate::plan::Call;
 
 /// Calls of one list that storage has at once: enough for a disk to sort them, and to leave it no pause.
-const CALLS_MAX: usize = 16;
+const CALLS_MAX: usize = 128;
 
 /// The calls of a chunk that storage has, and what became of the others.
 #[derive(Debug, Default)]

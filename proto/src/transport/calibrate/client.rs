@@ -105,7 +105,9 @@ impl Timed {
         let gather = gather_samples.iter().all(|samples| !samples.is_empty()).then(|| {
             let from = |index: usize| {
                 let samples: &[Sample] = &gather_samples[index];
-                crossover(samples, samples.last().map_or(0, |sample| sample.size))
+                let size_max = samples.last().map_or(0, |sample| sample.size);
+                // What loses at every size measured is not taken for larger ones unseen.
+                Some(crossover(samples, size_max)).filter(|from| *from <= size_max).unwrap_or(u32::MAX)
             };
             Crossovers {
                 read_registered_bytes: from(0),
