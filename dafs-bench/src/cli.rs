@@ -147,14 +147,17 @@ pub enum Benchmark {
 /// What `pipeline` varies.
 #[derive(Debug, Clone, Args)]
 pub struct PipelineOptions {
-    /// Bytes of the file, from 16 MiB: 256MiB, 1024MiB.
-    #[arg(long, default_value = "1024MiB", value_parser = parse_file_size, value_name = "SIZE")]
+    /// Bytes of the file that each chunk size and depth moves, from 16 MiB: 256MiB, 1024MiB.
+    #[arg(long, default_value = "128MiB", value_parser = parse_file_size, value_name = "SIZE")]
     pub file_size: u64,
+    /// Bytes of the file that is read, cold, with chunks of the server's own choice.
+    #[arg(long, default_value = "1024MiB", value_parser = parse_file_size, value_name = "SIZE")]
+    pub whole_size: u64,
     /// Bytes of a chunk, separated by commas.
     #[arg(long, default_value = "128KiB,256KiB,1MiB", value_delimiter = ',', value_parser = parse_chunk_size, value_name = "LIST")]
     pub chunk_sizes: Vec<usize>,
     /// Chunks in progress at once, separated by commas.
-    #[arg(long, default_value = "1,2,4", value_delimiter = ',', value_parser = parse_chunk_count, value_name = "LIST")]
+    #[arg(long, default_value = "1,4", value_delimiter = ',', value_parser = parse_chunk_count, value_name = "LIST")]
     pub depths: Vec<usize>,
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dafs_client::{Direction, Registration, Session, Url};
+use dafs_client::{Direction, Registration, Session, Statistics, Url};
 use serde_json::json;
 
 use crate::flags::{Info, Ping, Queries};
@@ -91,6 +91,7 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
     let (url, session) = connect(url, remotes)?;
     let failed = |error| Failure::at("ask for the limits of", &url, &error);
     let limits = session.limits().map_err(failed)?;
+    let stats = session.statistics().map_err(failed)?;
     let agreed = session.agreed();
     let crossovers = agreed.thresholds.crossovers;
     let mut out = Output::new();
@@ -123,6 +124,13 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
             "keep_alive_ms": agreed.keep_alive_ms,
             "lease_ms": agreed.lease_ms,
             "registers_ordinary_memory": agreed.registers_ordinary_memory,
+            "buffer_sizes": stats.zones.iter().map(|zone| zone.size).collect::<Vec<_>>(),
+            "pipelines": stats.pipelines.iter().map(|pipeline| json!({
+                "listener": pipeline.listener,
+                "chunk_size": pipeline.chunk_size,
+                "measured": pipeline.measured,
+                "depth": pipeline.depth,
+            })).collect::<Vec<_>>(),
             "uid": limits.uid,
             "gid": limits.gid,
         });
@@ -156,6 +164,8 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
             ("direct pays from", crossover_text(&session)),
             ("lists gather", gather_text(&session)),
             ("one transfer", format!("{} bytes at most; larger ones are cut", agreed.transfer_size_max)),
+            ("large ones move", pipelines_text(&stats)),
+            ("server's buffers", zones_text(&stats)),
             ("memory", memory.to_owned()),
             ("open files", format!("{} at most", agreed.handles_max)),
             (
@@ -224,6 +234,25 @@ fn devices(is_json: bool) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(if is_usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// In what chunks large transfers move, on each listener.
+fn pipelines_text(stats: &Statistics) -> String {
+    let each = stats.pipelines.iter().map(|pipeline| {
+        let measured = if pipeline.measured { " (measured)" } else { "" };
+        let (chunk, depth) = (pipeline.chunk_size >> 10, pipeline.depth);
+        format!("{}: chunks of {chunk} KiB{measured}, {depth} at once", pipeline.listener)
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// What data passes through that storage and network cannot move at once.
+fn zones_text(stats: &Statistics) -> String {
+    let each = stats
+        .zones
+        .iter()
+        .map(|zone| format!("{} KiB ({} of {} lent)", zone.size >> 10, zone.lent, zone.total));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// From which pieces of memory on gathering pays; a session learns what it sees otherwise.
