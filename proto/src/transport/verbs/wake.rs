@@ -27,7 +27,8 @@ impl Core {
             || (self.starved && self.slots.has_free() && self.has_room(1))
     }
 
-    /// As `Endpoint::look`.
+    /// As `Endpoint::look`. There is no pause between looks: each takes the lock of the device's library, which is pause enough, and what
+    /// is an instruction to a processor is a way out of an emulated one, and some microseconds.
     #[inline]
     pub(super) fn look(&mut self, times: u32) -> bool {
         for _ in 0..times {
@@ -35,7 +36,6 @@ impl Core {
             if self.is_ready() {
                 return true;
             }
-            std::hint::spin_loop();
         }
         false
     }
