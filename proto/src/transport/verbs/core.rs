@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 use super::super::{
-    Access, Capabilities, Completion, HEAD_SIZE_MAX, Head, PeerFault, PeerIdentity, Provider, Received, Span,
+    Access, Capabilities, Completion, Head, PeerFault, PeerIdentity, Provider, Received, Span,
     TransportError, WaitPolicy,
 };
 use super::abort::Abortable;
@@ -114,6 +114,8 @@ pub(super) struct Core {
     /// The connection manager was not asked for long.
     manager_due: bool,
     polls: u32,
+    /// The last look found one message and nothing more.
+    found_one: bool,
     pub(super) spin_time: Duration,
     pub(super) counters: Counters,
     /// What of them is in the totals of the process.
@@ -183,6 +185,7 @@ impl Core {
             events_told: 0,
             manager_due: true,
             polls: 0,
+            found_one: false,
             spin_time: super::wake::SPIN_MIN,
             counters: Counters::default(),
             counters_told: Counters::default(),
@@ -208,6 +211,10 @@ impl Core {
             }
             if self.failure.is_some() {
                 return Err(self.end());
+            }
+            if std::mem::take(&mut self.found_one) && !self.list.is_empty() {
+                // A message was here and its answer waits to leave, which is more urgent than another look.
+                return Ok(None);
             }
             if self.events_due {
                 self.take_events();
@@ -247,15 +254,14 @@ impl Core {
         }
         let len = arrival.len as usize;
         let span = self.receives.span(arrival.buffer);
-        let mut prefix = [0; NOTE_SIZE];
-        let prefix = &mut prefix[..len.min(NOTE_SIZE)];
-        span.read_into(0, prefix);
+        // Buffers are longer than any head: copies of a fixed size are a few instructions.
+        let prefix = span.read_array::<NOTE_SIZE>(0).unwrap_or_default();
+        let prefix = &prefix[..len.min(NOTE_SIZE)];
         let frame = Frame::decode(prefix, len, self.capabilities.recv_payload_max as usize)?;
         let received = match frame {
             Frame::Message { head_len, payload_len } => {
-                let mut bytes = [0; HEAD_SIZE_MAX];
-                span.read_into(HEADER_SIZE, &mut bytes[..head_len]);
-                let head = Head::copy_of(&bytes[..head_len]).unwrap_or(Head::EMPTY);
+                let len = u8::try_from(head_len).unwrap_or(u8::MAX);
+                let head = Head::read_from(span, HEADER_SIZE, len).unwrap_or(Head::EMPTY);
                 self.current = Some((arrival.buffer, HEADER_SIZE + head_len, payload_len));
                 let payload_len = u32::try_from(payload_len).unwrap_or(u32::MAX);
                 return Ok(Some(Received::Message { head, payload_len }));
@@ -283,6 +289,11 @@ impl Core {
         if self.repost.len() * REPOST_PARTS >= self.receives.count() {
             self.post_receives();
         }
+    }
+
+    /// Receives that were given back and are not posted.
+    pub(super) fn repost_len(&self) -> usize {
+        self.repost.len()
     }
 
     /// Posts the receives that were given back.
@@ -313,6 +324,7 @@ impl Core {
 
     /// Takes what the device has done.
     pub(super) fn progress(&mut self) {
+        let before = self.arrivals.len();
         loop {
             self.counters.polls += 1;
             let Self { cq, done, .. } = self;
@@ -333,6 +345,9 @@ impl Core {
             if count < POLL_BATCH {
                 break;
             }
+        }
+        if self.arrivals.len() > before {
+            self.found_one = self.arrivals.len() == 1;
         }
         match self.state {
             State::Open => {}

@@ -382,8 +382,10 @@ impl Core {
         if self.list.is_empty() {
             return;
         }
-        // A peer that reads of a free receive finds it.
-        self.post_receives();
+        // A peer that reads of a free receive finds it. There is one more than it may know of, so that a single one can follow the list.
+        if self.repost_len() > 1 || !self.device.limits.peers_wait {
+            self.post_receives();
+        }
         self.unsignaled += self.list.len();
         let bound = self.slots_max.min(self.send_queue_depth) / UNSIGNALED_PARTS;
         if self.owes_completion || self.starved || self.unsignaled >= bound {

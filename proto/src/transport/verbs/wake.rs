@@ -145,8 +145,8 @@ impl Core {
             // What arrived before is told first.
             return if self.has_arrivals() { Ok(()) } else { Err(self.end()) };
         }
-        self.post_receives();
         self.post_list();
+        self.post_receives();
         Ok(())
     }
 

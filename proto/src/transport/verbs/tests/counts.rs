@@ -125,3 +125,25 @@ fn message_wakes_a_side_that_waits_for_messages_only() {
         assert_eq!(next_message(&mut pair.server).unwrap(), b"ping");
     }
 }
+
+/// [VERBS-16] The answer to a single message costs no look and no receive before it leaves.
+#[test]
+#[ignore = "needs rdma-device"]
+fn answer_to_a_single_message_leaves_before_all_else() {
+    let mut pair = Pair::new();
+    for _ in 0..3 {
+        pair.assert_alive();
+        let before = pair.server.counters();
+        pair.server.send_copy(b"answer", b"").unwrap();
+        assert!(pair.server.recv().unwrap().is_none());
+        let asked = pair.server.counters();
+        assert_eq!(deltas!(before, asked, polls, receive_posts, doorbells), (0, 0, 0));
+        pair.server.flush().unwrap();
+        let flushed = pair.server.counters();
+        assert_eq!(deltas!(before, flushed, polls, receive_posts, doorbells), (0, 1, 1));
+        assert!(pair.server.recv().unwrap().is_none());
+        let looked = pair.server.counters();
+        assert_eq!(deltas!(flushed, looked, polls), 1);
+        assert_eq!(next_message(&mut pair.client).unwrap(), b"answer");
+    }
+}
