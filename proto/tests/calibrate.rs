@@ -11,16 +11,17 @@ use dafs_proto::transport::{Address, ConnectParams, Domain};
 const INLINE_MAX: u32 = 16 * 1024;
 
 fn measure(server: &dyn Domain, client: Arc<dyn Domain>, address: &Address) -> Calibration {
-    try_measure(server, client, address).unwrap()
+    measure_for(server, client, address, calibrate::BUDGET)
 }
 
-fn try_measure(
+fn measure_for(
     server: &dyn Domain,
     client: Arc<dyn Domain>,
     address: &Address,
-) -> Result<Calibration, CalibrateError> {
+    budget: Duration,
+) -> Calibration {
     let params = ConnectParams { recv_payload_max: INLINE_MAX, ..ConnectParams::default() };
-    calibrate::measure(server, &client, address, &params, calibrate::BUDGET)
+    calibrate::measure(server, &client, address, &params, budget).unwrap()
 }
 
 fn print(name: &str, samples: &[Sample]) {
@@ -37,7 +38,7 @@ fn print(name: &str, samples: &[Sample]) {
 }
 
 /// [PROV-40]
-fn assert_usable(calibration: &Calibration, may_leave_out: bool) {
+fn assert_usable(calibration: &Calibration) {
     let crossovers = calibration.crossovers;
     println!(
         "{crossovers:?}, {} rounds in {:?}; bytes:inline/direct µs",
@@ -62,11 +63,6 @@ fn assert_usable(calibration: &Calibration, may_leave_out: bool) {
     }
     assert!(calibration.rounds >= 5);
     // [LIST-11]
-    // A slow device has no time for it.
-    let is_left_out = calibration.gather.is_none() && calibration.gather_samples.iter().all(Vec::is_empty);
-    if may_leave_out && is_left_out {
-        return;
-    }
     let gather = calibration.gather.expect("messages of 16 KiB describe 64 segments");
     println!("gather from {gather:?}; bytes:pack/gather µs");
     for (from, samples, name) in [
@@ -92,7 +88,7 @@ mod tcp {
 
     #[test]
     fn calibration_gives_usable_crossovers() {
-        assert_usable(&measure(&TcpDomain::new(), Arc::new(TcpDomain::new()), &any_port()), false);
+        assert_usable(&measure(&TcpDomain::new(), Arc::new(TcpDomain::new()), &any_port()));
     }
 
     /// [PROV-42]
@@ -125,7 +121,7 @@ mod shm {
     fn calibration_gives_usable_crossovers() {
         let directory = tempfile::tempdir().unwrap();
         let address = Address::Shm(directory.path().join("socket"));
-        assert_usable(&measure(&ShmDomain::new(), Arc::new(ShmDomain::new()), &address), false);
+        assert_usable(&measure(&ShmDomain::new(), Arc::new(ShmDomain::new()), &address));
         assert!(std::fs::read_dir(directory.path()).unwrap().next().is_none(), "nothing is left behind");
     }
 }
@@ -143,12 +139,9 @@ mod verbs {
             .expect("DAFS_VERBS_ADDRESS: the IP address of an RDMA device");
         let address = Address::Verbs(std::net::SocketAddr::new(ip.parse().expect("an IP address"), 0));
         let client: Arc<dyn Domain> = Arc::new(VerbsDomain::new());
-        match try_measure(&VerbsDomain::new(), client, &address) {
-            Ok(calibration) => assert_usable(&calibration, true),
-            // An emulated device on a machine that does other things as well.
-            Err(CalibrateError::Timeout) => eprintln!("not run: this device is too slow"),
-            Err(error) => panic!("{error}"),
-        }
+        // An emulated device, on a machine that does other things as well, takes its time.
+        let budget = 10 * calibrate::BUDGET;
+        assert_usable(&measure_for(&VerbsDomain::new(), client, &address, budget));
     }
 }
 

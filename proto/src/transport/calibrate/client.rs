@@ -39,19 +39,32 @@ enum Way {
 }
 
 /// Connects and times until `until`, but at least [`ROUNDS_MIN`] rounds; an error when `deadline` passes first.
+///
+/// What the serving side may still reach goes to `kept`, for its owner to drop when that side has ended: after an error it may be in
+/// the middle of RDMA, which would be refused, and told as a fault.
 pub(super) fn run(
     domain: &dyn Domain,
     address: &Address,
     params: &ConnectParams,
     until: Instant,
     deadline: Instant,
+    kept: &mut Vec<Region>,
 ) -> Result<Timed, CalibrateError> {
     let timeout = deadline.saturating_duration_since(Instant::now());
     let endpoint = domain.connect(address, params, timeout)?;
-    let capabilities = endpoint.capabilities();
+    let mut client = Client::new(domain, endpoint, deadline)?;
+    let timed = time(&mut client, until);
+    let Client { mut endpoint, registered, lent, .. } = client;
+    endpoint.close();
+    kept.push(registered);
+    kept.extend(lent);
+    timed
+}
+
+fn time(client: &mut Client<'_>, until: Instant) -> Result<Timed, CalibrateError> {
+    let capabilities = client.endpoint.capabilities();
     let inline_max = capabilities.send_payload_max.min(capabilities.recv_payload_max);
     let sizes = sizes(inline_max);
-    let mut client = Client::new(domain, endpoint, deadline)?;
     let mut times: Vec<[Vec<Duration>; METHODS.len()]> = sizes.iter().map(|_| Default::default()).collect();
     // The first round touches memory and code for the first time.
     client.round(&sizes, |_, _, _| {})?;
@@ -63,7 +76,6 @@ pub(super) fn run(
         client.round(&sizes, |size, method, time| times[size][method].push(time))?;
     }
     let gather = client.time_gathering(inline_max, until)?;
-    client.endpoint.close();
     Ok(Timed { sizes, times, gather })
 }
 
@@ -171,6 +183,8 @@ struct Client<'a> {
     deadline: Instant,
     /// Memory that the provider likes best, registered for the whole run.
     registered: Region,
+    /// Memory that is registered for the operation in progress.
+    lent: Option<Region>,
     /// Memory as an application has it.
     ordinary: MemoryRef,
 }
@@ -187,7 +201,8 @@ impl<'a> Client<'a> {
             what: "allocate memory",
             source: std::io::ErrorKind::OutOfMemory.into(),
         })?;
-        Ok(Self { domain, endpoint, deadline, registered, ordinary: MemoryRef::new(Arc::new(heap)) })
+        let ordinary = MemoryRef::new(Arc::new(heap));
+        Ok(Self { domain, endpoint, deadline, registered, lent: None, ordinary })
     }
 
     fn round(
@@ -256,8 +271,10 @@ impl<'a> Client<'a> {
         let memory = self.ordinary.slice(0, size as usize).ok_or(CalibrateError::Unexpected("size"))?;
         let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
         if self.endpoint.capabilities().registers_ordinary_memory {
-            let region = self.domain.register(memory, access)?;
-            return self.direct(write, region.range());
+            let range = self.lend(memory, access)?;
+            self.direct(write, range)?;
+            self.lent = None;
+            return Ok(());
         }
         let bounce =
             self.registered.memory().slice(0, size as usize).ok_or(CalibrateError::Unexpected("size"))?;
@@ -367,9 +384,15 @@ impl<'a> Client<'a> {
         // One registration for all: pieces are nearly always parts of one array.
         let span = 2 * size as usize * GATHER_SEGMENTS;
         let memory = self.ordinary.slice(0, span).ok_or(CalibrateError::Unexpected("size"))?;
-        let region = self.domain.register(memory, access)?;
-        let ranges = pieces_of(&region.range(), size)?;
-        self.gather(write, size, &ranges)
+        let range = self.lend(memory, access)?;
+        self.gather(write, size, &pieces_of(&range, size)?)?;
+        self.lent = None;
+        Ok(())
+    }
+
+    /// Registers memory for one operation.
+    fn lend(&mut self, memory: MemoryRef, access: Access) -> Result<RemoteRange, CalibrateError> {
+        Ok(self.lent.insert(self.domain.register(memory, access)?).range())
     }
 
     fn registered_ranges(&self, size: u32) -> Result<Vec<RemoteRange>, CalibrateError> {

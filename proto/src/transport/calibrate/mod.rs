@@ -33,8 +33,8 @@ use super::{
 
 /// What a calibration may take, by default.
 pub const BUDGET: Duration = Duration::from_millis(50);
-/// A calibration that has not ended by then has failed.
-const TIME_MAX: Duration = Duration::from_secs(2);
+/// A calibration that has not ended after so many times its budget has failed.
+const BUDGETS_MAX: u32 = 40;
 /// What Direct must win by to count as faster.
 const DIRECT_HANDICAP: f64 = 0.05;
 /// The smallest size measured, bytes: below, Inline is a few cache lines.
@@ -150,15 +150,15 @@ pub enum CalibrateError {
     #[error("calibration: unexpected {0}")]
     Unexpected(&'static str),
     /// It did not end in time.
-    #[error("calibration not finished in {} ms", TIME_MAX.as_millis())]
+    #[error("calibration not finished in {BUDGETS_MAX} times the time that it was given")]
     Timeout,
 }
 
 /// Measures a provider: `server` listens on `address` (a fresh one: an ephemeral port, a socket path of its own) and `client`
 /// connects to it from a thread.
 ///
-/// Both sides use `params`; the inline limits are its `recv_payload_max`. Blocks for about `budget`, in any case for less than a
-/// few seconds.
+/// Both sides use `params`; the inline limits are its `recv_payload_max`. Blocks for about `budget`, in any case for no longer than
+/// forty times that.
 pub fn measure(
     server: &dyn Domain,
     client: &Arc<dyn Domain>,
@@ -177,10 +177,12 @@ pub fn measure(
     let wait = if one_cpu { WaitPolicy::Event } else { params.wait };
     let params = &ConnectParams { wait, ..*params };
     let listener = server.listen(address, params)?;
-    let deadline = begin + TIME_MAX;
+    let deadline = begin + BUDGETS_MAX * budget;
+    // Outlives the serving side.
+    let mut kept = Vec::new();
     let timed = std::thread::scope(|scope| {
-        let to = listener.address().clone();
-        let timing = scope.spawn(move || client::run(&**client, &to, params, begin + budget, deadline));
+        let (to, kept) = (listener.address().clone(), &mut kept);
+        let timing = scope.spawn(move || client::run(&**client, &to, params, begin + budget, deadline, kept));
         let served = server::run(server, listener, deadline, || timing.is_finished());
         match timing.join() {
             // Its end closes the connection, which ends the serving.
