@@ -17,6 +17,8 @@ const ROOM: u64 = FILE_SIZE_MAX / TOGETHER_MAX;
 /// Requests of the chain that is sent.
 const CHAIN_LEN: u16 = 3;
 
+type Action<'s> = (&'static str, fn(&mut Player<'s>));
+
 pub(crate) struct Player<'s> {
     session: &'s Session,
     export: Export,
@@ -38,7 +40,7 @@ impl<'s> Player<'s> {
 
     /// Does something, and answers what that was.
     pub(crate) fn act(&mut self) -> &'static str {
-        let actions: [(&str, fn(&mut Self)); 12] = [
+        let actions: [Action<'s>; 12] = [
             ("write", Self::write),
             ("read", Self::read),
             ("list write", Self::write_list),
