@@ -176,6 +176,7 @@ impl EventLoop {
             let sleeps = self.hot.is_empty() && !self.awaits_storage();
             if sleeps || self.work >= WORK_PER_POLL {
                 self.work = 0;
+                debug_assert!(!sleeps || self.server.is_settled(), "asleep over something to be done");
                 let timeout = if sleeps { self.until_tick() } else { Duration::ZERO };
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

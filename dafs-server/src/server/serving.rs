@@ -192,6 +192,11 @@ impl Server {
         count
     }
 
+    /// Nothing is left that only an event would take up again which is not going to come: the loop may sleep.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.wakeups.is_empty() && self.dirty.is_empty() && self.storage_waiters_will_wake()
+    }
+
     /// Marks a connection that has something to flush at the end of this turn.
     pub(crate) fn mark_dirty(&mut self, key: ConnectionKey) {
         if !self.dirty.contains(&key) {

@@ -10,7 +10,7 @@ use super::pipeline::{Chunk, Stage};
 use super::{Direction, Progress, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
 use crate::dispatch::Problem;
-use crate::inflight::token_with_slot;
+use crate::inflight::{State, token_with_slot};
 use crate::sched::{ALONE_STORAGE_SIZE, CONTENDED_SIZE, CONTENDED_STORAGE_SIZE};
 use crate::sessions::SessionKey;
 
@@ -172,6 +172,22 @@ impl Server {
         }
     }
 
+    /// Whether every transfer that waits for room with storage will be woken: by what its session has there.
+    pub(crate) fn storage_waiters_will_wake(&self) -> bool {
+        let waits = |token: &OpToken| {
+            self.operation_index(*token).map(|index| &self.operations[index]).is_some_and(|operation| {
+                let transfer = match &operation.state {
+                    State::Transfer(transfer) => transfer,
+                    _ => return false,
+                };
+                transfer.waits_for_storage && !operation.forgotten
+            })
+        };
+        self.sessions
+            .iter()
+            .all(|(_, session)| session.storage_size > 0 || !session.storage_waiters.iter().any(waits))
+    }
+
     /// Storage fills a chunk's memory.
     fn read_chunk(&mut self, index: usize, token: OpToken, chunk: Chunk) {
         let Some(transfer) = self.transfer(index) else { return };
@@ -302,6 +318,8 @@ impl Server {
         let Some(transfer) = self.transfer(index) else { return true };
         transfer.is_final = false;
         transfer.pipeline.failed(slot, Status::CANCELLED);
-        !transfer.in_storage()
+        let is_free = !transfer.in_storage();
+        self.resume_storage_waiters_of(self.operations[index].call.session);
+        is_free
     }
 }
