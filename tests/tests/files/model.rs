@@ -15,6 +15,8 @@ on_each_provider! {
 
 const NAMES: u64 = 8;
 const STEPS: u64 = 1500;
+/// Over an emulated device.
+const STEPS_EMULATED: u64 = 500;
 const SIZE_MAX: u64 = 400_000;
 
 struct Pair {
@@ -135,6 +137,7 @@ fn random_operations_agree_with_a_local_directory(on: On) {
             continue;
         }
         let session = harness.session_with(&Config { method, ..Config::default() });
+        let steps = if on.is_verbs() { STEPS_EMULATED } else { STEPS };
         for export in EXPORTS {
             let local = harness.scratch().join(format!("local-{export}-{seed}"));
             fs::create_dir(&local).unwrap();
@@ -145,7 +148,7 @@ fn random_operations_agree_with_a_local_directory(on: On) {
                 local,
                 numbers: Numbers::new(seed),
             };
-            for step in 0..STEPS {
+            for step in 0..steps {
                 pair.step(step);
                 if step % 500 == 499 {
                     pair.compare(&format!("{export}, {method:?}, after step {step}"));
