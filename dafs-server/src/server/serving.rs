@@ -43,9 +43,11 @@ impl Server {
         }
         let messages = self.take_messages(key);
         let Some(connection) = self.connections.get(key.index).filter(|c| c.key == key) else {
+            // What it held may be what others wait for.
+            self.flush_dirty();
             return Served::Closed;
         };
-        if messages == 0 && connection.is_quiet() {
+        if messages == 0 && connection.is_quiet() && self.wakeups.is_empty() {
             return Served::Messages(0);
         }
         self.end_turn(key, messages)
