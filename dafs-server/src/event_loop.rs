@@ -177,7 +177,7 @@ impl EventLoop {
             if sleeps || self.work >= WORK_PER_POLL {
                 self.work = 0;
                 debug_assert!(!sleeps || self.server.is_settled(), "asleep over something to be done");
-                let timeout = if sleeps { self.until_tick() } else { Duration::ZERO };
+                let timeout = if sleeps { self.until_due() } else { Duration::ZERO };
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => return Err(error),
@@ -185,6 +185,9 @@ impl EventLoop {
                 }
                 self.look_at_clock();
                 self.on_events(&events);
+                if self.server.window_end().is_some_and(|end| self.now >= end) {
+                    self.server.end_windows();
+                }
                 if self.now >= self.next_tick {
                     self.tick();
                     observe(&self.server);
@@ -244,9 +247,11 @@ impl EventLoop {
         self.server.set_now(self.now);
     }
 
-    fn until_tick(&mut self) -> Duration {
+    /// How long there is nothing to do: until the next tick, or until a batch tells what it has gathered.
+    fn until_due(&mut self) -> Duration {
         self.look_at_clock();
-        self.next_tick.since(self.now).max(Duration::from_millis(1))
+        let due = self.server.window_end().map_or(self.next_tick, |end| end.min(self.next_tick));
+        due.since(self.now).max(Duration::from_millis(1))
     }
 
     fn tick(&mut self) {

@@ -199,10 +199,13 @@ impl Batch {
 
     /// Ends have waited long enough, or are enough.
     fn is_due(&self, now: Moment) -> bool {
-        self.hints.is_some_and(|hints| {
-            self.untold.len() >= hints.completions
-                || self.untold_since.is_some_and(|since| now >= since.after(hints.window))
-        })
+        self.hints.is_some_and(|hints| self.untold.len() >= hints.completions)
+            || self.window_end().is_some_and(|end| now >= end)
+    }
+
+    /// When what has ended has waited long enough.
+    fn window_end(&self) -> Option<Moment> {
+        Some(self.untold_since?.after(self.hints?.window))
     }
 
     /// Its connection broke. What was read may not have arrived; what was written is in the files.
@@ -320,6 +323,7 @@ impl Server {
             return Err(Status::BAD_HANDLE);
         }
         let node = open.node;
+        let single = single.filter(|(extent, _)| !self.is_divided(extent.len));
         if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {
             let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
             let storage = &mut *self.storage;
@@ -384,6 +388,11 @@ impl Server {
             1 => batch.end(place.index as usize, result, now),
             _ => batch.end_group(place, &result, now),
         }
+        // One that is over already is told of below, or when its session listens.
+        if let Some(end) = batch.window_end().filter(|end| *end > now) {
+            self.window_end = Some(self.window_end.map_or(end, |soonest| soonest.min(end)));
+        }
+        let Some(batch) = self.batch_at(index) else { return };
         if !batch.beginning {
             self.wakeups.push_back(Wakeup::Batch(place.batch));
         }
@@ -479,9 +488,25 @@ impl Server {
         self.tell_of_due_batches();
     }
 
+    /// When a batch's next window ends: a time to look at them ([`Server::end_windows`]).
+    pub fn window_end(&self) -> Option<Moment> {
+        self.window_end
+    }
+
+    /// Tells of what has waited for a window that is over.
+    pub fn end_windows(&mut self) {
+        self.tell_of_due_batches();
+        self.flush_dirty();
+    }
+
     /// Tells of ends whose window is over.
     pub(crate) fn tell_of_due_batches(&mut self) {
         let now = self.now;
+        let ends = self.operations.iter().filter_map(|(_, operation)| match &operation.state {
+            State::Batch(batch) => batch.window_end().filter(|end| *end > now),
+            _ => None,
+        });
+        self.window_end = ends.min();
         let due = |state: &State| matches!(state, State::Batch(batch) if batch.is_due(now));
         let due: Vec<usize> =
             self.operations.iter().filter(|(_, o)| due(&o.state)).map(|(index, _)| index).collect();

@@ -26,6 +26,8 @@ impl Server {
             return Err(Status::BAD_HANDLE.into());
         }
         let node = open.node;
+        // Its parts are read each by itself, and the offset of a later one must not begin again at 0.
+        Extent::new(request.offset, request.len.into()).end().ok_or(Status::INVALID)?;
         match request.method {
             Method::Inline => self.read_inline(call, node, &request),
             Method::Direct => {

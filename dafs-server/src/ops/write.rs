@@ -25,6 +25,8 @@ impl Server {
             return Err(Status::BAD_HANDLE.into());
         }
         let node = open.node;
+        // Its parts are written each by itself, and the offset of a later one must not begin again at 0.
+        Extent::new(request.offset, request.len.into()).end().ok_or(Status::TOO_LARGE)?;
         match request.method {
             Method::Inline if request.len != call.header.payload_len => {
                 Err(WireError::Invalid { what: "length of an inline write", value: u64::from(request.len) }

@@ -54,6 +54,8 @@ pub struct Server {
     pub(crate) sieve: Sieve,
     /// Connections whose transfers went out of a turn that was not their own.
     stirred: Vec<ConnectionKey>,
+    /// When the first of the windows ends in which a batch gathers ends.
+    pub(crate) window_end: Option<Moment>,
     pub(crate) now: Moment,
     pub(crate) started: Moment,
     pub(crate) active_sessions: u32,
@@ -93,6 +95,7 @@ impl Server {
             tuners: Vec::new(),
             sieve: Sieve::default(),
             stirred: Vec::new(),
+            window_end: None,
             now,
             started: now,
             active_sessions: 1,

@@ -206,7 +206,7 @@ impl Server {
         }
     }
 
-    pub(super) fn flush_dirty(&mut self) {
+    pub(crate) fn flush_dirty(&mut self) {
         loop {
             // The last flush may have completed RDMA that somebody waited for, and no event will tell of it.
             self.run_wakeups();

@@ -89,6 +89,11 @@ impl SimServer {
             self.listener.expire_handshakes();
             self.next_tick = net.now() + TICK;
         }
-        net.wake_at(self.next_tick);
+        let now = Moment::default().after(net.now());
+        if server.window_end().is_some_and(|end| now >= end) {
+            server.end_windows();
+        }
+        let until_window = server.window_end().map(|end| net.now() + end.since(now));
+        net.wake_at(until_window.map_or(self.next_tick, |end| end.min(self.next_tick)));
     }
 }

@@ -9,8 +9,11 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use dafs_client::{Config as ClientConfig, Error, File, Key, Session};
-use dafs_proto::transport::{Access, Address};
-use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, Opcode, Slot, Status};
+use dafs_proto::transport::{Access, Address, RemoteRange};
+use dafs_proto::wire::{
+    FileHandle, HEADER_SIZE, Header, Method, Opcode, REMOTE_RANGE_SIZE, ReadRequest, Slot, Stability, Status,
+    WriteRequest, encode_segments,
+};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Raw, read_body, write_body};
@@ -23,6 +26,7 @@ on_each_provider! {
     broken_messages_end_the_session,
     lies_in_bodies_are_told,
     forged_memory_is_refused,
+    range_beyond_the_last_offset_is_refused_whole,
     too_many_requests_end_the_session,
     unfinished_handshakes_are_dropped,
     paths_that_leave_the_export_are_refused,
@@ -186,6 +190,43 @@ fn forged_memory_is_refused(on: On) {
         assert!(mine.memory().span().to_vec().iter().all(|byte| *byte == 0), "case {case}");
         assert_eq!(std::fs::read(scene.harness.data().join("victim")).unwrap(), b"whole", "case {case}");
     }
+}
+
+/// Read and written in one piece, in parts, and from and to several ranges of memory.
+// [STOR-9]
+fn range_beyond_the_last_offset_is_refused_whole(on: On) {
+    let scene = Scene::new(on);
+    let mut raw = scene.raw();
+    let root = raw.mount("data");
+    let file = raw.create(root, b"victim");
+    raw.call(request(Opcode::Write, file), &write_body(0, 5, None), b"whole");
+    for len in [20, 3 << 20] {
+        let half = raw.region(len / 2, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let other = raw.region(len / 2, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let whole = raw.region(len, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let segment = |range: RemoteRange| [range.key.0, range.offset, range.len];
+        let segments = [half.range(), other.range()].map(segment);
+        let mut payload = vec![0; 2 * REMOTE_RANGE_SIZE];
+        encode_segments(&segments, &mut payload);
+        let beyond =
+            [i64::MAX as u64 - 5, u64::MAX - 5, u64::MAX - len as u64 / 2, u64::MAX - len as u64 + 1];
+        for (offset, pieces) in beyond.into_iter().flat_map(|offset| [(offset, 1), (offset, 2)]) {
+            let segment = segment(whole.range());
+            let payload = if pieces == 1 { &[][..] } else { &payload };
+            let len = u32::try_from(len).unwrap();
+            let (method, segment_count, stability) = (Method::Direct, pieces, Stability::Unstable);
+            let mut body = vec![0; ReadRequest::HEAD_SIZE - HEADER_SIZE];
+            ReadRequest { offset, len, method, segment_count, segment }.encode(&mut body);
+            let reply = raw.call(request(Opcode::Read, file), &body, payload);
+            assert_eq!(reply.header.status, Status::INVALID, "{len} bytes at {offset} in {pieces}");
+            WriteRequest { offset, len, method, stability, segment_count, segment }.encode(&mut body);
+            let reply = raw.call(request(Opcode::Write, file), &body, payload);
+            assert_eq!(reply.header.status, Status::TOO_LARGE, "{len} bytes at {offset} in {pieces}");
+        }
+    }
+    assert_eq!(std::fs::read(scene.harness.data().join("victim")).unwrap(), b"whole");
+    scene.session.ping().unwrap();
+    assert_eq!(scene.session.reconnects(), 0);
 }
 
 /// More requests than credits, and a client that takes no replies.
