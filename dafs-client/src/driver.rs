@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use dafs_proto::transport::util::Home;
 use dafs_proto::transport::{Domain, TransportError};
 
 use crate::clock::Clock;
@@ -28,6 +29,8 @@ use crate::sleep::Sleeper;
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 /// Longest sleep of a leader without the lock.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// How long a session that ends waits for the server to hear of it.
+const GOODBYE_MAX: Duration = Duration::from_millis(250);
 /// How often a leader polls the endpoint before it sleeps, where spinning pays.
 const SPINS_MAX: u32 = 2000;
 
@@ -53,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     /// The background thread, if any, ends.
     pub(crate) stopping: AtomicBool,
+    /// Whose it is.
+    pub(crate) home: Home,
 }
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
@@ -81,13 +86,19 @@ impl Shared {
             config,
             clock,
             stopping: AtomicBool::new(false),
+            home: Home::here(),
         }
     }
 
     /// Takes the lock; a thread that has to wait for it makes the session shared.
     pub(crate) fn lock(&self) -> Guard<'_> {
         match self.core.try_lock() {
-            Ok(core) => core,
+            Ok(mut core) => {
+                if !self.home.is_here() {
+                    core.leave_to_parent();
+                }
+                core
+            }
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 let shares = !self.keeping_alive.load(Ordering::Relaxed);
@@ -420,6 +431,27 @@ impl Shared {
         self.wake.notify_all();
     }
 
+    /// Ends the session, and tells the server. While requests are in flight it takes their replies for [`GOODBYE_MAX`] at most: an end
+    /// that the server does not hear of costs it the session's files and memory until the lease is over, and a socket that is closed
+    /// with something unread takes back what it has sent.
+    pub(crate) fn end(&self, core: &mut Core) {
+        let until = self.clock.now().after(GOODBYE_MAX);
+        let mut is_told = core.say_goodbye();
+        while core.dead.is_none() && core.session.outstanding() > 0 && self.clock.now() < until {
+            let taken = core.receive().and_then(|_| core.send_some()).and_then(|()| core.flush());
+            is_told = is_told || core.say_goodbye();
+            let waited = match (&taken, core.endpoint.as_mut()) {
+                (Ok(()), Some(endpoint)) => endpoint.wait(Some(Duration::from_millis(1))),
+                // Gone: by now that is what was asked for.
+                _ => break,
+            };
+            if waited.is_err() {
+                break;
+            }
+        }
+        core.die(Error::Closed);
+    }
+
     /// The connection is unusable: the next who waits connects again, or everything ends.
     pub(crate) fn on_broken(&self, core: &mut Core, broken: Broken) {
         if core.dead.is_some() {
@@ -506,10 +538,13 @@ pub(crate) struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if !self.shared.home.is_here() {
+            // Whatever it holds is the parent's; a thread that is not here may hold its lock.
+            return std::mem::forget(Arc::clone(&self.shared));
+        }
         self.shared.stop();
         let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
-        core.say_goodbye();
-        core.die(Error::Closed);
+        self.shared.end(&mut core);
     }
 }
 

@@ -33,10 +33,34 @@ impl Core {
         }
     }
 
-    /// Tells the server that the session ends, as far as that is possible without waiting.
-    pub(crate) fn say_goodbye(&mut self) {
-        if self.dead.is_some() || !self.session.can_send() {
+    /// This process is a child of the one that has the session: it lets go of all without a word, for connection and memory are the
+    /// parent's.
+    pub(crate) fn leave_to_parent(&mut self) {
+        if matches!(self.dead, Some(Error::Forked)) {
             return;
+        }
+        std::mem::forget(self.endpoint.take());
+        self.dead = Some(Error::Forked);
+        self.lanes = LaneState::None;
+        self.requests.clear();
+        self.resend.clear();
+        self.queue.clear();
+        self.leader = false;
+        let indices: SmallVec<[usize; 8]> =
+            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
+        for index in indices {
+            if let Some(op) = self.ops.get_mut(index) {
+                op.outstanding = 0;
+                op.queued = false;
+            }
+            self.fail(index, Error::Forked);
+        }
+    }
+
+    /// Tells the server that the session ends, if a request can be sent now. Answers whether it was told.
+    pub(crate) fn say_goodbye(&mut self) -> bool {
+        if self.dead.is_some() || self.endpoint.is_none() || !self.session.can_send() {
+            return false;
         }
         let mut op = Op::named(Opcode::Bye, None, Named::default());
         op.detached = true;
@@ -44,6 +68,7 @@ impl Core {
         self.queue.retain(|queued| *queued != index);
         self.queue.push_front(index);
         let _ = self.send_some().and_then(|()| self.flush());
+        true
     }
 
     /// Ends operations whose time is over, where that is possible now.

@@ -103,6 +103,9 @@ pub enum Error {
     /// The session was closed by [`crate::Session::close`].
     #[error("the session is closed")]
     Closed,
+    /// This process is a child that a fork made: the session is its parent's, which goes on with it.
+    #[error("the session belongs to the process that this one was forked from: open one after the fork")]
+    Forked,
 }
 
 /// The result of a call into this library.
@@ -133,7 +136,7 @@ impl Error {
             Self::Stale { .. } => libc::ESTALE,
             Self::WritesLost { .. } => libc::EIO,
             Self::UnexpectedEnd { .. } => libc::EIO,
-            Self::Closed => libc::ENOTCONN,
+            Self::Closed | Self::Forked => libc::ENOTCONN,
         }
     }
 

@@ -62,7 +62,8 @@ impl Shared {
     /// Runs an operation to its end, if it can go the short way. Blocks.
     #[inline]
     pub(crate) fn run_lone(&self, request: &LoneRequest<'_>) -> Lone {
-        if self.config.operation_timeout.is_some() || self.is_shared_or_has_closes() {
+        let is_special = self.config.operation_timeout.is_some() || !self.home.is_here();
+        if is_special || self.is_shared_or_has_closes() {
             return Lone::NotBegun;
         }
         let unwinding = EndOnUnwind { shared: self };

@@ -401,13 +401,16 @@ impl Session {
     }
 
     /// Ends the session at once: operations in flight end with [`Error::Closed`], and so does every later call.
-    /// Dropping the last handle does the same. Does not block.
+    /// Dropping the last handle does the same. Blocks while requests are in flight, until the server has heard of it, a quarter of a
+    /// second at most.
     pub fn close(&self) {
         let shared = &self.owner.shared;
+        if !shared.home.is_here() {
+            return;
+        }
         shared.stop();
         let mut core = shared.lock();
-        core.say_goodbye();
-        core.die(Error::Closed);
+        shared.end(&mut core);
         shared.tell(&core);
     }
 }

@@ -11,11 +11,11 @@ mod verbs {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    use dafs_client::{Background, Config, File, MethodOverride, Session, WaitPolicy};
-    use dafs_proto::transport::Access;
+    use dafs_client::{Background, Config, File, MethodOverride, Provider, Session, WaitPolicy};
     use dafs_proto::transport::verbs::totals;
+    use dafs_proto::transport::{Access, Address};
     use dafs_proto::wire::{Header, Opcode, Status};
-    use dafs_tests::harness::{Harness, On};
+    use dafs_tests::harness::{Harness, On, device_address, key_for};
     use dafs_tests::program::Program;
     use dafs_tests::raw::{Raw, read_body};
     use dafs_tests::suite::{assert_same, bytes};
@@ -300,5 +300,34 @@ mod verbs {
         }
         assert!(ended >= 1, "every transfer was through before its memory was taken back");
         assert_eq!(session.reconnects(), 0);
+    }
+
+    /// The address of a server without its scheme, so that the client chooses the provider.
+    fn chosen_by_address(harness: &Harness) -> Session {
+        let url = match harness.address() {
+            Address::Tcp(address) | Address::Verbs(address) => format!("dafs://{address}"),
+            other => panic!("{other}"),
+        };
+        let key = key_for(&Address::Verbs((device_address(), 0).into()));
+        Session::connect(url, &Config { key, ..Config::default() }).unwrap()
+    }
+
+    // [VERBS-42]
+    #[test]
+    #[ignore = "needs rdma-device"]
+    fn address_without_a_provider_takes_rdma_and_falls_back_to_tcp_with_the_reason() {
+        let harness = Harness::start(On::Verbs);
+        let session = chosen_by_address(&harness);
+        assert_eq!(session.provider(), Provider::Verbs);
+        assert!(session.provider_reason().contains("has a route to it"), "{}", session.provider_reason());
+        session.ping().unwrap();
+        // The device has a route, and nobody listens for RDMA there.
+        let harness = Harness::start_with(On::Verbs, |config| {
+            config.listeners = vec![Address::Tcp((device_address(), 0).into())];
+        });
+        let session = chosen_by_address(&harness);
+        assert_eq!(session.provider(), Provider::Tcp);
+        assert!(session.provider_reason().contains("no RDMA: "), "{}", session.provider_reason());
+        session.ping().unwrap();
     }
 }

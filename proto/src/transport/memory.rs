@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::RegionFault;
+use super::util::Home;
 
 /// Bytes at an address of this process that stay mapped for `'a` and may change at any time.
 #[derive(Clone, Copy)]
@@ -343,17 +344,18 @@ pub trait RegionOwner: Send + Sync {
     fn deregister(&self, key: RegionKey);
 }
 
-/// A live registration. Dropping it ends all remote access to the memory.
+/// A live registration. Dropping it ends all remote access to the memory; in a child of the process that made it, nothing.
 pub struct Region {
     range: RemoteRange,
     memory: MemoryRef,
     owner: Arc<dyn RegionOwner>,
+    home: Home,
 }
 
 impl Region {
     /// For providers: a registration that `owner` has just made.
     pub fn new(range: RemoteRange, memory: MemoryRef, owner: Arc<dyn RegionOwner>) -> Self {
-        Self { range, memory, owner }
+        Self { range, memory, owner, home: Home::here() }
     }
 
     /// What the peer needs to reach all of it.
@@ -369,7 +371,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.owner.deregister(self.range.key);
+        if self.home.is_here() {
+            self.owner.deregister(self.range.key);
+        }
     }
 }
 

@@ -22,6 +22,7 @@ on_each_provider![
     ln_and_readlink_make_and_show_links,
     df_shows_every_export,
     questions_about_the_server_are_answered,
+    devices_are_listed_with_their_limits,
 ];
 
 fn ls_lists_names_sorted_and_byte_for_byte(on: On) {
@@ -229,4 +230,26 @@ fn questions_about_the_server_are_answered(on: On) {
     let stats = dafs(["stats", world.server()]).succeeded().text();
     assert!(stats.contains("sessions: 1") && stats.contains("null: "), "{stats}");
     assert!(dafs(["stats", "--json", world.server()]).succeeded().text().contains("\"uptime_ms\""));
+}
+
+// [VERBS-43]
+fn devices_are_listed_with_their_limits(on: On) {
+    let ran = dafs(["info", "--devices", "--json"]);
+    let text = ran.text();
+    assert!(text.starts_with(r#"{"devices":["#), "{text}");
+    // Scripts ask by the exit status.
+    let is_usable = text.contains(r#""unusable":null"#);
+    assert_eq!(ran.code, i32::from(!is_usable), "{text}");
+    let words = dafs(["info", "--devices"]).text();
+    match is_usable {
+        true => {
+            for field in ["name", "port", "link_layer", "state", "segments_max", "message_size_max"] {
+                assert!(text.contains(&format!("\"{field}\":")), "{field}: {text}");
+            }
+            assert!(words.contains(" port ") && words.contains(" reads at once"), "{words}");
+        }
+        // Why, and what would help.
+        false => assert!(words.starts_with("no RDMA: ") || words.contains("cannot be used: "), "{words}"),
+    }
+    assert!(is_usable || !on.is_verbs(), "the suite runs on a device that is not listed: {text}");
 }

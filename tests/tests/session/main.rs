@@ -6,6 +6,7 @@ mod by_hand;
 mod chains;
 mod cuts;
 mod drain;
+mod ending;
 mod life;
 mod load;
 mod restart;

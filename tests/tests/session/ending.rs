@@ -1,0 +1,80 @@
+//! Sessions that end with requests in flight, and those that a child of their process has as well.
+#![allow(unsafe_code, reason = "forks")]
+
+use std::time::{Duration, Instant};
+
+use dafs_client::{Config, Error, Session};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider;
+use dafs_tests::suite::{assert_same, bytes};
+
+on_each_provider! {
+    session_that_ends_with_requests_in_flight_leaves_nothing_behind,
+    session_in_a_child_is_refused_and_goes_on_in_the_parent,
+}
+
+/// Until its lease is over a session that the server believes lost would keep its files and what they take.
+// [CLI-42]
+fn session_that_ends_with_requests_in_flight_leaves_nothing_behind(on: On) {
+    let harness = Harness::start_with(on, |config| config.lease_ms = 3_600_000);
+    let watcher = harness.session();
+    let given_up = Instant::now() + Duration::from_secs(60);
+    for (round, closes) in (0..6).flat_map(|round| [(round, true), (round, false)]) {
+        // No credit is left for a word more, and nobody takes what comes.
+        let session = harness.session_with(&Config { credits: 4, ..Config::default() });
+        let file = session.mount("mem").unwrap().create(format!("f{round}")).unwrap();
+        file.write_all_at(&bytes(1, 3_000_000), 0).unwrap();
+        let reads: Vec<_> = (0..20).map(|_| file.submit_read_at(vec![0; 1_000_000], 0)).collect();
+        session.flush();
+        if closes {
+            session.close();
+        }
+        drop((reads, file, session));
+        while watcher.statistics().unwrap().sessions > 1 {
+            assert!(Instant::now() < given_up, "the server was not told, round {round}");
+        }
+    }
+    assert_eq!(watcher.statistics().unwrap().handles, 0);
+}
+
+/// Whether a child can do nothing with the session of its parent, and end it neither.
+fn child_is_refused(session: Session) -> bool {
+    let is_forked = |error: &Error| matches!(error, Error::Forked);
+    let refused = session.ping().is_err_and(|error| is_forked(&error))
+        && session.mount("mem").is_err_and(|error| is_forked(&error));
+    session.close();
+    refused
+}
+
+// [CLI-43]
+fn session_in_a_child_is_refused_and_goes_on_in_the_parent(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    let data = bytes(1, 300_000);
+    file.write_all_at(&data, 0).unwrap();
+    let mut registered = session.buffer(data.len()).unwrap();
+    for _ in 0..2 {
+        let read = file.submit_read_at(vec![0; data.len()], 0);
+        session.flush();
+        // SAFETY: the child uses what this thread alone uses, and ends without running anything of the parent's.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let reads = file.read_at(&mut [0; 100], 0);
+            let waited = read.wait();
+            let mut all = matches!(reads, Err(Error::Forked)) && matches!(waited.result, Err(Error::Forked));
+            drop((file, registered));
+            all &= child_is_refused(session);
+            // SAFETY: as above.
+            unsafe { libc::_exit(if all { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child was refused everything");
+        assert_same(&read.wait().buffer, &data, "what was in flight");
+        assert_eq!(file.read_buf_at(&mut registered, 0).unwrap(), data.len());
+        assert_same(&registered, &data, "after a child has gone");
+    }
+    assert_eq!(session.reconnects(), 0);
+}
