@@ -206,9 +206,7 @@ mod verbs {
     #[ignore = "needs rdma-device"]
     fn child_that_moves_data() {
         let Ok(url) = std::env::var(CHILD) else { return };
-        let key = dafs_tests::harness::key_for(&dafs_proto::transport::Address::Verbs(
-            url.trim_start_matches("dafs+verbs://").parse().unwrap(),
-        ));
+        let key = key_for(&Address::Verbs(url.trim_start_matches("dafs+verbs://").parse().unwrap()));
         let config = Config { key, method: MethodOverride::Direct, ..Config::default() };
         let session = Session::connect(&url, &config).unwrap();
         let file = session.mount("mem").unwrap().create("child").unwrap();
