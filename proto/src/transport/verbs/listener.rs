@@ -147,6 +147,11 @@ impl VerbsListener {
             id.reject(&self.hello);
             return Err(Unable::Refused(io::Error::other("too many handshakes at once")));
         }
+        if event.peer_reads.0 == 0 {
+            // They would stay in the queue for as long as it likes.
+            let fault = "the peer serves no RDMA reads, by which its data is fetched";
+            return Err(Unable::Refused(io::Error::new(io::ErrorKind::InvalidData, fault)));
+        }
         let device = device_of(&id, &self.shared).map_err(Unable::Refused)?;
         // What fails from here on drops the id, which refuses the connection.
         let prepared = Prepared::new(id, device, &self.shared, &self.hello, true).map_err(Unable::NoRoom)?;
