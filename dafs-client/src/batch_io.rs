@@ -5,20 +5,21 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use dafs_proto::extent::{Extent, is_ascending, total};
-use dafs_proto::transport::{Access, RemoteRange, Span};
+use dafs_proto::transport::{RemoteRange, Span};
 use dafs_proto::wire::{Features, Opcode, Stability, Status};
 use smallvec::SmallVec;
 
+use crate::batch_memory::{BOUNCE_KEPT_MAX, memory_of};
+use crate::batch_singly::{Singles, run_singly};
 use crate::batch_work::{BatchWork, Bounce, Bounds, Entry, cut};
 use crate::core::Core;
 use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
+use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf, Revocation};
 use crate::node::Node;
 use crate::op::{Op, Work};
 use crate::pending::{BatchHints, Finish, Pending};
-use crate::registration::Hold;
 use crate::session::Session;
 
 /// What became of one operation of a batch.
@@ -78,9 +79,18 @@ pub struct BatchDone<B> {
 #[must_use = "a submitted batch is collected with `wait`"]
 pub struct PendingBatch<B> {
     owner: Arc<Owner>,
-    pending: Pending<BatchDone<B>>,
-    /// Entries of each operation that have not been told of.
-    untold: Vec<usize>,
+    state: Running<B>,
+}
+
+enum Running<B> {
+    Batch {
+        pending: Pending<BatchDone<B>>,
+        /// Entries of each operation that have not been told of; of one that moves nothing, and so has none, 1.
+        untold: Vec<usize>,
+        /// Operations that move nothing, not told of.
+        empty: Vec<usize>,
+    },
+    Singly(Singles),
 }
 
 /// The operations, as they were asked for.
@@ -89,16 +99,18 @@ struct Parts {
     operations: Vec<Part>,
     wrong: Option<Error>,
     expedite: bool,
+    /// Registered buffers that the caller lent.
+    lent: Vec<Revocation>,
 }
 
-struct Part {
-    node: Arc<Node>,
-    write: bool,
-    stability: Stability,
-    extents: SmallVec<[Extent; 1]>,
-    memory: SmallVec<[RawMemory; 1]>,
+pub(crate) struct Part {
+    pub(crate) node: Arc<Node>,
+    pub(crate) write: bool,
+    pub(crate) stability: Stability,
+    pub(crate) extents: SmallVec<[Extent; 1]>,
+    pub(crate) memory: SmallVec<[RawMemory; 1]>,
     /// Of registered memory.
-    ranges: Option<RemoteRange>,
+    pub(crate) range: Option<RemoteRange>,
 }
 
 impl Session {
@@ -153,7 +165,7 @@ impl<'a> BatchIo<'a> {
     pub fn read_buf_at(&mut self, file: &File, buffer: &'a mut RegisteredBuf, offset: u64) -> &mut Self {
         let extent = Extent::new(offset, buffer.len() as u64);
         self.parts.push(&self.owner, file, false, &[extent], SmallVec::from_buf([buffer.raw()]));
-        self.parts.is_registered(buffer, &self.owner);
+        self.parts.lends(buffer, &self.owner);
         self
     }
 
@@ -161,7 +173,7 @@ impl<'a> BatchIo<'a> {
     pub fn write_buf_at(&mut self, file: &File, buffer: &'a RegisteredBuf, offset: u64) -> &mut Self {
         let extent = Extent::new(offset, buffer.len() as u64);
         self.parts.push(&self.owner, file, true, &[extent], SmallVec::from_buf([buffer.raw()]));
-        self.parts.is_registered(buffer, &self.owner);
+        self.parts.lends(buffer, &self.owner);
         self
     }
 
@@ -178,14 +190,22 @@ impl<'a> BatchIo<'a> {
     /// Runs the batch and answers the results in the order of its operations. Blocks until all of them have ended.
     ///
     /// Fails as a whole, with nothing sent, with [`Error::Invalid`] when an operation cannot be (totals that differ, an extent beyond the
-    /// end of any file, a file of another session); and when the session ends.
+    /// end of any file, a file of another session); and when the session ends. Registered buffers that the server may then still be
+    /// reading or writing lose their registration.
     pub fn run(&mut self) -> Result<Vec<Result<BatchOutcome>>> {
         let parts = std::mem::take(&mut self.parts);
         let shared = &self.owner.shared;
         let mut core = shared.lock();
-        let prepared = prepare(shared, &mut core, parts, None, Keep::None).map_err(|(error, _)| error)?;
-        let op = shared.run_locked(core, prepared.op);
-        results(shared, op, &prepared.operations).1
+        match prepare(shared, &mut core, parts, None, Keep::None).map_err(|(error, _)| error)? {
+            Plan::Batch(Prepared { op, operations }) => {
+                let op = shared.run_locked(core, *op);
+                results(shared, op, &operations).1
+            }
+            Plan::Singly { parts, .. } => {
+                drop(core);
+                run_singly(&self.owner, parts.operations, &parts.lent)
+            }
+        }
     }
 }
 
@@ -210,40 +230,50 @@ impl<B: IoBuffer> OwnedBatch<B> {
         self.push(file, true, buffer, |_| extents.to_vec())
     }
 
-    /// Asks the server to gather nothing: it tells every end as soon as it can.
+    /// Asks the server to gather nothing: it tells every end as soon as it can, whatever the hints say, and without hints too. It then
+    /// executes no operations together, so the batch as a whole takes longer. For a batch in flight see [`PendingBatch::expedite`].
     pub fn expedite(&mut self) -> &mut Self {
         self.parts.expedite = true;
         self
     }
 
     /// Starts the batch. With `hints` the server tells of ends while others run ([`PendingBatch::wait_some`]), and gathers as many of them
-    /// as the hints say; without, it tells once, of all. Does not block.
+    /// as the hints say; without, it tells once, of all, unless the batch is expedited. Does not block.
     pub fn submit(self, hints: Option<BatchHints>) -> PendingBatch<B> {
         let Self { owner, parts, buffers, .. } = self;
-        let untold = vec![0; parts.operations.len()];
+        let count = parts.operations.len();
         let shared = &owner.shared;
         let mut core = shared.lock();
-        let ready = |error, keep| Pending::ready(BatchDone { buffers: unpacked(keep), results: Err(error) });
-        let (pending, untold) = match prepare(shared, &mut core, parts, hints, Keep::Many(buffers)) {
-            Err((error, keep)) => (ready(error, keep), untold),
-            Ok(prepared) => {
-                let mut untold = untold;
-                if let Work::Batch(batch) = &prepared.op.work {
+        let state = match prepare(shared, &mut core, parts, hints, Keep::Many(buffers)) {
+            Err((error, keep)) => {
+                drop(core);
+                let done = BatchDone { buffers: unpacked(keep), results: Err(error) };
+                Running::Batch { pending: Pending::ready(done), untold: vec![1; count], empty: Vec::new() }
+            }
+            Ok(Plan::Singly { parts, keep }) => {
+                drop(core);
+                Running::Singly(Singles::submit(&owner, parts.operations, keep))
+            }
+            Ok(Plan::Batch(Prepared { op, operations })) => {
+                let mut untold = vec![0; count];
+                if let Work::Batch(batch) = &op.work {
                     batch.entries.iter().for_each(|entry| untold[entry.operation] += 1);
                 }
+                let empty: Vec<usize> = (0..count).filter(|operation| untold[*operation] == 0).collect();
+                empty.iter().for_each(|operation| untold[*operation] = 1);
                 let keep_back = core.uncollected > 0 && shared.config.batch_submits;
-                let index = shared.submit_locked(&mut core, prepared.op);
+                let index = shared.submit_locked(&mut core, *op);
                 shared.push(&mut core, keep_back);
-                let (operations, shared) = (prepared.operations, Arc::clone(shared));
+                drop(core);
+                let shared = Arc::clone(shared);
                 let finish = Finish::boxed(move |op| {
                     let (keep, results) = results(&shared, op, &operations);
                     BatchDone { buffers: unpacked(keep), results }
                 });
-                (Pending::new(&owner, index, finish), untold)
+                Running::Batch { pending: Pending::new(&owner, index, finish), untold, empty }
             }
         };
-        drop(core);
-        PendingBatch { owner, pending, untold }
+        PendingBatch { owner, state }
     }
 
     fn push(
@@ -268,32 +298,37 @@ impl<B: IoBuffer> OwnedBatch<B> {
 impl<B: IoBuffer> PendingBatch<B> {
     /// Whether all operations have ended; moves the session along. Does not block.
     pub fn test(&mut self) -> bool {
-        self.pending.test()
+        match &mut self.state {
+            Running::Batch { pending, .. } => pending.test(),
+            Running::Singly(singles) => singles.test(),
+        }
     }
 
-    /// Waits until some operations have ended of which this has not told yet, and answers their places; none when all are told. The
-    /// results and the buffers come with [`PendingBatch::wait`]: until then the batch owns its memory. Blocks.
+    /// Waits until some operations have ended of which this has not told yet, and answers their places, each once; none when all are
+    /// told. The results and the buffers come with [`PendingBatch::wait`]: until then the batch owns its memory. Blocks.
     pub fn wait_some(&mut self) -> Vec<usize> {
-        if self.untold.iter().all(|entries| *entries == 0) {
+        let (pending, untold, empty) = match &mut self.state {
+            Running::Batch { pending, untold, empty } => (pending, untold, empty),
+            Running::Singly(singles) => return singles.wait_some(),
+        };
+        if untold.iter().all(|entries| *entries == 0) {
             return Vec::new();
         }
-        let Some(index) = self.pending.index() else { return self.tell_all() };
-        let mut core = self.owner.shared.lock();
+        let Some(index) = pending.index() else { return tell_all(untold) };
+        if !empty.is_empty() {
+            empty.iter().for_each(|operation| untold[*operation] = 0);
+            return std::mem::take(empty);
+        }
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
         loop {
-            let (is_done, told) = match core.ops.get_mut(index) {
-                Some(Op { done: false, work: Work::Batch(batch), .. }) => {
-                    let told = std::mem::take(&mut batch.told);
-                    (false, told.iter().map(|at| batch.entries[*at].operation).collect::<Vec<_>>())
-                }
-                _ => (true, Vec::new()),
+            let told = match core.ops.get_mut(index) {
+                Some(Op { done: false, work: Work::Batch(batch), .. }) => batch.take_told(),
+                _ => return tell_all(untold),
             };
-            if is_done {
-                drop(core);
-                return self.tell_all();
-            }
             let mut ended = Vec::new();
             for operation in told {
-                let left = &mut self.untold[operation];
+                let left = &mut untold[operation];
                 *left = left.saturating_sub(1);
                 if *left == 0 {
                     ended.push(operation);
@@ -302,27 +337,51 @@ impl<B: IoBuffer> PendingBatch<B> {
             if !ended.is_empty() {
                 return ended;
             }
-            core = self.owner.shared.wait_until(core, |core| match core.ops.get(index) {
+            core = shared.wait_until(core, |core| match core.ops.get(index) {
                 Some(Op { done: false, work: Work::Batch(batch), .. }) => !batch.told.is_empty(),
                 _ => true,
             });
         }
     }
 
-    /// Waits until all operations have ended, and answers results and buffers. Blocks.
-    pub fn wait(self) -> BatchDone<B> {
-        self.pending.wait()
+    /// Asks the server to gather nothing any more: what has ended is told at once, and what ends from now on as soon as it can be (DAFS 1.0,
+    /// `DAFS_PROC_HURRY_UP`). For a program that has nothing else to do any more than to wait for what it gave time with
+    /// [`BatchHints::window`]. It concerns all batches of the session that are in progress. A batch without hints is told of by its reply,
+    /// which comes no sooner. Takes a credit, so it waits where all are in use. Does not block.
+    pub fn expedite(&self) {
+        let Running::Batch { pending, .. } = &self.state else { return };
+        let Some(index) = pending.index() else { return };
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
+        if let Some(Op { done: false, work: Work::Batch(batch), .. }) = core.ops.get_mut(index)
+            && batch.hurry()
+        {
+            shared.submit_locked(&mut core, BatchWork::expediting());
+            shared.push(&mut core, false);
+        }
     }
 
-    fn tell_all(&mut self) -> Vec<usize> {
-        let untold = self.untold.iter_mut().enumerate().filter(|(_, entries)| **entries > 0);
-        untold
-            .map(|(operation, entries)| {
-                *entries = 0;
-                operation
-            })
-            .collect()
+    /// Waits until all operations have ended, and answers results and buffers. Blocks.
+    pub fn wait(self) -> BatchDone<B> {
+        match self.state {
+            Running::Batch { pending, .. } => pending.wait(),
+            Running::Singly(singles) => {
+                let (keep, results) = singles.wait();
+                BatchDone { buffers: unpacked(keep), results }
+            }
+        }
     }
+}
+
+/// All that was not told of has ended.
+fn tell_all(untold: &mut [usize]) -> Vec<usize> {
+    let untold = untold.iter_mut().enumerate().filter(|(_, entries)| **entries > 0);
+    untold
+        .map(|(operation, entries)| {
+            *entries = 0;
+            operation
+        })
+        .collect()
 }
 
 impl Parts {
@@ -349,7 +408,7 @@ impl Parts {
         }
         let stability = if write { file.stability } else { Stability::Unstable };
         let (node, extents) = (Arc::clone(&file.node), SmallVec::from_slice(extents));
-        self.operations.push(Part { node, write, stability, extents, memory, ranges: None });
+        self.operations.push(Part { node, write, stability, extents, memory, range: None });
     }
 
     /// The memory of the last operation is that of a registered buffer.
@@ -357,18 +416,31 @@ impl Parts {
         if let Some(part) = self.operations.last_mut()
             && buffer.is_registered()
         {
-            part.ranges = buffer.range_in(&owner.shared.domain);
-            if part.ranges.is_none() && !buffer.is_empty() {
+            part.range = buffer.range_in(&owner.shared.domain);
+            if part.range.is_none() && !buffer.is_empty() {
                 let what = "a buffer of a batch is not registered with this session".to_owned();
                 self.wrong.get_or_insert(Error::Invalid(what));
             }
         }
     }
+
+    /// As [`Parts::is_registered`], of a buffer that the caller has back when the batch has ended.
+    fn lends(&mut self, buffer: &RegisteredBuf, owner: &Arc<Owner>) {
+        self.is_registered(buffer, owner);
+        self.lent.extend(buffer.is_registered().then(|| buffer.revocation()));
+    }
+}
+
+/// How the operations are done.
+enum Plan {
+    Batch(Prepared),
+    /// Each on its own: no batch can be made of them here.
+    Singly { parts: Parts, keep: Keep },
 }
 
 /// A batch that can be run, and what is needed to make its results of it.
 struct Prepared {
-    op: Op,
+    op: Box<Op>,
     operations: Vec<Asked>,
 }
 
@@ -384,19 +456,14 @@ fn prepare(
     parts: Parts,
     hints: Option<BatchHints>,
     keep: Keep,
-) -> std::result::Result<Prepared, (Error, Keep)> {
+) -> std::result::Result<Plan, (Error, Keep)> {
     if let Some(error) = parts.wrong {
         return Err((error, keep));
     }
-    if core.terms.welcome.features & Features::BATCHES.bits() == 0 {
-        let what = "the server does not know batches; submit the operations one by one";
-        return Err((Error::Invalid(what.to_owned()), keep));
-    }
+    let knows_batches = core.terms.welcome.features & Features::BATCHES.bits() != 0;
+    let memory = if knows_batches { memory_of(shared, core, &parts.operations) } else { None };
+    let Some(memory) = memory else { return Ok(Plan::Singly { parts, keep }) };
     let bounds = Bounds::of(&core.terms);
-    let memory = match memory_of(shared, core, &parts.operations) {
-        Ok(memory) => memory,
-        Err(error) => return Err((error, keep)),
-    };
     let count = parts.operations.len();
     let (mut entries, mut operations) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for (operation, (part, ranges)) in parts.operations.into_iter().zip(memory.ranges).enumerate() {
@@ -428,92 +495,12 @@ fn prepare(
         expedite: parts.expedite,
         holds: memory.holds,
         keep,
+        lent: parts.lent,
         bounce: memory.bounce,
         told: Vec::new(),
     };
-    let op = Op::new(Opcode::Batch, None, Work::Batch(Box::new(work)));
-    Ok(Prepared { op, operations })
-}
-
-struct BatchMemory {
-    ranges: Vec<SmallVec<[RemoteRange; 1]>>,
-    holds: SmallVec<[Hold; 1]>,
-    bounce: Option<Bounce>,
-}
-
-/// Where the server reaches the memory of each operation: registered already, registered for the batch, or copied. What the server has
-/// mapped it reaches best, and copying is cheaper there than having it reach into this process.
-fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -> Result<BatchMemory> {
-    let mut memory =
-        BatchMemory { ranges: Vec::with_capacity(operations.len()), holds: SmallVec::new(), bounce: None };
-    let ordinary = |part: &&Part| part.ranges.is_none();
-    let size: usize =
-        operations.iter().filter(ordinary).flat_map(|part| &part.memory).map(RawMemory::len).sum();
-    let copies =
-        !core.terms.registers_ordinary_memory || (core.terms.staging_overlaps && size <= COPIED_SIZE_MAX);
-    let mut registered: [std::vec::IntoIter<RemoteRange>; 2] = Default::default();
-    if size > 0 && !copies {
-        for write in [false, true] {
-            let raw = operations.iter().filter(ordinary).filter(|part| part.write == write);
-            let raw: Vec<RawMemory> = raw
-                .flat_map(|part| &part.memory)
-                .filter(|memory| memory.len() > 0)
-                .filter_map(|memory| memory.slice(0, memory.len()))
-                .collect();
-            if raw.is_empty() {
-                continue;
-            }
-            let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-            let made = shared.registrar.register(&raw, access)?;
-            memory.holds.extend(made.holds);
-            registered[usize::from(write)] = made.ranges.into_vec().into_iter();
-        }
-    }
-    let bounce = match copies && size > 0 {
-        true => Some(bounce_buffer(core, size)?),
-        false => None,
-    };
-    let (mut at, mut reads) = (0, Vec::new());
-    for part in operations {
-        if let Some(range) = part.ranges {
-            memory.ranges.push(SmallVec::from_buf([range]));
-            continue;
-        }
-        let Some(buffer) = &bounce else {
-            let count = part.memory.iter().filter(|memory| memory.len() > 0).count();
-            memory.ranges.push(registered[usize::from(part.write)].by_ref().take(count).collect());
-            continue;
-        };
-        let mut ranges = SmallVec::new();
-        for piece in &part.memory {
-            let range =
-                buffer.range_in(&shared.domain).and_then(|all| all.slice(at as u64, piece.len() as u64));
-            ranges.extend(range);
-            match (part.write, buffer.span().slice(at, piece.len())) {
-                (true, Some(place)) => place.copy_from(piece.span()),
-                _ => reads.extend(piece.slice(0, piece.len()).map(|piece| (at, piece))),
-            }
-            at += piece.len();
-        }
-        memory.ranges.push(ranges);
-    }
-    memory.bounce = bounce.map(|buffer| Bounce { buffer, reads });
-    Ok(memory)
-}
-
-/// Ordinary memory of a batch that is copied at most, bytes: what is more is worth the server's reaching for it.
-const COPIED_SIZE_MAX: usize = 16 << 20;
-
-/// Such memory is kept for the next batch up to this many bytes: making and registering it anew costs more than a batch.
-const BOUNCE_KEPT_MAX: usize = 4 << 20;
-
-/// Registered memory of at least `size` bytes: what an earlier batch left, or new.
-fn bounce_buffer(core: &mut Core, size: usize) -> Result<RegisteredBuf> {
-    if let Some(buffer) = core.batch_bounce.take_if(|buffer| buffer.len() >= size) {
-        return Ok(buffer);
-    }
-    let size = if size <= BOUNCE_KEPT_MAX { size.next_power_of_two() } else { size };
-    Ok(RegisteredBuf::allocate(&core.domain, size)?)
+    let op = Box::new(Op::new(Opcode::Batch, None, Work::Batch(Box::new(work))));
+    Ok(Plan::Batch(Prepared { op, operations }))
 }
 
 /// From a finished batch to its buffers and results.
@@ -592,6 +579,10 @@ fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
 
 impl<B> std::fmt::Debug for PendingBatch<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PendingBatch({} operations)", self.untold.len())
+        let count = match &self.state {
+            Running::Batch { untold, .. } => untold.len(),
+            Running::Singly(singles) => singles.len(),
+        };
+        write!(f, "PendingBatch({count} operations)")
     }
 }

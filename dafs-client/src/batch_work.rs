@@ -7,14 +7,15 @@ use dafs_proto::session::SessionFault;
 use dafs_proto::transport::Span;
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
-    BatchRequest, BatchResult, EXTENT_SIZE, LIST_MAX, REMOTE_RANGE_SIZE, ShortLists, Stability, Status,
-    Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results, lists_size,
+    BatchRequest, BatchResult, EXTENT_SIZE, HEADER_SIZE, LIST_MAX, Opcode, REMOTE_RANGE_SIZE, ShortLists,
+    Stability, Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results, lists_size,
 };
 use smallvec::SmallVec;
 
 use crate::core::{Broken, Request, Terms};
-use crate::memory::{Keep, RawMemory, RegisteredBuf};
+use crate::memory::{Keep, RawMemory, RegisteredBuf, Revocation};
 use crate::node::Node;
+use crate::op::{Named, Op};
 use crate::pending::BatchHints;
 use crate::registration::Hold;
 
@@ -29,6 +30,8 @@ pub(crate) struct BatchWork {
     pub(crate) expedite: bool,
     pub(crate) holds: SmallVec<[Hold; 1]>,
     pub(crate) keep: Keep,
+    /// Registered buffers of the caller.
+    pub(crate) lent: Vec<Revocation>,
     /// What the server reaches in place of the callers' memory.
     pub(crate) bounce: Option<Bounce>,
     /// Entries of which a notice told, not collected.
@@ -79,10 +82,33 @@ impl Entry {
 }
 
 impl BatchWork {
+    /// An operation that asks the server to gather no ends of the session's batches any more. Nobody collects it.
+    pub(crate) fn expediting() -> Op {
+        let request = BatchRequest { flags: BatchFlags::EXPEDITE, ..BatchRequest::default() };
+        let mut named = Named { body_len: BatchRequest::HEAD_SIZE - HEADER_SIZE, ..Named::default() };
+        request.encode(&mut named.body[..BatchRequest::HEAD_SIZE - HEADER_SIZE]);
+        let mut op = Op::named(Opcode::Batch, None, named);
+        op.detached = true;
+        op
+    }
+
+    /// Nothing of it is to be gathered any more; whether the server is to be told.
+    pub(crate) fn hurry(&mut self) -> bool {
+        // What is not sent yet says so itself.
+        self.hints.is_some() && !std::mem::replace(&mut self.expedite, true)
+    }
+
+    /// The operations of the entries that notices told of.
+    pub(crate) fn take_told(&mut self) -> Vec<usize> {
+        let told = std::mem::take(&mut self.told);
+        told.into_iter().map(|at| self.entries[at].operation).collect()
+    }
+
     /// The session is over: no peer reaches its memory any more.
     pub(crate) fn revoke(&mut self) {
         self.holds.drain(..).for_each(Hold::revoke);
         self.keep.revoke();
+        self.lent.iter().for_each(Revocation::revoke);
         if let Some(bounce) = &self.bounce {
             bounce.buffer.revoke();
         }
@@ -143,7 +169,7 @@ impl BatchWork {
             operation.encode(&mut payload);
         }
         let mut flags = BatchFlags::empty();
-        flags.set(BatchFlags::NOTIFY, self.hints.is_some());
+        flags.set(BatchFlags::NOTIFY, self.hints.is_some() || self.expedite);
         flags.set(BatchFlags::EXPEDITE, self.expedite);
         let (window_us, completions) = self.hints.map_or((0, 0), |hints| {
             let window = u32::try_from(hints.window.as_micros()).unwrap_or(u32::MAX);

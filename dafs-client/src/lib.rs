@@ -23,6 +23,8 @@
 #![deny(unsafe_code)]
 
 mod batch_io;
+mod batch_memory;
+mod batch_singly;
 mod batch_work;
 mod chain;
 mod clock;

@@ -4,6 +4,7 @@
     reason = "spans over the caller's memory for the time of an operation, and slices of registered buffers"
 )]
 
+use std::io::ErrorKind;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,6 +80,16 @@ pub(crate) fn tell_once(error: &RegionError) {
         tracing::debug!("memory is not registered: {error}");
     } else {
         tracing::warn!("data is copied, or goes in messages, as memory cannot be registered: {error}");
+    }
+}
+
+/// Says why memory is copied and not registered for an operation.
+#[cold]
+pub(crate) fn tell_of_refusal(error: &RegionError) {
+    match error {
+        // Some memory cannot be registered, ever: nobody need do anything about that.
+        RegionError::System { source, .. } if source.kind() == ErrorKind::OutOfMemory => tell_once(error),
+        _ => tracing::debug!("memory is staged, not registered: {error}"),
     }
 }
 
@@ -195,8 +206,29 @@ impl RegisteredBuf {
 
     /// Ends the registration: afterwards no peer reaches the memory.
     pub(crate) fn revoke(&self) {
-        self.registration.revoked.store(true, Ordering::Release);
-        drop(self.registration.region.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.registration.revoke();
+    }
+
+    /// What ends the registration while the buffer is lent to an operation.
+    pub(crate) fn revocation(&self) -> Revocation {
+        Revocation(Arc::clone(&self.registration))
+    }
+}
+
+impl Registration {
+    fn revoke(&self) {
+        self.revoked.store(true, Ordering::Release);
+        drop(self.region.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+/// Ends the registration of a buffer that its caller lends to an operation. Keeps the memory.
+pub(crate) struct Revocation(Arc<Registration>);
+
+impl Revocation {
+    /// Afterwards no peer reaches the memory.
+    pub(crate) fn revoke(&self) {
+        self.0.revoke();
     }
 }
 

@@ -1,10 +1,9 @@
 //! From what a caller wants moved to an operation: the path is decided here, and memory is registered.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange};
+use dafs_proto::transport::{Access, MemoryRef, RemoteRange};
 use dafs_proto::wire::{Features, Opcode, Stability, Verifier};
 use smallvec::SmallVec;
 
@@ -14,7 +13,7 @@ use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
 use crate::io_path::{Circumstances, Direction, IoPath, Registration, decide};
 use crate::list::List;
-use crate::memory::{Keep, RawMemory, Staging, tell_once};
+use crate::memory::{Keep, RawMemory, Staging, tell_of_refusal, tell_once};
 use crate::node::Node;
 use crate::noncontiguous::{Noncontiguous, decide_hybrid, decide_noncontiguous};
 use crate::op::{Op, Transfer, TransferKind, Work};
@@ -243,13 +242,7 @@ impl Shared {
                     transfer.holds = registered.holds;
                 }
                 Err(error) => {
-                    // Some memory cannot be registered, ever: nobody need do anything about that.
-                    match &error {
-                        RegionError::System { source, .. } if source.kind() == ErrorKind::OutOfMemory => {
-                            tell_once(&error);
-                        }
-                        _ => tracing::debug!("memory is staged, not registered: {error}"),
-                    }
+                    tell_of_refusal(&error);
                     transfer.path = IoPath::Staged;
                 }
             }
