@@ -435,7 +435,10 @@ impl Parts {
 enum Plan {
     Batch(Prepared),
     /// Each on its own: no batch can be made of them here.
-    Singly { parts: Parts, keep: Keep },
+    Singly {
+        parts: Parts,
+        keep: Keep,
+    },
 }
 
 /// A batch that can be run, and what is needed to make its results of it.

@@ -8,7 +8,8 @@ use dafs_proto::transport::Span;
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
     BatchRequest, BatchResult, EXTENT_SIZE, HEADER_SIZE, LIST_MAX, Opcode, REMOTE_RANGE_SIZE, ShortLists,
-    Stability, Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results, lists_size,
+    Stability, Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results,
+    lists_size,
 };
 use smallvec::SmallVec;
 

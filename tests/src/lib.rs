@@ -17,6 +17,7 @@
 
 pub mod area;
 pub mod cut;
+pub mod exhausted;
 pub mod faulty;
 pub mod fuzz;
 pub mod gate;

@@ -11,7 +11,17 @@ use dafs_server::backend::{
 
 /// One export in memory, shared by a server and the server that is started after its crash.
 #[derive(Clone)]
-pub struct SharedStorage(Arc<Mutex<Exports>>);
+pub struct SharedStorage {
+    exports: Arc<Mutex<Exports>>,
+    held: Arc<Mutex<Held>>,
+}
+
+/// Reads that take long.
+#[derive(Default)]
+struct Held {
+    holds: bool,
+    reads: Vec<(OpToken, Identity, FsOp)>,
+}
 
 impl SharedStorage {
     /// An empty export with this name; `seed` decides its verifiers.
@@ -23,16 +33,27 @@ impl SharedStorage {
             direct_io: false,
         };
         let config = StorageConfig { engine: Engine::Pool, seed: Some(seed), ..StorageConfig::default() };
-        Self(Arc::new(Mutex::new(Exports::new(vec![export], &config).expect("memory needs nothing"))))
+        let exports = Exports::new(vec![export], &config).expect("memory needs nothing");
+        Self { exports: Arc::new(Mutex::new(exports)), held: Arc::default() }
+    }
+
+    /// From now on reads wait, or no longer: those that waited go on when the storage is polled.
+    pub fn hold_reads(&self, holds: bool) {
+        self.held().holds = holds;
     }
 
     /// The server died: what was not durable is lost, and everything is closed.
     pub fn crash(&self) {
+        self.held().reads.clear();
         assert!(self.lock().crash(ExportId(0)), "the export is in memory and has a seed");
     }
 
     fn lock(&self) -> MutexGuard<'_, Exports> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.exports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -46,6 +67,9 @@ impl Storage for SharedStorage {
     }
 
     fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+        if self.held().holds {
+            return Err(NowError::WouldBlock);
+        }
         self.lock().read_now(node, offset, into)
     }
 
@@ -54,10 +78,19 @@ impl Storage for SharedStorage {
     }
 
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
+        if self.held().holds {
+            return LocalSegments::new();
+        }
         self.lock().map(node, offset, len, parts_max)
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
+        let mut held = self.held();
+        if held.holds && matches!(op, FsOp::Read { .. }) {
+            held.reads.push((token, identity.clone(), op));
+            return Submitted::Pending;
+        }
+        drop(held);
         self.lock().submit(token, identity, op)
     }
 
@@ -66,11 +99,20 @@ impl Storage for SharedStorage {
     }
 
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
+        let mut held = self.held();
+        if !held.holds {
+            for (token, identity, op) in held.reads.drain(..) {
+                if let Submitted::Done(result) = self.lock().submit(token, &identity, op) {
+                    done.push((token, result));
+                }
+            }
+        }
+        drop(held);
         self.lock().poll(done);
     }
 
     fn pending(&self) -> usize {
-        self.lock().pending()
+        self.lock().pending() + self.held().reads.len()
     }
 
     fn close(&mut self, node: NodeId) {

@@ -42,6 +42,8 @@ struct Inside {
     crashes: u64,
     // A crashed server starts again at this time.
     starts_at: Duration,
+    // Reads go on at this time.
+    held_until: Duration,
     epoch: u64,
 }
 
@@ -57,6 +59,7 @@ impl World {
             crash_ppm: 0,
             crashes: 0,
             starts_at: Duration::ZERO,
+            held_until: Duration::ZERO,
             epoch: 0,
         };
         inside.start();
@@ -118,6 +121,14 @@ impl World {
         self.lock().running.as_ref().map_or(0, |running| running.server.buffers_lent())
     }
 
+    /// Reads that storage is given from now on wait there for as long as this.
+    pub fn hold_reads(&self, duration: Duration) {
+        let mut inside = self.lock();
+        inside.storage.hold_reads(true);
+        inside.held_until = self.net.now() + duration;
+        self.net.wake_at(inside.held_until);
+    }
+
     /// Lets the world go on for a while.
     pub fn let_time_pass(&self, duration: Duration) {
         SimClock { world: self.clone() }.sleep(duration);
@@ -176,6 +187,9 @@ impl Inside {
     }
 
     fn step(&mut self) {
+        if self.net.now() >= self.held_until {
+            self.storage.hold_reads(false);
+        }
         if self.crash_ppm > 0 && self.running.is_some() && self.random.chance(self.crash_ppm) {
             return self.crash();
         }

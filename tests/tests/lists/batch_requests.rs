@@ -1,7 +1,7 @@
 //! Batches by hand: what no correct client sends, replies that are lost, chains.
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, Region};
+use dafs_proto::transport::Access;
 use dafs_proto::wire::{
     BATCH_MAX, BatchFlags, BatchOperation, BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle,
     Flags, HEADER_SIZE, Header, Lists, Opcode, OpenFlags, OpenRequest, Stability, Status,
@@ -10,17 +10,21 @@ use dafs_proto::wire::{
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Message, Raw, read_body, write_body};
-use dafs_tests::suite::{assert_same, bytes, resident_size};
+use dafs_tests::suite::{assert_same, bytes};
 
 on_each_provider! {
     batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on,
     batch_of_which_one_operation_reaches_beyond_its_region_moves_nothing_there,
     batch_of_writes_is_answered_again_from_the_cache_and_one_of_reads_executed_again,
     batch_within_a_chain_uses_its_saved_handle,
-    batch_whose_notices_are_never_taken_costs_bounded_memory,
 }
 
-fn operation(handle: FileHandle, write: bool, extent: (u64, u64), range: [u64; 3]) -> BatchOperation {
+pub(super) fn operation(
+    handle: FileHandle,
+    write: bool,
+    extent: (u64, u64),
+    range: [u64; 3],
+) -> BatchOperation {
     let lists = Lists { extents: vec![Extent::new(extent.0, extent.1)], segments: vec![range] };
     BatchOperation { handle, write, stability: Stability::Unstable, lists: lists.into() }
 }
@@ -209,35 +213,4 @@ fn batch_within_a_chain_uses_its_saved_handle(on: On) {
         }
         raw.end(&batch);
     }
-}
-
-// [BATCH-7]: notices and replies that nobody takes do not heap up.
-fn batch_whose_notices_are_never_taken_costs_bounded_memory(on: On) {
-    let harness = Harness::start(on);
-    let other = harness.session();
-    let kept = other.mount("mem").unwrap().create("kept").unwrap();
-    kept.write_all_at(b"kept", 0).unwrap();
-    let mut idle: Vec<(Raw, Region)> = Vec::new();
-    let before = resident_size(std::process::id());
-    for _ in 0..16 {
-        let (mut raw, welcome) = Raw::session(harness.address(), 64);
-        let root = raw.mount("mem");
-        let f = raw.create(root, b"f");
-        raw.call(Header::request(Opcode::Write, f), &write_body(0, 8000, None), &bytes(1, 8000));
-        let region = raw.region(4096, Access::all());
-        let range = [region.range().key.0, region.range().offset, 16];
-        let operations: Vec<_> = (0..100).map(|i| operation(f, i % 2 == 0, (i * 16, 16), range)).collect();
-        let (body, payload) = encoded(&operations, BatchFlags::NOTIFY | BatchFlags::EXPEDITE);
-        for _ in 0..welcome.credits.min(32) {
-            let mut header = Header::request(Opcode::Batch, FileHandle(0));
-            raw.begin(&mut header);
-            raw.send(header, &body, &payload);
-        }
-        idle.push((raw, region));
-        let mut found = [0; 4];
-        kept.read_exact_at(&mut found, 0).unwrap();
-        assert_eq!(&found, b"kept", "another session goes on");
-    }
-    let grown = resident_size(std::process::id()).saturating_sub(before);
-    assert!(grown < 128 << 20, "{grown} bytes");
 }

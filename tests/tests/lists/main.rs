@@ -2,6 +2,8 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes, patterns and tables that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
+mod batch_ends;
+mod batch_memory;
 mod batch_requests;
 mod batches;
 mod counts;

@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, Session, SystemClock};
-use dafs_proto::transport::{
-    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
-    Region, RegionError,
-};
+use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::raw::domain;
@@ -183,43 +180,10 @@ fn sessions_of_one_domain_share_registered_memory(on: On) {
     assert_same(&buffer, &data, "memory of the other session");
 }
 
-/// A domain that registers nothing, as one beyond its limit of locked memory.
-struct Exhausted(Arc<dyn Domain>);
-
-impl Domain for Exhausted {
-    fn provider(&self) -> Provider {
-        self.0.provider()
-    }
-
-    fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
-        self.0.allocate(len)
-    }
-
-    fn register(&self, _: MemoryRef, _: Access) -> Result<Region, RegionError> {
-        Err(RegionError::System { what: "register memory", source: std::io::ErrorKind::OutOfMemory.into() })
-    }
-
-    fn connect(
-        &self,
-        address: &Address,
-        params: &ConnectParams,
-        timeout: Duration,
-    ) -> Result<Box<dyn Endpoint>, ConnectError> {
-        self.0.connect(address, params, timeout)
-    }
-
-    fn listen(&self, address: &Address, params: &ConnectParams) -> Result<Box<dyn Listener>, ConnectError> {
-        self.0.listen(address, params)
-    }
-}
-
 // [CLI-3]
 fn buffers_that_cannot_be_registered_are_ordinary_memory(on: On) {
     let harness = Harness::start(on);
-    let domain: Arc<dyn Domain> = Arc::new(Exhausted(domain(harness.address())));
-    let config = harness.client_config(&Config::default());
-    let clock = Arc::new(SystemClock::default());
-    let session = Session::connect_with(domain, harness.address().clone(), &config, clock).unwrap();
+    let session = connect_exhausted(&harness, Registers::Nothing, &Config::default());
     let file = session.mount("mem").unwrap().create("f").unwrap();
     for size in [1, 10_000, 300_000] {
         let data = bytes(size as u64, size);
