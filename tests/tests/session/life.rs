@@ -1,7 +1,6 @@
 //! Credits, time, the end of sessions.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, Session, SystemClock};
 use dafs_tests::exhausted::{Registers, connect_exhausted};
