@@ -344,8 +344,8 @@ impl<B: IoBuffer> PendingBatch<B> {
         }
     }
 
-    /// Asks the server to gather nothing any more: what has ended is told at once, and what ends from now on as soon as it can be (DAFS 1.0,
-    /// `DAFS_PROC_HURRY_UP`). For a program that has nothing else to do any more than to wait for what it gave time with
+    /// Asks the server to gather nothing any more: what has ended is told at once, and what ends from now on as soon as it can be (DAFS
+    /// 1.0, `DAFS_PROC_HURRY_UP`). For a program that has nothing else to do any more than to wait for what it gave time with
     /// [`BatchHints::window`]. It concerns all batches of the session that are in progress. A batch without hints is told of by its reply,
     /// which comes no sooner. Takes a credit, so it waits where all are in use. Does not block.
     pub fn expedite(&self) {
