@@ -32,7 +32,7 @@ fn file(session: &Session) -> dafs_client::File {
     file
 }
 
-// [BATCH-6] [CLI-42]
+// [BATCH-6] [CLI-44]
 fn batch_tells_what_has_ended_while_storage_has_the_rest(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
@@ -97,7 +97,7 @@ fn batch_of_operations_that_move_nothing_tells_of_each_once(on: On) {
     }
 }
 
-// [BATCH-6] [CLI-42]
+// [BATCH-6] [CLI-44]
 fn batch_in_flight_is_hurried_when_it_is_expedited(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
