@@ -318,19 +318,29 @@ fn segments(
     if transfer.path == IoPath::Inline {
         return Ok(segments);
     }
+    if request.len == transfer.len && request.staging.is_none() {
+        segments.reserve(transfer.ranges.len());
+    }
     if let (Some(chunk), Some(pool)) = (request.staging, staging) {
         let len = transfer.asked_len(request.len);
         segments.push(wire(pool.range(chunk, len).ok_or(outside)?));
         return Ok(segments);
     }
     if request.len == transfer.len {
-        segments.reserve(transfer.ranges.len());
-    }
-    for (index, from, len) in transfer.parts(request.at, request.len) {
-        let range = transfer.ranges.get(index).and_then(|range| range.slice(from as u64, len as u64));
-        match range {
-            Some(range) => segments.push(wire(range)),
-            None => return Err(outside),
+        // All of the memory, as nearly always: nothing is cut.
+        for (range, memory) in transfer.ranges.iter().zip(&transfer.memory).filter(|(_, m)| m.len() > 0) {
+            match range.slice(0, memory.len() as u64) {
+                Some(range) => segments.push(wire(range)),
+                None => return Err(outside),
+            }
+        }
+    } else {
+        for (index, from, len) in transfer.parts(request.at, request.len) {
+            let range = transfer.ranges.get(index).and_then(|range| range.slice(from as u64, len as u64));
+            match range {
+                Some(range) => segments.push(wire(range)),
+                None => return Err(outside),
+            }
         }
     }
     if segments.is_empty() {

@@ -171,6 +171,10 @@ impl Server {
         if segments.len() > 1 {
             let extent = Extent::new(offset, u64::from(len));
             let target = (Direction::Read, node);
+            if let Some(count) = self.move_scattered(call, target, extent, &segments)? {
+                self.reply_read(call, usize::from(node.export.0), count, len);
+                return Ok(());
+            }
             return self.begin_scattered(call, target, extent, segments.into_vec(), Stability::Unstable);
         }
         let transfer = Transfer::new(Direction::Read, node, offset, u64::from(len), segments);
@@ -212,7 +216,11 @@ impl Server {
         }
         let ranges = match count {
             1 => Segments::from_elem(range(single), 1),
-            _ => decode_segments(&self.payload(call, payload), count)?.into_iter().map(range).collect(),
+            _ => {
+                let ranges = decode_segments(&self.payload(call, payload), count)?;
+                // In the memory that holds them already.
+                Segments::from_vec(ranges.into_iter().map(range).collect())
+            }
         };
         let total = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.len));
         if total != Some(u64::from(len)) {

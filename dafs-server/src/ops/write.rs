@@ -160,6 +160,9 @@ impl Server {
         if transfer.segments.len() > 1 && transfer.direction == Direction::Write {
             let extent = Extent::new(offset, transfer.len);
             let target = (Direction::Write, node);
+            if let Some(count) = self.move_scattered(call, target, extent, &transfer.segments)? {
+                return self.written(call, node, offset, count, stability, Method::Direct);
+            }
             return self.begin_scattered(call, target, extent, transfer.segments.into_vec(), stability);
         }
         self.begin_transfer(call, transfer)

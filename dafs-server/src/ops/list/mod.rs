@@ -13,6 +13,7 @@
 mod calls;
 mod fetch;
 mod moving;
+mod scattered;
 mod sieve;
 
 use std::sync::Arc;

@@ -382,7 +382,7 @@ fn is_copied(parts: &[Part], call: &Call) -> bool {
 /// What a call of storage takes at least, in bytes copied in that time.
 const CALL_SIZE_MIN: usize = 2048;
 /// Bytes of a part, on average, up to which parts are copied: measured, a segment costs the kernel about as much as copying this.
-const COPIED_PART_MAX: usize = 1024;
+pub(super) const COPIED_PART_MAX: usize = 1024;
 /// Bytes of a call whose parts are copied: half of a usual second-level cache at most.
 const COPIED_SIZE_MAX: usize = 256 * 1024;
 

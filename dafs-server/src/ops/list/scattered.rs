@@ -1,0 +1,68 @@
+//! Contiguous reads and writes of many ranges of the client's memory, where that is mapped and storage has the data at hand: moved at once.
+//! A list of its own for them takes longer than copying some hundred bytes for each range.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
+
+use dafs_proto::extent::Extent;
+use dafs_proto::transport::{Access, RemoteRange, Span};
+use smallvec::SmallVec;
+
+use super::super::read::with_remote_memory;
+use super::moving::COPIED_PART_MAX;
+use super::{Direction, Server, covering};
+use crate::backend::{NodeId, NowError};
+use crate::dispatch::Problem;
+use crate::inflight::Call;
+
+impl Server {
+    /// Moves all of an extent, and answers the bytes moved; `None` where a list has to do it: then what was moved is moved again.
+    pub(crate) fn move_scattered(
+        &mut self,
+        call: &Call,
+        (direction, node): (Direction, NodeId),
+        extent: Extent,
+        ranges: &[RemoteRange],
+    ) -> Result<Option<usize>, Problem> {
+        let (Some(first), Some(cover)) = (ranges.first(), covering(ranges)) else { return Ok(None) };
+        let is_one_region = ranges.iter().all(|range| range.key == first.key);
+        if !is_one_region || extent.end().is_none() || self.is_divided(extent.len) {
+            return Ok(None);
+        }
+        // Writes of small pieces are copied together first.
+        let is_small = extent.len / ranges.len() as u64 <= COPIED_PART_MAX as u64;
+        let access = match direction {
+            Direction::Read => Access::REMOTE_WRITE,
+            Direction::Write if !is_small => Access::REMOTE_READ,
+            Direction::Write | Direction::Append => return Ok(None),
+        };
+        let storage = &mut *self.storage;
+        let connection = self.connections.get_mut(call.connection.index);
+        let moved = with_remote_memory(connection, call, &cover, access, |memory| {
+            let piece = |range: &RemoteRange| {
+                memory
+                    .slice((range.offset - cover.offset) as usize, range.len as usize)
+                    .unwrap_or(Span::EMPTY)
+            };
+            if direction != Direction::Read {
+                let pieces: SmallVec<[Span<'_>; 128]> = ranges.iter().map(piece).collect();
+                return storage.write_now(node, extent.offset, &pieces).map(Some);
+            }
+            let mut at = extent.offset;
+            let place = |range: &RemoteRange| {
+                let offset = at;
+                at += range.len;
+                (offset, piece(range))
+            };
+            let pieces: SmallVec<[(u64, Span<'_>); 128]> = ranges.iter().map(place).collect();
+            let whole = storage.read_pieces(node, extent.len as usize, &|index| pieces.get(index).copied());
+            Ok((whole == pieces.len()).then_some(extent.len as usize))
+        })?;
+        match moved {
+            Some(Ok(Some(count))) => {
+                self.turns.on_moved(count);
+                Ok(Some(count))
+            }
+            Some(Err(NowError::Failed(status))) => Err(status.into()),
+            Some(Ok(None) | Err(NowError::WouldBlock)) | None => Ok(None),
+        }
+    }
+}
