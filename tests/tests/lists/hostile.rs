@@ -3,8 +3,8 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, PostError};
 use dafs_proto::wire::{
-    HEADER_SIZE, Header, LIST_MAX, ListReadReply, ListRequest, Method, Opcode, Stability, Status,
-    encode_lists, lists_size,
+    HEADER_SIZE, Header, LIST_MAX, ListReadReply, ListRequest, Method, Opcode, ReadRequest, Stability,
+    Status, WriteRequest, encode_lists, encode_segments, lists_size,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::raw::{Message, Raw, read_body, write_body};
@@ -32,6 +32,22 @@ fn payload(extents: &[Extent], segments: &[[u64; 3]]) -> Vec<u8> {
     let mut payload = vec![0; lists_size(extents.len(), segments.len())];
     encode_lists(extents.iter().copied(), segments, &mut payload);
     payload
+}
+
+/// A plain read or write of two ranges of ten bytes.
+fn plain(opcode: Opcode, ranges: &[[u64; 3]; 2]) -> (Vec<u8>, Vec<u8>) {
+    // Both bodies name the number of ranges, and one that counts for a single one only.
+    let (mut body, mut payload) = (vec![0; ReadRequest::HEAD_SIZE - HEADER_SIZE], vec![0; 48]);
+    let (offset, len, method, segment_count, segment) = (0, 20, Method::Direct, 2, [0; 3]);
+    if opcode == Opcode::Read {
+        ReadRequest { offset, len, method, segment_count, segment }.encode(&mut body);
+    } else {
+        body.resize(WriteRequest::HEAD_SIZE - HEADER_SIZE, 0);
+        let stability = Stability::Unstable;
+        WriteRequest { offset, len, method, stability, segment_count, segment }.encode(&mut body);
+    }
+    encode_segments(ranges, &mut payload);
+    (body, payload)
 }
 
 const GOOD: ListRequest = ListRequest {
@@ -120,7 +136,7 @@ fn list_beyond_the_registered_region_moves_nothing_outside_of_it(on: On) {
     let kept = other.mount("mem").unwrap().create("kept").unwrap();
     kept.write_all_at(b"kept", 0).unwrap();
     let request = ListRequest { method: Method::Direct, segment_count: 2, ..GOOD };
-    for opcode in [Opcode::ReadList, Opcode::WriteList] {
+    for opcode in [Opcode::ReadList, Opcode::WriteList, Opcode::Read, Opcode::Write] {
         for (offset, key) in [(4091u64, 0u64), (4096, 0), (u64::MAX - 3, 0), (0, 1)] {
             let (mut raw, _) = Raw::session(harness.address(), 4);
             let root = raw.mount("mem");
@@ -130,10 +146,14 @@ fn list_beyond_the_registered_region_moves_nothing_outside_of_it(on: On) {
             region.memory().span().write_from(0, &[7; 4096]);
             let good = [region.range().key.0, region.range().offset, 10];
             let bad = [good[0] ^ key, good[1].wrapping_add(offset), 10];
-            let payload = payload(&extents(&[(0, 10), (50, 10)]), &[good, bad]);
+            let ranges = [good, bad];
+            let (body, payload) = match opcode {
+                Opcode::Read | Opcode::Write => plain(opcode, &ranges),
+                _ => (body(&request), payload(&extents(&[(0, 10), (50, 10)]), &ranges)),
+            };
             let mut header = Header::request(opcode, file);
             raw.begin(&mut header);
-            raw.send(header, &body(&request), &payload);
+            raw.send(header, &body, &payload);
             // Mapped memory is refused; elsewhere the access ends the connection, as the provider's contract says.
             if let Some(reply) = raw.receive() {
                 assert_eq!(reply.header.status, Status::REMOTE_ACCESS);

@@ -10,3 +10,4 @@ mod counts;
 mod edges;
 mod hostile;
 mod oracle;
+mod scattered;
