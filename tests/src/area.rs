@@ -14,6 +14,9 @@ pub struct Area {
     len: usize,
 }
 
+// SAFETY: it is its owner's alone.
+unsafe impl Send for Area {}
+
 impl Area {
     /// New memory anywhere.
     pub fn new(len: usize) -> Self {
@@ -70,6 +73,43 @@ impl Area {
     pub fn empty(&self, offset: usize, len: usize) {
         // SAFETY: as for `unmap`.
         assert_eq!(unsafe { libc::madvise(self.part(offset, len), len, libc::MADV_DONTNEED) }, 0);
+    }
+
+    /// Moves all of it to the beginning of another, in place of that part, and makes it longer. The other's owner owns it then; where
+    /// it was there is a hole.
+    pub fn move_to(self, place: &Self, len: usize) {
+        assert!(self.len <= len && len <= place.len);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both areas are the caller's, who holds no reference to either.
+        let moved = unsafe { libc::mremap(self.start, self.len, len, flags, place.start) };
+        assert_eq!(moved, place.start, "{}", std::io::Error::last_os_error());
+        std::mem::forget(self);
+    }
+
+    /// Moves its pages to the beginning of another, in place of those there, and has new ones itself.
+    pub fn move_pages_to(&self, place: &Self) {
+        const DONT_UNMAP: i32 = 4;
+        assert!(self.len <= place.len);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | DONT_UNMAP;
+        // SAFETY: as for `move_to`.
+        let moved = unsafe { libc::mremap(self.start, self.len, self.len, flags, place.start) };
+        assert_eq!(moved, place.start, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Makes it longer where it is; `false` where the system does not, as when something is in the way.
+    pub fn grow(&mut self, len: usize) -> bool {
+        // SAFETY: nothing moves, and nothing else is replaced.
+        let grown = unsafe { libc::mremap(self.start, self.len, len, 0) == self.start };
+        if grown {
+            self.len = len;
+        }
+        grown
+    }
+
+    /// Gives its end back.
+    pub fn truncate(&mut self, len: usize) {
+        self.unmap(len, self.len - len);
+        self.len = len;
     }
 
     fn part(&self, offset: usize, len: usize) -> *mut libc::c_void {

@@ -88,7 +88,7 @@ impl<R> Cache<R> {
 
     /// Takes out the least recently used `count` that nobody uses, or fewer.
     pub(crate) fn evict(&mut self, count: usize) -> Vec<Arc<R>> {
-        let mut victims = Vec::with_capacity(count);
+        let mut victims = Vec::with_capacity(count.min(self.len()));
         let mut next = self.oldest;
         let mut passed = 0;
         while let Some(index) = next
@@ -109,6 +109,12 @@ impl<R> Cache<R> {
     pub(crate) fn take_overlapping(&mut self, extent: Extent) -> Vec<Arc<R>> {
         let overlapping = self.indexes(extent, |other| extent.overlaps(&other.extent));
         overlapping.into_iter().map(|index| self.remove(index)).collect()
+    }
+
+    /// All that cover any byte of the extent, left where they are.
+    pub(crate) fn overlapping(&self, extent: Extent) -> Vec<Extent> {
+        let overlapping = self.indexes(extent, |other| extent.overlaps(&other.extent));
+        overlapping.into_iter().map(|index| self.entries[index].extent).collect()
     }
 
     fn indexes(&self, extent: Extent, matches: impl Fn(&Entry<R>) -> bool) -> Vec<usize> {
@@ -214,6 +220,7 @@ mod tests {
             cache.take_overlapping(extent(10, 10)).iter().map(|number| **number).collect();
         taken.sort_unstable();
         assert_eq!(taken, [0, 2]);
+        assert_eq!(cache.overlapping(extent(9, 12)), [extent(0, 10), extent(20, 10)]);
         assert_eq!(cache.take_overlapping(extent(10, 10)).len(), 0);
         assert_eq!(cache.len(), 2);
     }

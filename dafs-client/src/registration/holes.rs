@@ -20,11 +20,37 @@ pub(super) fn page_size() -> usize {
 ///
 /// By `PROCMAP_QUERY` (Linux 6.11), a call for each mapping; before that by one read of `/proc/self/maps`.
 pub(crate) fn accessible(extent: Extent, write: bool) -> io::Result<Vec<Extent>> {
-    match query(extent, write) {
+    let mut found = Found::new(extent);
+    each_mapping(extent, &mut |mapping| found.add(mapping.extent, mapping.permits(write)))?;
+    Ok(found.parts)
+}
+
+/// The mappings of which any lies in the extent, whole, ascending; of those that the system merges, one.
+pub(crate) fn mappings(extent: Extent) -> io::Result<Vec<Extent>> {
+    let mut mappings = Vec::new();
+    each_mapping(extent, &mut |mapping| mappings.push(mapping.extent))?;
+    Ok(mappings)
+}
+
+fn each_mapping(extent: Extent, found: &mut impl FnMut(Mapping)) -> io::Result<()> {
+    match query(extent, found) {
+        // A system that does not know the question says so at the first.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS)) => {
-            listed(extent, write)
+            list(extent, found)
         }
         result => result,
+    }
+}
+
+struct Mapping {
+    extent: Extent,
+    readable: bool,
+    writable: bool,
+}
+
+impl Mapping {
+    fn permits(&self, write: bool) -> bool {
+        self.readable && (self.writable || !write)
     }
 }
 
@@ -62,14 +88,13 @@ const COVERING_OR_NEXT_VMA: u64 = 0x10;
 /// `/proc/self/maps` and whose it is: after a fork the child's is another.
 static MAPS: Mutex<Option<(u32, File)>> = Mutex::new(None);
 
-fn query(extent: Extent, write: bool) -> io::Result<Vec<Extent>> {
+fn query(extent: Extent, found: &mut impl FnMut(Mapping)) -> io::Result<()> {
     let mut kept = MAPS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let me = std::process::id();
     let maps = match &mut *kept {
         Some((owner, maps)) if *owner == me => maps,
         other => &mut other.insert((me, File::open("/proc/self/maps")?)).1,
     };
-    let mut found = Found::new(extent);
     let mut address = extent.start;
     for _ in 0..MAPPINGS_MAX {
         let mut query = ProcmapQuery {
@@ -93,26 +118,27 @@ fn query(extent: Extent, write: bool) -> io::Result<Vec<Extent>> {
         if mapping.start >= extent.end {
             break;
         }
-        let wanted = if write { VMA_READABLE | VMA_WRITABLE } else { VMA_READABLE };
-        found.add(mapping, query.vma_flags & wanted == wanted);
+        let has = |flag| query.vma_flags & flag != 0;
+        found(Mapping { extent: mapping, readable: has(VMA_READABLE), writable: has(VMA_WRITABLE) });
         if mapping.end >= extent.end {
             break;
         }
         address = mapping.end;
     }
-    Ok(found.parts)
+    Ok(())
 }
 
-fn listed(extent: Extent, write: bool) -> io::Result<Vec<Extent>> {
-    let mut found = Found::new(extent);
+fn list(extent: Extent, found: &mut impl FnMut(Mapping)) -> io::Result<()> {
     for line in BufReader::with_capacity(1 << 16, File::open("/proc/self/maps")?).split(b'\n') {
         let Some((mapping, readable, writable)) = parse(&line?) else { continue };
         if mapping.start >= extent.end {
             break;
         }
-        found.add(mapping, readable && (writable || !write));
+        if mapping.end > extent.start {
+            found(Mapping { extent: mapping, readable, writable });
+        }
     }
-    Ok(found.parts)
+    Ok(())
 }
 
 /// Address range, readable, writable of a line such as `7f00-7f10 rw-p 00000000 00:00 0`.
@@ -158,9 +184,10 @@ mod tests {
     const PAGE: usize = 4096;
 
     fn both(extent: Extent, write: bool) -> Vec<Extent> {
-        let found = listed(extent, write).unwrap();
-        assert_eq!(accessible(extent, write).unwrap(), found, "both ways of asking agree");
-        found
+        let mut found = Found::new(extent);
+        list(extent, &mut |mapping| found.add(mapping.extent, mapping.permits(write))).unwrap();
+        assert_eq!(accessible(extent, write).unwrap(), found.parts, "both ways of asking agree");
+        found.parts
     }
 
     #[test]
@@ -181,6 +208,18 @@ mod tests {
         assert_eq!(both(part(0, 16), true), [part(0, 3), part(4, 7), part(8, 11), part(12, 16)]);
         assert_eq!(both(part(0, 16), false), [part(0, 3), part(4, 11), part(12, 16)]);
         assert_eq!(both(part(3, 4), false), []);
+    }
+
+    #[test]
+    fn mappings_are_whole_though_asked_for_in_part() {
+        let area = Area::new(16 * PAGE);
+        let part = |from: usize, to: usize| Extent::new(area.address() + from * PAGE, (to - from) * PAGE);
+        area.protect(0, PAGE, libc::PROT_NONE);
+        area.unmap(7 * PAGE, PAGE);
+        area.protect(15 * PAGE, PAGE, libc::PROT_NONE);
+        assert_eq!(mappings(part(2, 3)).unwrap(), [part(1, 7)]);
+        assert_eq!(mappings(part(6, 9)).unwrap(), [part(1, 7), part(8, 15)]);
+        assert_eq!(mappings(part(7, 8)).unwrap(), []);
     }
 
     #[test]

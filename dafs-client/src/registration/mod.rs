@@ -13,9 +13,14 @@ mod cache;
 mod cost;
 mod group;
 mod holes;
+mod lease;
 mod pin;
+mod ranges;
 mod registrar;
 mod watch;
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 #[path = "../../../tests/src/area.rs"]
@@ -23,8 +28,9 @@ mod watch;
 mod area;
 
 pub use group::RegistrationCost;
+pub(crate) use lease::{Hold, Lease};
 pub use pin::{Pin, PinnedBuf};
-pub(crate) use registrar::{Hold, Lease, Registrar};
+pub(crate) use registrar::Registrar;
 
 /// A stretch of this process's address space: `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,13 +86,14 @@ fn page_size() -> usize {
 pub struct RegistrationConfig {
     /// Registrations kept, at most; 0 keeps none.
     pub entries_max: usize,
-    /// Bytes kept registered, at most.
+    /// Bytes kept registered, at most; 0 keeps none.
     pub size_max: u64,
-    /// Registrations that are ended together when the cache is full. 1 to `entries_max`.
+    /// Registrations that are ended together when the cache is full: 1 to `entries_max`, or what of that is nearest.
     pub batch: usize,
     /// Also keep registrations of ordinary memory that nobody pinned, where the kernel lets us watch it (userfaultfd).
     /// The memory then stays within the server's reach after an operation has ended, until it is unmapped, evicted or
-    /// invalidated: for programs whose server is as trusted as themselves.
+    /// invalidated: for programs whose server is as trusted as themselves. Of shared memory the kernel does not tell when its file is
+    /// truncated or holes are made in it: [`crate::Session::invalidate`] it then.
     pub keep_unpinned: bool,
     /// Segments of one operation are registered together where that is cheaper. The bytes between them are then within the server's reach
     /// for the time of the operation.

@@ -4,8 +4,6 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use dafs_proto::transport::Access;
-
 use super::registrar::{PinId, Registrar};
 use super::{Extent, RegistrationCost, RegistrationCounters};
 use crate::error::Result;
@@ -61,7 +59,7 @@ impl Session {
     /// where nothing is kept of it: it is not pinned, or was refused. Does not block.
     pub fn preregister(&self, memory: &[u8]) -> bool {
         let extent = Extent::new(memory.as_ptr() as usize, memory.len());
-        self.owner.shared.registrar.lease_extent(extent, Access::REMOTE_READ).is_some()
+        self.owner.shared.registrar.preregister(extent)
     }
 
     /// How registrations of ordinary memory were used so far.

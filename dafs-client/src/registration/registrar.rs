@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use dafs_proto::transport::{
-    Access, BorrowedMemory, Domain, MemoryRef, Provider, Region, RegionError, RemoteRange,
-};
+use dafs_proto::transport::{Access, BorrowedMemory, Domain, MemoryRef, Provider, Region, RegionError};
+use slab::Slab;
 use smallvec::SmallVec;
 
 use super::cache::Cache;
-use super::watch::Watch;
+use super::lease::{Hold, Kept, Lease, Registered, extent_of};
+use super::watch::{Change, Watch, Watched};
 use super::{Extent, RegistrationConfig, RegistrationCost, RegistrationCounters, cost, group, holes};
 use crate::memory::RawMemory;
 
@@ -19,6 +19,9 @@ use crate::memory::RawMemory;
 pub(crate) struct Registrar {
     domain: Arc<dyn Domain>,
     config: RegistrationConfig,
+    // Before the state, which its threads use; not in it, for they would wait for themselves. `None`: the kernel has no such
+    // thing, or forbids it.
+    watch: OnceLock<Option<Watch>>,
     state: Arc<Mutex<State>>,
     // Something is kept, or could be: else nobody need look.
     active: AtomicBool,
@@ -32,54 +35,33 @@ pub(crate) struct PinId(usize, u64);
 
 struct State {
     cache: Cache<Kept>,
-    pins: BTreeMap<PinId, Pinned>,
+    // Where they end.
+    pins: BTreeMap<PinId, usize>,
     pins_made: u64,
     // No pin is longer.
     longest_pin: usize,
-    watch: Watching,
+    // What is being registered, without the lock, to be kept.
+    making: Slab<Making>,
     cost: Option<RegistrationCost>,
     counters: RegistrationCounters,
 }
 
-struct Pinned {
-    end: usize,
-    // It is to be watched: it is new, or what is mapped there is.
-    unwatched: bool,
-}
-
-enum Watching {
-    NotYet,
-    On(Watch),
-    /// The kernel has no such thing, or forbids it.
-    Off,
-}
-
-/// A registration that is kept.
-struct Kept {
+struct Making {
     extent: Extent,
-    access: Access,
-    range: RemoteRange,
-    region: Mutex<Option<Region>>,
+    // The memory is not what it was, or no longer pinned.
+    changed: bool,
 }
 
-/// The use of a kept registration: it does not give way meanwhile.
-pub(crate) struct Lease(Arc<Kept>);
-
-/// What an operation holds for its registrations.
-pub(crate) enum Hold {
-    /// Registered for this operation.
-    Region(Region),
-    /// Kept registration.
-    Lease(Lease),
+/// Of which memory a registration is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    Pinned,
+    /// Also of what nobody pinned, where the configuration says so.
+    Any,
 }
 
-/// Memory of an operation, registered.
-pub(crate) struct Registered {
-    /// For each piece of memory, in order, where the server reaches it.
-    pub(crate) ranges: SmallVec<[RemoteRange; 1]>,
-    /// Registered as long as these live.
-    pub(crate) holds: SmallVec<[Hold; 1]>,
-}
+/// Extents that are watched beyond two for each that is in use, before those that are not are given up.
+const UNUSED_WATCHED_MAX: usize = 1024;
 
 /// Pinned memory is registered for both directions.
 const PINNED_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -91,13 +73,14 @@ impl Registrar {
             pins: BTreeMap::new(),
             pins_made: 0,
             longest_pin: 0,
-            watch: Watching::NotYet,
+            making: Slab::new(),
             cost: config.cost,
             counters: RegistrationCounters::default(),
         };
         Arc::new(Self {
             domain,
             config,
+            watch: OnceLock::new(),
             state: Arc::new(Mutex::new(state)),
             active: AtomicBool::new(config.keep_unpinned && config.entries_max > 0),
             useful_min: AtomicU64::new(0),
@@ -113,7 +96,7 @@ impl Registrar {
         let mut state = self.lock();
         state.pins_made += 1;
         let id = PinId(extent.start, state.pins_made);
-        state.pins.insert(id, Pinned { end: extent.end, unwatched: true });
+        state.pins.insert(id, extent.end);
         state.longest_pin = state.longest_pin.max(extent.len());
         drop(state);
         self.active.store(self.config.entries_max > 0, Ordering::Relaxed);
@@ -121,25 +104,31 @@ impl Registrar {
     }
 
     pub(crate) fn unpin(&self, id: PinId) {
-        let Some(pinned) = self.lock().pins.remove(&id) else { return };
-        let extent = Extent { start: id.0, end: pinned.end };
-        self.invalidate(extent);
-        let state = self.lock();
-        if let (Watching::On(watch), false) = (&state.watch, pinned.unwatched) {
-            watch.remove(extent);
+        let mut state = self.lock();
+        let Some(end) = state.pins.remove(&id) else { return };
+        let extent = Extent { start: id.0, end };
+        let mut ended = self.settle(&mut state);
+        ended.extend(state.invalidate(extent));
+        if let Some(watch) = self.watching() {
+            // Of the last pages others may need a part.
+            watch.remove(extent, &state.users(extent));
         }
-        if state.pins.is_empty() && state.cache.len() == 0 && !self.config.keep_unpinned {
-            self.active.store(false, Ordering::Relaxed);
+        if state.pins.is_empty() {
+            state.longest_pin = 0;
+            if state.cache.len() == 0 && !self.config.keep_unpinned {
+                self.active.store(false, Ordering::Relaxed);
+            }
         }
+        drop(state);
+        // The end of a registration may wait for a peer: not under the lock.
+        drop(ended);
     }
 
     pub(crate) fn invalidate(&self, extent: Extent) {
         let mut state = self.lock();
-        let taken = state.cache.take_overlapping(extent);
-        state.counters.invalidations += taken.len() as u64;
+        let ended = state.invalidate(extent);
         drop(state);
-        // The end of a registration may wait for a peer: not under the lock.
-        drop(taken);
+        drop(ended);
     }
 
     pub(crate) fn counters(&self) -> RegistrationCounters {
@@ -159,95 +148,191 @@ impl Registrar {
         {
             return None;
         }
-        self.lease_extent(extent_of(memory), access)
+        self.lease_extent(extent_of(memory), access, Keep::Any)
+    }
+
+    /// Registers pinned memory now, of any size; `false` where that is not kept.
+    pub(crate) fn preregister(&self, extent: Extent) -> bool {
+        self.lease_extent(extent, Access::REMOTE_READ, Keep::Any).is_some_and(|lease| lease.is_shared())
     }
 
     /// As [`Registrar::lease`], of memory of any size.
-    pub(crate) fn lease_extent(&self, extent: Extent, access: Access) -> Option<Lease> {
+    fn lease_extent(&self, extent: Extent, access: Access, keep: Keep) -> Option<Lease> {
         let mut state = self.lock();
-        let state = &mut *state;
-        if let Watching::On(watch) = &state.watch
-            && watch.is_behind()
-        {
-            return None;
+        if self.is_behind() {
+            state = self.catch_up(state)?;
         }
         if let Some(kept) = state.cache.find(extent, |kept| kept.access.contains(access)) {
+            let lease = Lease(Arc::clone(kept));
             state.counters.hits += 1;
-            return Some(Lease(Arc::clone(kept)));
+            return Some(lease);
         }
-        self.keep(state, extent, access)
+        self.keep(state, extent, access, keep)
+    }
+
+    /// Acts upon what the kernel told; `None` when there is more that it has not told yet.
+    #[cold]
+    fn catch_up<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
+        let stale = self.settle(&mut state);
+        drop(state);
+        drop(stale);
+        let state = self.lock();
+        (!self.is_behind()).then_some(state)
     }
 
     /// Registers memory that may be kept.
     #[cold]
-    fn keep(&self, state: &mut State, extent: Extent, access: Access) -> Option<Lease> {
-        let pinned = state.pin_around(extent).map(|id| state.watch_pin(&self.state, id));
+    fn keep(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        extent: Extent,
+        access: Access,
+        keep: Keep,
+    ) -> Option<Lease> {
+        let pin = state.pin_around(extent);
         // Whole pages cost no more, but only what is pinned is given away.
-        let (extent, access) = match pinned {
+        let (extent, access) = match pin {
             Some(pin) => {
                 let pages = extent.to_pages();
                 let within = Extent { start: pages.start.max(pin.start), end: pages.end.min(pin.end) };
                 (within, PINNED_ACCESS)
             }
             // Nobody said that it may be written.
-            None if self.config.keep_unpinned && extent.len() > 0 => (extent, access),
+            None if keep == Keep::Any && self.config.keep_unpinned && extent.len() > 0 => (extent, access),
             None => return None,
         };
-        if extent.len() as u64 > self.config.size_max {
+        if self.config.entries_max == 0 || extent.len() as u64 > self.config.size_max {
             return None;
         }
         state.counters.misses += 1;
-        if pinned.is_none() && !state.watch(&self.state, extent) {
+        // All of what is pinned at once, for that costs as much as several registrations.
+        if !self.watch_too(&state, pin.unwrap_or(extent)) && pin.is_none() {
             return None;
         }
-        self.make_room(state, extent.len() as u64);
-        let mut region = self.register_extent(extent, access);
-        if region.is_err() && self.give_way(state, self.config.batch) > 0 {
-            // The limit on locked memory may be what it was refused for.
-            region = self.register_extent(extent, access);
-        }
-        let region = match region {
-            Ok(region) => region,
+        let victims = self.make_room(&mut state, extent.len() as u64);
+        let making = state.making.insert(Making { extent, changed: false });
+        drop(state);
+        drop(victims);
+        let region = self.register_giving_way(extent, access);
+        let mut state = self.lock();
+        let mut ended = self.settle(&mut state);
+        let unchanged = !state.making.remove(making).changed && !self.is_behind();
+        let lease = match region {
+            Ok(region) => {
+                state.counters.registrations += 1;
+                let kept = Arc::new(Kept::new(extent, access, region));
+                if unchanged {
+                    ended.extend(self.insert(&mut state, extent, &kept));
+                }
+                Some(Lease(kept))
+            }
             Err(error) => {
                 state.counters.failures += 1;
                 tracing::debug!("memory is not kept registered: {error}");
-                return None;
+                None
             }
         };
-        state.counters.registrations += 1;
-        let kept = Arc::new(Kept { extent, access, range: region.range(), region: Mutex::new(Some(region)) });
-        if self.has_room(state, extent.len() as u64) {
-            state.cache.insert(extent, Arc::clone(&kept), |other| access.contains(other.access));
+        drop(state);
+        drop(ended);
+        lease
+    }
+
+    /// Keeps a registration if there is room for it. Answers those that gave way.
+    fn insert(&self, state: &mut State, extent: Extent, kept: &Arc<Kept>) -> Vec<Arc<Kept>> {
+        let len = extent.len() as u64;
+        // Others may have taken the room that was made.
+        let mut ended = self.make_room(state, len);
+        if self.has_room(state, len) {
+            let access = kept.access;
+            ended.extend(state.cache.insert(extent, Arc::clone(kept), |other| access.contains(other.access)));
         }
-        Some(Lease(kept))
+        ended
+    }
+
+    /// The limit on locked memory may be what it is refused for: then others give way.
+    fn register_giving_way(&self, extent: Extent, access: Access) -> Result<Region, RegionError> {
+        let registered = self.register_extent(extent, access);
+        if registered.is_ok() {
+            return registered;
+        }
+        let victims = self.give_way(&mut self.lock());
+        if victims.is_empty() {
+            return registered;
+        }
+        drop(victims);
+        self.register_extent(extent, access)
     }
 
     fn has_room(&self, state: &State, len: u64) -> bool {
-        state.cache.len() < self.config.entries_max && state.cache.size() + len <= self.config.size_max
+        state.cache.len() < self.config.entries_max
+            && state.cache.size().saturating_add(len) <= self.config.size_max
     }
 
-    fn make_room(&self, state: &mut State, len: u64) {
+    /// Takes out as many as are in the way, or those that are not in use. Dropping them is for the caller, without the lock.
+    fn make_room(&self, state: &mut State, len: u64) -> Vec<Arc<Kept>> {
+        let mut victims = Vec::new();
         while !self.has_room(state, len) {
-            if self.give_way(state, self.config.batch.clamp(1, self.config.entries_max)) == 0 {
-                return;
+            let batch = self.give_way(state);
+            if batch.is_empty() {
+                break;
             }
+            victims.extend(batch);
         }
+        victims
     }
 
-    /// Ends the registrations that were not used for longest.
-    fn give_way(&self, state: &mut State, count: usize) -> usize {
-        let victims = state.cache.evict(count);
+    /// Takes out a batch of the registrations that were not used for longest.
+    fn give_way(&self, state: &mut State) -> Vec<Arc<Kept>> {
+        let victims = state.cache.evict(self.config.batch.min(self.config.entries_max).max(1));
         if !victims.is_empty() {
             state.counters.batches += 1;
             state.counters.evictions += victims.len() as u64;
         }
-        victims.len()
+        victims
+    }
+
+    /// Has the kernel tell when the extent changes; `false` where it does not.
+    fn watch_too(&self, state: &State, extent: Extent) -> bool {
+        let watch = self.watch.get_or_init(|| {
+            let state = Arc::clone(&self.state);
+            let started = Watch::start(move |watched| {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                let stale = state.settle(watched);
+                drop(state);
+                drop(stale);
+            });
+            started
+                .inspect_err(|error| {
+                    tracing::debug!("the kernel does not tell when memory is unmapped: {error}");
+                })
+                .ok()
+        });
+        let Some(watch) = watch else { return false };
+        let used = self.config.entries_max.min(state.cache.len()) + state.pins.len();
+        if watch.watched_count() > 2 * used + UNUSED_WATCHED_MAX {
+            for watched in watch.watched() {
+                watch.remove(watched, &state.users(watched));
+            }
+        }
+        watch.add(extent).is_ok()
+    }
+
+    fn watching(&self) -> Option<&Watch> {
+        self.watch.get().and_then(Option::as_ref)
+    }
+
+    fn is_behind(&self) -> bool {
+        self.watching().is_some_and(|watch| watch.is_behind())
+    }
+
+    fn settle(&self, state: &mut State) -> Vec<Arc<Kept>> {
+        self.watching().map_or_else(Vec::new, |watch| state.settle(watch))
     }
 
     /// Registers memory for one operation, several pieces together where that is cheaper.
     pub(crate) fn register(&self, memory: &[RawMemory], access: Access) -> Result<Registered, RegionError> {
         if let [single] = memory {
-            let hold = self.hold(extent_of(single), access)?;
+            let hold = self.hold(extent_of(single), access, Keep::Any)?;
             let range = hold.range_of(extent_of(single))?;
             return Ok(Registered {
                 ranges: SmallVec::from_buf([range]),
@@ -288,10 +373,13 @@ impl Registrar {
 
     /// What registering costs, measured when first asked for.
     pub(crate) fn cost(&self) -> Result<RegistrationCost, RegionError> {
-        let mut state = self.lock();
-        match state.cost {
+        let known = self.lock().cost;
+        match known {
             Some(cost) => Ok(cost),
-            None => Ok(*state.cost.insert(cost::measure(&*self.domain)?)),
+            None => {
+                let measured = cost::measure(&*self.domain)?;
+                Ok(*self.lock().cost.get_or_insert(measured))
+            }
         }
     }
 
@@ -304,7 +392,7 @@ impl Registrar {
         into: &mut Vec<(Extent, Hold)>,
     ) -> Result<(), RegionError> {
         if segments.len() < 2 {
-            into.push((extent, self.hold(extent, access)?));
+            into.push((extent, self.hold(extent, access, Keep::Any)?));
             return Ok(());
         }
         if let Some(whole) = self.try_group(extent, access) {
@@ -322,17 +410,18 @@ impl Registrar {
         });
         for part in group::divide(segments, &accessible) {
             let several = segments.iter().filter(|segment| part.contains(segment)).nth(1).is_some();
-            into.push((part, self.hold(part, access)?));
+            let keep = if several { Keep::Pinned } else { Keep::Any };
+            into.push((part, self.hold(part, access, keep)?));
             self.lock().counters.groups += u64::from(several);
         }
         Ok(())
     }
 
     /// The whole of a group, gaps included, if it is all there. Where registering takes hold of pages it is simply tried; elsewhere it
-    /// would succeed with holes too, so the system is asked first.
+    /// would succeed with holes too, so the system is asked first. What nobody pinned is not kept, for the gaps nobody lent.
     fn try_group(&self, extent: Extent, access: Access) -> Option<Hold> {
         if self.active.load(Ordering::Relaxed)
-            && let Some(lease) = self.lease_extent(extent, access)
+            && let Some(lease) = self.lease_extent(extent, access, Keep::Pinned)
         {
             return Some(Hold::Lease(lease));
         }
@@ -358,9 +447,9 @@ impl Registrar {
         }
     }
 
-    fn hold(&self, extent: Extent, access: Access) -> Result<Hold, RegionError> {
+    fn hold(&self, extent: Extent, access: Access, keep: Keep) -> Result<Hold, RegionError> {
         if self.active.load(Ordering::Relaxed)
-            && let Some(lease) = self.lease_extent(extent, access)
+            && let Some(lease) = self.lease_extent(extent, access, keep)
         {
             return Ok(Hold::Lease(lease));
         }
@@ -391,99 +480,50 @@ impl Registrar {
 }
 
 impl State {
-    fn pin_around(&self, extent: Extent) -> Option<PinId> {
+    /// A pin that has all of the extent.
+    fn pin_around(&self, extent: Extent) -> Option<Extent> {
         let first = PinId(extent.start.saturating_sub(self.longest_pin), 0);
         let before = self.pins.range(first..=PinId(extent.start, u64::MAX)).rev();
-        let mut around = before.filter(|(_, pinned)| pinned.end >= extent.end && extent.len() > 0);
-        around.next().map(|(id, _)| *id)
+        let mut around = before.filter(|(_, end)| **end >= extent.end && extent.len() > 0);
+        around.next().map(|(id, end)| Extent { start: id.0, end: *end })
     }
 
-    /// What is pinned, watched from now on: all of it at once, for that costs as much as several registrations.
-    fn watch_pin(&mut self, me: &Arc<Mutex<Self>>, id: PinId) -> Extent {
-        let Some(pinned) = self.pins.get_mut(&id) else { return Extent { start: id.0, end: id.0 } };
-        let extent = Extent { start: id.0, end: pinned.end };
-        if std::mem::take(&mut pinned.unwatched) {
-            self.watch(me, extent);
-        }
-        extent
+    /// Who needs any of the pages of an extent watched.
+    fn users(&self, extent: Extent) -> Vec<Extent> {
+        let pages = extent.to_pages();
+        let first = PinId(pages.start.saturating_sub(self.longest_pin), 0);
+        let pins = self.pins.range(first..PinId(pages.end, 0));
+        let pins = pins.map(|(id, end)| Extent { start: id.0, end: *end });
+        let making = self.making.iter().map(|(_, making)| making.extent);
+        let mut users = self.cache.overlapping(pages);
+        users.extend(pins.chain(making).filter(|user| user.overlaps(&pages)));
+        users
     }
 
-    /// Has the kernel tell when the extent changes; `false` where it does not.
-    fn watch(&mut self, me: &Arc<Mutex<Self>>, extent: Extent) -> bool {
-        if let Watching::NotYet = self.watch {
-            let me = Arc::downgrade(me);
-            self.watch = match Watch::start(move |gone| on_gone(&me, gone)) {
-                Ok(watch) => Watching::On(watch),
-                Err(error) => {
-                    tracing::debug!("the kernel does not tell when memory is unmapped: {error}");
-                    Watching::Off
-                }
-            };
-        }
-        match &self.watch {
-            Watching::On(watch) => watch.add(extent).is_ok(),
-            Watching::NotYet | Watching::Off => false,
-        }
-    }
-}
-
-/// Memory was unmapped, moved or emptied.
-fn on_gone(state: &Weak<Mutex<State>>, gone: Extent) {
-    let Some(state) = state.upgrade() else { return };
-    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-    let stale = state.cache.take_overlapping(gone);
-    state.counters.stale += stale.len() as u64;
-    // What is mapped there next is not watched.
-    let first = PinId(gone.start.saturating_sub(state.longest_pin), 0);
-    for (id, pinned) in state.pins.range_mut(first..PinId(gone.end, 0)) {
-        pinned.unwatched |= gone.overlaps(&Extent { start: id.0, end: pinned.end });
-    }
-    drop(state);
-    drop(stale);
-}
-
-impl Lease {
-    /// Where the server reaches a part of what is registered.
-    pub(crate) fn range_of(&self, memory: &RawMemory) -> Option<RemoteRange> {
-        self.range(extent_of(memory))
+    fn invalidate(&mut self, extent: Extent) -> Vec<Arc<Kept>> {
+        let ended = self.changed(extent);
+        self.counters.invalidations += ended.len() as u64;
+        ended
     }
 
-    fn range(&self, extent: Extent) -> Option<RemoteRange> {
-        let offset = extent.start.checked_sub(self.0.extent.start)?;
-        self.0.range.slice(offset as u64, extent.len() as u64)
-    }
-
-    /// Ends the registration, for everybody: afterwards no peer reaches the memory.
-    pub(crate) fn revoke(&self) {
-        drop(self.0.region.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
-}
-
-impl Hold {
-    fn range_of(&self, extent: Extent) -> Result<RemoteRange, RegionError> {
-        let range = match self {
-            Self::Lease(lease) => lease.range(extent),
-            Self::Region(region) => {
-                let start = region.memory().span().as_ptr() as usize;
-                let offset = extent.start.checked_sub(start);
-                offset.and_then(|offset| region.range().slice(offset as u64, extent.len() as u64))
+    /// Acts upon what the kernel told. Answers what is to be dropped, without the lock.
+    fn settle(&mut self, watch: &Watched) -> Vec<Arc<Kept>> {
+        let mut stale = Vec::new();
+        for gone in watch.take() {
+            stale.extend(self.changed(gone.extent));
+            if let Change::Moved(to) = gone.change {
+                watch.forget_moved(to, |mapping| self.users(mapping));
             }
-        };
-        range.ok_or(RegionError::System {
-            what: "find memory among what was registered",
-            source: std::io::ErrorKind::InvalidInput.into(),
-        })
-    }
-
-    /// Ends the registration: afterwards no peer reaches the memory.
-    pub(crate) fn revoke(self) {
-        match self {
-            Self::Region(region) => drop(region),
-            Self::Lease(lease) => lease.revoke(),
         }
+        self.counters.stale += stale.len() as u64;
+        stale
     }
-}
 
-fn extent_of(memory: &RawMemory) -> Extent {
-    Extent::new(memory.address(), memory.len())
+    /// Registrations of the extent are not used any more.
+    fn changed(&mut self, extent: Extent) -> Vec<Arc<Kept>> {
+        for (_, making) in &mut self.making {
+            making.changed |= making.extent.overlaps(&extent);
+        }
+        self.cache.take_overlapping(extent)
+    }
 }

@@ -22,6 +22,11 @@ on_each_provider! {
     unpinned_memory_is_forgotten,
     vector_that_moves_is_registered_anew,
     memory_mapped_again_at_the_same_place_is_registered_anew,
+    pages_that_are_moved_are_registered_anew,
+    vector_that_is_reallocated_is_registered_anew,
+    memory_mapped_again_under_operations_in_flight_lets_them_end,
+    memory_is_unmapped_after_a_session_ended_beside_a_child,
+    memory_is_not_kept_where_there_is_no_room,
     memory_of_a_parent_stays_its_own_after_a_fork,
     eviction_under_operations_in_flight_disturbs_none,
     rows_of_an_array_are_one_registration,
@@ -193,6 +198,141 @@ fn memory_mapped_again_at_the_same_place_is_registered_anew(on: On) {
     assert_eq!(session.registration_counters().entries, 0);
 }
 
+// [CLI-14] On tcp and shm a registration is an address, and a stale one would do no harm: only the counters show that it is not used. On
+// verbs it is pages, and the data would be the old ones'.
+fn pages_that_are_moved_are_registered_anew(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let expected = bytes(1, SIZE);
+    let (area, place) = (Area::new(SIZE), Area::new(2 * SIZE));
+    // SAFETY: what is done to it below is announced, or noticed where the kernel lets it be watched.
+    let _pins =
+        unsafe { [session.pin_raw(area.pointer(), SIZE), session.pin_raw(place.pointer(), 2 * SIZE)] };
+    let watched = userfaultfd_is_there();
+    for round in 0..5 {
+        assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+        assert_reads(&file, place.bytes(0, SIZE), 0, &expected);
+        let before = session.registration_counters();
+        area.move_pages_to(&place);
+        if !watched {
+            session.invalidate(area.pointer(), SIZE);
+            session.invalidate(place.pointer(), SIZE);
+        }
+        assert_same(place.bytes(0, SIZE), &expected, "what was moved");
+        assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+        place.bytes(0, SIZE).fill(round);
+        assert_eq!(file.write_at(place.bytes(0, SIZE), SIZE as u64).unwrap(), SIZE);
+        assert_same(area.bytes(0, SIZE), &expected, "what was read to where the pages had been");
+        assert_reads(&file, area.bytes(0, SIZE), SIZE, &vec![round; 2 * SIZE]);
+        let counters = since(&session, &before);
+        assert!(counters.registrations >= 2, "{counters:?}");
+        assert_eq!(counters.stale + counters.invalidations, 2, "{counters:?}");
+    }
+}
+
+// [CLI-14] As above, the data shows it on verbs only.
+fn vector_that_is_reallocated_is_registered_anew(on: On) {
+    let config = RegistrationConfig { keep_unpinned: true, ..RegistrationConfig::default() };
+    let (_harness, session, file) = start(on, config);
+    let expected = bytes(1, SIZE);
+    let mut buffer = vec![0; SIZE];
+    let mut moved = 0;
+    for round in 1..8 {
+        assert_reads(&file, &mut buffer[..SIZE], 0, &expected);
+        let was = buffer.as_ptr();
+        // So large that the allocator moves pages rather than bytes.
+        buffer.resize(SIZE << round, 0);
+        assert_same(&buffer[..SIZE], &expected, "what was moved");
+        let before = session.registration_counters();
+        assert_reads(&file, &mut buffer[..SIZE], 0, &expected);
+        assert_reads(&file, &mut buffer[(SIZE << round) - SIZE..], 0, &expected);
+        if buffer.as_ptr() != was {
+            moved += 1;
+            assert_eq!(since(&session, &before).hits, 0);
+        }
+        buffer[..SIZE].fill(0);
+        assert_same(&buffer[(SIZE << round) - SIZE..], &expected, "what was read to the end");
+    }
+    assert!(moved > 0, "the allocator never moved it");
+}
+
+// [CLI-14] In one step, for to have an operation touch memory that is not there is no less a fault of this process than to touch it
+// itself. Where the data goes is not said: to the pages of before on verbs, to those of now on tcp and shm.
+fn memory_mapped_again_under_operations_in_flight_lets_them_end(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let expected = bytes(1, SIZE);
+    let mut area = Area::new(SIZE);
+    // SAFETY: what is done to it below is announced, or noticed where the kernel lets it be watched.
+    let _pin = unsafe { session.pin_raw(area.pointer(), SIZE) };
+    let watched = userfaultfd_is_there();
+    let part = SIZE / 4;
+    for _ in 0..10 {
+        assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+        let before = session.registration_counters();
+        let pending: Vec<_> = (0..4)
+            .map(|number| {
+                let place = area.pointer().wrapping_add(number * part);
+                // SAFETY: nobody uses the memory until all have ended, and there is always some.
+                unsafe { file.submit_read_raw_at(place, part, (number * part) as u64) }
+            })
+            .collect();
+        area = area.mapped_again();
+        if !watched {
+            session.invalidate(area.pointer(), SIZE);
+        }
+        for result in wait_all(pending) {
+            assert_eq!(result.unwrap(), part);
+        }
+        assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+        let counters = since(&session, &before);
+        assert_eq!(counters.hits, 4, "those that began before found it, the one after did not: {counters:?}");
+        assert_eq!(counters.stale + counters.invalidations, 1, "{counters:?}");
+    }
+}
+
+// [CLI-14] The child has what memory is watched by, and does nothing with it.
+fn memory_is_unmapped_after_a_session_ended_beside_a_child(on: On) {
+    let config = RegistrationConfig { keep_unpinned: true, ..RegistrationConfig::default() };
+    let (_harness, session, file) = start(on, config);
+    let area = Area::new(SIZE);
+    assert_reads(&file, area.bytes(0, SIZE), 0, &bytes(1, SIZE));
+    // SAFETY: the child waits for its end, and does nothing else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: waits.
+            unsafe { libc::pause() };
+        }
+    }
+    drop((file, session));
+    let (sender, unmapped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(area);
+        sender.send(()).unwrap();
+    });
+    let ended = unmapped.recv_timeout(std::time::Duration::from_secs(60));
+    // SAFETY: ends the child made above, and waits for that.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert!(ended.is_ok(), "unmapping hangs");
+}
+
+// [CLI-13]
+fn memory_is_not_kept_where_there_is_no_room(on: On) {
+    for config in [
+        RegistrationConfig { entries_max: 0, ..RegistrationConfig::default() },
+        RegistrationConfig { size_max: 0, batch: usize::MAX, ..RegistrationConfig::default() },
+    ] {
+        let (_harness, session, file) = start(on, config);
+        let mut buffer = session.pin(vec![0; SIZE]);
+        assert!(!session.preregister(&buffer));
+        assert_reads(&file, &mut buffer, 0, &bytes(1, SIZE));
+        let counters = session.registration_counters();
+        assert_eq!((counters.hits, counters.entries), (0, 0));
+    }
+}
+
 /// The kernel's word is taken in by a thread of its own.
 fn wait_for_stale(session: &Session, count: u64) {
     let given_up = std::time::Instant::now() + std::time::Duration::from_secs(60);
@@ -326,6 +466,8 @@ fn rows_with_ten_holes_are_eleven_registrations(on: On) {
         }
     });
     assert_eq!((counters.registrations, counters.groups, counters.hole_queries), (11, 11, 1));
+    // Where pages are held it is tried before anybody asks for holes.
+    assert_eq!(counters.failures, u64::from(on.is_verbs()));
 }
 
 fn rows_further_apart_than_a_registration_costs_are_registered_one_by_one(on: On) {
