@@ -25,12 +25,12 @@ pub(crate) struct Watch {
     watched: Arc<Watched>,
     reader: Option<JoinHandle<()>>,
     teller: Option<JoinHandle<()>>,
-    // The process that the threads are in: after a fork the child has a copy of this, and no threads.
-    process: u32,
 }
 
 /// What is watched, and what has become of it.
 pub(crate) struct Watched {
+    // Whose memory it is. After a fork the child has a copy of this, no threads, and descriptors that are about the parent's memory.
+    process: u32,
     userfaults: OwnedFd,
     stop: OwnedFd,
     // `READING` and `QUEUED`: from before an event is read until it is acted upon, one of them is set.
@@ -113,6 +113,7 @@ impl Watch {
         let queue =
             Queue { gone: Vec::with_capacity(QUEUE_MAX), overflowed: false, is_read: false, over: false };
         let watched = Arc::new(Watched {
+            process: std::process::id(),
             userfaults,
             stop,
             behind: AtomicU8::new(0),
@@ -120,8 +121,7 @@ impl Watch {
             queue_changed: Condvar::new(),
             ranges: Mutex::default(),
         });
-        let mut watch =
-            Self { watched: Arc::clone(&watched), reader: None, teller: None, process: std::process::id() };
+        let mut watch = Self { watched: Arc::clone(&watched), reader: None, teller: None };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let reads = Arc::clone(&watched);
         watch.reader = Some(thread("dafs-watch").spawn(move || reads.read_until_stopped())?);
@@ -142,8 +142,8 @@ impl Deref for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if std::process::id() != self.process {
-            // The threads are the parent's, and so is what they watch and the event that stops them.
+        if !self.is_own() {
+            // The threads are the parent's, and so is the event that stops them.
             std::mem::forget((self.reader.take(), self.teller.take()));
             return;
         }
@@ -184,6 +184,9 @@ impl Watched {
     pub(crate) fn add(&self, extent: Extent) -> io::Result<()> {
         let pages = extent.to_pages();
         let mut ranges = self.ranges();
+        if !self.is_own() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         if ranges.contains(pages) {
             return Ok(());
         }
@@ -269,13 +272,17 @@ impl Watched {
             let mut range = [pages.start as u64, pages.len() as u64];
             ioctl(&self.userfaults, UFFDIO_UNREGISTER, &mut range)
         };
-        if unregister(pages).is_err() {
+        if self.is_own() && unregister(pages).is_err() {
             for mapping in holes::mappings(pages).unwrap_or_default() {
                 let start = mapping.start.max(pages.start);
                 // Fails where nothing can be watched.
                 let _ = unregister(Extent { start, end: mapping.end.min(pages.end).max(start) });
             }
         }
+    }
+
+    fn is_own(&self) -> bool {
+        std::process::id() == self.process
     }
 
     fn read_until_stopped(&self) {
@@ -400,194 +407,4 @@ fn ioctl<const WORDS: usize>(fd: &OwnedFd, request: libc::Ioctl, words: &mut [u6
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::registration::area::Area;
-
-    const PAGE: usize = 4096;
-
-    /// Nothing takes as long that does not hang.
-    const HANGS: Duration = Duration::from_secs(60);
-
-    /// Tells what is gone; `None`, and a word about it, where the kernel tells nobody.
-    fn start() -> Option<(Watch, mpsc::Receiver<Gone>)> {
-        let (sender, gone) = mpsc::channel();
-        let started = Watch::start(move |watched| {
-            watched.take().into_iter().for_each(|gone| sender.send(gone).unwrap());
-        });
-        match started {
-            Ok(watch) => Some((watch, gone)),
-            Err(error) => {
-                eprintln!("not tested: no userfaultfd: {error}");
-                None
-            }
-        }
-    }
-
-    fn part(area: &Area, page: usize, pages: usize) -> Extent {
-        Extent::new(area.address() + page * PAGE, pages * PAGE)
-    }
-
-    fn emptied(extent: Extent) -> Gone {
-        Gone { extent, change: Change::Emptied }
-    }
-
-    /// Does something in a thread of its own; `false` when it hangs.
-    #[must_use]
-    fn ends(what: impl FnOnce() + Send + 'static) -> bool {
-        let (sender, ended) = mpsc::channel();
-        std::thread::spawn(move || {
-            what();
-            let _ = sender.send(());
-        });
-        ended.recv_timeout(HANGS).is_ok()
-    }
-
-    #[test]
-    fn what_happens_to_watched_memory_is_told_and_nothing_else() {
-        let Some((watch, gone)) = start() else { return };
-        let area = Area::new(16 * PAGE);
-        watch.add(Extent::new(part(&area, 2, 1).start + 5, 4 * PAGE - 10)).unwrap();
-        area.bytes(0, 16 * PAGE).fill(7);
-        area.empty(0, PAGE);
-        area.unmap(15 * PAGE, PAGE);
-        area.empty(3 * PAGE, PAGE);
-        assert_eq!(gone.recv().unwrap(), emptied(part(&area, 3, 1)), "the first that was watched");
-        area.unmap(4 * PAGE, 2 * PAGE);
-        let unmapped = Gone { extent: part(&area, 4, 2), change: Change::Unmapped };
-        assert_eq!(gone.recv().unwrap(), unmapped);
-        assert_eq!(watch.watched(), [part(&area, 2, 2)]);
-        watch.remove(part(&area, 2, 1), &[]);
-        area.empty(2 * PAGE, PAGE);
-        drop(watch);
-        assert!(gone.recv().is_err(), "nothing more, and the thread has ended");
-    }
-
-    // [CLI-14]
-    #[test]
-    fn pages_that_others_need_stay_watched() {
-        let Some((watch, gone)) = start() else { return };
-        let area = Area::new(8 * PAGE);
-        watch.add(part(&area, 0, 8)).unwrap();
-        let user = Extent::new(part(&area, 4, 1).start + 100, PAGE);
-        watch.remove(part(&area, 0, 8), &[user]);
-        assert_eq!(watch.watched(), [part(&area, 4, 2)]);
-        area.empty(3 * PAGE, PAGE);
-        area.empty(6 * PAGE, PAGE);
-        area.empty(5 * PAGE, PAGE);
-        assert_eq!(gone.recv().unwrap(), emptied(part(&area, 5, 1)));
-    }
-
-    // [CLI-14]
-    #[test]
-    fn moved_memory_is_told_and_can_be_forgotten_where_it_is_now() {
-        let Some((watch, gone)) = start() else { return };
-        let (area, place) = (Area::new(4 * PAGE), Area::new(16 * PAGE));
-        watch.add(part(&area, 0, 4)).unwrap();
-        let from = part(&area, 0, 4);
-        area.move_to(&place, 8 * PAGE);
-        let to = part(&place, 0, 4);
-        assert_eq!(gone.recv().unwrap(), Gone { extent: from, change: Change::Moved(to) });
-        watch.forget_moved(to, |mapping| {
-            assert_eq!(mapping, part(&place, 0, 8), "all that it is now");
-            Vec::new()
-        });
-        place.empty(0, 8 * PAGE);
-        // Whatever else was told is about where it was.
-        drop(watch);
-        assert!(gone.iter().all(|gone| gone.extent == from));
-    }
-
-    #[test]
-    fn unmapping_does_not_wait_for_whoever_acts_upon_it() {
-        let (begin, begun) = mpsc::channel();
-        let (release, released) = mpsc::channel::<()>();
-        let started = Watch::start(move |watched| {
-            begin.send(watched.take().len()).unwrap();
-            let _ = released.recv();
-        });
-        let Ok(watch) = started else { return };
-        // Dropped before the watch, which waits for its threads.
-        let release = release;
-        let area = Area::new(1024 * PAGE);
-        watch.add(part(&area, 0, 1024)).unwrap();
-        area.empty(0, PAGE);
-        assert_eq!(begun.recv().unwrap(), 1);
-        // More than the queue has room for, while the one who acts waits for something.
-        assert!(ends(move || (1..1024).for_each(|page| area.empty(page * PAGE, PAGE))), "it waits");
-        assert!(watch.is_behind());
-        let mut gone = Vec::new();
-        while watch.is_behind() {
-            gone.extend(watch.take());
-        }
-        assert!(gone.iter().any(|gone| gone.extent == EVERYTHING), "more than was noted");
-        assert_eq!(watch.watched(), []);
-        drop(release);
-    }
-
-    #[test]
-    fn whoever_acts_upon_it_may_unmap_watched_memory() {
-        let areas = [Area::new(PAGE), Area::new(PAGE)];
-        let extents = areas.each_ref().map(|area| part(area, 0, 1));
-        let [first, second] = areas;
-        let second = Mutex::new(Some(second));
-        let (told, tells) = mpsc::channel();
-        let started = Watch::start(move |watched| {
-            for gone in watched.take() {
-                drop(second.lock().unwrap().take());
-                told.send(gone.extent).unwrap();
-            }
-        });
-        let Ok(watch) = started else { return };
-        extents.iter().for_each(|extent| watch.add(*extent).unwrap());
-        drop(first);
-        for extent in extents {
-            assert_eq!(tells.recv_timeout(HANGS), Ok(extent));
-        }
-    }
-
-    #[test]
-    fn unmapping_does_not_hang_after_the_watch_ended_while_a_child_has_its_descriptor() {
-        let Some((watch, _gone)) = start() else { return };
-        let (area, moved, mut grown) = (Area::new(8 * PAGE), Area::new(4 * PAGE), Area::new(4 * PAGE));
-        watch.add(part(&area, 0, 2)).unwrap();
-        watch.add(part(&area, 4, 1)).unwrap();
-        watch.add(part(&moved, 0, 4)).unwrap();
-        let place = Area::new(8 * PAGE);
-        moved.move_to(&place, 8 * PAGE);
-        // The kernel makes the mapping longer, watched as it is.
-        grown.truncate(2 * PAGE);
-        watch.add(part(&grown, 0, 2)).unwrap();
-        assert!(grown.grow(4 * PAGE), "something took the place");
-        // SAFETY: the child waits for its end, and does nothing else.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            loop {
-                // SAFETY: waits.
-                unsafe { libc::pause() };
-            }
-        }
-        drop(watch);
-        let ended = ends(move || {
-            drop(area);
-            drop(place);
-            drop(grown);
-        });
-        // SAFETY: ends the child made above, and waits for that.
-        unsafe {
-            libc::kill(child, libc::SIGKILL);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-        }
-        assert!(ended, "somebody who unmapped memory waits for nobody");
-    }
-
-    #[test]
-    fn messages_that_are_none_say_nothing() {
-        assert_eq!(gone(&[0; MESSAGE_SIZE]), None);
-        assert_eq!(gone(&[MESSAGE_UNMAP; 8]), None);
-        assert_eq!(gone(&[MESSAGE_REMAP; 24]), None);
-    }
-}
+mod tests;
