@@ -155,6 +155,10 @@ impl Drop for Watch {
         // Closing does not suffice: a child of this process may have the descriptor too, and whoever unmapped what
         // is watched would wait for a reader that is no more.
         let forget_moved = || {
+            // What was read is queued in a moment, for the reader waits for nothing.
+            while self.behind.load(Ordering::SeqCst) & READING != 0 {
+                std::thread::yield_now();
+            }
             for gone in self.take() {
                 if let Change::Moved(to) = gone.change {
                     self.forget_moved(to, |_| Vec::new());
