@@ -161,7 +161,7 @@ pub struct PipelineOptions {
     pub depths: Vec<usize>,
 }
 
-/// Options common to all benchmarks; one that does not apply is ignored.
+/// Options common to all benchmarks. One that would only be ignored is refused where that could mislead.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Transports to measure, separated by commas.
@@ -355,9 +355,10 @@ fn parse_size(text: &str) -> Result<usize, String> {
         "" | "b" => 0,
         "k" | "kib" => 10,
         "m" | "mib" => 20,
-        _ => return Err(format!("`{unit}` is no unit; use none (bytes), KiB or MiB")),
+        "g" | "gib" => 30,
+        _ => return Err(format!("`{unit}` is no unit; use none (bytes), K, M or G (powers of 1024)")),
     };
-    let number: usize = number.parse().map_err(|_| "a size is a number and perhaps KiB or MiB".to_owned())?;
+    let number: usize = number.parse().map_err(|_| "a size is a number and perhaps K, M or G".to_owned())?;
     match number.checked_mul(1 << shift) {
         Some(bytes) if (1..=SIZE_MAX).contains(&bytes) => Ok(bytes),
         _ => Err("sizes go from 1 byte to 16 MiB".to_owned()),
@@ -382,11 +383,14 @@ fn parse_chunk_count(text: &str) -> Result<usize, String> {
 fn parse_file_size(text: &str) -> Result<u64, String> {
     let number = text.trim().trim_end_matches(char::is_alphabetic);
     let shift = match text.trim()[number.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
         "m" | "mib" => 20,
         "g" | "gib" => 30,
-        _ => return Err("a size of a file is a number and MiB or GiB".to_owned()),
+        "t" | "tib" => 40,
+        _ => return Err("a size of a file is a number and perhaps K, M, G or T".to_owned()),
     };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     bytes
         .filter(|bytes| (16 << 20..=1 << 40).contains(bytes))
         .ok_or_else(|| "from 16 MiB to 1 TiB".to_owned())
@@ -436,16 +440,32 @@ mod tests {
 
     #[test]
     fn size_with_and_without_unit_is_bytes() {
-        for (text, bytes) in
-            [("4", 4), ("4096", 4096), ("64KiB", 65536), ("1m", 1 << 20), ("16 MiB", 16 << 20)]
-        {
+        for (text, bytes) in [
+            ("4", 4),
+            ("4096", 4096),
+            ("64KiB", 65536),
+            ("64K", 65536),
+            ("1m", 1 << 20),
+            ("16 MiB", 16 << 20),
+        ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
+        for (text, bytes) in [
+            ("16777216", 16 << 20),
+            ("16384K", 16 << 20),
+            ("16M", 16 << 20),
+            ("1GiB", 1 << 30),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(parse_file_size(text), Ok(bytes), "{text}");
+        }
+        assert!(parse_file_size("15M").is_err() && parse_file_size("2T").is_err());
     }
 
     #[test]
     fn size_that_is_wrong_is_refused() {
-        for text in ["", "0", "-1", "4KB", "KiB", "17MiB", "99999999999999999999", "18446744073709551615MiB"]
+        for text in
+            ["", "0", "-1", "4KB", "KiB", "17MiB", "1G", "99999999999999999999", "18446744073709551615MiB"]
         {
             assert!(parse_size(text).is_err(), "{text}");
         }

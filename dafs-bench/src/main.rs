@@ -1,6 +1,7 @@
 //! Entry point.
 #![deny(unsafe_code)]
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -10,13 +11,14 @@ fn main() -> ExitCode {
     match run::run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) if interrupt::requested() => {
-            eprintln!("dafs-bench: interrupted; servers stopped, files removed");
+            let _ = writeln!(std::io::stderr(), "dafs-bench: interrupted; servers stopped, files removed");
             ExitCode::from(u8::try_from(interrupt::EXIT_INTERRUPTED).unwrap_or(1))
         }
         // A reader that has seen enough, such as `head`, is no failure.
         Err(error) if broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dafs-bench: {error:#}");
+            // Where it cannot be said there is nobody to be told so: the exit status remains.
+            let _ = writeln!(std::io::stderr(), "dafs-bench: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -49,7 +49,11 @@ impl Progress {
 
     /// Shows a line above the bar.
     pub fn say(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        use std::io::Write;
+        // Progress that nobody can see is no reason to stop.
+        self.bar.suspend(|| {
+            let _ = writeln!(std::io::stderr(), "{line}");
+        });
     }
 }
 

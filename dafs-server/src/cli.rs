@@ -235,9 +235,13 @@ Examples:
       path = \"/srv/data\"
       clients = [\"10.0.0.0/8\", \"local\"]
       squash = \"1000:1000\"
+      [[export]]
+      name = \"scratch\"
+      memory = \"4G\"
 
 Once it serves, it prints one line per listener: listening dafs+tcp://127.0.0.1:12049
-SIGTERM or SIGINT lets operations in flight finish, then ends it.";
+SIGTERM or SIGINT lets operations in flight finish, then ends it.
+Exit status: 0 ended by a signal; 1 it cannot serve as told, or not any more; 2 a flag is wrong.";
 
 #[cfg(test)]
 mod tests {

@@ -9,6 +9,7 @@ use dafs_proto::wire::{
     encode_message_pack,
 };
 
+use crate::access::ClientIdentity;
 use crate::connection::{ConnectionKey, Phase};
 use crate::handles::HandleTable;
 use crate::server::Server;
@@ -113,7 +114,7 @@ impl Server {
         key: ConnectionKey,
         hello: &Hello,
         proven: Option<&Key>,
-    ) -> Result<crate::access::ClientIdentity, ServerRefusal> {
+    ) -> Result<ClientIdentity, ServerRefusal> {
         let connection = &self.connections[key.index];
         let peer = &connection.endpoint.capabilities().peer;
         let admitted = self.access.admit(&connection.listener_address, peer, hello, proven);
@@ -154,7 +155,18 @@ impl Server {
             storage_waiters: VecDeque::new(),
             active_until: self.now,
         };
-        tracing::info!(client = %session.client_name, identity = ?session.client, slots, "session opened");
+        let ClientIdentity { identity, evidence, key_name } = &session.client;
+        let address = self.connections[key.index].endpoint.capabilities().peer.address;
+        tracing::info!(
+            client = %session.client_name,
+            peer = %address.map_or_else(|| "this host".to_owned(), |address| address.to_string()),
+            uid = identity.uid,
+            gid = identity.gid,
+            known_by = ?evidence,
+            key = key_name.as_deref().unwrap_or("none"),
+            slots,
+            "session opened"
+        );
         Ok(self.sessions.insert(session))
     }
 

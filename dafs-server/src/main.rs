@@ -1,6 +1,7 @@
 //! `dafs-server`: flags → checked configuration → a server that runs.
 #![deny(unsafe_code)]
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -13,7 +14,8 @@ fn main() -> ExitCode {
     match start(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dafs-server: {error:#}");
+            // Where it cannot be said there is nobody to be told so: the exit status remains.
+            let _ = writeln!(std::io::stderr(), "dafs-server: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -21,8 +23,8 @@ fn main() -> ExitCode {
 
 fn start(cli: Cli) -> anyhow::Result<()> {
     if let Some(Command::Keygen { name }) = &cli.command {
-        println!("{}", generate_key_line(name).map_err(anyhow::Error::msg)?);
-        return Ok(());
+        let line = generate_key_line(name).map_err(anyhow::Error::msg)?;
+        return writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
     }
     let settings = match &cli.config {
         Some(path) => cli.settings.over(Settings::load(path)?),

@@ -1,7 +1,7 @@
 //! From a checked [`Config`] to a server that serves.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use anyhow::Context;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::shm::ShmDomain;
 use dafs_proto::transport::tcp::{self, TcpDomain};
-use dafs_proto::transport::{Address, ConnectParams, Domain, calibrate};
+use dafs_proto::transport::{Address, ConnectError, ConnectParams, Domain, calibrate};
 use dafs_proto::wire::{Crossovers, GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
-use crate::access::Access;
+use crate::access::{Access, key_required};
 use crate::backend::{self, Engine, Exports, StorageConfig};
 use crate::buffers::BufferConfig;
 use crate::config::{Config, ExportConfig, ExportKind, StorageEngine};
@@ -38,9 +38,12 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let mut event_loop = prepare(&config, |storage| storage)?;
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
     event_loop.watch_signals(signals.as_raw_fd())?;
-    let mut metrics = config.metrics_address.map(MetricsServer::bind).transpose().with_context(|| {
-        format!("--metrics: cannot listen on {:?}; choose a free port", config.metrics_address)
-    })?;
+    let bind = |address| {
+        MetricsServer::bind(address).map_err(|error| {
+            anyhow::anyhow!("--metrics {address}: cannot listen: {error}; choose a free port")
+        })
+    };
+    let mut metrics = config.metrics_address.map(bind).transpose()?;
     announce(&config, &event_loop.addresses())?;
     event_loop.run(|server| {
         let Some(metrics_server) = &mut metrics else { return };
@@ -157,13 +160,38 @@ fn prepare(
             wait: config.poll,
         };
         let domain = domain(address)?;
-        let listener = domain.listen(address, &params)?;
+        let listener = domain.listen(address, &params).map_err(|error| cannot_listen(address, error))?;
         let (thresholds, gather) = thresholds(config, address, &params);
         let pipelining = pipelining(config);
         let info = ListenerInfo { address: listener.address().clone(), thresholds, gather, pipelining };
         event_loop.add_listener(listener, info, domain).with_context(|| format!("cannot watch {address}"))?;
     }
     Ok(event_loop)
+}
+
+/// Why, once, and what to do. `anyhow` would append the cause to a text that has it already.
+fn cannot_listen(address: &Address, error: ConnectError) -> anyhow::Error {
+    use std::io::ErrorKind;
+    let place = address.to_string();
+    let place = format!("--listen {}", place.trim_start_matches("dafs+"));
+    let ConnectError::System { source, .. } = error else { return anyhow::anyhow!("{place}: {error}") };
+    let is_path = matches!(address, Address::Shm(_));
+    let advice = match source.kind() {
+        ErrorKind::AddrInUse if is_path => {
+            "a server listens there, or it is no socket: end that server, or choose another path"
+        }
+        ErrorKind::AddrInUse => "another program listens there: end it, or choose another port",
+        ErrorKind::NotFound if is_path => {
+            "make the directory that the socket shall be in, or correct the path"
+        }
+        ErrorKind::PermissionDenied if is_path => {
+            "let the server's user write to the directory of the socket"
+        }
+        ErrorKind::PermissionDenied => "choose a port from 1024",
+        ErrorKind::AddrNotAvailable => "give an address of this host",
+        _ => return anyhow::anyhow!("{place}: cannot listen: {source}"),
+    };
+    anyhow::anyhow!("{place}: cannot listen: {source}; {advice}")
 }
 
 /// Messages that a connection is ready to hold. Over RDMA the device keeps queues for them, idle or not.
@@ -292,9 +320,27 @@ fn announce(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
     out.flush()?;
     if let (Some(address), Some(export)) = (addresses.last(), config.exports.first()) {
         let separator = if matches!(address, Address::Shm(_)) { ":" } else { "" };
-        eprintln!("try:  {} ls -l '{address}{separator}/{}'", client_command(), export.name);
+        let key = match (config.access.keys.path(), key_required(address) || !export.keys.is_empty()) {
+            (Some(path), true) => format!(" --key-file {}", path.display()),
+            _ => String::new(),
+        };
+        let (command, address) = (client_command(), reachable(address));
+        // Advice that nobody reads is no reason not to serve.
+        let _ =
+            writeln!(std::io::stderr(), "try:  {command} ls -l{key} '{address}{separator}/{}'", export.name);
     }
     Ok(())
+}
+
+/// An address of this host, for one that stands for all of them.
+fn reachable(address: &Address) -> Address {
+    match address {
+        Address::Tcp(all) if all.ip().is_unspecified() => {
+            let own = if all.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+            Address::Tcp(SocketAddr::new(own, all.port()))
+        }
+        address => address.clone(),
+    }
 }
 
 /// How this user runs the `dafs` command: it lies beside the server, or cargo builds it.

@@ -20,6 +20,7 @@ pub const KEY_FILE_SIZE_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Keyring {
     entries: HashMap<String, KeyEntry>,
+    path: Option<PathBuf>,
 }
 
 /// One key. Its secret is never shown.
@@ -148,7 +149,7 @@ impl Keyring {
     pub fn parse(text: &str, path: &Path) -> Result<Self, KeyFileError> {
         let lines =
             parse_key_file(text).map_err(|source| KeyFileError::Line { path: path.to_owned(), source })?;
-        let mut keys = Self::default();
+        let mut keys = Self { path: Some(path.to_owned()), ..Self::default() };
         for line in lines {
             let forced = match line.rules.as_deref().map(parse_rules) {
                 Some(None) => return Err(KeyFileError::Rules { path: path.to_owned(), line: line.line }),
@@ -160,6 +161,11 @@ impl Keyring {
             true => Err(KeyFileError::Empty { path: path.to_owned() }),
             false => Ok(keys),
         }
+    }
+
+    /// The file it was read from.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// The entry of this name.

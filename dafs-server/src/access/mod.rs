@@ -206,7 +206,8 @@ impl KeySource for Access {
 /// Not an id but "leave it as it is" to the system calls that set one; never let through.
 const NO_ID: u32 = u32::MAX;
 
-fn key_required(listener: &Address) -> bool {
+/// Whether clients of a listener must prove a key: other hosts can reach it.
+pub(crate) fn key_required(listener: &Address) -> bool {
     match listener {
         Address::Tcp(address) | Address::Verbs(address) => !address.ip().to_canonical().is_loopback(),
         Address::Shm(_) | Address::Sim(_) => false,

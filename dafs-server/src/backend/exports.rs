@@ -85,7 +85,7 @@ impl Default for StorageConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The directory of an export cannot be used.
-    #[error("export {name:?}: cannot open the directory {}: {error}", path.display())]
+    #[error("export {name:?}: cannot open the directory {}: {error}; let the server's user reach it, or export another", path.display())]
     Root {
         /// The export.
         name: String,

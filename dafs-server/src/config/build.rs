@@ -42,7 +42,8 @@ impl Settings {
             ConfigError::new(
                 place,
                 error.to_string().trim_end(),
-                "names and values are those of the flags: see the example at the end of `dafs-server --help`",
+                "names are those of the flags, what may be given several times is a list, and exports are tables: \
+                 see the example at the end of `dafs-server --help`",
             )
         })
     }
@@ -278,7 +279,16 @@ fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), Co
 }
 
 fn metrics_address(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {
-    let Some(text) = &settings.metrics else { return Ok(None) };
+    let Some(text) = &settings.metrics else {
+        return match settings.metrics_anywhere {
+            true => Err(ConfigError::new(
+                "--metrics-anywhere",
+                "no metrics are served",
+                "add --metrics ADDRESS, or leave it out",
+            )),
+            false => Ok(None),
+        };
+    };
     let place = format!("--metrics {text}");
     let address: SocketAddr = text.parse().map_err(|_| {
         ConfigError::new(

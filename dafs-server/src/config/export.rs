@@ -116,6 +116,12 @@ pub(super) fn check(
             ));
         }
     };
+    if table.direct && matches!(kind, ExportKind::Memory { .. }) {
+        return Err(wrong("direct: memory has no page cache to go past".into(), "leave the option out"));
+    }
+    if table.keys.iter().any(String::is_empty) {
+        return Err(wrong("keys: a name is empty".into(), "write keys=NAME[;NAME...], or leave it out"));
+    }
     let squash = check_mapping(&table, &kind, &environment.server, place)?;
     let clients = table.clients.iter().map(|range| range.parse::<AddressRange>());
     let clients = clients.collect::<Result<_, _>>().map_err(|error| {
@@ -183,6 +189,14 @@ fn check_directory(path: &Path, place: &str) -> Result<PathBuf, ConfigError> {
         ));
     }
     let shown = path.display();
+    // A path in a table is nothing but a path.
+    if !path.exists() && path.as_os_str().as_bytes().starts_with(b"mem:") {
+        return Err(ConfigError::new(
+            place,
+            format!("there is no directory {shown}"),
+            "for memory write memory = \"4G\" instead of path",
+        ));
+    }
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::path::absolute(path)
             .map_err(|error| ConfigError::new(place, format!("{shown}: {error}"), "give an absolute path")),

@@ -9,5 +9,6 @@ mod full;
 #[cfg(feature = "verbs")]
 mod memlock;
 mod programs;
+mod same;
 mod trees;
 mod write_back;

@@ -51,6 +51,11 @@ impl World {
         self.server = server;
     }
 
+    /// The server's process.
+    pub(crate) fn server_id(&self) -> u32 {
+        self.server.id()
+    }
+
     /// The address of the server.
     pub(crate) fn server(&self) -> &str {
         &self.address
@@ -168,7 +173,7 @@ fn ran(output: Output) -> Ran {
 }
 
 /// A program of the workspace, built before it is first used: this test is of another package, for which cargo does not build programs.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(build).join(name)
 }

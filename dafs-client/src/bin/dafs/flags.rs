@@ -162,7 +162,7 @@ pub(crate) struct Cat {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = CP_HELP)]
+#[command(after_help = CP_HELP, override_usage = "dafs cp [OPTIONS] SOURCE... DESTINATION")]
 pub(crate) struct Cp {
     /// Directories with all that is in them; symbolic links stay symbolic links
     #[arg(short, long, visible_short_alias = 'R')]
@@ -180,7 +180,7 @@ pub(crate) struct Cp {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// What to copy, and last where to: paths and URLs
-    #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION", hide_possible_values = true)]
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
     pub(crate) operands: Vec<OsString>,
 }
 
@@ -216,6 +216,7 @@ pub(crate) struct Rm {
 
 #[derive(Args, Debug)]
 #[command(
+    override_usage = "dafs mv [OPTIONS] SOURCE... DESTINATION",
     after_help = "Only within one export: between exports, copy with `dafs cp -r`, then `dafs rm -r`.\n\n\
                   Example: dafs mv dafs://localhost/data/old dafs://localhost/data/new"
 )]
@@ -224,7 +225,7 @@ pub(crate) struct Mv {
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
     /// What to move, and last where to
-    #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
+    #[arg(required = true, num_args = 2.., value_name = "URL")]
     pub(crate) operands: Vec<OsString>,
 }
 
@@ -348,7 +349,9 @@ Exit status: 0 all done; 1 something failed (said on standard error, the rest wa
 const CP_HELP: &str = "\
 Modes, times (to the nanosecond), symbolic links, hard links within a tree and holes are kept. As with cp, what is copied goes into
 DESTINATION when that is a directory, and becomes DESTINATION otherwise. Symbolic links that are in the way in a
-destination tree are replaced, never followed.
+destination tree are replaced, never followed. With -r fifos, devices and sockets are left out, said, and counted as
+failures; without, a fifo or device of this machine is read to its end. After Ctrl-C the command ends in order as long as
+the server answers, and else within a few seconds; a second Ctrl-C ends it at once.
 
 Examples:
   dafs cp -r ./tree dafs://localhost/data/tree

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_client::{Error, Status, Url};
 use dafs_proto::session::HandshakeError;
-use dafs_proto::transport::ConnectError;
+use dafs_proto::transport::{ConnectError, PeerFault};
 
 use crate::quote::{quoted, shown_path};
 
@@ -73,11 +73,11 @@ impl Failure {
             Self::OutputClosed => ExitCode::SUCCESS,
             Self::Interrupted => ExitCode::from(INTERRUPTED),
             Self::Text(text) => {
-                eprintln!("dafs: {text}");
+                say(&text);
                 ExitCode::from(FAILED)
             }
             Self::Usage(text) => {
-                eprintln!("dafs: {text}");
+                say(&text);
                 ExitCode::from(USAGE)
             }
         }
@@ -92,6 +92,18 @@ impl fmt::Display for Failure {
             Self::Interrupted => f.write_str("interrupted"),
         }
     }
+}
+
+/// Says something on standard error.
+pub(crate) fn say(text: &str) {
+    line(&format!("dafs: {text}"));
+}
+
+/// As [`say`], without the program's name.
+pub(crate) fn line(text: &str) {
+    use std::io::Write;
+    // Where it cannot be said there is nobody to be told so: the exit status remains.
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Failures that do not end a command: each is said at once, and counted.
@@ -119,8 +131,8 @@ impl Failures {
     pub(crate) fn say(&self, text: &str) {
         let bar = self.bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &*bar {
-            Some(bar) => bar.suspend(|| eprintln!("dafs: {text}")),
-            None => eprintln!("dafs: {text}"),
+            Some(bar) => bar.suspend(|| say(text)),
+            None => say(text),
         }
     }
 
@@ -156,6 +168,11 @@ pub(crate) fn explain(error: &Error) -> String {
         // Who was to be connected to, the failure says already.
         Error::Connect(connect) => match &**connect {
             ConnectError::System { source, .. } => system_message(source),
+            ConnectError::Peer { address, fault: PeerFault::Malformed { what, .. } }
+                if what.starts_with("no dafs peer") =>
+            {
+                format!("what answers at {address} does not speak dafs")
+            }
             connect => connect.to_string(),
         },
         error => error.to_string(),
@@ -171,7 +188,10 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::Connect(connect) => match &**connect {
             ConnectError::System { source, .. } => match source.kind() {
                 io::ErrorKind::ConnectionRefused => "is dafs-server running, and listening there?",
-                io::ErrorKind::NotFound => "is dafs-server running, and is that its socket?",
+                // Where the provider says more than the system, it says what to do.
+                io::ErrorKind::NotFound if source.raw_os_error().is_some() => {
+                    "is dafs-server running, and is that its socket?"
+                }
                 io::ErrorKind::PermissionDenied => "you may not use that socket: ask who runs the server",
                 _ => return None,
             },
@@ -204,10 +224,11 @@ fn advice(error: &Error) -> Option<&'static str> {
 /// A system error without Rust's "(os error 2)".
 pub(crate) fn system_message(error: &io::Error) -> String {
     let text = error.to_string();
-    let mut text = match text.find(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    };
+    let number = text.find(" (os error").and_then(|at| Some(at..at + text[at..].find(')')? + 1));
+    let mut text = text;
+    if let Some(number) = number {
+        text.replace_range(number, "");
+    }
     if let Some(first) = text.get(..1).map(str::to_lowercase)
         && text.get(1..2).is_some_and(|second| second.chars().all(char::is_lowercase))
     {

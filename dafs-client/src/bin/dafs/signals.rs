@@ -1,28 +1,65 @@
-//! Ctrl-C: asked for at every step of a long command, so that it can say what it has done.
+//! Ctrl-C: asked for at every step of a long command, so that it can say what it has done; and the end of a command
+//! whose server does not answer any more.
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::report::{INTERRUPTED, say};
+
+/// After the first signal a command may end in its own way for as long as it gets on. Without any progress it is
+/// ended after this time.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether there was progress.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+static PROGRESS: AtomicU64 = AtomicU64::new(0);
+
+/// Something was waited for, and has come: the command gets on.
+pub(crate) fn progressed() {
+    PROGRESS.fetch_add(1, Ordering::Relaxed);
+}
 
 /// Set when the user pressed Ctrl-C.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C (or SIGTERM) only sets this, and the second ends the program.
-    pub(crate) fn catch() -> Self {
+    /// From now on the first Ctrl-C (or SIGTERM) only sets this, and the second ends the program. So does silence after
+    /// the first, when `last_words` have been said.
+    pub(crate) fn catch(last_words: impl FnOnce() + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let (pressed, press) = match UnixStream::pair() {
+            Ok((pressed, press)) => (Some(pressed), Some(press)),
+            Err(_) => (None, None),
+        };
+        for signal in [SIGINT, SIGTERM] {
             // In this order: the shutdown looks at the flag before the second handler sets it. Where handlers cannot
             // be set, the signal ends the program as ever.
             let caught = signal_hook::flag::register_conditional_shutdown(
                 signal,
-                i32::from(crate::report::INTERRUPTED),
+                i32::from(INTERRUPTED),
                 Arc::clone(&flag),
             )
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)));
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .and_then(|_| match press.as_ref().map(UnixStream::try_clone) {
+                Some(press) => signal_hook::low_level::pipe::register(signal, press?).map(drop),
+                None => Ok(()),
+            });
             if let Err(error) = caught {
                 tracing::debug!("signal {signal}: {error}");
             }
+        }
+        if let Some(pressed) = pressed {
+            // Without the thread the second signal still ends the program.
+            let _ = std::thread::Builder::new()
+                .name("interrupt".into())
+                .spawn(move || end_in_silence(pressed, last_words));
         }
         Self(flag)
     }
@@ -30,4 +67,25 @@ impl Interrupt {
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// Waits for the first signal, and then for the program to end or to get on no more.
+fn end_in_silence(mut pressed: UnixStream, last_words: impl FnOnce()) {
+    if pressed.read_exact(&mut [0]).is_err() {
+        return;
+    }
+    let (mut known, mut since) = (PROGRESS.load(Ordering::Relaxed), Instant::now());
+    while since.elapsed() < SILENCE_MAX {
+        std::thread::sleep(LOOK_INTERVAL);
+        let now = PROGRESS.load(Ordering::Relaxed);
+        if now != known {
+            (known, since) = (now, Instant::now());
+        }
+    }
+    last_words();
+    say(&format!(
+        "interrupted, and nothing has moved for {} s: what was not finished is missing or incomplete",
+        SILENCE_MAX.as_secs()
+    ));
+    std::process::exit(i32::from(INTERRUPTED));
 }

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::process::ExitCode;
 
-use dafs_client::{File, Pending, RegisteredBuf, Transferred};
+use dafs_client::{File, FileKind, Pending, RegisteredBuf, Status, Transferred};
 
 use crate::flags::Cat;
 use crate::output::Output;
 use crate::remote::{Remotes, Target};
-use crate::report::{Failures, Result};
+use crate::report::{Failure, Failures, Result};
 
 /// Bytes of a read.
 const CHUNK_SIZE: usize = 1 << 20;
@@ -26,7 +26,17 @@ pub(crate) fn run(flags: &Cat, remotes: &Remotes) -> Result<ExitCode> {
 }
 
 fn write(flags: &Cat, target: &Target, out: &mut Output) -> Result<()> {
-    let file = target.export.open(&target.path).map_err(|error| target.failed("open", &error))?;
+    let file =
+        target.export.open(&target.path).map_err(|error| match target.export.metadata(&target.path) {
+            Ok(found) if error.status() == Some(Status::NOT_SUPPORTED) && found.kind != FileKind::File => {
+                let kind = crate::format::kind_name(found.kind);
+                Failure::text(format!(
+                    "cannot open '{}': it is a {kind}, and only regular files are read",
+                    target.url()
+                ))
+            }
+            _ => target.failed("open", &error),
+        })?;
     let failed = |error| target.failed("read", &error);
     let known = file.attributes_at_open().size;
     let end = flags.length.map_or(u64::MAX, |length| flags.offset.saturating_add(length));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use dafs_client::Error;
+use dafs_client::{Error, Status};
 
 use crate::flags::{Ln, Urls};
 use crate::output::Output;
@@ -48,10 +48,10 @@ pub(crate) fn readlink(flags: &Urls, remotes: &Remotes) -> Result<ExitCode> {
     let (mut out, failures) = (Output::new(), Failures::default());
     for url in &flags.urls {
         let shown = remotes.target(url).and_then(|target| {
-            let points_to = target
-                .export
-                .read_link(&target.path)
-                .map_err(|error| target.failed("read the symbolic link", &error))?;
+            let points_to = target.export.read_link(&target.path).map_err(|error| match error.status() {
+                Some(Status::INVALID) => Failure::text(format!("'{}' is no symbolic link", target.url())),
+                _ => target.failed("read the symbolic link", &error),
+            })?;
             out.name(&points_to)?;
             out.line("")
         });

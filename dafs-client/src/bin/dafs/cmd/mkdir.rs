@@ -37,7 +37,10 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
         Err(Error::InDoubt { .. }) => export.create_dir_all(&target.path, mode),
         result => result,
     };
-    made.map_err(failed)?;
+    if let Err(error) = made {
+        // Where nothing may be made, what exists is enough as well.
+        return if is_directory() { Ok(()) } else { Err(failed(error)) };
+    }
     // "It exists" is success only for a directory.
     let found = export.metadata(&target.path).map_err(failed)?;
     match found.kind {

@@ -70,6 +70,11 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
             from.url(),
             to.url()
         ))),
+        Err(error) if error.status() == Some(Status::INVALID) => Err(Failure::text(format!(
+            "cannot move '{}' to '{}': a directory cannot be moved into itself",
+            from.url(),
+            to.url()
+        ))),
         Err(error) => Err(failed(&error)),
     }
 }

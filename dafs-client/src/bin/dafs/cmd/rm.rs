@@ -8,13 +8,13 @@ use dafs_client::{Error, FileKind, Pending};
 use crate::flags::Rm;
 use crate::remote::{Remotes, Target, entry_name, join, normal};
 use crate::report::{Failure, Failures, Result};
-use crate::signals::Interrupt;
+use crate::signals::{Interrupt, progressed};
 
 /// Removals in flight.
 const DEPTH: usize = 64;
 
 pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
-    let remover = Remover { flags, failures: Failures::default(), interrupt: Interrupt::catch() };
+    let remover = Remover { flags, failures: Failures::default(), interrupt: Interrupt::catch(|| {}) };
     for url in &flags.urls {
         let removed = remotes.target(url).and_then(|target| remover.operand(&target));
         remover.failures.keep_going(removed)?;
@@ -128,7 +128,9 @@ impl Remover<'_> {
         again: impl Fn(&Path) -> dafs_client::Result<()>,
     ) {
         for (path, pending) in removing {
-            let removed = match pending.wait() {
+            let waited = pending.wait();
+            progressed();
+            let removed = match waited {
                 Err(Error::InDoubt { .. }) => match again(&path) {
                     Err(error) if error.is_not_found() => Ok(()),
                     result => result,

@@ -58,11 +58,15 @@ fn load(engine: &Engine, items: Vec<Item>) -> Vec<Loaded> {
     for (item, file, meta, later) in reading {
         match later.wait() {
             Ok(data) => {
-                // On a server asking again would cost as much as the copy.
-                let now = matches!(file, Source::Local(_)).then(|| file.metadata());
-                let changed =
-                    matches!(&now, Some(Ok(now)) if now.size != meta.size || now.mtime != meta.mtime);
-                if data.len() as u64 != meta.size || changed {
+                if data.len() as u64 > SMALL_SIZE_MAX {
+                    engine.copy_large(&item);
+                    continue;
+                }
+                // On a server asking again would cost as much as the copy. That the content is not of the size that was told
+                // is not enough: there are file systems where it never is.
+                let asks = matches!(file, Source::Local(_)) || data.len() as u64 != meta.size;
+                let now = asks.then(|| file.metadata());
+                if matches!(&now, Some(Ok(now)) if now.size != meta.size || now.mtime != meta.mtime) {
                     engine.changed(&item);
                 }
                 loaded.push(Loaded { item, meta, data });
@@ -77,19 +81,31 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
     let creating: Vec<_> = loaded
         .into_iter()
         .map(|loaded| {
-            let item = &loaded.item;
-            let later = Sink::begin_create(&item.roots.destination, &item.path, item.follow);
+            let later = Sink::begin_create(&loaded.item, &loaded.meta);
             (loaded, later)
         })
         .collect();
-    let mut writing = Vec::with_capacity(creating.len());
-    for (Loaded { item, meta, data }, later) in creating {
+    let mut emptying = Vec::with_capacity(creating.len());
+    for (loaded, later) in creating {
         match later.wait() {
-            Ok(sink) => {
+            Ok((sink, size)) => {
+                let later = sink.begin_empty(size);
+                emptying.push((loaded, sink, later));
+            }
+            Err(cause) => {
+                let item = &loaded.item;
+                engine.failed(&item.roots.destination, "create", &item.path, &cause);
+            }
+        }
+    }
+    let mut writing = Vec::with_capacity(emptying.len());
+    for (Loaded { item, meta, data }, sink, later) in emptying {
+        match later.wait() {
+            Ok(()) => {
                 let later = sink.begin_write(data);
                 writing.push((item, meta, sink, later));
             }
-            Err(cause) => engine.failed(&item.roots.destination, "create", &item.path, &cause),
+            Err(cause) => engine.failed(&item.roots.destination, "empty", &item.path, &cause),
         }
     }
     let mut setting = Vec::with_capacity(writing.len());

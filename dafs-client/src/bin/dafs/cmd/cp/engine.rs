@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dafs_client::FileKind;
 
@@ -16,8 +16,9 @@ use super::batch;
 use super::directories;
 use super::large::{self, Fault, Outcome};
 use super::place::{Cause, Meta, Place};
+use super::same;
 use super::tally::Tally;
-use crate::report::Failures;
+use crate::report::{Failure, Failures};
 use crate::signals::Interrupt;
 
 /// Largest file that is read and written in one piece, bytes.
@@ -40,6 +41,8 @@ pub(super) struct Roots {
     pub(super) keep_owner: bool,
     /// Both are reached through one session.
     pub(super) one_session: bool,
+    /// File system and number of the top directory of the copy, once it is there.
+    pub(super) copy: OnceLock<(u64, u64)>,
 }
 
 /// Something to copy: the same path below both roots.
@@ -71,6 +74,8 @@ pub(super) struct Engine {
     first_names: Mutex<HashMap<Linked, PathBuf>>,
     second_names: Mutex<Vec<(Item, PathBuf)>>,
     directories: Mutex<Vec<Item>>,
+    // Copies of large files that are not complete.
+    incomplete: Mutex<Vec<String>>,
 }
 
 /// A file with several names.
@@ -108,6 +113,7 @@ impl Engine {
             first_names: Mutex::default(),
             second_names: Mutex::default(),
             directories: Mutex::default(),
+            incomplete: Mutex::default(),
         }
     }
 
@@ -168,8 +174,19 @@ impl Engine {
         }
     }
 
+    /// Says which copies of large files are being made: for an end in their midst.
+    pub(super) fn say_incomplete(&self) {
+        for copy in lock(&self.incomplete).iter() {
+            self.failures.say(&format!("interrupted: {copy} is incomplete"));
+        }
+    }
+
     pub(super) fn copy_large(&self, item: &Item) {
-        match large::copy(self, item) {
+        let copy = item.roots.destination.shown(&item.path);
+        lock(&self.incomplete).push(copy.clone());
+        let copied = large::copy(self, item);
+        lock(&self.incomplete).retain(|other| *other != copy);
+        match copied {
             Ok(Outcome::Done { changed }) => {
                 self.tally.file(0);
                 if changed {
@@ -177,7 +194,6 @@ impl Engine {
                 }
             }
             Ok(Outcome::Interrupted) => {
-                let copy = item.roots.destination.shown(&item.path);
                 self.failures.say(&format!("interrupted: {copy} is incomplete"));
             }
             Err(Fault::Source(action, cause)) => self.failed(&item.roots.source, action, &item.path, &cause),
@@ -243,7 +259,14 @@ impl Engine {
                 Ok(meta) => {
                     let entry = Item { roots: Arc::clone(roots), path, meta, follow: false };
                     match entry.meta.kind {
-                        FileKind::Directory => directories.push(entry),
+                        FileKind::Directory => match same::is_copy(roots, &entry.path, &entry.meta) {
+                            Ok(false) => directories.push(entry),
+                            Ok(true) => {
+                                let cause = Cause::Text("it is the copy itself".into());
+                                self.failed(&roots.source, "copy", &entry.path, &cause);
+                            }
+                            Err(cause) => self.failed(&roots.source, "look at", &entry.path, &cause),
+                        },
                         _ => self.found(entry),
                     }
                 }
@@ -275,6 +298,12 @@ impl Engine {
             match later.wait() {
                 Ok(_) => {
                     self.tally.directory();
+                    if item.path.as_os_str().is_empty()
+                        && let Ok(copy) = item.roots.destination.metadata(&item.path, false)
+                    {
+                        // Once for each tree.
+                        let _ = item.roots.copy.set(copy.id);
+                    }
                     lock(&self.directories).push(item.clone());
                     lock(&self.work).directories.push(item);
                     self.more.notify_one();
@@ -299,10 +328,12 @@ impl Engine {
                 names.insert(key, item.path.clone());
             }
             FileKind::File | FileKind::Symlink => {}
+            // Named by the user: what comes out of it is meant, as with cp.
+            FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice if is_local_stream(&item) => {}
             kind => {
                 let shown = item.roots.source.shown(&item.path);
-                self.failures
-                    .say(&format!("skipping {shown}: a {} is not copied", crate::format::kind_name(kind)));
+                let kind = crate::format::kind_name(kind);
+                self.failures.report(&Failure::text(format!("skipping {shown}: a {kind} is not copied")));
                 self.tally.skipped();
                 return;
             }
@@ -339,7 +370,7 @@ impl Work {
         let mut items = Vec::new();
         let mut size = 0;
         while let Some(item) = self.files.front() {
-            let large = item.meta.kind == FileKind::File && is_large(&item.meta);
+            let large = is_large(&item.meta);
             let full = items.len() >= BATCH_COUNT || size + item.meta.size > BATCH_SIZE;
             if !items.is_empty() && (large || full) {
                 break;
@@ -358,8 +389,18 @@ fn is_sparse(meta: &Meta) -> bool {
     meta.size >= SPARSE_SIZE_MIN && meta.allocated < meta.size
 }
 
+/// What is copied by itself: a large or sparse file, or what is read to its end.
 fn is_large(meta: &Meta) -> bool {
-    meta.size > SMALL_SIZE_MAX || is_sparse(meta)
+    match meta.kind {
+        FileKind::Symlink => false,
+        FileKind::File => meta.size > SMALL_SIZE_MAX || is_sparse(meta),
+        _ => true,
+    }
+}
+
+/// A pipe or device of this machine that the user named.
+fn is_local_stream(item: &Item) -> bool {
+    item.follow && matches!(item.roots.source, Place::Local(_))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use dafs_client::{Error, Pending, RegisteredBuf, Session, Stability, Transferred};
+use dafs_client::{Error, FileKind, Pending, RegisteredBuf, Session, Stability, Transferred};
 
 use super::engine::{Engine, Item};
 use super::open_file::{ROUNDS_MAX, Sink, Source, read_full};
 use super::place::{Cause, Meta, Place};
+use super::stream;
+use crate::signals::progressed;
 
 /// Bytes of a chunk.
 const CHUNK_SIZE: usize = 1 << 20;
@@ -33,24 +35,30 @@ pub(super) enum Fault {
 /// Copies one file.
 pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
     let roots = &item.roots;
-    let (source, meta) = Source::begin_open(&roots.source, &item.path, item.follow)
-        .wait()
-        .map_err(|cause| Fault::Source("open", cause))?;
-    if meta.kind != dafs_client::FileKind::File {
+    let seeks = item.meta.kind == FileKind::File;
+    let opened = match seeks {
+        true => Source::begin_open(&roots.source, &item.path, item.follow).wait(),
+        false => Source::open_stream(&roots.source, &item.path),
+    };
+    let (source, meta) = opened.map_err(|cause| Fault::Source("open", cause))?;
+    if meta.kind != item.meta.kind {
         return Err(Fault::Source("copy", Cause::Text("it was replaced while the tree was copied".into())));
     }
-    let sink = Sink::begin_create(&roots.destination, &item.path, item.follow)
-        .wait()
-        .map_err(|cause| Fault::Sink("create", cause))?;
+    let (sink, existing) =
+        Sink::begin_create(item, &meta).wait().map_err(|cause| Fault::Sink("create", cause))?;
+    sink.begin_empty(existing).wait().map_err(|cause| Fault::Sink("empty", cause))?;
     let mut pump = Pump::new(engine, item, &source, &sink)?;
-    let Some(end) = pump.copy_data(&meta)? else { return Ok(Outcome::Interrupted) };
-    let size = match end < meta.size {
-        // Shorter than it was when it was opened.
-        true => end,
-        false => meta.size,
-    };
+    let Some(mut end) = pump.copy_data(&meta)? else { return Ok(Outcome::Interrupted) };
+    if let Source::Local(file) = &source
+        && end == meta.size
+    {
+        match stream::copy_rest(engine, file, seeks, &sink, end)? {
+            Some(rest) => end = rest,
+            None => return Ok(Outcome::Interrupted),
+        }
+    }
     if meta.allocated < meta.size || end < meta.size {
-        sink.truncate(size).map_err(|cause| Fault::Sink("set the size of", cause))?;
+        sink.truncate(end).map_err(|cause| Fault::Sink("set the size of", cause))?;
     }
     let now = source.metadata().map_err(|cause| Fault::Source("look at", cause))?;
     sink.begin_set_attributes(&meta, roots.keep_owner)
@@ -59,13 +67,14 @@ pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
     if engine.options.sync {
         pump.commit()?;
         if pump.rewritten {
-            sink.truncate(size).map_err(|cause| Fault::Sink("set the size of", cause))?;
+            sink.truncate(end).map_err(|cause| Fault::Sink("set the size of", cause))?;
             sink.begin_set_attributes(&meta, roots.keep_owner)
                 .wait()
                 .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
         }
     }
-    let changed = size != meta.size || now.size != meta.size || now.mtime != meta.mtime;
+    // That the content is not of the size that was told is not enough: there are file systems where it never is.
+    let changed = seeks && (now.size != meta.size || now.mtime != meta.mtime);
     Ok(Outcome::Done { changed })
 }
 
@@ -175,6 +184,7 @@ impl<'a> Pump<'a> {
                     pending.wait().into_result().map_err(|error| Fault::Source("read", error.into()))?
                 }
             };
+            progressed();
             let buffer = whole(buffer, rest);
             self.write(buffer, at, count)?;
             if count < len {
@@ -252,6 +262,7 @@ impl<'a> Pump<'a> {
         };
         let (count, buffer) =
             pending.wait().into_result().map_err(|error| Fault::Sink("write", error.into()))?;
+        progressed();
         if let Sink::Remote(file) = self.sink
             && count < buffer.len()
         {

@@ -40,6 +40,7 @@ pub(super) fn meta(metadata: &fs::Metadata) -> Meta {
         id: (metadata.dev(), metadata.ino()),
         atime: timestamp(metadata.atime(), metadata.atime_nsec()),
         mtime: timestamp(metadata.mtime(), metadata.mtime_nsec()),
+        ctime: timestamp(metadata.ctime(), metadata.ctime_nsec()),
     }
 }
 
@@ -49,10 +50,15 @@ pub(super) fn open(path: &Path, follow: bool) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// Opens a file for writing, made or cut to no bytes. Until its attributes are set only the user may use one that is made.
+/// Opens a pipe or a device that the user named. Waits for the other end of a pipe, as cat does.
+pub(super) fn open_stream(path: &Path) -> io::Result<File> {
+    File::open(path)
+}
+
+/// Opens a file for writing, made where there is none. Until its attributes are set only the user may use one that is made.
 pub(super) fn create(path: &Path, follow: bool) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | if follow { 0 } else { libc::O_NOFOLLOW };
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path)
 }
 
 pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), Cause> {

@@ -7,13 +7,15 @@ mod large;
 mod local;
 mod open_file;
 mod place;
+mod same;
+mod stream;
 mod tally;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use dafs_client::FileKind;
 
@@ -22,8 +24,8 @@ use self::place::{Cause, Meta, Place};
 use self::tally::Tally;
 use crate::flags::Cp;
 use crate::progress::Progress;
-use crate::remote::{Remotes, is_remote, join, normal};
-use crate::report::{Failure, Failures, INTERRUPTED, Result};
+use crate::remote::{Remotes, is_remote, join};
+use crate::report::{Failure, Failures, INTERRUPTED, Result, say};
 use crate::signals::Interrupt;
 
 pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCode> {
@@ -50,23 +52,34 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     let progress = Arc::new(Progress::new(!flags.quiet));
     failures.print_above(progress.bar());
     let options = Options { sync: !flags.no_sync, jobs: flags.jobs };
-    let interrupt = Interrupt::catch();
-    let engine =
-        Engine::new(options, Tally::new(Arc::clone(&progress)), Arc::clone(&failures), interrupt.clone());
+    // Not to keep the sessions: they shall end with the command.
+    let running: Arc<OnceLock<Weak<Engine>>> = Arc::default();
+    let interrupt = Interrupt::catch({
+        let running = Arc::clone(&running);
+        move || {
+            if let Some(engine) = running.get().and_then(Weak::upgrade) {
+                engine.say_incomplete();
+            }
+        }
+    });
+    let again = plan.again(&items);
+    let tally = Tally::new(Arc::clone(&progress));
+    let engine = Arc::new(Engine::new(options, tally, Arc::clone(&failures), interrupt.clone()));
+    let _ = running.set(Arc::downgrade(&engine));
     engine.run(items);
     progress.finish();
     let tell = verbose || interrupt.is_set() || failures.count() > 0 || is_terminal();
     if tell && !flags.quiet {
-        eprintln!("{}", engine.tally.summary(failures.count()));
+        crate::report::line(&engine.tally.summary(failures.count()));
     }
     if interrupt.is_set() {
-        eprintln!(
-            "dafs: interrupted: what was copied stays, the rest is missing; the same command copies all of it again"
-        );
+        say(&format!(
+            "interrupted: what was copied stays, the rest is missing; {again} copies all of it again"
+        ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if engine.is_over() {
-        eprintln!("dafs: the rest was not copied: run the command again when the server is back");
+        say(&format!("the rest was not copied: {again} copies all of it again, when the server is back"));
     }
     Ok(failures.exit())
 }
@@ -81,6 +94,8 @@ struct Plan {
     place: Place,
     /// What is there already, links followed.
     existing: Option<Meta>,
+    /// It was written with a slash at its end: only a directory is meant.
+    slash: bool,
 }
 
 impl Plan {
@@ -91,20 +106,34 @@ impl Plan {
             Err(cause) if cause.is_not_found() => None,
             Err(cause) => return Err(place.failed("look at", Path::new(""), &cause)),
         };
-        let plan = Self { place, existing };
-        if !plan.is_directory()
-            && (sources > 1 || destination.as_bytes().ends_with(b"/") && plan.existing.is_some())
-        {
-            return Err(Failure::usage(format!(
-                "{} is no directory: several sources, and a destination that ends with a slash, need one",
-                plan.place.shown(Path::new(""))
-            )));
+        let plan = Self { place, existing, slash: destination.as_bytes().ends_with(b"/") };
+        if !plan.is_directory() && (sources > 1 || plan.slash && plan.existing.is_some()) {
+            return Err(plan.no_directory());
         }
         Ok(plan)
     }
 
+    fn no_directory(&self) -> Failure {
+        Failure::usage(format!(
+            "{} is no directory: several sources, and a destination that ends with a slash, need one",
+            self.place.shown(Path::new(""))
+        ))
+    }
+
     fn is_directory(&self) -> bool {
         self.existing.as_ref().is_some_and(|meta| meta.kind == FileKind::Directory)
+    }
+
+    /// What copies all of it once more. A directory that was copied to a new name is there now: the same command would copy into it.
+    fn again(&self, items: &[Item]) -> String {
+        let Some(item) = items.first().filter(|item| item.meta.kind == FileKind::Directory) else {
+            return "the same command".into();
+        };
+        let (source, content) = (&item.roots.source, Path::new("."));
+        if self.existing.is_some() || base_name(source).as_os_str().is_empty() {
+            return "the same command".into();
+        }
+        format!("`dafs cp -r {} {}`", source.shown(content), self.place.shown(Path::new("")))
     }
 
     /// What a source becomes.
@@ -123,14 +152,17 @@ impl Plan {
         if meta.kind == FileKind::Directory && !flags.recursive {
             return Err(Failure::text(format!("{} is a directory: copy it with -r", source.shown(top))));
         }
+        if self.slash && self.existing.is_none() && meta.kind != FileKind::Directory {
+            return Err(self.no_directory());
+        }
         let destination = match self.is_directory() {
             true => self.place.below(&base_name(&source)),
             false => self.place.clone(),
         };
-        let one_session = refuse_copies_into_themselves(&source, &destination, &meta)?;
+        let one_session = same::refuse_copies_into_themselves(&source, &destination, &meta)?;
         let keep_owner = !flags.no_owner && may_give_files_away(&destination)?;
         let follow = !flags.recursive;
-        let roots = Arc::new(Roots { source, destination, keep_owner, one_session });
+        let roots = Arc::new(Roots { source, destination, keep_owner, one_session, copy: OnceLock::new() });
         Ok(Item { roots, path: PathBuf::new(), meta, follow })
     }
 }
@@ -171,35 +203,6 @@ fn base_name(source: &Place) -> PathBuf {
         b"." | b".." => PathBuf::new(),
         name => OsStr::from_bytes(name).into(),
     }
-}
-
-/// Within one session, copying a file onto itself would empty it, and a directory into itself would never end.
-/// Answers whether it is one session.
-fn refuse_copies_into_themselves(source: &Place, destination: &Place, meta: &Meta) -> Result<bool> {
-    let (Place::Remote(from), Place::Remote(to)) = (source, destination) else { return Ok(false) };
-    let top = Path::new("");
-    let one_session = from.session.agreed().session == to.session.agreed().session;
-    if !one_session {
-        return Ok(false);
-    }
-    if let Ok(existing) = destination.metadata(top, true)
-        && existing.id == meta.id
-    {
-        return Err(Failure::text(format!(
-            "{} and {} are the same file",
-            source.shown(top),
-            destination.shown(top)
-        )));
-    }
-    let inside = from.export.name() == to.export.name() && normal(&to.path).starts_with(normal(&from.path));
-    if meta.kind == FileKind::Directory && inside {
-        return Err(Failure::text(format!(
-            "cannot copy {} into itself: {}",
-            source.shown(top),
-            destination.shown(top)
-        )));
-    }
-    Ok(true)
 }
 
 /// Only root can give files to others: on a server, when it lets this client act as root.

@@ -6,10 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use dafs_client::{Error, File, OpenOptions, Stability, Status};
+use dafs_client::{Error, File, FileKind, OpenOptions, Stability, Status};
 
+use super::engine::{Item, SMALL_SIZE_MAX};
 use super::local;
 use super::place::{Cause, Later, Meta, Place};
+use super::same;
 
 /// How often data that a restart of the server lost is written again before the copy is given up.
 pub(super) const ROUNDS_MAX: u32 = 8;
@@ -49,19 +51,22 @@ impl Source {
         }
     }
 
-    /// Begins to read the first `size` bytes; answers fewer where the file ends before.
+    /// Opens a pipe or a device of this machine, and answers what it is by then. Blocks until a pipe has another end.
+    pub(super) fn open_stream(place: &Place, path: &Path) -> Result<(Self, Meta), Cause> {
+        let file = local::open_stream(&place.path(path))?;
+        let meta = local::meta(&file.metadata()?);
+        // No size that it may have says how much comes.
+        Ok((Self::Local(file), Meta { size: 0, allocated: 0, ..meta }))
+    }
+
+    /// Begins to read the first `size` bytes; answers fewer where the file ends before. A file of this machine is read to its end,
+    /// wherever that is, at most one byte beyond [`SMALL_SIZE_MAX`].
     pub(super) fn begin_read(&self, size: usize) -> Later<Vec<u8>> {
-        let mut data = vec![0; size];
         match self {
-            _ if size == 0 => Later::Now(Ok(data)),
-            Self::Local(file) => {
-                Later::Now(read_full(file, &mut data, 0).map_err(Cause::from).map(|count| {
-                    data.truncate(count);
-                    data
-                }))
-            }
+            Self::Local(file) => Later::Now(read_small(file, size).map_err(Cause::from)),
+            Self::Remote(_) if size == 0 => Later::Now(Ok(Vec::new())),
             Self::Remote(file) => {
-                let pending = file.submit_read_at(data, 0);
+                let pending = file.submit_read_at(vec![0; size], 0);
                 Later::Wait(Box::new(move || {
                     let (count, mut data) = pending.wait().into_result()?;
                     data.truncate(count);
@@ -105,29 +110,62 @@ impl Source {
 }
 
 impl Sink {
-    /// Begins to open a file for writing, made or cut to no bytes; with its final mode less what others may do, until
-    /// its attributes are set.
-    pub(super) fn begin_create(place: &Place, path: &Path, follow: bool) -> Later<Self> {
-        let own = place.path(path);
+    /// Begins to open the copy of an item, made where there is none; with its final mode less what others may do, until
+    /// its attributes are set. Answers the size of what was there, which is still all there. `original` is what is copied: a copy
+    /// that is the same file is refused.
+    pub(super) fn begin_create(item: &Item, original: &Meta) -> Later<(Self, u64)> {
+        let (place, follow) = (&item.roots.destination, item.follow);
+        let own = place.path(&item.path);
         match place {
-            Place::Local(_) => Later::Now(create_local(place, path, follow)),
+            Place::Local(_) => Later::Now(create_local(item, original)),
             Place::Remote(target) => {
                 let mut options = OpenOptions::new();
-                options.write(true).create(true).truncate(true).no_follow(!follow).mode(0o600);
+                options.write(true).create(true).no_follow(!follow).mode(0o600);
                 let pending = target.export.submit_open_with(&own, &options);
-                let (place, path, export) = (place.clone(), path.to_owned(), target.export.clone());
+                let (item, original, export) = (item.clone(), original.clone(), target.export.clone());
                 Later::Wait(Box::new(move || {
                     let file = match pending.wait().map_err(Cause::from) {
                         Err(Cause::Client(Error::InDoubt { .. })) => export.open_with(&own, &options)?,
                         Err(cause) if cause.is_link() && !follow => {
-                            place.remove_file(&path)?;
+                            item.roots.destination.remove_file(&item.path)?;
                             export.open_with(&own, &options)?
                         }
                         result => result?,
                     };
-                    Ok(Self::Remote(Arc::new(file)))
+                    let found = Meta::from(file.attributes_at_open());
+                    let sink = Self::Remote(Arc::new(file));
+                    same::refuse(&item, &original, &found, || sink.metadata())?;
+                    Ok((sink, found.size))
                 }))
             }
+        }
+    }
+
+    /// Begins to cut the file, of `size` bytes, to none.
+    pub(super) fn begin_empty(&self, size: u64) -> Later<()> {
+        match self {
+            _ if size == 0 => Later::Now(Ok(())),
+            Self::Local(file) => Later::Now(file.set_len(0).map_err(Cause::from)),
+            Self::Remote(file) => {
+                let (pending, file) = (file.submit_truncate(0), Arc::clone(file));
+                Later::request(pending, move || file.truncate(0))
+            }
+        }
+    }
+
+    /// Writes all of it there. Blocks until it is done; on a server it is not durable yet.
+    pub(super) fn write_all_at(&self, data: &[u8], offset: u64) -> Result<(), Cause> {
+        match self {
+            Self::Local(file) => Ok(file.write_all_at(data, offset)?),
+            Self::Remote(file) => Ok(file.write_all_at(data, offset)?),
+        }
+    }
+
+    /// What the file is now.
+    fn metadata(&self) -> Result<Meta, Cause> {
+        match self {
+            Self::Local(file) => Ok(local::meta(&file.metadata()?)),
+            Self::Remote(file) => Ok((&file.metadata()?).into()),
         }
     }
 
@@ -219,7 +257,24 @@ fn open_local(path: &Path, follow: bool) -> Result<(Source, Meta), Cause> {
     Ok((Source::Local(file), meta))
 }
 
-fn create_local(place: &Place, path: &Path, follow: bool) -> Result<Sink, Cause> {
+/// Reads a file to its end, at most one byte beyond [`SMALL_SIZE_MAX`].
+fn read_small(file: &fs::File, size: usize) -> io::Result<Vec<u8>> {
+    const LIMIT: usize = SMALL_SIZE_MAX as usize + 1;
+    // One byte more than there should be, to see the end. Some files of /proc give all they have in one read, or nothing.
+    let mut data = vec![0; if size == 0 { 16 << 10 } else { size + 1 }.min(LIMIT)];
+    let mut filled = 0;
+    loop {
+        filled += read_full(file, &mut data[filled..], filled as u64)?;
+        if filled < data.len() || filled >= LIMIT {
+            data.truncate(filled);
+            return Ok(data);
+        }
+        data.resize((2 * filled).clamp(4096, LIMIT), 0);
+    }
+}
+
+fn create_local(item: &Item, original: &Meta) -> Result<(Sink, u64), Cause> {
+    let (place, path, follow) = (&item.roots.destination, &item.path, item.follow);
     let own = place.path(path);
     let file = match local::create(&own, follow).map_err(Cause::from) {
         Err(cause) if cause.is_link() && !follow => {
@@ -228,8 +283,11 @@ fn create_local(place: &Place, path: &Path, follow: bool) -> Result<Sink, Cause>
         }
         result => result?,
     };
-    match file.metadata()?.is_file() {
-        true => Ok(Sink::Local(file)),
-        false => Err(Cause::Text("something that is no regular file is in the way".into())),
+    let found = local::meta(&file.metadata()?);
+    if found.kind != FileKind::File {
+        return Err(Cause::Text("something that is no regular file is in the way".into()));
     }
+    let sink = Sink::Local(file);
+    same::refuse(item, original, &found, || sink.metadata())?;
+    Ok((sink, found.size))
 }

@@ -11,6 +11,7 @@ use dafs_client::{Attributes, Error, FileKind, Pending, SetAttributes, SetTime, 
 use super::local;
 use crate::remote::{Target, entry_name, join};
 use crate::report::{Failure, explain, system_message};
+use crate::signals::progressed;
 
 /// The root of a tree that is copied from or to.
 #[derive(Clone)]
@@ -42,6 +43,8 @@ pub(super) struct Meta {
     pub(super) id: (u64, u64),
     pub(super) atime: Timestamp,
     pub(super) mtime: Timestamp,
+    /// The last change of anything about it.
+    pub(super) ctime: Timestamp,
 }
 
 /// A step that has begun.
@@ -68,7 +71,11 @@ impl<T> Later<T> {
     pub(super) fn wait(self) -> Result<T, Cause> {
         match self {
             Self::Now(result) => result,
-            Self::Wait(wait) => wait(),
+            Self::Wait(wait) => {
+                let result = wait();
+                progressed();
+                result
+            }
         }
     }
 }
@@ -145,6 +152,7 @@ impl From<&Attributes> for Meta {
             id: (attributes.fs_id, attributes.file_id),
             atime: attributes.atime,
             mtime: attributes.mtime,
+            ctime: attributes.ctime,
         }
     }
 }

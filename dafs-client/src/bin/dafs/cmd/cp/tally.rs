@@ -60,6 +60,7 @@ impl Tally {
     }
 
     /// One line: `copied 2,031 files, 12 directories, 3 symbolic links: 104.2 MiB in 1.20 s (86.8 MiB/s); 1 failed`.
+    /// `failed` counts what was skipped as well.
     pub(super) fn summary(&self, failed: u64) -> String {
         let elapsed = self.begin.elapsed();
         let mut text = format!("copied {}", counted(self.files.load(Relaxed), "file", "files"));
@@ -78,7 +79,8 @@ impl Tally {
             elapsed.as_secs_f64(),
             rate(bytes, elapsed)
         ));
-        for (count, what) in [(self.skipped.load(Relaxed), "skipped"), (failed, "failed")] {
+        let skipped = self.skipped.load(Relaxed);
+        for (count, what) in [(skipped, "skipped"), (failed.saturating_sub(skipped), "failed")] {
             if count > 0 {
                 text.push_str(&format!("; {} {what}", grouped(count)));
             }

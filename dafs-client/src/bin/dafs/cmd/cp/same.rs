@@ -1,0 +1,135 @@
+//! Whether a copy would be made over what it is made from: that would empty a file, and a directory copied into itself
+//! would never end.
+//!
+//! Within one session the numbers of file system and file decide. A local path and a server, or two sessions, may show
+//! the same file too: the server runs on this machine, or both sessions are with one server. But numbers of two
+//! machines may be equal by chance, so there the time of the last change of status decides as well, which no two files
+//! share to the nanosecond. The copy's is asked for between two looks at the source: a file that is being written is
+//! recognised all the same.
+
+use std::path::{Path, PathBuf};
+
+use dafs_client::FileKind;
+
+use super::engine::{Item, Roots};
+use super::place::{Cause, Meta, Place};
+use crate::remote::normal;
+use crate::report::{Failure, Result};
+
+/// Answers whether both are reached through one session.
+///
+/// # Errors
+/// The source is a directory that would be copied onto or into itself, or, within one session, any file onto itself. Other files
+/// are looked at when their copies are opened: see [`refuse`].
+pub(super) fn refuse_copies_into_themselves(
+    source: &Place,
+    destination: &Place,
+    meta: &Meta,
+) -> Result<bool> {
+    let top = Path::new("");
+    let one_session = match (source, destination) {
+        (Place::Remote(from), Place::Remote(to)) => {
+            from.session.agreed().session == to.session.agreed().session
+        }
+        _ => false,
+    };
+    let is_directory = meta.kind == FileKind::Directory;
+    if !one_session && !is_directory {
+        return Ok(false);
+    }
+    let is_source = |place: &Place, path: &Path| -> Result<bool> {
+        match place.metadata(path, true) {
+            Ok(found) if found.id == meta.id => {
+                let same = one_session
+                    || is_one(|| source.metadata(top, false), || place.metadata(path, true))
+                        .map_err(|cause| source.failed("look at", top, &cause))?;
+                Ok(same)
+            }
+            // What is not there, or may not be looked at, is found out when it is written to.
+            _ => Ok(false),
+        }
+    };
+    if is_source(destination, top)? {
+        return Err(Failure::text(format!(
+            "{} and {} are the same {}",
+            source.shown(top),
+            destination.shown(top),
+            crate::format::kind_name(meta.kind)
+        )));
+    }
+    if !is_directory {
+        return Ok(one_session);
+    }
+    let mut inside = match (source, destination) {
+        (Place::Remote(from), Place::Remote(to)) if one_session => {
+            from.export.name() == to.export.name() && normal(&to.path).starts_with(normal(&from.path))
+        }
+        _ => false,
+    };
+    for place in above(destination) {
+        inside = inside || is_source(&place, top)?;
+    }
+    match inside {
+        true => Err(Failure::text(format!(
+            "cannot copy {} into itself: {}",
+            source.shown(top),
+            destination.shown(top)
+        ))),
+        false => Ok(one_session),
+    }
+}
+
+/// Refuses the copy of an item that was opened, and is still as it was, when it is what is copied.
+/// `original` and `copy` are the attributes of both when they were opened, and `look` looks at the copy again.
+pub(super) fn refuse(
+    item: &Item,
+    original: &Meta,
+    copy: &Meta,
+    look: impl Fn() -> std::result::Result<Meta, Cause>,
+) -> std::result::Result<(), Cause> {
+    let roots = &item.roots;
+    let same = original.id == copy.id
+        && (roots.one_session || is_one(|| roots.source.metadata(&item.path, item.follow), look)?);
+    match same {
+        true => Err(Cause::Text(format!("it and {} are the same file", roots.source.shown(&item.path)))),
+        false => Ok(()),
+    }
+}
+
+/// Whether a directory that was found in the source is the copy itself.
+pub(super) fn is_copy(roots: &Roots, path: &Path, found: &Meta) -> std::result::Result<bool, Cause> {
+    let top = Path::new("");
+    match roots.copy.get() {
+        Some(id) if *id == found.id => Ok(roots.one_session
+            || is_one(|| roots.source.metadata(path, false), || roots.destination.metadata(top, false))?),
+        _ => Ok(false),
+    }
+}
+
+/// Whether two looks show one file.
+fn is_one(
+    source: impl Fn() -> std::result::Result<Meta, Cause>,
+    copy: impl Fn() -> std::result::Result<Meta, Cause>,
+) -> std::result::Result<bool, Cause> {
+    let (before, copy, after) = (source()?, copy()?, source()?);
+    Ok(before.id == copy.id && before.ctime <= copy.ctime && copy.ctime <= after.ctime)
+}
+
+/// The directories that something is in, as far as they can be seen from here, the nearest first.
+fn above(place: &Place) -> Vec<Place> {
+    match place {
+        Place::Remote(target) => normal(&target.path)
+            .ancestors()
+            .skip(1)
+            .map(|path| Place::Remote(target.at(path.to_owned())))
+            .collect(),
+        Place::Local(path) => {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            // Links on the way are followed: it is the last directory that tells what it is in.
+            let existing: Option<PathBuf> =
+                path.ancestors().skip(1).find_map(|path| std::fs::canonicalize(path).ok());
+            let existing = existing.unwrap_or_default();
+            existing.ancestors().map(|path| Place::Local(path.to_owned())).collect()
+        }
+    }
+}

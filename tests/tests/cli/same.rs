@@ -1,0 +1,250 @@
+//! `dafs cp` where source and destination may be one: the export is a directory of this machine. And sources whose size
+//! says nothing, and commands that are interrupted.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use dafs_tests::harness::On;
+use dafs_tests::{on_each_provider, suite};
+
+use crate::programs::{World, command, dafs};
+
+on_each_provider![
+    copy_of_a_file_onto_itself_through_the_server_is_refused,
+    copy_of_a_tree_into_itself_through_the_server_ends,
+    copy_over_a_longer_file_replaces_it,
+    copy_of_a_pseudo_file_is_its_content,
+    copy_of_a_pipe_is_what_comes_out_of_it,
+    copy_of_a_socket_is_a_failure,
+    copy_interrupted_while_the_server_is_silent_ends,
+    copy_to_a_name_with_a_slash_needs_a_directory,
+];
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn copy_of_a_file_onto_itself_through_the_server_is_refused(on: On) {
+    let world = World::start(on);
+    // By one message, by several, and with holes.
+    for (name, size) in [("small", 100), ("large", 3_000_000), ("sparse", 4_000_000)] {
+        let file = world.data().join(name);
+        let data = match name {
+            "sparse" => {
+                fs::File::create(&file).unwrap().set_len(size as u64).unwrap();
+                vec![0; size]
+            }
+            _ => suite::bytes(7, size),
+        };
+        if name != "sparse" {
+            fs::write(&file, &data).unwrap();
+        }
+        fs::hard_link(&file, world.local(name)).unwrap();
+        let url = world.url(&format!("data/{name}"));
+        dafs(["cp", text(&file), &url]).failed(1, &["are the same file"]);
+        dafs(["cp", text(&file), &world.url("data")]).failed(1, &["are the same file"]);
+        dafs(["cp", &url, text(&file)]).failed(1, &["are the same file"]);
+        dafs(["cp", text(&world.local(name)), &url]).failed(1, &["are the same file"]);
+        dafs(["cp", "-r", text(&file), &url]).failed(1, &["are the same file"]);
+        if on == On::Tcp {
+            // Another address of the server: another session.
+            let other = url.replace("127.0.0.1", "localhost");
+            dafs(["cp", &url, &other]).failed(1, &["are the same file"]);
+        }
+        suite::assert_same(&fs::read(&file).unwrap(), &data, name);
+    }
+}
+
+fn copy_of_a_tree_into_itself_through_the_server_ends(on: On) {
+    let world = World::start(on);
+    let tree = world.data().join("tree");
+    fs::create_dir_all(tree.join("below")).unwrap();
+    fs::write(tree.join("below/file"), "content").unwrap();
+    dafs(["cp", "-r", text(&tree), &world.url("data")]).failed(1, &["are the same directory"]);
+    dafs(["cp", "-r", text(&tree), &world.url("data/tree")]).failed(1, &["into itself"]);
+    dafs(["cp", "-r", text(&tree), &world.url("data/tree/below/new")]).failed(1, &["into itself"]);
+    let new = tree.join("new");
+    dafs(["cp", "-r", &world.url("data/tree"), text(&new)]).failed(1, &["into itself"]);
+    assert!(!tree.join("tree").exists() && !tree.join("below/new").exists() && !new.exists());
+    // The directory that is copied is above the export: nobody can see that in paths.
+    let above = world.data().parent().unwrap().to_owned();
+    dafs(["cp", "-r", text(&above.join("data/.")), &world.url("data/copy")]).failed(1, &["into itself"]);
+    dafs(["cp", "-r", text(&above), &world.url("data/copy")]).failed(1, &["it is the copy itself"]);
+    assert!(world.data().join("copy/data/tree/below/file").is_file());
+    assert!(!world.data().join("copy/data/copy").exists());
+    assert_eq!(fs::read(tree.join("below/file")).unwrap(), b"content");
+}
+
+fn copy_over_a_longer_file_replaces_it(on: On) {
+    let world = World::start(on);
+    for (old, new) in [(100, 10), (100, 0), (1_000_000, 10), (2_000_000, 600_000), (10, 600_000)] {
+        fs::write(world.local("new"), suite::bytes(1, new)).unwrap();
+        fs::write(world.data().join("old"), suite::bytes(2, old)).unwrap();
+        fs::write(world.local("old"), suite::bytes(2, old)).unwrap();
+        dafs(["cp", text(&world.local("new")), &world.url("data/old")]).succeeded();
+        suite::assert_same(&fs::read(world.data().join("old")).unwrap(), &suite::bytes(1, new), "up");
+        dafs(["cp", &world.url("data/old"), text(&world.local("old"))]).succeeded();
+        suite::assert_same(&fs::read(world.local("old")).unwrap(), &suite::bytes(1, new), "down");
+    }
+}
+
+fn copy_of_a_pseudo_file_is_its_content(on: On) {
+    let world = World::start(on);
+    // Of no size; as long as a page, though it holds less; readable in one piece only.
+    for file in ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled", "/proc/sys/kernel/ostype"] {
+        let Ok(content) = fs::read(file) else { continue };
+        assert_ne!(content.len() as u64, fs::metadata(file).unwrap().len(), "{file}");
+        dafs(["cp", file, &world.url("data/copy")]).succeeded();
+        assert_eq!(fs::read(world.data().join("copy")).unwrap(), content, "{file}");
+    }
+}
+
+fn copy_of_a_pipe_is_what_comes_out_of_it(on: On) {
+    let world = World::start(on);
+    for size in [0, 3, 3_000_000] {
+        let data = suite::bytes(5, size);
+        let mut copy = command(["cp", "/dev/stdin", &world.url("data/pipe")])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        copy.stdin.take().unwrap().write_all(&data).unwrap();
+        let output = copy.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+        suite::assert_same(&fs::read(world.data().join("pipe")).unwrap(), &data, "what came out");
+    }
+}
+
+fn copy_of_a_socket_is_a_failure(on: On) {
+    let world = World::start(on);
+    let _socket = std::os::unix::net::UnixListener::bind(world.local("socket")).unwrap();
+    let ran = dafs(["cp", text(&world.local("socket")), &world.url("data/copy")]);
+    ran.failed(1, &["skipping", "a socket is not copied", "; 1 skipped"]);
+    assert!(!world.data().join("copy").exists());
+}
+
+fn copy_interrupted_while_the_server_is_silent_ends(on: On) {
+    let world = World::start(on);
+    let mut copy = command(["cp", "/dev/stdin", &world.url("data/file")])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut source = copy.stdin.take().unwrap();
+    source.write_all(&[7; 100]).unwrap();
+    // It has begun: it catches signals.
+    while !world.data().join("file").exists() {
+        std::thread::yield_now();
+    }
+    let signal = |name: &str, process: u32| {
+        assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
+    };
+    signal("-STOP", world.server_id());
+    source.write_all(&[7; 100]).unwrap();
+    signal("-INT", copy.id());
+    let mut said = String::new();
+    BufReader::new(copy.stderr.take().unwrap()).read_to_string(&mut said).unwrap();
+    let status = copy.wait().unwrap();
+    signal("-CONT", world.server_id());
+    assert_eq!(status.code(), Some(130), "{said}");
+    for words in ["data/file' is incomplete", "nothing has moved"] {
+        assert!(said.contains(words), "{words:?} is not in {said}");
+    }
+    drop(source);
+}
+
+fn copy_to_a_name_with_a_slash_needs_a_directory(on: On) {
+    let world = World::start(on);
+    fs::write(world.local("file"), "x").unwrap();
+    dafs(["cp", text(&world.local("file")), &world.url("data/nothere/")]).failed(2, &["is no directory"]);
+    fs::create_dir(world.local("tree")).unwrap();
+    dafs(["cp", "-r", text(&world.local("tree")), &world.url("data/new/")]).succeeded();
+    assert!(world.data().join("new").is_dir());
+}
+
+/// The first line of what a server says on its standard error that begins so.
+fn first_line(mut said: impl BufRead, begin: &str) -> Option<String> {
+    let mut line = String::new();
+    while said.read_line(&mut line).ok()? > 0 {
+        if line.starts_with(begin) {
+            return Some(line);
+        }
+        line.clear();
+    }
+    None
+}
+
+#[test]
+fn server_says_how_to_reach_it_where_it_listens_everywhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let keys = dafs_tests::program::key_file(directory.path());
+    let mut server = Command::new(crate::programs::program("dafs-server"))
+        .args(["--export", "data=mem:1M", "--no-calibrate", "--listen", "tcp://0.0.0.0:0", "--key-file"])
+        .arg(&keys)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let line = first_line(BufReader::new(server.stderr.take().unwrap()), "try:");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let line = line.expect("a command to try");
+    assert!(
+        line.contains(&format!("--key-file {}", text(&keys))) && line.contains("dafs+tcp://127.0.0.1:"),
+        "{line}"
+    );
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for (program, arguments) in [("dafs-server", &["keygen", "alpha"][..]), ("dafs", &["info", "--devices"])]
+    {
+        let ran = Command::new(crate::programs::program(program))
+            .args(arguments)
+            .stdout(full())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{program}: {said}");
+        assert!(said.contains("cannot write") && !said.contains("panicked"), "{program}: {said}");
+    }
+    for (program, code) in [("dafs-server", 1), ("dafs", 2)] {
+        let ran = Command::new(crate::programs::program(program))
+            .args(if code == 1 { &["--export", "nothing"][..] } else { &["ls", "nothing"] })
+            .stderr(full())
+            .output()
+            .unwrap();
+        assert_eq!(ran.status.code(), Some(code), "{program}");
+    }
+}
+
+#[test]
+fn server_that_cannot_listen_says_once_why_and_what_to_do() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let _taken = std::net::TcpListener::bind(&taken).unwrap();
+    let serve = |arguments: &[&str]| {
+        let output = Command::new(crate::programs::program("dafs-server"))
+            .args(["--export", "data=mem:1M", "--no-calibrate"])
+            .args(arguments)
+            .env("DAFS_LOG", "error")
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let tcp = format!("tcp://{taken}");
+    for (arguments, reason, advice) in [
+        (&["--listen", &tcp][..], "in use", "another port"),
+        (&["--listen", "shm:///nonexistent/x.sock"], "No such file", "make the directory"),
+        (&["--listen", "shm:///etc/passwd"], "in use", "another path"),
+        (&["--listen", "tcp://127.0.0.1:0", "--metrics", &taken], "in use", "free port"),
+    ] {
+        let (code, said) = serve(arguments);
+        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(said.matches(reason).count(), 1, "{said}");
+        assert!(said.contains(advice) && !said.contains("Some(") && !said.contains("dafs+"), "{said}");
+    }
+}
