@@ -15,6 +15,7 @@ on_each_provider![
     output_that_nobody_reads_ends_the_command_quietly,
     server_that_is_killed_ends_the_command_with_a_reason,
     path_out_of_the_export_is_refused,
+    what_cannot_be_is_said_in_words,
 ];
 
 #[test]
@@ -165,4 +166,18 @@ fn path_out_of_the_export_is_refused(on: On) {
         assert_eq!((ran.code, ran.stdout.as_slice()), (1, &b""[..]), "{path}: {}", ran.stderr);
     }
     dafs(["ls", &world.url("nothing")]).failed(1, &["there is no such export", "dafs exports"]);
+}
+
+fn what_cannot_be_is_said_in_words(on: On) {
+    let world = World::start_with(on, |command, directory| {
+        command.arg("--export").arg(format!("ro={},ro", directory.join("data").display()));
+    });
+    fs::create_dir_all(world.data().join("tree/below")).unwrap();
+    fs::write(world.data().join("file"), "x").unwrap();
+    dafs(["mkdir", "-p", &world.url("ro/tree/below")]).succeeded();
+    dafs(["mkdir", "-p", &world.url("ro/tree/new")]).failed(1, &["read-only"]);
+    dafs(["mkdir", "-p", &world.url("ro/file")]).failed(1, &["cannot make the directory"]);
+    dafs(["readlink", &world.url("data/file")]).failed(1, &["it is no symbolic link"]);
+    dafs(["mv", &world.url("data/tree"), &world.url("data/tree/below/new")]).failed(1, &["into itself"]);
+    dafs(["cat", &world.url("data/tree")]).failed(1, &["directory"]);
 }

@@ -119,8 +119,8 @@ fn copy_of_a_pipe_is_what_comes_out_of_it(on: On) {
 
 fn copy_of_a_socket_is_a_failure(on: On) {
     let world = World::start(on);
-    let _socket = std::os::unix::net::UnixListener::bind(world.local("socket")).unwrap();
-    let ran = dafs(["cp", text(&world.local("socket")), &world.url("data/copy")]);
+    let _socket = std::os::unix::net::UnixListener::bind(world.local("plug")).unwrap();
+    let ran = dafs(["cp", text(&world.local("plug")), &world.url("data/copy")]);
     ran.failed(1, &["skipping", "a socket is not copied", "; 1 skipped"]);
     assert!(!world.data().join("copy").exists());
 }

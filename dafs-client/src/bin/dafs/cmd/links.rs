@@ -49,7 +49,10 @@ pub(crate) fn readlink(flags: &Urls, remotes: &Remotes) -> Result<ExitCode> {
     for url in &flags.urls {
         let shown = remotes.target(url).and_then(|target| {
             let points_to = target.export.read_link(&target.path).map_err(|error| match error.status() {
-                Some(Status::INVALID) => Failure::text(format!("'{}' is no symbolic link", target.url())),
+                Some(Status::INVALID) => Failure::text(format!(
+                    "cannot read the symbolic link '{}': it is no symbolic link",
+                    target.url()
+                )),
                 _ => target.failed("read the symbolic link", &error),
             })?;
             out.name(&points_to)?;

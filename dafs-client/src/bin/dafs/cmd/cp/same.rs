@@ -54,7 +54,7 @@ pub(super) fn refuse_copies_into_themselves(
             "{} and {} are the same {}",
             source.shown(top),
             destination.shown(top),
-            crate::format::kind_name(meta.kind)
+            if is_directory { "directory" } else { "file" }
         )));
     }
     if !is_directory {
