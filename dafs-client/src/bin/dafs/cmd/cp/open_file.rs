@@ -259,6 +259,7 @@ fn open_local(path: &Path, follow: bool) -> Result<(Source, Meta), Cause> {
 
 /// Reads a file to its end, at most one byte beyond [`SMALL_SIZE_MAX`].
 fn read_small(file: &fs::File, size: usize) -> io::Result<Vec<u8>> {
+    #[allow(clippy::cast_possible_truncation, reason = "a small constant")]
     const LIMIT: usize = SMALL_SIZE_MAX as usize + 1;
     // One byte more than there should be, to see the end. Some files of /proc give all they have in one read, or nothing.
     let mut data = vec![0; if size == 0 { 16 << 10 } else { size + 1 }.min(LIMIT)];
