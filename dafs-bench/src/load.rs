@@ -91,20 +91,30 @@ impl Offsets {
     }
 }
 
-/// How long one measurement may take: until its time is over, but never fewer than `ops_min` operations.
+/// How long one measurement may take: until its time is over, but not fewer than `ops_min` operations where they take no more than
+/// twice the time.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     /// Time to fill.
     pub duration: Duration,
-    /// Operations done in any case.
+    /// Operations done within twice the time.
     pub ops_min: u64,
+    /// Operations done in any case.
+    pub ops_slow_min: u64,
 }
 
 impl Budget {
     /// Starts the clock.
     pub fn start(self) -> Deadline {
         let start = Instant::now();
-        Deadline { start, end: start + self.duration, ops_min: self.ops_min }
+        let end = start + self.duration;
+        Deadline {
+            start,
+            end,
+            late: end + self.duration,
+            ops_min: self.ops_min,
+            ops_slow_min: self.ops_slow_min,
+        }
     }
 }
 
@@ -114,14 +124,16 @@ pub struct Deadline {
     /// When the measurement began.
     pub start: Instant,
     end: Instant,
+    late: Instant,
     ops_min: u64,
+    ops_slow_min: u64,
 }
 
 impl Deadline {
     /// Whether the measurement is over at `now`, after `ops` operations.
     #[inline]
     pub fn over(&self, now: Instant, ops: u64) -> bool {
-        now >= self.end && ops >= self.ops_min
+        now >= self.end && (ops >= self.ops_min || (now >= self.late && ops >= self.ops_slow_min))
     }
 }
 
@@ -185,9 +197,16 @@ mod tests {
 
     #[test]
     fn deadline_waits_for_the_least_number_of_operations() {
-        let deadline = Budget { duration: Duration::ZERO, ops_min: 3 }.start();
-        let later = deadline.start + Duration::from_secs(1);
-        assert!(!deadline.over(later, 2));
-        assert!(deadline.over(later, 3));
+        let second = Duration::from_secs(1);
+        let deadline = Budget { duration: second, ops_min: 6, ops_slow_min: 3 }.start();
+        let (early, end) = (deadline.start + second / 2, deadline.start + second);
+        assert!(!deadline.over(early, 6));
+        assert!(!deadline.over(end, 5));
+        assert!(deadline.over(end, 6));
+        // Slow ones have twice the time, and then fewer are enough.
+        let late = deadline.start + 2 * second;
+        assert!(!deadline.over(late - Duration::from_nanos(1), 5));
+        assert!(!deadline.over(late, 2));
+        assert!(deadline.over(late, 3));
     }
 }

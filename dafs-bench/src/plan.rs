@@ -183,7 +183,11 @@ impl Plan {
             segments: options.segments,
             sessions: 1,
             repeats: options.repeats,
-            budget: Budget { duration: Duration::from_secs_f64(options.seconds), ops_min: 20 },
+            budget: Budget {
+                duration: Duration::from_secs_f64(options.seconds),
+                ops_min: 20,
+                ops_slow_min: 5,
+            },
         }
     }
 

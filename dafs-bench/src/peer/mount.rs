@@ -125,7 +125,7 @@ mod tests {
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let mount = Mount { name: "local".to_owned(), directory: directory.path().to_owned() };
         let mut mounted = Mounted::open(&mount).unwrap();
-        let budget = Budget { duration: Duration::ZERO, ops_min: 20 };
+        let budget = Budget { duration: Duration::ZERO, ops_min: 20, ops_slow_min: 20 };
         for (op, queue_depth) in [(Op::Read, 1), (Op::Write, 3)] {
             let load = Load {
                 op,

@@ -124,7 +124,7 @@ fn beside(
         }
         let began = Instant::now();
         bench.samples.clear();
-        let budget = Budget { ops_min: 100, ..bench.plan.budget };
+        let budget = Budget { ops_min: 100, ops_slow_min: 100, ..bench.plan.budget };
         let small = subject.run(load, budget, &mut bench.samples);
         let elapsed = began.elapsed();
         stop.store(true, Ordering::Release);
