@@ -216,10 +216,11 @@ impl Core {
                 // A message was here and its answer waits to leave, which is more urgent than another look.
                 return Ok(None);
             }
-            if self.events_due {
+            self.progress();
+            if self.arrivals.is_empty() && self.events_due {
+                // What woke this side is answered before its event is taken, which is a system call.
                 self.take_events();
             }
-            self.progress();
             if self.arrivals.is_empty() && self.failure.is_none() {
                 self.post_receives();
                 self.polls = self.polls.wrapping_add(1);

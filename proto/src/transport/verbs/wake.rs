@@ -89,13 +89,11 @@ impl Core {
         self.counters.sleeps += 1;
         let [queue, manager] = poll_each(self.event_fds(), left)
             .map_err(|error| TransportError::system("wait for the peer", error))?;
-        if queue {
-            self.cq.take_event();
-        }
         if manager {
             self.take_manager_events();
         }
-        self.events_due = false;
+        // The event is taken when there is nothing else to do, at the latest before the next sleep.
+        self.events_due = queue;
         self.learn_wait(began.elapsed());
         self.progress();
         self.starved = false;
