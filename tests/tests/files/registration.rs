@@ -179,6 +179,7 @@ fn memory_mapped_again_at_the_same_place_is_registered_anew(on: On) {
     let watched = userfaultfd_is_there();
     for round in 0..10 {
         assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+        keep(&session, area.bytes(0, SIZE));
         if round % 2 == 0 {
             area = area.mapped_again();
         } else {
@@ -211,6 +212,8 @@ fn pages_that_are_moved_are_registered_anew(on: On) {
     for round in 0..5 {
         assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
         assert_reads(&file, place.bytes(0, SIZE), 0, &expected);
+        keep(&session, area.bytes(0, SIZE));
+        keep(&session, place.bytes(0, SIZE));
         let before = session.registration_counters();
         area.move_pages_to(&place);
         if !watched {
@@ -223,6 +226,7 @@ fn pages_that_are_moved_are_registered_anew(on: On) {
         assert_eq!(file.write_at(place.bytes(0, SIZE), SIZE as u64).unwrap(), SIZE);
         assert_same(area.bytes(0, SIZE), &expected, "what was read to where the pages had been");
         assert_reads(&file, area.bytes(0, SIZE), SIZE, &vec![round; 2 * SIZE]);
+        keep(&session, area.bytes(0, SIZE));
         let counters = since(&session, &before);
         assert!(counters.registrations >= 2, "{counters:?}");
         assert_eq!(counters.stale + counters.invalidations, 2, "{counters:?}");
@@ -267,6 +271,7 @@ fn memory_mapped_again_under_operations_in_flight_lets_them_end(on: On) {
     let part = SIZE / 4;
     for _ in 0..10 {
         assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+        keep(&session, area.bytes(0, SIZE));
         let before = session.registration_counters();
         let pending: Vec<_> = (0..4)
             .map(|number| {
@@ -283,8 +288,10 @@ fn memory_mapped_again_under_operations_in_flight_lets_them_end(on: On) {
             assert_eq!(result.unwrap(), part);
         }
         assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
+        let hits = since(&session, &before).hits;
+        keep(&session, area.bytes(0, SIZE));
         let counters = since(&session, &before);
-        assert_eq!(counters.hits, 4, "those that began before found it, the one after did not: {counters:?}");
+        assert_eq!(hits, 4, "those that began before found it, the one after did not: {counters:?}");
         assert_eq!(counters.stale + counters.invalidations, 1, "{counters:?}");
     }
 }
@@ -330,6 +337,13 @@ fn memory_is_not_kept_where_there_is_no_room(on: On) {
         assert_reads(&file, &mut buffer, 0, &bytes(1, SIZE));
         let counters = session.registration_counters();
         assert_eq!((counters.hits, counters.entries), (0, 0));
+    }
+}
+
+/// Waits until the memory is kept: while the kernel's word is being read, nothing is.
+fn keep(session: &Session, memory: &[u8]) {
+    while !session.preregister(memory) {
+        std::thread::yield_now();
     }
 }
 
