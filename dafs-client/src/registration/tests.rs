@@ -251,8 +251,10 @@ fn registrar_may_end_while_memory_goes() {
 struct Interrupted {
     domain: TcpDomain,
     registrar: OnceLock<Weak<Registrar>>,
-    meanwhile: Mutex<Option<Box<dyn FnOnce(&Registrar) + Send>>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
 }
+
+type Meanwhile = Box<dyn FnOnce(&Registrar) + Send>;
 
 impl Interrupted {
     fn meanwhile(&self, what: impl FnOnce(&Registrar) + Send + 'static) {

@@ -375,13 +375,13 @@ fn gone(message: &[u8]) -> Option<Gone> {
     };
     let (start, second) = (word(8)?, word(16)?);
     let until_second = Extent { start, end: second.max(start) };
-    match message.first()? {
-        &MESSAGE_REMAP => {
+    match *message.first()? {
+        MESSAGE_REMAP => {
             let len = word(24)?;
             Some(Gone { extent: Extent::new(start, len), change: Change::Moved(Extent::new(second, len)) })
         }
-        &MESSAGE_REMOVE => Some(Gone { extent: until_second, change: Change::Emptied }),
-        &MESSAGE_UNMAP => Some(Gone { extent: until_second, change: Change::Unmapped }),
+        MESSAGE_REMOVE => Some(Gone { extent: until_second, change: Change::Emptied }),
+        MESSAGE_UNMAP => Some(Gone { extent: until_second, change: Change::Unmapped }),
         _ => None,
     }
 }
