@@ -49,7 +49,7 @@ fn sessions(program: &Program, count: usize) -> Vec<Session> {
 fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
     let rounds = on.rounds(5);
     const THREADS: usize = 4;
-    let program = Program::start(on, &[]);
+    let program = Program::start(on, &["--no-calibrate"]);
     let count = sessions_count(on);
     let all = sessions(&program, count);
     assert_eq!(all[0].statistics().unwrap().sessions, count as u64);
@@ -118,7 +118,7 @@ fn each_of_a_thousand_sessions_gets_half_its_fair_share_at_least(on: On) {
     const IN_FLIGHT: usize = 4;
     // So many that what is in flight when the counting ends, and one packet sent again, weigh little in anybody's share.
     const EACH: u64 = 50;
-    let program = Program::start(on, &[]);
+    let program = Program::start(on, &["--no-calibrate"]);
     let all = sessions(&program, sessions_count(on));
     let greedy = program.session_with(&Config { credits: 4096, ..Config::default() });
     let large = greedy.mount("mem").unwrap().create("large").unwrap();
@@ -156,6 +156,8 @@ fn each_of_a_thousand_sessions_gets_half_its_fair_share_at_least(on: On) {
 // [VERBS-11] [VERBS-14] [VERBS-15]
 fn idle_sessions_cost_the_server_little_memory(on: On) {
     const EACH_MAX: u64 = 64 << 10;
+    // The allocator and the server's tables grow in steps: beside few sessions one step would count as theirs.
+    const STEP: u64 = 256 << 10;
     // Memory that measuring has given back would hide what sessions take.
     let program = Program::start(on, &["--no-calibrate"]);
     // What is paid once is paid before.
@@ -169,7 +171,7 @@ fn idle_sessions_cost_the_server_little_memory(on: On) {
         session.ping().unwrap();
     }
     let after = resident_size(program.id());
-    let each = after.saturating_sub(before) / count as u64;
+    let each = after.saturating_sub(before + STEP) / count as u64;
     assert_eq!(watcher.statistics().unwrap().sessions, count as u64 + 1);
     eprintln!("{on:?}: {each} bytes of the server's memory for each idle session");
     assert!(each <= EACH_MAX, "{each} bytes of the server's memory for each of {count} idle sessions");
@@ -220,7 +222,7 @@ fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {
 }
 
 fn open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on(on: On) {
-    let program = Program::start_limited(on, &[], Some(256));
+    let program = Program::start_limited(on, &["--no-calibrate"], Some(256));
     let (session, other) = (program.session(), program.session());
     let kept = other.mount("data").unwrap().create("kept").unwrap();
     let root = session.mount("data").unwrap();
@@ -248,7 +250,7 @@ fn open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on(on: On
 // [PROV-9]
 fn client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody(on: On) {
     let takers_count = on.rounds(40) as usize;
-    let program = Program::start(on, &[]);
+    let program = Program::start(on, &["--no-calibrate"]);
     let other = program.session();
     let file = other.mount("mem").unwrap().create("f").unwrap();
     file.write_all_at(&bytes(1, 1 << 20), 0).unwrap();
