@@ -437,7 +437,10 @@ impl Shared {
     pub(crate) fn end(&self, core: &mut Core) {
         let until = self.clock.now().after(GOODBYE_MAX);
         let mut is_told = core.say_goodbye();
-        while core.dead.is_none() && core.session.outstanding() > 0 && self.clock.now() < until {
+        while core.dead.is_none()
+            && core.session.outstanding() > u16::from(is_told)
+            && self.clock.now() < until
+        {
             let taken = core.receive().and_then(|_| core.send_some()).and_then(|()| core.flush());
             is_told = is_told || core.say_goodbye();
             let waited = match (&taken, core.endpoint.as_mut()) {

@@ -432,7 +432,7 @@ fn example_of_help_is_a_valid_file() {
     let lines = example.lines().skip(2).take_while(|line| !line.trim().is_empty());
     let text: String = lines.map(|line| format!("{}\n", line.trim())).collect();
     let settings = Settings::from_toml(&text, "help").unwrap();
-    assert_eq!((settings.listen.len(), settings.export_tables.len()), (2, 1));
+    assert_eq!((settings.listen.len(), settings.export_tables.len()), (2, 2));
 }
 
 #[test]

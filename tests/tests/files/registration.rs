@@ -292,7 +292,9 @@ fn memory_mapped_again_under_operations_in_flight_lets_them_end(on: On) {
         keep(&session, area.bytes(0, SIZE));
         let counters = since(&session, &before);
         assert_eq!(hits, 4, "those that began before found it, the one after did not: {counters:?}");
-        assert_eq!(counters.stale + counters.invalidations, 1, "{counters:?}");
+        // The registration of before is dropped as stale, or the one made meanwhile takes its place.
+        assert!(counters.stale + counters.invalidations <= 1, "{counters:?}");
+        assert!(counters.registrations >= 1, "it is registered anew: {counters:?}");
     }
 }
 
