@@ -354,6 +354,12 @@ impl Server {
                 return false;
             }
             Action::Say(head, payload) => {
+                // A lie is an answer all the same: the next request in its slot is in order.
+                let credits = self.credits;
+                let session = &mut self.sessions.get_mut(&id).unwrap().session;
+                if let Ok(Admission::Execute(_)) = session.admit(header) {
+                    session.on_reply(header, Status::OK, None, header.credits.min(credits));
+                }
                 let place = self.place(number).unwrap();
                 return post(&mut *self.connections[place].endpoint, &head, &payload);
             }
