@@ -38,7 +38,9 @@ fn buffers_lent_to_a_batch_lose_their_registration_when_its_session_ends_in_the_
     let other = connect(10);
     let kept = other.mount("mem").unwrap().create("f").unwrap();
     kept.write_all_at(&[7; 1000], 0).unwrap();
-    for write in [false, true] {
+    let mut to_try = vec![false, true];
+    let mut attempts = 0;
+    while let Some(write) = to_try.pop() {
         let session = connect(0);
         let root = session.mount("mem").unwrap();
         let file = root.open_with("f", OpenOptions::new().read(true).write(true)).unwrap();
@@ -60,6 +62,12 @@ fn buffers_lent_to_a_batch_lose_their_registration_when_its_session_ends_in_the_
             faults.release();
             running.join().unwrap()
         });
+        attempts += 1;
+        if outcome.is_ok() && attempts < 50 {
+            // The answer was quicker than the word of the cut.
+            to_try.push(write);
+            continue;
+        }
         let had = held.to_vec();
         assert!(matches!(outcome, Err(Error::Connection { .. })), "{outcome:?}");
         assert_invalid(kept.read_buf_at(&mut held, 0), "registered");

@@ -58,6 +58,10 @@ pub(super) fn run(
 /// From this size up a server sends from a mapping of the file, bytes; below, copying is cheaper than faulting pages in.
 const MAP_SIZE_MIN: u64 = 32 << 10;
 
+/// RDMA into the client's memory, and out of it.
+const WRITE: OpToken = OpToken(0);
+const READ: OpToken = OpToken(1);
+
 struct Server {
     endpoint: Box<dyn Endpoint>,
     file: File,
@@ -167,8 +171,8 @@ impl Server {
             let memory = local.slice(at, local.len().saturating_sub(at));
             let memory = memory.ok_or(CalibrateError::Unexpected("size"))?;
             let posted = match write {
-                true => self.endpoint.rdma_write_list(OpToken(0), &memory, rest)?,
-                false => self.endpoint.rdma_read_list(OpToken(0), &memory, rest)?,
+                true => self.endpoint.rdma_write_list(WRITE, &memory, rest)?,
+                false => self.endpoint.rdma_read_list(READ, &memory, rest)?,
             };
             let (taken, left) = rest.split_at(posted.ranges);
             at += usize::try_from(taken.iter().map(|range| range.len).sum::<u64>()).unwrap_or(usize::MAX);
@@ -183,26 +187,38 @@ impl Server {
         let mut pending = self.post_all(&local, ranges, false)?;
         self.endpoint.flush()?;
         while pending > 0 {
-            match self.endpoint.poll_completion() {
-                Some(completion) => {
-                    completion.result?;
-                    pending -= 1;
-                }
-                // Moves the incoming data along; the client sends nothing meanwhile.
-                None if self.endpoint.recv()?.is_some() => {
-                    return Err(CalibrateError::Unexpected("message"));
-                }
-                None => {
-                    if let Some(completion) = self.endpoint.poll_completion() {
-                        completion.result?;
-                        pending -= 1;
-                    } else {
-                        wait(&mut *self.endpoint, self.deadline)?;
-                    }
-                }
-            }
+            self.await_read()?;
+            pending -= 1;
         }
         self.file.write(local.span())
+    }
+
+    /// Waits until a read of the client's memory is complete. Writes of requests before, for which nobody waits, may complete meanwhile.
+    fn await_read(&mut self) -> Result<(), CalibrateError> {
+        loop {
+            if self.took_read()? {
+                return Ok(());
+            }
+            // Moves the incoming data along; the client sends nothing meanwhile.
+            if self.endpoint.recv()?.is_some() {
+                return Err(CalibrateError::Unexpected("message"));
+            }
+            if self.took_read()? {
+                return Ok(());
+            }
+            wait(&mut *self.endpoint, self.deadline)?;
+        }
+    }
+
+    /// Takes completions, up to that of a read.
+    fn took_read(&mut self) -> Result<bool, CalibrateError> {
+        while let Some(completion) = self.endpoint.poll_completion() {
+            completion.result?;
+            if completion.token == READ {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn answer(&mut self) -> Result<(), CalibrateError> {
@@ -225,31 +241,16 @@ impl Server {
         } else {
             part(self.file.mapping(), range)?
         };
-        self.endpoint.rdma_write(OpToken(0), [local].into_iter().collect(), range, None)?;
+        self.endpoint.rdma_write(WRITE, [local].into_iter().collect(), range, None)?;
         Ok(())
     }
 
     fn read_then_write(&mut self, range: RemoteRange) -> Result<(), CalibrateError> {
         let local = part(&self.buffer, range)?;
-        if self.endpoint.rdma_read(OpToken(0), [local.clone()].into_iter().collect(), range)?
-            == Posted::Pending
-        {
+        let posted = self.endpoint.rdma_read(READ, [local.clone()].into_iter().collect(), range)?;
+        if posted == Posted::Pending {
             self.endpoint.flush()?;
-            loop {
-                if let Some(completion) = self.endpoint.poll_completion() {
-                    completion.result?;
-                    break;
-                }
-                // Moves the incoming data along; the client sends nothing meanwhile.
-                if self.endpoint.recv()?.is_some() {
-                    return Err(CalibrateError::Unexpected("message"));
-                }
-                if let Some(completion) = self.endpoint.poll_completion() {
-                    completion.result?;
-                    break;
-                }
-                wait(&mut *self.endpoint, self.deadline)?;
-            }
+            self.await_read()?;
         }
         self.file.write(local.span())
     }
