@@ -30,7 +30,7 @@ pub(crate) const SLICE: Duration = Duration::from_millis(50);
 /// Longest sleep of a leader without the lock.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a session that ends waits for the server to hear of it.
-const GOODBYE_MAX: Duration = Duration::from_millis(250);
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How often a leader polls the endpoint before it sleeps, where spinning pays.
 const SPINS_MAX: u32 = 2000;
 

@@ -401,7 +401,7 @@ impl Session {
     }
 
     /// Ends the session at once: operations in flight end with [`Error::Closed`], and so does every later call.
-    /// Dropping the last handle does the same. Blocks while requests are in flight, until the server has heard of it, a quarter of a
+    /// Dropping the last handle does the same. Blocks while requests are in flight, until the server has heard of it, a
     /// second at most.
     pub fn close(&self) {
         let shared = &self.owner.shared;
