@@ -318,9 +318,6 @@ fn segments(
     if transfer.path == IoPath::Inline {
         return Ok(segments);
     }
-    if request.len == transfer.len && request.staging.is_none() {
-        segments.reserve(transfer.ranges.len());
-    }
     if let (Some(chunk), Some(pool)) = (request.staging, staging) {
         let len = transfer.asked_len(request.len);
         segments.push(wire(pool.range(chunk, len).ok_or(outside)?));
@@ -328,6 +325,7 @@ fn segments(
     }
     if request.len == transfer.len {
         // All of the memory, as nearly always: nothing is cut.
+        segments.reserve(transfer.ranges.len());
         for (range, memory) in transfer.ranges.iter().zip(&transfer.memory).filter(|(_, m)| m.len() > 0) {
             match range.slice(0, memory.len() as u64) {
                 Some(range) => segments.push(wire(range)),

@@ -59,7 +59,8 @@ impl Server {
         match moved {
             Some(Ok(Some(count))) => {
                 self.turns.on_moved(count);
-                Ok(Some(count))
+                // The list finds out why not all of it was written.
+                Ok((count as u64 == extent.len).then_some(count))
             }
             Some(Err(NowError::Failed(status))) => Err(status.into()),
             Some(Ok(None) | Err(NowError::WouldBlock)) | None => Ok(None),
