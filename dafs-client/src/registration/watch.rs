@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use dafs_proto::transport::util::Home;
+
 use super::ranges::Ranges;
 use super::{Extent, holes};
 
@@ -30,7 +32,7 @@ pub(crate) struct Watch {
 /// What is watched, and what has become of it.
 pub(crate) struct Watched {
     // Whose memory it is. After a fork the child has a copy of this, no threads, and descriptors that are about the parent's memory.
-    process: u32,
+    home: Home,
     userfaults: OwnedFd,
     stop: OwnedFd,
     // `READING` and `QUEUED`: from before an event is read until it is acted upon, one of them is set.
@@ -113,7 +115,7 @@ impl Watch {
         let queue =
             Queue { gone: Vec::with_capacity(QUEUE_MAX), overflowed: false, is_read: false, over: false };
         let watched = Arc::new(Watched {
-            process: std::process::id(),
+            home: Home::here(),
             userfaults,
             stop,
             behind: AtomicU8::new(0),
@@ -286,7 +288,7 @@ impl Watched {
     }
 
     fn is_own(&self) -> bool {
-        std::process::id() == self.process
+        self.home.is_here()
     }
 
     fn read_until_stopped(&self) {
