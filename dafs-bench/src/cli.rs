@@ -134,7 +134,13 @@ pub enum Benchmark {
         #[arg(long, value_parser = parse_sessions, value_name = "COUNT")]
         sessions: Option<usize>,
         /// Large reads that the other client keeps outstanding.
-        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "COUNT")]
+        #[arg(
+            long,
+            default_value_t = 1000,
+            conflicts_with = "sessions",
+            value_parser = clap::value_parser!(u32).range(1..=4096),
+            value_name = "COUNT"
+        )]
         outstanding: u32,
         /// The rest.
         #[command(flatten)]
@@ -161,7 +167,7 @@ pub struct PipelineOptions {
     pub depths: Vec<usize>,
 }
 
-/// Options common to all benchmarks. One that would only be ignored is refused where that could mislead.
+/// Options common to all benchmarks. One that would only be ignored is refused.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Transports to measure, separated by commas.
@@ -173,9 +179,9 @@ pub struct Options {
     /// Operations kept in flight, separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = parse_depth, value_name = "LIST")]
     pub queue_depth: Option<Vec<usize>>,
-    /// Pieces of one operation (transfer and listio).
-    #[arg(long, default_value_t = 128, value_parser = parse_segments, value_name = "COUNT")]
-    pub segments: usize,
+    /// Pieces of one operation, for transfer and listio [default: 128].
+    #[arg(long, value_parser = parse_segments, value_name = "COUNT")]
+    pub segments: Option<usize>,
     /// Directions, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub op: Option<Vec<Op>>,

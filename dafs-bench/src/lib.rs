@@ -14,6 +14,7 @@
 //! It deliberately has no timing thresholds: it measures, and leaves the judgement to the reader.
 #![deny(unsafe_code)]
 
+mod check;
 pub mod cli;
 pub mod clock;
 pub mod interrupt;

@@ -180,7 +180,7 @@ impl Plan {
             same_cpu: options.pin == Pin::Same,
             direct_io: options.direct_io,
             cold: options.cold,
-            segments: options.segments,
+            segments: options.segments.unwrap_or(SEGMENTS),
             sessions: 1,
             repeats: options.repeats,
             budget: Budget {
@@ -212,6 +212,9 @@ fn transports(options: &Options, default: Vec<Transport>) -> Vec<Transport> {
         None => options.transport.clone().unwrap_or(default),
     }
 }
+
+/// Pieces of one operation.
+const SEGMENTS: usize = 128;
 
 /// A shorter look at an idle process sees little more than its own start.
 const IDLE_MIN: Duration = Duration::from_secs(1);

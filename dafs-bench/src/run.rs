@@ -10,13 +10,14 @@ use dafs_client::Key;
 use dafs_proto::session::parse_key_file;
 use tempfile::TempDir;
 
+use crate::check::check_options;
 use crate::cli::{Benchmark, Cli, Mount, Options, Peer, Poll, Transport};
 use crate::load::{DATA_FILE, FILE_BYTES};
 use crate::machine::{Machine, Pins};
 use crate::peer;
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::record::{Method, Outcome};
+use crate::record::Outcome;
 use crate::report;
 use crate::subject::bulk::{BULK_FILE, Bulk, BulkSetup};
 use crate::subject::dafs::{Dafs, Target};
@@ -31,7 +32,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     let options = cli.benchmark.options();
     let plan = Plan::of(&cli.benchmark);
     check_outputs(&cli.benchmark, options)?;
-    check_options(&cli.benchmark, options)?;
+    check_options(&cli.benchmark, plan.benchmark, options)?;
     let verbs = plan.needs_rdma_device().then(|| rdma::device_address(options.verbs_address)).transpose()?;
     let progress = Progress::new();
     let pins = Pins::choose(options.pin)?;
@@ -241,31 +242,6 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
         if !folder.is_dir() {
             bail!("cannot write {}: there is no folder {}", path.display(), folder.display());
         }
-    }
-    Ok(())
-}
-
-/// Refuses what would do nothing, and rows with names of what was not done.
-fn check_options(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
-    let lists = matches!(benchmark, Benchmark::Transfer(_) | Benchmark::Listio(_));
-    for method in options.method.iter().flatten() {
-        if matches!(method, Method::Multiple | Method::Pack | Method::Gather | Method::Batch) && !lists {
-            bail!("--method {method} is a way of moving several pieces: it is for transfer and listio");
-        }
-    }
-    if options.cold && !matches!(benchmark, Benchmark::Listio(_)) {
-        bail!("--cold is for reads of listio");
-    }
-    // These have a file in memory and one in --dir.
-    let both =
-        matches!(benchmark, Benchmark::Mixed(_) | Benchmark::Pipeline { .. } | Benchmark::Fairness { .. });
-    let in_memory = options.dir.as_deref().is_none_or(|dir| dir.starts_with("/dev/shm"));
-    if (options.cold || options.direct_io) && in_memory && !both && options.server.is_none() {
-        let flag = if options.cold { "--cold" } else { "--direct-io" };
-        bail!("{flag} needs a --dir on a disk: what is in memory is past no page cache");
-    }
-    if options.peer_only && options.peer.is_empty() && options.peer_mount.is_empty() {
-        bail!("--peer-only measures nothing without --peer or --peer-mount");
     }
     Ok(())
 }

@@ -93,6 +93,36 @@ fn wrong_size_transport_and_depth_are_refused_with_their_reason() {
 }
 
 #[test]
+fn option_that_would_change_nothing_is_refused_before_measuring() {
+    for (arguments, reason) in [
+        ("latency --queue-depth 4", "--queue-depth would change nothing: latency"),
+        ("crossover --queue-depth 4", "--queue-depth would change nothing: crossover"),
+        ("latency --segments 4", "--segments would change nothing"),
+        ("overlap --queue-depth 1,4", "--queue-depth: overlap takes one"),
+        ("overlap --registered both", "--registered: overlap takes one"),
+        ("transfer --pattern random", "--pattern would change nothing"),
+        ("mixed --method inline,direct", "--method: mixed takes one"),
+        ("listio --peer nfs", "--peer would change nothing: listio"),
+        ("mixed --op write", "--op would change nothing: mixed"),
+        ("idle --sizes 4", "--sizes would change nothing: idle"),
+        ("registration --op read", "--op would change nothing: registration"),
+        ("pipeline --method inline", "--method would change nothing: pipeline"),
+        ("fairness --queue-depth 4", "--queue-depth would change nothing: fairness"),
+        ("fairness --sessions 4 --registered no", "--registered would change nothing: fairness"),
+        ("limits --transport tcp", "--transport would change nothing: limits"),
+        ("limits --peer-mount a=/tmp", "--peer-mount would change nothing: limits"),
+        ("latency --server dafs+tcp://127.0.0.1:1/x --transport shm", "--transport"),
+    ] {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let output = dafs_bench(&arguments);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
+        assert!(text(&output.stderr).contains(reason), "{arguments:?}: {}", text(&output.stderr));
+    }
+    let output = dafs_bench(&["fairness", "--sessions", "4", "--outstanding", "4"]);
+    assert!(text(&output.stderr).contains("cannot be used with"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn help_explains_the_ratio_and_gives_examples() {
     let help = text(&dafs_bench(&["--help"]).stdout);
     assert!(help.contains("1.0 is perfect") && help.contains("Examples:"), "{help}");

@@ -4,16 +4,15 @@ use std::io::{IoSlice, IoSliceMut};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use dafs_proto::extent::{Extent, is_ascending, total};
-use dafs_proto::transport::{RemoteRange, Span};
-use dafs_proto::wire::{Features, Opcode, Stability, Status};
+use dafs_proto::extent::{Extent, total};
+use dafs_proto::transport::RemoteRange;
+use dafs_proto::wire::Stability;
 use smallvec::SmallVec;
 
-use crate::batch_memory::{BOUNCE_KEPT_MAX, memory_of};
+use crate::batch_plan::{Plan, Prepared, prepare, results};
 use crate::batch_singly::{Singles, run_singly};
-use crate::batch_work::{BatchWork, Bounce, Bounds, Entry, cut};
-use crate::core::Core;
-use crate::driver::{Owner, Shared};
+use crate::batch_work::BatchWork;
+use crate::driver::Owner;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf, Revocation};
@@ -21,6 +20,7 @@ use crate::node::Node;
 use crate::op::{Op, Work};
 use crate::pending::{BatchHints, Finish, Pending};
 use crate::session::Session;
+use crate::transfer::total_len;
 
 /// What became of one operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +95,12 @@ enum Running<B> {
 
 /// The operations, as they were asked for.
 #[derive(Default)]
-struct Parts {
-    operations: Vec<Part>,
-    wrong: Option<Error>,
-    expedite: bool,
-    /// Registered buffers that the caller lent.
-    lent: Vec<Revocation>,
+pub(crate) struct Parts {
+    pub(crate) operations: Vec<Part>,
+    pub(crate) wrong: Option<Error>,
+    pub(crate) expedite: bool,
+    /// Registered buffers that the caller lent, and to which operations.
+    pub(crate) lent: Vec<(usize, Revocation)>,
 }
 
 pub(crate) struct Part {
@@ -111,6 +111,8 @@ pub(crate) struct Part {
     pub(crate) memory: SmallVec<[RawMemory; 1]>,
     /// Of registered memory.
     pub(crate) range: Option<RemoteRange>,
+    /// Its data travels in the messages.
+    pub(crate) inline: bool,
 }
 
 impl Session {
@@ -384,6 +386,13 @@ fn tell_all(untold: &mut [usize]) -> Vec<usize> {
         .collect()
 }
 
+impl Part {
+    /// Bytes that it moves.
+    pub(crate) fn len(&self) -> usize {
+        self.memory.iter().map(RawMemory::len).sum()
+    }
+}
+
 impl Parts {
     fn push(
         &mut self,
@@ -393,22 +402,22 @@ impl Parts {
         extents: &[Extent],
         memory: SmallVec<[RawMemory; 1]>,
     ) {
-        let len: usize = memory.iter().map(RawMemory::len).sum();
         let place = self.operations.len();
-        let wrong = match total(extents) {
+        let wrong = match (total(extents), total_len(&memory)) {
             _ if !Arc::ptr_eq(owner, &file.owner) => Some("its file is another session's".to_owned()),
-            None => Some("an extent lies beyond the end of any file".to_owned()),
-            Some(bytes) if bytes != len as u64 => {
+            (None, _) => Some("an extent lies beyond the end of any file".to_owned()),
+            (_, None) => Some("its memory is more than there are addresses".to_owned()),
+            (Some(bytes), Some(len)) if bytes != len as u64 => {
                 Some(format!("its extents hold {bytes} bytes, its memory {len}: the totals must agree"))
             }
-            Some(_) => None,
+            _ => None,
         };
         if let Some(what) = wrong {
             self.wrong.get_or_insert(Error::Invalid(format!("operation {place} of a batch: {what}")));
         }
         let stability = if write { file.stability } else { Stability::Unstable };
         let (node, extents) = (Arc::clone(&file.node), SmallVec::from_slice(extents));
-        self.operations.push(Part { node, write, stability, extents, memory, range: None });
+        self.operations.push(Part { node, write, stability, extents, memory, range: None, inline: false });
     }
 
     /// The memory of the last operation is that of a registered buffer.
@@ -427,150 +436,9 @@ impl Parts {
     /// As [`Parts::is_registered`], of a buffer that the caller has back when the batch has ended.
     fn lends(&mut self, buffer: &RegisteredBuf, owner: &Arc<Owner>) {
         self.is_registered(buffer, owner);
-        self.lent.extend(buffer.is_registered().then(|| buffer.revocation()));
+        let place = self.operations.len().saturating_sub(1);
+        self.lent.extend(buffer.is_registered().then(|| (place, buffer.revocation())));
     }
-}
-
-/// How the operations are done.
-enum Plan {
-    Batch(Prepared),
-    /// Each on its own: no batch can be made of them here.
-    Singly {
-        parts: Parts,
-        keep: Keep,
-    },
-}
-
-/// A batch that can be run, and what is needed to make its results of it.
-struct Prepared {
-    op: Box<Op>,
-    operations: Vec<Asked>,
-}
-
-/// One operation as the caller asked for it.
-struct Asked {
-    node: Arc<Node>,
-    write: bool,
-}
-
-fn prepare(
-    shared: &Shared,
-    core: &mut Core,
-    parts: Parts,
-    hints: Option<BatchHints>,
-    keep: Keep,
-) -> std::result::Result<Plan, (Error, Keep)> {
-    if let Some(error) = parts.wrong {
-        return Err((error, keep));
-    }
-    let knows_batches = core.terms.welcome.features & Features::BATCHES.bits() != 0;
-    let memory = if knows_batches { memory_of(shared, core, &parts.operations) } else { None };
-    let Some(memory) = memory else { return Ok(Plan::Singly { parts, keep }) };
-    let bounds = Bounds::of(&core.terms);
-    let count = parts.operations.len();
-    let (mut entries, mut operations) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for (operation, (part, ranges)) in parts.operations.into_iter().zip(memory.ranges).enumerate() {
-        let ranges: SmallVec<[_; 1]> =
-            ranges.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
-        let pieces = cut(&part.extents, &ranges, &bounds);
-        if part.write && pieces.len() > 1 && !is_ascending(&part.extents) {
-            let what = format!(
-                "operation {operation} of a batch: a list of more than one request that does not ascend"
-            );
-            return Err((Error::Invalid(what), keep));
-        }
-        entries.extend(pieces.into_iter().map(|(lists, len)| Entry {
-            operation,
-            node: Arc::clone(&part.node),
-            write: part.write,
-            stability: part.stability,
-            lists,
-            len,
-            result: None,
-        }));
-        operations.push(Asked { node: part.node, write: part.write });
-    }
-    let work = BatchWork {
-        entries,
-        sent: 0,
-        redo: Vec::new(),
-        hints,
-        expedite: parts.expedite,
-        holds: memory.holds,
-        keep,
-        lent: parts.lent,
-        bounce: memory.bounce,
-        told: Vec::new(),
-    };
-    let op = Box::new(Op::new(Opcode::Batch, None, Work::Batch(Box::new(work))));
-    Ok(Plan::Batch(Prepared { op, operations }))
-}
-
-/// From a finished batch to its buffers and results.
-#[allow(clippy::type_complexity, reason = "both halves of the caller's result")]
-fn results(shared: &Shared, mut op: Op, operations: &[Asked]) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
-    let Work::Batch(batch) = &mut op.work else { return (Keep::None, Ok(Vec::new())) };
-    // Registrations made for it end before its memory goes back.
-    batch.holds.clear();
-    let keep = std::mem::replace(&mut batch.keep, Keep::None);
-    if let Some(error) = op.error {
-        return (keep, Err(*error));
-    }
-    if let Some(Bounce { buffer, reads }) = batch.bounce.take() {
-        for (at, memory) in &reads {
-            memory.span().copy_from(buffer.span().slice(*at, memory.len()).unwrap_or(Span::EMPTY));
-        }
-        if buffer.len() <= BOUNCE_KEPT_MAX {
-            shared.lock().batch_bounce = Some(buffer);
-        }
-    }
-    let mut entries = batch.entries.iter().peekable();
-    let mut outcomes = Vec::with_capacity(operations.len());
-    for (place, asked) in operations.iter().enumerate() {
-        let mut outcome = BatchOutcome { count: 0, end: None };
-        let (mut failed, mut is_short) = (None, false);
-        while let Some(entry) = entries.next_if(|entry| entry.operation == place) {
-            let Some(result) = entry.result else { continue };
-            if result.status != Status::OK {
-                failed = failed.or(Some(result.status));
-                is_short = true;
-                continue;
-            }
-            let count = result.count as usize;
-            if !asked.write && count < entry.len {
-                outcome.end = Some(outcome.end.map_or(result.value, |end| end.min(result.value)));
-                // Extents before the end of the file follow behind some that are not.
-                outcome.count += if is_short { 0 } else { without_gap(&entry.lists.extents, result.value) };
-                is_short = true;
-            } else if !is_short {
-                outcome.count += count;
-                is_short = count < entry.len;
-            }
-        }
-        outcomes.push(match failed {
-            Some(status) if !asked.write || outcome.count == 0 => Err(Error::Status {
-                status,
-                operation: Opcode::Batch,
-                path: asked.node.path.clone(),
-                explanation: String::new(),
-            }),
-            _ => Ok(outcome),
-        });
-    }
-    (keep, Ok(outcomes))
-}
-
-/// Bytes of extents up to the first that lies at or behind the end of the file.
-fn without_gap(extents: &[Extent], end: u64) -> usize {
-    let mut count = 0;
-    for extent in extents {
-        let got = extent.len_before(end);
-        count += got;
-        if got < extent.len {
-            break;
-        }
-    }
-    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {

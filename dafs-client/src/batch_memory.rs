@@ -35,7 +35,7 @@ struct Registered {
 /// mapped it reaches best, and copying is cheaper there than having it reach into this process. `None`: the system lets nothing of it be
 /// registered, nor memory to copy it to.
 pub(crate) fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -> Option<BatchMemory> {
-    let ordinary = operations.iter().filter(|part| part.range.is_none());
+    let ordinary = operations.iter().filter(|part| needs_memory(part));
     let size: usize = ordinary.flat_map(|part| &part.memory).map(RawMemory::len).sum();
     let registers = core.terms.registers_ordinary_memory;
     let copies = !registers || (core.terms.staging_overlaps && size <= COPIED_SIZE_MAX);
@@ -58,8 +58,8 @@ pub(crate) fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -
     }
     let (mut at, mut reads) = (0, Vec::new());
     for part in operations {
-        if let Some(range) = part.range {
-            memory.ranges.push(SmallVec::from_buf([range]));
+        if !needs_memory(part) {
+            memory.ranges.push(part.range.into_iter().collect());
             continue;
         }
         let Some(buffer) = &bounce else {
@@ -84,11 +84,16 @@ pub(crate) fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -
     Some(memory)
 }
 
+/// The server is to reach its memory, and cannot yet.
+fn needs_memory(part: &Part) -> bool {
+    part.range.is_none() && !part.inline
+}
+
 /// Registers what is not registered yet, for the time of the batch.
 fn register(shared: &Shared, operations: &[Part]) -> Result<Registered, RegionError> {
     let mut registered = Registered { ranges: Default::default(), holds: SmallVec::new() };
     for write in [false, true] {
-        let parts = operations.iter().filter(|part| part.range.is_none() && part.write == write);
+        let parts = operations.iter().filter(|part| needs_memory(part) && part.write == write);
         let raw: Vec<RawMemory> =
             parts.flat_map(|part| &part.memory).filter(|memory| memory.len() > 0).copied().collect();
         if raw.is_empty() {

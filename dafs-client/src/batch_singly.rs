@@ -107,13 +107,13 @@ impl Singles {
 pub(crate) fn run_singly(
     owner: &Arc<Owner>,
     operations: Vec<Part>,
-    lent: &[Revocation],
+    lent: &[(usize, Revocation)],
 ) -> Result<Vec<Result<BatchOutcome>>> {
     let unwinding = EndOnUnwind { shared: &owner.shared };
     let (_, results) = Singles::submit(owner, operations, Keep::None).wait();
     std::mem::forget(unwinding);
     if results.is_err() && owner.shared.lock().dead.is_some() {
-        lent.iter().for_each(Revocation::revoke);
+        lent.iter().for_each(|(_, buffer)| buffer.revoke());
     }
     results
 }

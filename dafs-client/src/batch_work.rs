@@ -7,9 +7,9 @@ use dafs_proto::session::SessionFault;
 use dafs_proto::transport::Span;
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
-    BatchRequest, BatchResult, EXTENT_SIZE, HEADER_SIZE, LIST_MAX, Opcode, REMOTE_RANGE_SIZE, ShortLists,
-    Stability, Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results,
-    lists_size,
+    BatchRequest, BatchResult, EXTENT_SIZE, HEADER_SIZE, LIST_MAX, Method, Opcode, REMOTE_RANGE_SIZE,
+    ShortLists, Stability, Status, Verifier, WireError, WireRange, decode_batch_results,
+    decode_noticed_results, lists_size,
 };
 use smallvec::SmallVec;
 
@@ -31,12 +31,14 @@ pub(crate) struct BatchWork {
     pub(crate) expedite: bool,
     pub(crate) holds: SmallVec<[Hold; 1]>,
     pub(crate) keep: Keep,
-    /// Registered buffers of the caller.
-    pub(crate) lent: Vec<Revocation>,
+    /// Registered buffers of the caller, and the operations that they are lent to.
+    pub(crate) lent: Vec<(usize, Revocation)>,
     /// What the server reaches in place of the callers' memory.
     pub(crate) bounce: Option<Bounce>,
     /// Entries of which a notice told, not collected.
     pub(crate) told: Vec<usize>,
+    /// Bytes that travel in messages and were never asked for.
+    pub(crate) inline_left: usize,
 }
 
 /// Registered memory in place of what cannot be registered, or is better copied.
@@ -55,14 +57,19 @@ pub(crate) struct Entry {
     pub(crate) stability: Stability,
     pub(crate) lists: ShortLists,
     pub(crate) len: usize,
+    /// Of what travels in the messages: the caller's memory.
+    pub(crate) memory: Option<SmallVec<[RawMemory; 1]>>,
     pub(crate) result: Option<BatchResult>,
 }
 
 /// What bounds one request of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
+    /// Bytes of a request's payload.
     pub(crate) payload_max: usize,
-    pub(crate) results_max: usize,
+    /// Bytes of a reply's payload.
+    pub(crate) reply_max: usize,
+    /// Bytes moved.
     pub(crate) len_max: usize,
 }
 
@@ -70,15 +77,21 @@ impl Bounds {
     pub(crate) fn of(terms: &Terms) -> Self {
         Self {
             payload_max: terms.send_payload_max as usize,
-            results_max: terms.read_inline_max as usize / BATCH_RESULT_SIZE,
+            reply_max: terms.read_inline_max as usize,
             len_max: terms.welcome.transfer_size_max as usize,
         }
     }
 }
 
 impl Entry {
+    /// Bytes of a request that describe it.
     fn size(&self) -> usize {
         BATCH_OPERATION_SIZE + lists_size(self.lists.extents.len(), self.lists.segments.len())
+    }
+
+    /// Bytes of it in the request, or in the reply.
+    fn data_len(&self, write: bool) -> usize {
+        if self.memory.is_some() && self.write == write { self.len } else { 0 }
     }
 }
 
@@ -108,8 +121,18 @@ impl BatchWork {
     /// The session is over: no peer reaches its memory any more.
     pub(crate) fn revoke(&mut self) {
         self.holds.drain(..).for_each(Hold::revoke);
-        self.keep.revoke();
-        self.lent.iter().for_each(Revocation::revoke);
+        // What travels in messages nobody else reaches.
+        let mut direct = vec![false; self.entries.last().map_or(0, |entry| entry.operation + 1)];
+        for entry in self.entries.iter().filter(|entry| entry.memory.is_none()) {
+            direct[entry.operation] = true;
+        }
+        let is_direct = |place: usize| direct.get(place).is_some_and(|direct| *direct);
+        if let Keep::Many(keeps) = &self.keep {
+            let reached = keeps.iter().enumerate().filter(|(place, _)| is_direct(*place));
+            reached.for_each(|(_, keep)| keep.revoke());
+        }
+        let reached = self.lent.iter().filter(|(place, _)| is_direct(*place));
+        reached.for_each(|(_, buffer)| buffer.revoke());
         if let Some(bounce) = &self.bounce {
             bounce.buffer.revoke();
         }
@@ -130,14 +153,19 @@ impl BatchWork {
             Some(&(from, count)) => (from, count),
             None => (self.sent, self.entries.len() - self.sent),
         };
-        let most = most.min(BATCH_MAX).min(bounds.results_max);
-        let (mut size, mut len, mut extents, mut ranges) = (0, 0, 0, 0);
+        let most = most.min(BATCH_MAX);
+        let (mut size, mut reply, mut len, mut extents, mut ranges) = (0, 0, 0, 0, 0);
         let fits = |entry: &&Entry| {
-            size += entry.size();
+            size += entry.size() + entry.data_len(true);
+            reply += BATCH_RESULT_SIZE + entry.data_len(false);
             len += entry.len;
             extents += entry.lists.extents.len();
             ranges += entry.lists.segments.len();
-            size <= bounds.payload_max && len <= bounds.len_max && extents <= LIST_MAX && ranges <= LIST_MAX
+            size <= bounds.payload_max
+                && reply <= bounds.reply_max
+                && len <= bounds.len_max
+                && extents <= LIST_MAX
+                && ranges <= LIST_MAX
         };
         let entries = self.entries.get(from..).unwrap_or_default();
         // One entry was cut so that it fits.
@@ -148,11 +176,23 @@ impl BatchWork {
         match self.redo.pop() {
             Some((_, all)) if all > count => self.redo.push((from + count, all - count)),
             Some(_) => {}
-            None => self.sent = from + count,
+            None => {
+                self.sent = from + count;
+                let sent = self.entries.get(from..from + count).unwrap_or_default();
+                let inline = sent.iter().filter(|entry| entry.memory.is_some());
+                self.inline_left -= inline.map(|entry| entry.len).sum::<usize>();
+            }
         }
     }
 
-    /// The request for some entries: its body's fields and its payload.
+    /// Data of some entries that travels in their request, in its order.
+    pub(crate) fn written(&self, from: usize, count: usize) -> impl Iterator<Item = Span<'_>> {
+        let entries = self.entries.get(from..from + count).unwrap_or_default();
+        let inline = entries.iter().filter(|entry| entry.write).filter_map(|entry| entry.memory.as_ref());
+        inline.flatten().map(RawMemory::span)
+    }
+
+    /// The request for some entries: its body's fields, and what describes them.
     #[allow(
         clippy::cast_possible_truncation,
         reason = "at most BATCH_MAX; hints that are longer mean the same"
@@ -164,6 +204,7 @@ impl BatchWork {
             let operation = BatchOperation {
                 handle: entry.node.handle(),
                 write: entry.write,
+                method: if entry.memory.is_some() { Method::Inline } else { Method::Direct },
                 stability: entry.stability,
                 lists: entry.lists.clone(),
             };
@@ -176,7 +217,8 @@ impl BatchWork {
             let window = u32::try_from(hints.window.as_micros()).unwrap_or(u32::MAX);
             (window, u32::try_from(hints.completions).unwrap_or(u32::MAX))
         });
-        (BatchRequest { operations: count as u32, flags, window_us, completions }, payload)
+        let data = entries.iter().map(|entry| entry.data_len(true)).sum::<usize>() as u32;
+        (BatchRequest { operations: count as u32, flags, window_us, completions, data }, payload)
     }
 
     /// The reply to a request for some entries.
@@ -190,11 +232,23 @@ impl BatchWork {
         if reply.operations as usize != request.len {
             return Err(too_much("results of a batch", reply.operations as usize, request.len).into());
         }
-        let results = decode_batch_results(&payload.to_vec(), request.len)?;
+        let described = request.len * BATCH_RESULT_SIZE;
+        let data = payload.len().checked_sub(described).filter(|data| *data == reply.data as usize);
+        let (Some(data), Some(results)) = (data, payload.slice(0, described)) else {
+            return Err(too_much("the payload of a batch's reply", payload.len(), described).into());
+        };
+        let mut left = payload.slice(described, data).unwrap_or(Span::EMPTY);
+        let results = decode_batch_results(&results.to_vec(), request.len)?;
         for (index, result) in results.into_iter().enumerate() {
             self.take_result(request.at + index, result)?;
+            if let Some(entry) = self.entries.get(request.at + index) {
+                left = entry.take_data(&result, left)?;
+            }
         }
-        Ok(())
+        match left.len() {
+            0 => Ok(()),
+            extra => Err(too_much("data behind what a batch read", extra, 0).into()),
+        }
     }
 
     /// Some entries of a request have ended.
@@ -239,6 +293,48 @@ impl BatchWork {
         }
         entry.result = Some(result);
         Ok(())
+    }
+}
+
+impl Entry {
+    /// Takes what an inline read got from the beginning of the data; answers the rest.
+    #[allow(clippy::cast_possible_truncation, reason = "within memory of this process")]
+    fn take_data<'a>(&self, result: &BatchResult, data: Span<'a>) -> Result<Span<'a>, Broken> {
+        let Some(memory) = self.memory.as_ref().filter(|_| !self.write && result.count > 0) else {
+            return Ok(data);
+        };
+        let (mut taken, mut place) = (0, 0);
+        for extent in &self.lists.extents {
+            let got = extent.len_before(result.value) as usize;
+            let Some(source) = data.slice(taken, got) else {
+                return Err(too_much("the data of a batch's reply", taken + got, data.len()).into());
+            };
+            scatter(memory, place, source);
+            taken += got;
+            place += extent.len as usize;
+        }
+        if taken != result.count as usize {
+            return Err(too_much("the count of an operation", result.count as usize, taken).into());
+        }
+        Ok(data.slice(taken, data.len() - taken).unwrap_or(Span::EMPTY))
+    }
+}
+
+/// Copies to a place in memory that may be in several pieces.
+fn scatter(memory: &[RawMemory], place: usize, source: Span<'_>) {
+    let (mut begin, mut done) = (0, 0);
+    for piece in memory {
+        let end = begin + piece.len();
+        let from = place + done;
+        if done < source.len() && from < end {
+            let len = (end - from).min(source.len() - done);
+            if let (Some(into), Some(part)) = (piece.span().slice(from - begin, len), source.slice(done, len))
+            {
+                into.copy_from(part);
+            }
+            done += len;
+        }
+        begin = end;
     }
 }
 
@@ -319,7 +415,7 @@ mod tests {
         let ranges = [[1, 0, 33], [1, 1000, 0], [2, 500, total - 33]];
         for (payload_max, len_max) in [(10_000, 10_000), (200, 10_000), (10_000, 37), (100, 1), (64, 10_000)]
         {
-            let bounds = Bounds { payload_max, results_max: 100, len_max };
+            let bounds = Bounds { payload_max, reply_max: 1600, len_max };
             let (mut file, mut memory) = (Vec::new(), Vec::new());
             for (ShortLists { extents, segments: ranges }, len) in cut(&extents, &ranges, &bounds) {
                 assert!(BATCH_OPERATION_SIZE + lists_size(extents.len(), ranges.len()) <= payload_max);
@@ -334,6 +430,6 @@ mod tests {
                 memory.into_iter().eq(ranges.iter().flat_map(|r| (r[1]..r[1] + r[2]).map(|at| (r[0], at))))
             );
         }
-        assert!(cut(&[], &[], &Bounds { payload_max: 100, results_max: 1, len_max: 1 }).is_empty());
+        assert!(cut(&[], &[], &Bounds { payload_max: 100, reply_max: 16, len_max: 1 }).is_empty());
     }
 }

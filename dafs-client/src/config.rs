@@ -59,8 +59,11 @@ pub struct Identity {
 /// How a broken connection is made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectPolicy {
-    /// Attempts before the session is given up; 0 never reconnects.
+    /// Attempts before the session is given up; 0 makes one.
     pub attempts_max: u32,
+    /// Time for all attempts together, pauses included; the last is cut short by its end. The session is then given up as well, and its
+    /// operations fail with what the last attempt failed with. `Duration::MAX` is no bound.
+    pub time_max: Duration,
     /// Pause after the first failed attempt; doubles with each.
     pub backoff_min: Duration,
     /// Longest pause between attempts.
@@ -69,7 +72,12 @@ pub struct ReconnectPolicy {
 
 impl Default for ReconnectPolicy {
     fn default() -> Self {
-        Self { attempts_max: 40, backoff_min: Duration::from_millis(10), backoff_max: Duration::from_secs(1) }
+        Self {
+            attempts_max: 40,
+            time_max: Duration::from_secs(60),
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_secs(1),
+        }
     }
 }
 

@@ -63,14 +63,15 @@ pub(crate) fn candidates(url: &Url) -> Result<Vec<Candidate>> {
         Scheme::Any => {
             let addresses = url.resolve()?;
             let mut candidates = Vec::new();
-            let why_not = match local_socket(url, &addresses) {
+            let mut why_not = match local_socket(url, &addresses) {
                 Ok((path, reason)) => {
+                    let why_not =
+                        format!("the server's socket on this host, {}, does not answer", path.display());
                     candidates.push(candidate(Address::Shm(path), reason)?);
-                    "the server's socket on this host does not answer"
+                    why_not
                 }
                 Err(why_not) => why_not,
             };
-            let mut why_not = why_not.to_owned();
             match devices::with_route(&addresses) {
                 Ok((address, device)) => {
                     let mut verbs = candidate(address, format!("{why_not}; {device} has a route to it"))?;
@@ -89,13 +90,13 @@ pub(crate) fn candidates(url: &Url) -> Result<Vec<Candidate>> {
 }
 
 /// The socket through which a server on this host is reached by shared memory, or why none is.
-fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBuf, String), &'static str> {
+fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBuf, String), String> {
     let local = addresses.iter().any(|address| match address {
         Address::Tcp(address) => is_own(address.ip()),
         _ => false,
     });
     if !local {
-        return Err("the server is on another host");
+        return Err("the server is on another host".to_owned());
     }
     if let Some(path) = std::env::var_os("DAFS_SHM_SOCKET") {
         return Ok((
@@ -105,9 +106,15 @@ fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBu
     }
     // Behind another port there is another server than the one that owns the well-known socket.
     if !matches!(url.location, Location::Host { port: DEFAULT_PORT, .. }) {
-        return Err("the port is not the default one, so the well-known socket may be another server's");
+        return Err("the port is not the default one, so the well-known socket may be another server's; \
+                    if the server has a socket, name it in DAFS_SHM_SOCKET"
+            .to_owned());
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("dafs.sock"));
+    let second = match &runtime {
+        Some(path) => path.display().to_string(),
+        None => "in $XDG_RUNTIME_DIR, which is not set".to_owned(),
+    };
     [Some(PathBuf::from(WELL_KNOWN_SOCKET)), runtime]
         .into_iter()
         .flatten()
@@ -116,7 +123,12 @@ fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBu
             let reason = format!("the server is on this host and listens at {}", path.display());
             (path, reason)
         })
-        .ok_or("no server listens at a well-known socket on this host")
+        .ok_or_else(|| {
+            format!(
+                "there is no socket at {WELL_KNOWN_SOCKET} or {second}: a server of another user may have one that its first \
+                 lines of output name, for DAFS_SHM_SOCKET"
+            )
+        })
 }
 
 /// An address of this host: loopback, or one that a socket can be bound to.
@@ -145,16 +157,16 @@ pub(crate) struct Established {
     pub(crate) terms: Terms,
 }
 
-/// Connects and shakes hands. Blocks for `Config::connect_timeout` at most.
+/// Connects and shakes hands. Blocks for `timeout` at most.
 pub(crate) fn establish(
     domain: &dyn Domain,
     server: &Server,
-    config: &Config,
+    (config, timeout): (&Config, Duration),
     client_id: [u8; 16],
     resume: Option<Resume>,
     clock: &dyn Clock,
 ) -> Result<Established> {
-    let deadline = clock.now().after(config.connect_timeout);
+    let deadline = clock.now().after(timeout);
     let credits = config.credits.clamp(1, CREDITS_MAX);
     let params = ConnectParams {
         recv_payload_max: config.inline_max.max(PAYLOAD_MIN),
@@ -162,8 +174,7 @@ pub(crate) fn establish(
         wait: config.wait,
         ..ConnectParams::default()
     };
-    let timeout =
-        server.attempt_time_max.map_or(config.connect_timeout, |max| max.min(config.connect_timeout));
+    let timeout = server.attempt_time_max.map_or(timeout, |max| max.min(timeout));
     let mut endpoint = domain.connect(&server.address, &params, timeout)?;
     let mut nonce = [0; 32];
     random(&mut nonce)?;

@@ -21,6 +21,7 @@ use crate::memory::{RegisteredBuf, Staging};
 use crate::node::{Closing, Node};
 use crate::op::{Named, NamedReply, Op, TransferKind, Work};
 use crate::pieces::{on_data, piece_limit, trim};
+use crate::reconnect::Futility;
 use crate::transmit::transmit;
 
 /// Messages handled before the pump looks at its caller's operation again.
@@ -148,6 +149,7 @@ pub(crate) struct Core {
     pub(crate) peak: u16,
     pub(crate) peak_replies: u32,
     pub(crate) reconnects: u64,
+    pub(crate) futility: Futility,
     /// Notices of batches so far.
     pub(crate) batch_notices: u32,
     /// Of hybrid transfers.
@@ -372,6 +374,7 @@ impl Core {
             Some(Work::Data(transfer)) if transfer.len > transfer.cut => {
                 (transfer.len - transfer.cut) / (self.terms.read_inline_max.max(1) as usize)
             }
+            Some(Work::Batch(batch)) => batch.inline_left / (self.terms.read_inline_max.max(1) as usize),
             _ => 0,
         };
         self.note_wanted(usize::from(self.session.outstanding()) + self.queue.len() + more)

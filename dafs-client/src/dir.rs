@@ -1,6 +1,6 @@
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::wire::{
@@ -198,23 +198,33 @@ impl Dir {
         self.attributes_call(Opcode::Mkdir, path.as_ref(), false, mode)
     }
 
-    /// Makes a directory and those above it that are missing, below this one. One request where only the last is missing.
+    /// Makes a directory and those above it that are missing, below this one, as `mkdir -p` does: also those that `..` leads out of
+    /// again. What exists already, under that name or as the last of the path, is left as it is. One request where only the last is
+    /// missing.
     pub fn create_dir_all(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        let path = path.as_ref();
+        let parts = path.as_ref().components();
+        let named = parts.filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+        self.create_missing(&named.collect::<PathBuf>(), mode)
+    }
+
+    /// The path has no parts but names and `..`.
+    fn create_missing(&self, path: &Path, mode: u32) -> Result<()> {
+        let Some(parent) = path.parent() else { return Ok(()) };
+        if path.ends_with("..") {
+            self.create_missing(parent, mode)?;
+            // It is there, unless it leads out of the export.
+            return self.metadata(path).map(drop);
+        }
         match self.create_dir(path, mode) {
-            Ok(_) => Ok(()),
-            Err(error) if error.already_exists() => Ok(()),
-            Err(error) if error.is_not_found() => match path.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => {
-                    self.create_dir_all(parent, mode)?;
-                    match self.create_dir(path, mode) {
-                        Err(error) if !error.already_exists() => Err(error),
-                        _ => Ok(()),
-                    }
+            Err(error) if error.is_not_found() && !parent.as_os_str().is_empty() => {
+                self.create_missing(parent, mode)?;
+                match self.create_dir(path, mode) {
+                    Err(error) if !error.already_exists() => Err(error),
+                    _ => Ok(()),
                 }
-                _ => Err(error),
-            },
-            Err(error) => Err(error),
+            }
+            Err(error) if !error.already_exists() => Err(error),
+            _ => Ok(()),
         }
     }
 

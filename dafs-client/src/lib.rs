@@ -16,14 +16,18 @@
 //! - [`Export`] and [`Dir`] name files; [`File`] reads and writes them, blocking, or with `submit_` methods nonblocking.
 //! - [`File::read_list`] and [`File::write_list`] move many [`Extent`]s of a file, to and from many pieces of memory, in one request.
 //! - [`Chain`] sends requests that depend on each other together: open, read and close in one round trip.
+//! - [`Session::batch_io`] and [`Session::owned_batch`] do many independent reads and writes, on any files, in one request.
 //! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted in one [`Batch`].
-//! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too.
+//! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too; how they are registered, and
+//!   kept registered where they are pinned ([`Session::pin`]), is set by [`RegistrationConfig`] and counted by
+//!   [`Session::registration_counters`]. How data in many pieces travels is set by [`Noncontiguous`].
 //!
 //! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
 #![deny(unsafe_code)]
 
 mod batch_io;
 mod batch_memory;
+mod batch_plan;
 mod batch_singly;
 mod batch_work;
 mod chain;

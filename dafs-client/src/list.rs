@@ -187,8 +187,7 @@ impl List {
 
     /// The first segment of memory that holds bytes from `at` on, and where it begins.
     pub(crate) fn segment_at(&self, at: usize) -> (usize, usize) {
-        let index = self.memory_places.partition_point(|place| *place <= at).saturating_sub(1);
-        (index, self.memory_places.get(index).copied().unwrap_or(0))
+        place_at(&self.memory_places, at)
     }
 
     /// How much of a piece fits one request.
@@ -238,8 +237,14 @@ impl List {
     }
 }
 
+/// The last of these places that is not behind `at`: its number, and the place; the first where there are none.
+pub(crate) fn place_at(places: &[usize], at: usize) -> (usize, usize) {
+    let index = places.partition_point(|place| *place <= at).saturating_sub(1);
+    (index, places.get(index).copied().unwrap_or(0))
+}
+
 /// Where things of these lengths begin when they follow each other.
-fn places(lens: impl Iterator<Item = usize>) -> Vec<usize> {
+pub(crate) fn places(lens: impl Iterator<Item = usize>) -> Vec<usize> {
     lens.scan(0, |place, len| {
         let begin = *place;
         *place += len;

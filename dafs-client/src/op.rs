@@ -12,7 +12,7 @@ use crate::chain::ChainWork;
 use crate::error::Error;
 use crate::io_path::{Direction, IoPath};
 use crate::learned::Trial;
-use crate::list::List;
+use crate::list::{List, place_at};
 use crate::memory::{Keep, RawMemory};
 use crate::node::{Node, join};
 use crate::registration::Hold;
@@ -113,6 +113,8 @@ pub(crate) struct Transfer {
     /// Where the data ends: the end of the first piece that was short.
     pub(crate) short_at: usize,
     pub(crate) memory: SmallVec<[RawMemory; 1]>,
+    /// Where each piece of the memory begins, when there are many and a list does not know it.
+    pub(crate) starts: Vec<usize>,
     pub(crate) ranges: SmallVec<[RemoteRange; 1]>,
     pub(crate) holds: SmallVec<[Hold; 1]>,
     pub(crate) keep: Keep,
@@ -337,8 +339,11 @@ impl Transfer {
 
     /// Parts of the memory that a piece covers: index, and bytes in it.
     pub(crate) fn parts(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
-        // Lists are long, and their pieces many.
-        let (first, mut start) = self.list.as_ref().map_or((0, 0), |list| list.segment_at(at));
+        // Memory may be in many pieces, and cut into many requests.
+        let (first, mut start) = match &self.list {
+            Some(list) => list.segment_at(at),
+            None => place_at(&self.starts, at),
+        };
         let end = at + len;
         let segments = self.memory.iter().enumerate().skip(first);
         segments

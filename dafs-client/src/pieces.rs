@@ -31,6 +31,10 @@ pub(crate) fn piece_limit(
             let chunk = pool.take()?;
             let whole = pool.chunk_size().min(transfer_max);
             let size = match transfer.kind {
+                // One request brings all of it.
+                TransferKind::Read if transfer.sieved > 0 => transfer.len,
+                // Describing and planning a list once takes less time than copying beside the server saves.
+                _ if transfer.list.is_some() => whole,
                 TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
                 // The server, which has the buffers mapped, fills one while another is copied out.
                 TransferKind::Read if terms.staging_overlaps && transfer.memory.len() > 1 => {
@@ -318,6 +322,7 @@ pub(crate) fn void() -> Transfer {
         redo: Vec::new(),
         short_at: usize::MAX,
         memory: SmallVec::new(),
+        starts: Vec::new(),
         ranges: SmallVec::new(),
         holds: SmallVec::new(),
         keep: Keep::None,

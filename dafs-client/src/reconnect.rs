@@ -30,6 +30,14 @@ pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a
     let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
     core.leader = false;
     match outcome {
+        Ok(_) if core.dead.is_none() && core.is_futile() => {
+            let cause = format!(
+                "it broke {FUTILE_MAX} times in a row before any request in flight was answered; the server may be unable to \
+                 reach the memory of one, or to stand it: its log says why"
+            );
+            tracing::error!(server = %shared.server.name, "giving the session up: {cause}");
+            core.die(Error::Connection { server: shared.server.name.clone(), cause });
+        }
         Ok(fresh) if core.dead.is_none() => {
             core.install(fresh, shared);
             shared.push(&mut core, false);
@@ -45,6 +53,20 @@ pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a
     core
 }
 
+/// Connections in a row that break before they bring a reply to any of the requests in flight; then the session is given up. Each was made,
+/// so the server is there: what is sent again ends them, memory that is gone for instance. So many that who cuts connections from outside
+/// as fast as can be is outlasted.
+const FUTILE_MAX: u32 = 1000;
+
+/// Connections that brought no reply.
+#[derive(Debug, Default)]
+pub(crate) struct Futility {
+    /// In a row, up to now.
+    connections: u32,
+    /// Replies of the session when the last connection was taken into use.
+    replies: u64,
+}
+
 /// A new connection, and the nodes that were opened again on it.
 struct Fresh {
     established: Established,
@@ -57,19 +79,27 @@ type Renewed = (Arc<Node>, Option<FileHandle>);
 
 fn attempts(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
     let policy = &shared.config.reconnect;
+    let began = shared.clock.now();
+    let given_up = began.after(policy.time_max);
     let mut pause = policy.backoff_min;
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let error = match attempt_once(shared, resume.clone()) {
+        let left = given_up.since(shared.clock.now());
+        let error = match attempt_once(shared, resume.clone(), shared.config.connect_timeout.min(left)) {
             Ok(fresh) => return Ok(fresh),
             Err(error) => error,
         };
         if is_final(&error) {
             return Err(error);
         }
-        if attempt >= policy.attempts_max || shared.stopping.load(std::sync::atomic::Ordering::Acquire) {
-            let cause = format!("{error} ({attempt} attempts to connect again)");
+        let now = shared.clock.now();
+        if attempt >= policy.attempts_max
+            || now.after(pause) >= given_up
+            || shared.stopping.load(std::sync::atomic::Ordering::Acquire)
+        {
+            let seconds = now.since(began).as_secs_f64();
+            let cause = format!("{error} ({attempt} attempts to connect again in {seconds:.1} s)");
             return Err(Error::Connection { server: shared.server.name.clone(), cause });
         }
         shared.clock.sleep(pause);
@@ -89,10 +119,11 @@ fn is_final(error: &Error) -> bool {
     }
 }
 
-fn attempt_once(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
+fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fresh, Error> {
     let client_id = shared.server_client_id();
+    let (config, clock) = (&shared.config, &*shared.clock);
     let mut established =
-        establish(&*shared.domain, &shared.server, &shared.config, client_id, Some(resume), &*shared.clock)?;
+        establish(&*shared.domain, &shared.server, (config, timeout), client_id, Some(resume), clock)?;
     let welcome = &established.terms.welcome;
     let mut session = ClientSession::new(welcome);
     let mut nodes = Vec::new();
@@ -205,6 +236,16 @@ fn rebuild_call(
 }
 
 impl Core {
+    /// The connection that broke was one too many of those that brought no reply to what was sent.
+    fn is_futile(&mut self) -> bool {
+        let brought = self.session.replies() != self.futility.replies;
+        self.futility.connections = match brought || self.session.outstanding() == 0 {
+            true => 0,
+            false => self.futility.connections + 1,
+        };
+        self.futility.connections >= FUTILE_MAX
+    }
+
     /// Takes a new connection into use.
     fn install(&mut self, fresh: Fresh, shared: &Shared) {
         let Fresh { established, session, nodes } = fresh;
@@ -239,6 +280,7 @@ impl Core {
             self.repeat(unanswered);
         }
         self.terms = terms;
+        self.futility.replies = self.session.replies();
         shared.registrar.set_useful_min(self.registered_size_min(&shared.config));
         self.ask_for_lanes(&shared.config);
     }

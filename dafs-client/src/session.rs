@@ -97,11 +97,12 @@ impl Session {
     pub fn connect_url(url: &Url, config: &Config) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let mut failed = None;
-        let mut no_verbs: Option<String> = None;
+        // What was tried before what is tried now.
+        let mut tried: Vec<String> = Vec::new();
         for mut candidate in connect::candidates(url)? {
             let name = candidate.server.name.clone();
-            let is_verbs = candidate.server.provider == Provider::Verbs;
-            if let Some(why) = &no_verbs {
+            let provider = candidate.server.provider;
+            for why in tried.iter().rev() {
                 candidate.server.reason = format!("{why}; {}", candidate.server.reason);
             }
             match Self::begin(candidate.domain, candidate.server, config, Arc::clone(&clock)) {
@@ -109,8 +110,10 @@ impl Session {
                 Err(error @ (Error::Handshake(_) | Error::Peer(_))) => return Err(error),
                 Err(error) => {
                     tracing::debug!("{name}: {error}");
-                    if is_verbs {
-                        no_verbs = Some(format!("no RDMA: {error}"));
+                    match provider {
+                        Provider::Verbs => tried.push(format!("no RDMA: {error}")),
+                        Provider::Shm => tried.push(format!("no shared memory: {error}")),
+                        _ => {}
                     }
                     failed = Some(error);
                 }
@@ -154,7 +157,8 @@ impl Session {
         let mut config = config.clone();
         config.client_id = Some(client_id);
         config.credits = config.credits.clamp(1, crate::config::CREDITS_MAX);
-        let established = connect::establish(&*domain, &server, &config, client_id, None, &*clock)?;
+        let limits = (&config, config.connect_timeout);
+        let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;
         let core = core(established, Arc::clone(&domain), &config, &*clock);
         let shared = Arc::new(Shared::new(core, domain, server, config, clock));
         shared.begin_lanes();
@@ -474,6 +478,7 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         peak: 1,
         peak_replies: 0,
         reconnects: 0,
+        futility: Default::default(),
         batch_notices: 0,
         learned: Learned::default(),
         calm: Default::default(),

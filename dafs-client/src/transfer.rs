@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
 use crate::io_path::{Circumstances, Direction, IoPath, Registration, decide};
-use crate::list::List;
+use crate::list::{List, places};
 use crate::memory::{Keep, RawMemory, Staging, tell_of_refusal, tell_once};
 use crate::node::Node;
 use crate::noncontiguous::{Noncontiguous, decide_hybrid, decide_noncontiguous};
@@ -85,7 +85,11 @@ impl Shared {
                 let registration = registration(ranges.is_some());
                 (SmallVec::from_buf([parts.keep.raw()]), ranges, registration)
             }
-            Memory::Raw(memory) => (memory, None, Registration::Ordinary),
+            Memory::Raw(mut memory) => {
+                // What has no bytes may lie anywhere: it is not registered.
+                memory.retain(|piece| piece.len() > 0);
+                (memory, None, Registration::Ordinary)
+            }
             Memory::Registered(memory, range, whole) => {
                 registered = whole;
                 (SmallVec::from_buf([memory]), Some(one(range)), Registration::Registered)
@@ -109,7 +113,10 @@ impl Shared {
             }
             None => (ranges, registration),
         };
-        let len: usize = memory.iter().map(RawMemory::len).sum();
+        let Some(len) = total_len(&memory) else {
+            let what = "the memory of a transfer is more than there are addresses";
+            return Err((Error::Invalid(what.into()), parts.keep));
+        };
         let mut list = None;
         if let Some(extents) = &parts.extents {
             match List::new(extents, len) {
@@ -159,6 +166,8 @@ impl Shared {
             // Neither is cut to the size of lanes.
             circumstances.has_lanes = false;
         }
+        // One request describes and plans a list once.
+        circumstances.cuts_inline &= list.is_none();
         let mut trial = None;
         // Nothing moves, and no bytes have no address that a peer could reach.
         let path = match len {
@@ -190,6 +199,7 @@ impl Shared {
             redo: Vec::new(),
             short_at: usize::MAX,
             memory,
+            starts: Vec::new(),
             ranges: ranges.flatten().unwrap_or_default(),
             holds,
             keep: parts.keep,
@@ -211,8 +221,9 @@ impl Shared {
         if may_sieve && transfer.kind == TransferKind::Read && core.terms.staging_overlaps {
             self.sieve(core, &mut transfer);
         }
-        cut_list(core, &mut transfer);
+        // First, for the way may become another, of smaller requests.
         self.prepare(core, &mut transfer);
+        cut_list(core, &mut transfer);
         if transfer.path != path || transfer.sieved > 0 {
             transfer.trial = None;
         }
@@ -337,6 +348,11 @@ impl Core {
     }
 }
 
+/// Bytes of all pieces together; `None` where that is no number: pieces may overlap.
+pub(crate) fn total_len(memory: &[RawMemory]) -> Option<usize> {
+    memory.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len()))
+}
+
 /// How the server reaches the memory of a transfer.
 pub(crate) fn access(kind: TransferKind) -> Access {
     match kind {
@@ -345,10 +361,15 @@ pub(crate) fn access(kind: TransferKind) -> Access {
     }
 }
 
-/// Makes a list ready to be cut into requests. One that is written in several, which the server may execute in any order, holds no byte of
-/// the file twice.
+/// Makes a list, or memory in many pieces, ready to be cut into requests. A list that is written in several, which the server may execute
+/// in any order, holds no byte of the file twice.
 fn cut_list(core: &Core, transfer: &mut Transfer) {
-    let Some(mut list) = transfer.list.take() else { return };
+    let Some(mut list) = transfer.list.take() else {
+        if transfer.memory.len() > core.terms.segments_max {
+            transfer.starts = places(transfer.memory.iter().map(RawMemory::len));
+        }
+        return;
+    };
     list.set_memory(transfer.memory.iter().map(RawMemory::len));
     let overlaps = transfer.direction() == Direction::Write && !list.is_ascending();
     transfer.list = Some(list);

@@ -82,13 +82,32 @@ fn transmit_batch(
     request: &Request,
     number: impl FnOnce(&mut Header) -> Option<Slot>,
 ) -> Result<Slot, PostError> {
-    let (body, payload) = batch.encode(request.at, request.len);
-    let slot = endpoint.reserve(payload.len())?;
+    let (body, mut described) = batch.encode(request.at, request.len);
+    let payload_len = described.len() + body.data as usize;
     let mut head = [0; HEAD_SIZE_MAX];
     body.encode(&mut head[HEADER_SIZE..BatchRequest::HEAD_SIZE]);
-    endpoint.slot_payload(&slot).write_from(0, &payload);
-    finish(endpoint, slot, header, &mut head, BatchRequest::HEAD_SIZE, payload.len(), number)
+    // Telling the kernel of many small pieces takes longer than copying them.
+    let pieces = batch.written(request.at, request.len).count();
+    if body.data as usize >= pieces.max(1) * GATHERED_PIECE_MIN && endpoint.prefers_gathered(payload_len)? {
+        let data = batch.written(request.at, request.len);
+        let payload: Vec<Span<'_>> = std::iter::once(Span::from_mut(&mut described)).chain(data).collect();
+        return send_gathered(endpoint, header, &payload, &mut head, BatchRequest::HEAD_SIZE, number);
+    }
+    let slot = endpoint.reserve(payload_len)?;
+    let room = endpoint.slot_payload(&slot);
+    room.write_from(0, &described);
+    let mut at = described.len();
+    for data in batch.written(request.at, request.len) {
+        if let Some(room) = room.slice(at, data.len()) {
+            room.copy_from(data);
+        }
+        at += data.len();
+    }
+    finish(endpoint, slot, header, &mut head, BatchRequest::HEAD_SIZE, payload_len, number)
 }
+
+/// Bytes of a piece, on average, from which the pieces of a batch are sent from where they are.
+const GATHERED_PIECE_MIN: usize = 1024;
 
 fn transmit_data(
     endpoint: &mut dyn Endpoint,
@@ -213,13 +232,9 @@ fn joined(mut ranges: SmallVec<[WireRange; 4]>) -> SmallVec<[WireRange; 4]> {
 }
 
 /// Sends inline data from the caller's memory, without a copy of the library's.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max"
-)]
 fn transmit_gathered(
     endpoint: &mut dyn Endpoint,
-    mut header: Header,
+    header: Header,
     transfer: &Transfer,
     (request, before): (&Request, Option<Span<'_>>),
     head: &mut [u8; HEAD_SIZE_MAX],
@@ -229,11 +244,26 @@ fn transmit_gathered(
     let parts = transfer.parts(request.at, request.len);
     let data = parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len));
     let payload: SmallVec<[Span<'_>; 4]> = before.into_iter().chain(data).collect();
+    send_gathered(endpoint, header, &payload, head, head_len, number)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max"
+)]
+fn send_gathered(
+    endpoint: &mut dyn Endpoint,
+    mut header: Header,
+    payload: &[Span<'_>],
+    head: &mut [u8; HEAD_SIZE_MAX],
+    head_len: usize,
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
     let Some(slot) = number(&mut header) else { return Err(PostError::Full) };
     header.head_len = head_len as u16;
     header.payload_len = payload.iter().map(Span::len).sum::<usize>() as u32;
     header.encode(head);
-    match endpoint.send_gathered(&head[..head_len], &payload) {
+    match endpoint.send_gathered(&head[..head_len], payload) {
         // As in `finish`.
         Ok(()) | Err(PostError::Closed) => Ok(slot),
         Err(error) => Err(error),

@@ -272,6 +272,30 @@ fn server_gone_for_good_ends_every_operation_within_the_attempts() {
     assert!(matches!(file.write_buf_at(&buffer, 0), Err(Error::Invalid(_))));
 }
 
+// [CLI-33] however long each attempt may take, and however many there may be.
+#[test]
+fn server_gone_for_good_ends_every_operation_within_the_time_for_all_attempts() {
+    let times = [Duration::ZERO, Duration::from_secs(5), Duration::from_secs(50)].map(|time_max| {
+        let world = World::new(12);
+        let reconnect = ReconnectPolicy { attempts_max: u32::MAX, time_max, ..ReconnectPolicy::default() };
+        let connect_timeout = Duration::from_secs(20);
+        let session = world.connect(&Config { reconnect, connect_timeout, ..config() }).unwrap();
+        world.net.partition(CLIENT, SERVER);
+        let begin = world.net.now();
+        let error = session.ping().unwrap_err();
+        assert!(matches!(error, Error::Connection { .. }), "{error}");
+        assert!(error.to_string().contains("attempts to connect again in "), "{error}");
+        world.net.now() - begin
+    });
+    // The first is the time until the server counts as lost, and one attempt that has none.
+    let [lost, five, fifty] = times;
+    for (time, allowed) in [(five, 5), (fifty, 50)] {
+        let allowed = Duration::from_secs(allowed);
+        assert!(time <= lost + allowed + Duration::from_millis(200), "{time:?}, of it {lost:?}");
+        assert!(time > lost + allowed / 2, "{time:?}, of it {lost:?}");
+    }
+}
+
 // [CLI-34] a silent server is given up after its lease, and the session taken up again
 #[test]
 fn server_silent_for_its_lease_is_connected_to_again() {

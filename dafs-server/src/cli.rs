@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
-use crate::config::{ExportTable, Size};
+use crate::config::{ExportTable, Origin, Size};
 
 /// Serves directories and memory to dafs clients over TCP and shared memory.
 #[derive(Debug, Parser)]
@@ -135,6 +135,10 @@ pub struct Settings {
     /// Give operations in flight this long to finish after SIGTERM [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub drain_ms: Option<u64>,
+    /// Where the file said what it said.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub origin: Origin,
 }
 
 /// `--poll`.
@@ -177,10 +181,22 @@ impl Settings {
         macro_rules! join {
             (or: $($value:ident)*; append: $($list:ident)*; any: $($flag:ident)*;) => {
                 // Naming every field makes a forgotten one an error.
-                let Self { $($value,)* $($list,)* $($flag,)* } = file;
-                $(self.$value = self.$value.or($value);)*
-                $(self.$list = $list.into_iter().chain(self.$list).collect();)*
+                let Self { $($value,)* $($list,)* $($flag,)* mut origin } = file;
+                $(
+                    if self.$value.is_some() {
+                        origin.forget(stringify!($value));
+                    }
+                    self.$value = self.$value.or($value);
+                )*
+                $(
+                    // Which of them an error is about nobody can tell.
+                    if !self.$list.is_empty() {
+                        origin.forget(stringify!($list));
+                    }
+                    self.$list = $list.into_iter().chain(self.$list).collect();
+                )*
                 $(self.$flag |= $flag;)*
+                self.origin = origin;
             };
         }
         join! {

@@ -5,6 +5,7 @@
 
 mod build;
 mod export;
+mod origin;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dafs_proto::transport::{Address, WaitPolicy};
+use dafs_proto::wire::Features;
 
 use thiserror::Error;
 
@@ -22,6 +24,7 @@ use crate::logging::LogConfig;
 
 pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
 pub use export::ExportTable;
+pub use origin::Origin;
 pub use size::Size;
 
 /// Exports of one server at most.
@@ -68,6 +71,8 @@ pub struct Config {
     pub storage_engine: StorageEngine,
     /// Replies to requests that came together leave together; without, each by itself, for comparison.
     pub batch_replies: bool,
+    /// Of the protocol's optional features those that clients are offered: all, but to see what clients do without.
+    pub features: Features,
     /// All directories are read and written past the page cache; see also [`ExportConfig::direct_io`].
     pub direct_io: bool,
     /// Where Prometheus text is served.
@@ -104,6 +109,7 @@ impl Default for Config {
             handshake_ms: 10_000,
             storage_engine: StorageEngine::Auto,
             batch_replies: true,
+            features: Features::all(),
             direct_io: false,
             metrics_address: None,
             drain_ms: 10_000,
@@ -184,6 +190,8 @@ pub struct Environment {
     pub default_socket: Option<PathBuf>,
     /// Memory of the machine, bytes.
     pub memory_size: u64,
+    /// What it can swap out beside that, bytes.
+    pub swap_size: u64,
 }
 
 impl Environment {
@@ -196,7 +204,8 @@ impl Environment {
         Ok(Self {
             server: ServerIdentity::of_process()?,
             default_socket: socket.flatten(),
-            memory_size: memory_size(&meminfo).unwrap_or(1 << 30),
+            memory_size: kibibytes(&meminfo, "MemTotal:").unwrap_or(1 << 30),
+            swap_size: kibibytes(&meminfo, "SwapTotal:").unwrap_or(0),
         })
     }
 }
@@ -217,8 +226,8 @@ impl ConfigError {
     }
 }
 
-/// `MemTotal` of `/proc/meminfo`, bytes.
-fn memory_size(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+/// A value of `/proc/meminfo`, bytes.
+fn kibibytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -274,6 +274,7 @@ impl Server {
         header.handle = handle;
         let (operations_max, active) = (self.settings.operations_max, self.active_sessions);
         if let Some(session) = self.sessions.find_mut(call.session) {
+            session.ledger.requests += 1;
             let saves = call.header.flags.contains(Flags::SAVE_HANDLE) && status == Status::OK;
             let saved = saves.then_some(if handle.0 == 0 { call.header.handle } else { handle });
             let mut target =

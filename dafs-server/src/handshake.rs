@@ -13,7 +13,7 @@ use crate::access::ClientIdentity;
 use crate::connection::{ConnectionKey, Phase};
 use crate::handles::HandleTable;
 use crate::server::Server;
-use crate::sessions::{Session, SessionKey};
+use crate::sessions::{Ledger, Session, SessionKey};
 
 /// How long a session counts as active after a request.
 pub(crate) const ACTIVE_FOR: Duration = Duration::from_secs(1);
@@ -133,6 +133,7 @@ impl Server {
         let client = self.admit_client(key, hello, proven)?;
         let endpoint = &self.connections[key.index].endpoint;
         let (depth, expected) = (endpoint.capabilities().send_depth, endpoint.messages_expected());
+        let peer = endpoint.capabilities().peer.address;
         // Room for callbacks beside the replies.
         let slots = hello.slots.clamp(1, self.settings.slots_max).min(depth.saturating_sub(4).max(1));
         // What it asks for comes with the first reply.
@@ -145,6 +146,10 @@ impl Server {
             client,
             client_id: hello.client_id,
             client_name: hello.client_name.clone(),
+            peer,
+            opened: self.now,
+            lost: None,
+            ledger: Ledger::default(),
             connection: None,
             raised: None,
             notices: 0,
@@ -156,10 +161,10 @@ impl Server {
             active_until: self.now,
         };
         let ClientIdentity { identity, evidence, key_name } = &session.client;
-        let address = self.connections[key.index].endpoint.capabilities().peer.address;
         tracing::info!(
+            session = %session.shown_id(),
             client = %session.client_name,
-            peer = %address.map_or_else(|| "this host".to_owned(), |address| address.to_string()),
+            peer = %session.shown_peer(),
             uid = identity.uid,
             gid = identity.gid,
             known_by = ?evidence,
@@ -177,7 +182,7 @@ impl Server {
         resumed: bool,
         offered: u64,
     ) -> Welcome {
-        let features = Features::all() & Features::from_bits_truncate(offered);
+        let features = self.settings.features & Features::from_bits_truncate(offered);
         let gather = self.listeners[self.connections[key.index].listener].gather;
         let thresholds = self.connection_thresholds(key);
         self.connections[key.index].phase = Phase::Live(session_key);
@@ -185,6 +190,8 @@ impl Server {
         let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
         self.connections[key.index].endpoint.expect_messages(session.core.credits().limit());
         session.connection = Some(key);
+        session.lost = None;
+        session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
         session.last_heard = now;
         let slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
         Welcome {

@@ -32,8 +32,15 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     };
     let environment =
         Environment::of_process(settings.listen.is_empty()).context("cannot look at this system")?;
+    let has_no_socket = settings.listen.is_empty() && environment.default_socket.is_none();
     let config = Config::from_settings(settings, &environment)?;
     config.log.install().map_err(anyhow::Error::msg)?;
+    if has_no_socket {
+        tracing::info!(
+            "no shared memory, clients of this host use tcp: neither /run/dafs nor $XDG_RUNTIME_DIR can be written; \
+             to have it, give --listen shm:///A/SOCKET (and tcp://127.0.0.1), and clients DAFS_SHM_SOCKET=/A/SOCKET"
+        );
+    }
     raise_descriptor_limit();
     dafs_server::run(config)
 }

@@ -132,6 +132,7 @@ fn prepare(
             handles_max: HANDLES_MAX,
             inline_max: config.inline_max,
             batch_replies: config.batch_replies,
+            features: config.features,
             transfer_size_max: config.transfer_size_max,
             buffers: BufferConfig {
                 sizes: config.buffer_sizes.clone(),

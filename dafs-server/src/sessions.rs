@@ -1,6 +1,7 @@
 //! Sessions outlive connections: this is where they wait for their client to come back.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use dafs_proto::session::{Moment, ServerSession};
@@ -33,6 +34,14 @@ pub struct Session {
     pub client_id: [u8; 16],
     /// For people.
     pub client_name: String,
+    /// Where it came from last; `None` for this host.
+    pub peer: Option<SocketAddr>,
+    /// When it began.
+    pub opened: Moment,
+    /// Why it has no connection, where it has none.
+    pub lost: Option<Box<str>>,
+    /// What it did.
+    pub ledger: Ledger,
     /// The connection it is on now.
     pub connection: Option<ConnectionKey>,
     /// When credits were last raised by a callback.
@@ -58,6 +67,27 @@ impl Session {
     pub fn is_active(&self, now: Moment) -> bool {
         self.active_until > now || self.core.credits().executing() > 0
     }
+
+    /// Its name, for the log.
+    pub(crate) fn shown_id(&self) -> String {
+        format!("{:016x}", self.id.0)
+    }
+
+    /// Where its client is, for the log.
+    pub(crate) fn shown_peer(&self) -> String {
+        self.peer.map_or_else(|| "this host".to_owned(), |address| address.to_string())
+    }
+}
+
+/// What a session did, for the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Requests answered, each once.
+    pub requests: u64,
+    /// Bytes.
+    pub bytes_read: u64,
+    /// Bytes.
+    pub bytes_written: u64,
 }
 
 /// All sessions.

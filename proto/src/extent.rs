@@ -55,10 +55,14 @@ pub fn is_ascending(extents: &[Extent]) -> bool {
 pub fn slice(extents: &[Extent], place: u64, len: u64) -> impl Iterator<Item = Extent> + '_ {
     let end = place.saturating_add(len);
     let mut before = 0u64;
-    extents.iter().filter_map(move |extent| {
+    let places = extents.iter().map(move |extent| {
         let begin = before;
         before = before.saturating_add(extent.len);
-        let (from, to) = (begin.max(place), before.min(end));
+        (extent, begin, before)
+    });
+    // Lists are long, and their parts many: nothing behind the part is looked at.
+    places.take_while(move |(_, begin, _)| *begin < end).filter_map(move |(extent, begin, behind)| {
+        let (from, to) = (begin.max(place), behind.min(end));
         (from < to).then(|| Extent::new(extent.offset + (from - begin), to - from))
     })
 }
@@ -301,6 +305,8 @@ mod tests {
         assert_eq!(slice(&list, 3, 6).collect::<Vec<_>>(), extents(&[(3, 1), (20, 4), (40, 1)]));
         assert_eq!(slice(&list, 4, 4).collect::<Vec<_>>(), extents(&[(20, 4)]));
         assert_eq!(slice(&list, 12, 4).count(), 0);
+        assert_eq!(slice(&list, 4, 0).count(), 0);
+        assert_eq!(slice(&list, 0, u64::MAX).count(), 3);
     }
 
     #[test]

@@ -4,12 +4,12 @@
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
-    BatchFlags, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE,
-    CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, LaneTerms, ListReadReply, ListRequest, Lists,
-    Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest, Slot, Stability, Status,
-    TwoNames, Verifier, WriteReply, WriteRequest, decode_batch, decode_batch_results, decode_lists,
-    decode_noticed_results, decode_segments, encode_lists, encode_noticed_result, encode_segments,
-    lists_size,
+    BatchFlags, BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult,
+    CHAIN_HANDLE, CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, LaneTerms, ListReadReply,
+    ListRequest, Lists, Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest, Slot,
+    Stability, Status, TwoNames, Verifier, WriteReply, WriteRequest, decode_batch, decode_batch_results,
+    decode_lists, decode_noticed_results, decode_segments, encode_lists, encode_noticed_result,
+    encode_segments, lists_size,
 };
 
 const VECTORS: &str = include_str!("../../spec/vectors/messages.txt");
@@ -144,12 +144,14 @@ fn vector_batch() {
     let write = BatchOperation {
         handle: FileHandle(0x1_0000_0002),
         write: true,
+        method: Method::Direct,
         stability: Stability::DataSync,
         lists: lists(16, 3).into(),
     };
     let read = BatchOperation {
         handle: CHAIN_HANDLE,
         write: false,
+        method: Method::Direct,
         stability: Stability::Unstable,
         lists: lists(4096, 5).into(),
     };
@@ -157,12 +159,14 @@ fn vector_batch() {
     write.encode(&mut payload);
     read.encode(&mut payload);
     assert_eq!(hex(&payload), hex(&vector("batch payload")));
-    let body = BatchRequest { operations: 2, flags: BatchFlags::NOTIFY, window_us: 1000, completions: 8 };
+    let flags = BatchFlags::NOTIFY;
+    let body = BatchRequest { operations: 2, flags, window_us: 1000, completions: 8, data: 0 };
     let payload_len = u32::try_from(payload.len()).unwrap();
     let header = Header { payload_len, ..request(Opcode::Batch) };
-    check("batch request", &head(header, |bytes| body.encode(bytes), 16), payload_len);
+    check("batch request", &head(header, |bytes| body.encode(bytes), 24), payload_len);
     assert_eq!(BatchRequest::decode(&vector("batch request")[HEADER_SIZE..]), Ok(body));
-    assert_eq!(decode_batch(&payload, &body, 8), Ok(vec![write, read]));
+    let limits = BatchLimits { len_max: 8, reply_max: 32 };
+    assert_eq!(decode_batch(&payload, &body, &limits), Ok(vec![write, read]));
 
     let results = [
         BatchResult { status: Status::OK, count: 3, value: 0x1122_3344_5566_7788 },
@@ -174,7 +178,8 @@ fn vector_batch() {
     assert_eq!(hex(&payload), hex(&vector("batch reply payload")));
     assert_eq!(decode_batch_results(&payload, 2).as_deref(), Ok(&results[..]));
     let header = Header { payload_len: 32, ..request(Opcode::Batch).reply(Status::OK) };
-    check("batch reply", &head(header, |bytes| BatchReply { operations: 2 }.encode(bytes), 8), 32);
+    let body = BatchReply { operations: 2, data: 0 };
+    check("batch reply", &head(header, |bytes| body.encode(bytes), 8), 32);
 
     let notice = BatchNotice { slot: 3, sequence: 0x0102_0304, count: 1 };
     let mut payload = Vec::new();
@@ -184,6 +189,42 @@ fn vector_batch() {
     check("batch notice", &head(header, |bytes| notice.encode(bytes), 16), 24);
     assert_eq!(BatchNotice::decode(&vector("batch notice")[HEADER_SIZE..]), Ok(notice));
     assert_eq!(decode_noticed_results(&payload, &notice, 2), Ok(vec![(1, results[1])]));
+}
+
+// [BATCH-10]
+#[test]
+fn vector_batch_inline() {
+    let operation = |write, offset, len| BatchOperation {
+        handle: FileHandle(0x1_0000_0002),
+        write,
+        method: Method::Inline,
+        stability: Stability::Unstable,
+        lists: Lists { extents: vec![Extent::new(offset, len)], segments: Vec::new() }.into(),
+    };
+    let operations = vec![operation(true, 16, 3), operation(false, 4096, 5), operation(true, 32, 2)];
+    let mut payload = Vec::new();
+    operations.iter().for_each(|operation| operation.encode(&mut payload));
+    let described = payload.len();
+    payload.extend(b"onetw");
+    assert_eq!(hex(&payload), hex(&vector("inline batch payload")));
+    let body = BatchRequest { operations: 3, data: 5, ..BatchRequest::default() };
+    let payload_len = u32::try_from(payload.len()).unwrap();
+    let header = Header { payload_len, ..request(Opcode::Batch) };
+    check("inline batch request", &head(header, |bytes| body.encode(bytes), 24), payload_len);
+    assert_eq!(BatchRequest::decode(&vector("inline batch request")[HEADER_SIZE..]), Ok(body));
+    assert_eq!(body.described_len(payload.len()), Ok(described));
+    let limits = BatchLimits { len_max: 10, reply_max: 3 * 16 + 5 };
+    assert_eq!(decode_batch(&payload[..described], &body, &limits), Ok(operations));
+
+    let header = Header { payload_len: 52, ..request(Opcode::Batch).reply(Status::OK) };
+    let body = BatchReply { operations: 3, data: 4 };
+    check("inline batch reply", &head(header, |bytes| body.encode(bytes), 8), 52);
+    assert_eq!(BatchReply::decode(&vector("inline batch reply")[HEADER_SIZE..]), Ok(body));
+    let results = [(3, 0x1122_3344_5566_7788), (4, 4100), (2, 0x1122_3344_5566_7788)]
+        .map(|(count, value)| BatchResult { status: Status::OK, count, value });
+    let payload = vector("inline batch reply payload");
+    assert_eq!(decode_batch_results(&payload[..48], 3).as_deref(), Ok(&results[..]));
+    assert_eq!(&payload[48..], b"four");
 }
 
 #[test]

@@ -119,8 +119,10 @@ pub fn resident_size(process: u32) -> u64 {
 
 /// Queues of RDMA devices that a process has mapped, bytes.
 fn device_queues_size(process: u32) -> u64 {
-    let maps = std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("the process runs");
+    // Paths of mapped files need not be UTF-8.
+    let maps = std::fs::read(format!("/proc/{process}/smaps")).expect("the process runs");
     let mut is_device = false;
+    let maps = String::from_utf8_lossy(&maps);
     let kib = maps.lines().filter_map(|line| {
         match line.strip_prefix("Rss:") {
             Some(size) if is_device => return size.trim().trim_end_matches(" kB").parse::<u64>().ok(),

@@ -28,7 +28,8 @@ struct Segment {
 
 /// Mappings of memory files, by where they begin.
 fn mappings() -> Vec<Range<u64>> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let maps = std::fs::read("/proc/self/maps").unwrap();
+    let maps = String::from_utf8_lossy(&maps);
     let shared = maps.lines().filter(|line| line.contains("/memfd:"));
     shared
         .filter_map(|line| {

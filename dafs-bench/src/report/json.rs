@@ -14,6 +14,8 @@ struct Document<'a> {
     rows: &'a [Row],
     #[serde(skip_serializing_if = "Option::is_none")]
     crossings: Option<&'a [Crossing]>,
+    /// What is to be said of them in words.
+    notes: &'a [String],
 }
 
 /// Writes `outcome` as one JSON object and a newline.
@@ -23,6 +25,7 @@ pub fn write(outcome: &Outcome, machine: &Machine, mut to: impl Write) -> std::i
         machine,
         rows: &outcome.rows,
         crossings: outcome.crossings.as_deref(),
+        notes: &outcome.notes,
     };
     serde_json::to_writer_pretty(&mut to, &document)?;
     to.write_all(b"\n")?;
@@ -52,7 +55,8 @@ mod tests {
             ratio: Some(1.23456),
             ..Row::default()
         };
-        let outcome = Outcome { benchmark: "latency".into(), rows: vec![row], ..Outcome::default() };
+        let notes = vec!["a word".to_owned()];
+        let outcome = Outcome { benchmark: "latency".into(), rows: vec![row], notes, ..Outcome::default() };
         let value = written(&outcome);
         let mut keys: Vec<&str> = value["rows"][0].as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected = [
@@ -79,6 +83,7 @@ mod tests {
         assert_eq!(value["rows"][0]["ratio"], 1.235);
         assert!(value["rows"][0]["p50_us"].is_null());
         assert!(value.get("crossings").is_none());
+        assert_eq!(value["notes"], serde_json::json!(["a word"]));
     }
 
     #[test]

@@ -58,17 +58,9 @@ fn compare(
         shape.bytes,
         FILE_BYTES >> 20
     );
-    let asked = bench.plan.methods[0];
     // Without pieces of the file a batch is as many requests' worth of the same.
-    let methods: Vec<Method> = METHODS
-        .into_iter()
-        .filter(|m| asked == Method::Auto || *m == asked)
-        .filter(|m| shape.scattered_file || *m != Method::Batch)
-        .collect();
-    anyhow::ensure!(
-        !methods.is_empty(),
-        "--method {asked}: multiple, pack, gather, hybrid, batch (listio) or auto (all)"
-    );
+    let possible = METHODS.into_iter().filter(|m| shape.scattered_file || *m != Method::Batch);
+    let methods = chosen(&bench.plan.methods, possible.collect())?;
     bench.progress.expect(bench.plan.repeats as usize * (methods.len() + 1));
     let mut times: Vec<Vec<[f64; 2]>> = vec![Vec::new(); methods.len()];
     let mut limits: Vec<Vec<f64>> = Vec::new();
@@ -99,7 +91,7 @@ fn compare(
     let best = best_limit(&limits);
     let rows = methods.iter().zip(&times).map(|(method, times)| {
         let p50 = median(times.iter().map(|time| time[0]));
-        let ratios = times.iter().zip(&limits).map(|(time, limit)| time[0] / limit[best]);
+        let ratios = || times.iter().zip(&limits).map(|(time, limit)| time[0] / limit[best]);
         Row {
             transport: transport.to_owned(),
             op: Some(shape.op),
@@ -115,11 +107,24 @@ fn compare(
             limit: Some(limit_name(shape, best).to_owned()),
             limit_value: median(limits.iter().map(|limit| limit[best])),
             limit_unit: Some(Unit::Us),
-            ratio: median(ratios),
+            ratio: median(ratios()),
+            ratio_min: ratios().reduce(f64::min),
+            ratio_max: ratios().reduce(f64::max),
             ..Row::default()
         }
     });
     Ok(rows.collect())
+}
+
+/// The methods that were asked for, each of which must be possible; all of them where the choice was left open.
+fn chosen(asked: &[Method], possible: Vec<Method>) -> anyhow::Result<Vec<Method>> {
+    if asked.contains(&Method::Auto) {
+        return Ok(possible);
+    }
+    if let Some(other) = asked.iter().find(|method| !possible.contains(method)) {
+        anyhow::bail!("--method {other}: multiple, pack, gather, hybrid, batch (listio) or auto (all)");
+    }
+    Ok(possible.into_iter().filter(|method| asked.contains(method)).collect())
 }
 
 /// Times in µs of what the methods are compared with.
@@ -252,6 +257,17 @@ mod tests {
         assert!(note([5.0; 3]).contains("from 512 bytes a piece"), "the paper's switch");
         let hybrid = [row(Method::Hybrid, 128, 1.0)];
         assert_eq!(shape_note("shm", Op::Read, true, &hybrid), None, "there is nothing to compare");
+    }
+
+    #[test]
+    fn methods_asked_for_are_all_taken_or_the_one_refused_that_cannot_be() {
+        use Method::{Auto, Batch, Direct, Gather, Hybrid, Pack};
+        let possible = || vec![Pack, Gather, Hybrid];
+        let chosen = |asked: &[Method]| chosen(asked, possible()).ok();
+        assert_eq!(chosen(&[Auto]), Some(possible()));
+        assert_eq!(chosen(&[Hybrid, Pack]), Some(vec![Pack, Hybrid]));
+        assert_eq!(chosen(&[Pack, Direct]), None);
+        assert_eq!(chosen(&[Batch]), None);
     }
 
     #[test]

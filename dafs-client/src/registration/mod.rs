@@ -119,6 +119,8 @@ impl Default for RegistrationConfig {
 }
 
 /// What became of registrations of ordinary memory in a session, since it began. See [`crate::Session::registration_counters`].
+///
+/// Data that goes in messages ([`crate::Session::explain`] tells up to which size it does) needs no registration, and counts nowhere here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegistrationCounters {
     /// Registrations made.

@@ -63,6 +63,9 @@ enum Keep {
 /// Extents that are watched beyond two for each that is in use, before those that are not are given up.
 const UNUSED_WATCHED_MAX: usize = 1024;
 
+/// Together goes only what overlaps or touches.
+const NO_GAPS: RegistrationCost = RegistrationCost { page_ns: f64::INFINITY, call_ns: 0.0 };
+
 /// Pinned memory is registered for both directions.
 const PINNED_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
@@ -365,8 +368,7 @@ impl Registrar {
 
     fn groups(&self, ascending: &[Extent]) -> Result<Vec<Extent>, RegionError> {
         if !self.config.group {
-            let no_gaps = RegistrationCost { page_ns: f64::INFINITY, call_ns: 0.0 };
-            return Ok(group::group(ascending, &no_gaps, 0));
+            return Ok(group::group(ascending, &NO_GAPS, 0));
         }
         Ok(group::group(ascending, &self.cost()?, self.config.gap_size_max))
     }
@@ -409,10 +411,23 @@ impl Registrar {
             Vec::new()
         });
         for part in group::divide(segments, &accessible) {
-            let several = segments.iter().filter(|segment| part.contains(segment)).nth(1).is_some();
-            let keep = if several { Keep::Pinned } else { Keep::Any };
-            into.push((part, self.hold(part, access, keep)?));
-            self.lock().counters.groups += u64::from(several);
+            let first = segments.partition_point(|segment| segment.start < part.start);
+            let near = segments[first..].iter().take_while(|segment| segment.start <= part.end);
+            let inside: SmallVec<[Extent; 8]> =
+                near.filter(|segment| part.contains(segment)).copied().collect();
+            if inside.len() < 2 {
+                into.push((part, self.hold(part, access, Keep::Any)?));
+                continue;
+            }
+            if let Ok(hold) = self.hold(part, access, Keep::Pinned) {
+                self.lock().counters.groups += 1;
+                into.push((part, hold));
+                continue;
+            }
+            // What lies between them may be what is refused, or the sum of it all.
+            for segment in group::group(&inside, &NO_GAPS, 0) {
+                into.push((segment, self.hold(segment, access, Keep::Any)?));
+            }
         }
         Ok(())
     }

@@ -223,6 +223,28 @@ fn memory_that_changes_while_it_is_registered_is_not_kept() {
     assert_eq!((registrar.counters().entries, registrar.counters().kept_size), (1, 4 * PAGE as u64));
 }
 
+// [CLI-15]
+#[test]
+fn group_of_which_the_gap_is_refused_is_registered_one_by_one() {
+    let area = Area::new(8 * PAGE);
+    let domain = Arc::new(Interrupted::default());
+    let config = RegistrationConfig {
+        cost: Some(RegistrationCost { page_ns: 1.0, call_ns: 1000.0 }),
+        ..RegistrationConfig::default()
+    };
+    let registrar = Registrar::new(Arc::clone(&domain) as Arc<dyn Domain>, config);
+    // Mapped, as the system says, and not to be registered.
+    *domain.refused.lock().unwrap() = Some(part(&area, 3 * PAGE, PAGE));
+    let rows: Vec<RawMemory> = [0, 2, 5, 7].iter().map(|page| raw(&area, page * PAGE, 100)).collect();
+    let registered = registrar.register(&rows, Access::REMOTE_READ).unwrap();
+    assert_eq!((registered.holds.len(), registrar.counters().groups), (4, 0));
+    for (row, range) in rows.iter().zip(&registered.ranges) {
+        assert_eq!(range.len, row.len() as u64);
+    }
+    *domain.refused.lock().unwrap() = Some(part(&area, 5 * PAGE, PAGE));
+    assert!(registrar.register(&rows, Access::REMOTE_READ).is_err(), "one of them is refused itself");
+}
+
 fn part_of(extent: Extent, page: usize) -> Extent {
     Extent::new(extent.start + page * PAGE, PAGE)
 }
@@ -252,6 +274,8 @@ struct Interrupted {
     domain: TcpDomain,
     registrar: OnceLock<Weak<Registrar>>,
     meanwhile: Mutex<Option<Meanwhile>>,
+    /// Nothing that touches this can be registered.
+    refused: Mutex<Option<Extent>>,
 }
 
 type Meanwhile = Box<dyn FnOnce(&Registrar) + Send>;
@@ -272,6 +296,10 @@ impl Domain for Interrupted {
     }
 
     fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
+        let extent = Extent::new(memory.span().as_ptr() as usize, memory.len());
+        if self.refused.lock().unwrap().is_some_and(|refused| refused.overlaps(&extent)) {
+            return Err(RegionError::TooMany { limit: 0 });
+        }
         let region = self.domain.register(memory, access);
         let meanwhile = self.meanwhile.lock().unwrap().take();
         if let (Some(meanwhile), Some(registrar)) = (meanwhile, self.registrar.get().and_then(Weak::upgrade))

@@ -292,7 +292,9 @@ impl BufferPool {
     /// Bytes that may still be lent as lanes.
     pub fn lanes_room(&self) -> usize {
         let unlent = self.unlent_size().saturating_sub(self.reserve());
-        (self.config.size_max / LANES_PART).saturating_sub(self.lanes_size).min(unlent)
+        // With less than a buffer left nobody could be lent one for as long as the lanes are.
+        let lanes_max = (self.config.size_max / LANES_PART).min(self.config.size_max - self.smallest());
+        lanes_max.saturating_sub(self.lanes_size).min(unlent)
     }
 
     /// Bytes lent as lanes.

@@ -191,6 +191,21 @@ fn lanes_and_buffers_share_the_budget() {
     assert!(pool.size() + pool.lanes_size() <= 8 * MIB);
 }
 
+// [BUF-1]
+#[test]
+fn lanes_leave_a_buffer_where_there_is_but_one() {
+    for sizes in [vec![MIB], vec![4096, MIB]] {
+        let config = BufferConfig { sizes: sizes.clone(), ..BufferConfig::with_budget(MIB) };
+        let mut pool = BufferPool::new(config);
+        let room = pool.lanes_room();
+        assert_eq!(room > 0, sizes.len() > 1, "{sizes:?}");
+        assert!(pool.charge_lanes(room));
+        let buffer = pool.acquire(owner(1, 1), MIB).unwrap();
+        assert_eq!(buffer.size(), sizes[0]);
+        pool.release(buffer);
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Acquire { session: usize, size: usize },

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use dafs_proto::address::{DEFAULT_PORT, ListenUrl, SOCKET_PATH_SIZE_MAX, Scheme};
 use dafs_proto::transport::{Address, WaitPolicy};
+use dafs_proto::wire::Features;
 
 use super::export::{check, parse_flag};
-use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, StorageEngine};
+use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Origin, StorageEngine};
 use crate::access::{AccessConfig, Keyring};
 use crate::buffers::ZONES_MAX;
 use crate::cli::{Engine, LogLines, Poll, Settings};
@@ -38,20 +39,27 @@ impl Settings {
 
     /// Reads the text of a settings file; `place` is for messages.
     pub fn from_toml(text: &str, place: &str) -> Result<Self, ConfigError> {
-        toml::from_str(text).map_err(|error| {
+        let mut settings: Self = toml::from_str(text).map_err(|error| {
             ConfigError::new(
                 place,
                 error.to_string().trim_end(),
                 "names are those of the flags, what may be given several times is a list, and exports are tables: \
                  see the example at the end of `dafs-server --help`",
             )
-        })
+        })?;
+        settings.origin = Origin::of(text, place);
+        Ok(settings)
     }
 }
 
 impl Config {
     /// Checks settings. Looks up host names, reads the key file and looks at the exported directories: blocking.
     pub fn from_settings(settings: Settings, environment: &Environment) -> Result<Self, ConfigError> {
+        let origin = settings.origin.clone();
+        Self::check_settings(settings, environment).map_err(|error| origin.locate(error))
+    }
+
+    fn check_settings(settings: Settings, environment: &Environment) -> Result<Self, ConfigError> {
         let defaults = Self::default();
         let keys = match &settings.key_file {
             Some(path) => Keyring::load(path, environment.server.identity.uid).map_err(|error| {
@@ -133,6 +141,7 @@ impl Config {
             handshake_ms: times("--handshake-ms", settings.handshake_ms, defaults.handshake_ms)?,
             storage_engine: settings.storage_engine.map_or(defaults.storage_engine, storage_engine),
             batch_replies: !settings.no_batching,
+            features: Features::all(),
             direct_io: settings.direct,
             metrics_address: metrics_address(&settings)?,
             drain_ms: number(
@@ -189,8 +198,8 @@ fn exports(
         exports.push(export);
         Ok(())
     };
-    for table in &settings.export_tables {
-        add(table.clone(), &format!("[[export]] \"{}\"", table.name))?;
+    for (index, table) in settings.export_tables.iter().enumerate() {
+        add(table.clone(), &settings.origin.export(index, &table.name))?;
     }
     for flag in &settings.exports {
         add(parse_flag(flag)?, &format!("--export {}", flag.display()))?;

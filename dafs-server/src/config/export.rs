@@ -102,7 +102,16 @@ pub(super) fn check(
     let kind = match (&table.path, table.memory) {
         (Some(path), None) => ExportKind::Directory(check_directory(path, place)?),
         (None, Some(Size(0))) => ExportKind::Memory { size_max: environment.memory_size / 2 },
-        (None, Some(size)) => ExportKind::Memory { size_max: size.0 },
+        (None, Some(size)) => {
+            let most = environment.memory_size.saturating_add(environment.swap_size);
+            if size.0 > most {
+                return Err(wrong(
+                    format!("{size} is more memory than this machine has, {}", shown(most)),
+                    "write a smaller size, or none (mem:, memory = 0) for half of the memory",
+                ));
+            }
+            ExportKind::Memory { size_max: size.0 }
+        }
         (None, None) => {
             return Err(wrong(
                 "nothing is exported".into(),
@@ -154,6 +163,11 @@ pub(super) fn check(
         keep_root,
         direct_io: table.direct,
     })
+}
+
+/// A size that nobody chose: in whole MiB, where it has some.
+fn shown(size: u64) -> Size {
+    Size(if size >= 1 << 20 { size >> 20 << 20 } else { size })
 }
 
 fn parse_memory(size: &[u8]) -> Result<Size, String> {

@@ -28,8 +28,15 @@ impl FromStr for Size {
         if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong());
         }
-        let number: u64 = digits.parse().map_err(|_| wrong())?;
-        number.checked_mul(1 << shift).map(Self).ok_or_else(wrong)
+        if digits.is_empty() {
+            return Err(wrong());
+        }
+        let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+        number.map(Self).ok_or_else(|| {
+            format!(
+                "\"{text}\" is more than any size, at most 16777215T: write one such as 64K, 16M, 4G or 1T"
+            )
+        })
     }
 }
 
@@ -92,8 +99,10 @@ mod tests {
         for text in
             ["", "K", "-1", "+1", "1.5G", "4 G", "4GB", "4X", "iB", "16777216T", "99999999999999999999"]
         {
+            let is_number = text.len() > 8;
             let error = text.parse::<Size>().unwrap_err();
             assert!(error.contains(&format!("\"{text}\"")) && error.contains("64K"), "{text}: {error}");
+            assert_eq!(error.contains("at most 16777215T"), is_number, "{text}: {error}");
         }
     }
 

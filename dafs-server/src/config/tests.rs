@@ -33,6 +33,7 @@ impl Place {
             server: ServerIdentity { identity, privileged },
             default_socket: Some("/run/dafs/dafs.sock".into()),
             memory_size: 8 << 30,
+            swap_size: 1 << 30,
         };
         Self { directory, environment }
     }
@@ -215,6 +216,7 @@ fn export_flag_of_every_form_is_read() {
             },
         ),
         ("d=mem:", ExportConfig::new("d", ExportKind::Memory { size_max: 4 << 30 })),
+        ("d=mem:9G", ExportConfig::new("d", ExportKind::Memory { size_max: 9 << 30 })),
         ("d=mem:4K", ExportConfig::new("d", ExportKind::Memory { size_max: 4096 })),
     ];
     for (flag, expected) in cases {
@@ -237,6 +239,9 @@ fn export_flag_with_fault_names_it_and_the_remedy() {
         ("d=KEYS", &["not a directory"]),
         ("d=mem:much", &["\"much\"", "mem:4G"]),
         ("d=mem:0", &["no size", "mem:4G"]),
+        ("d=mem:999999T", &["999999T is more memory", "has, 9G", "mem:"]),
+        ("d=mem:9663676417", &["9663676417 is more memory", "has, 9G"]),
+        ("d=mem:99999999T", &["\"99999999T\"", "at most 16777215T"]),
         ("d=DATA,rw", &["\"rw\"", "ro, clients=", "--config FILE"]),
         ("d=DATA,b/c", &["\"b/c\"", "comma", "[[export]]"]),
         ("d=DATA,ro=yes", &["\"ro=yes\""]),
@@ -405,10 +410,37 @@ fn file_with_fault_names_place_and_remedy() {
         ("[[export]]\nname = 'd'", &["[[export]] \"d\"", "path =", "memory ="]),
         ("[[export]]\nname = 'd'\npath = '/'\nmemory = 1", &["[[export]] \"d\"", "both path and memory"]),
         ("[[export]]\nname = 'd'\npath = '/none/x'", &["[[export]] \"d\"", "mkdir -p /none/x"]),
+        (
+            "# one\n[[export]]\nname = 'c'\nmemory = 0\n\n[[export]]\nname = 'd'\nmemory = '10G'",
+            &["--config /f, line 6, [[export]] \"d\"", "10G is more memory"],
+        ),
+        ("\nlease-ms = 5\n[[export]]\nname = 'd'\nmemory = 0", &["--config /f, line 2, lease-ms: 5 is out"]),
+        ("log = 'a=b=c'\nlease-ms = 50000", &["nothing is exported"]),
+        ("[[export]]\nname = 'd'\nmemory = 0\n[other]", &["--config /f", "line 4", "unknown field `other`"]),
     ];
     for (text, needs) in cases {
         assert_says(place.file(text), needs, text);
     }
+}
+
+#[test]
+fn file_value_with_fault_is_placed_in_the_file_unless_a_flag_replaced_it() {
+    let place = Place::new(true);
+    let with_flags = |text: &str, flags: &[&str]| {
+        let flags = Cli::try_parse_from([&["dafs-server", "--export", "d=mem:"], flags].concat()).unwrap();
+        let settings = flags.settings.over(Settings::from_toml(text, "--config /f").unwrap());
+        Config::from_settings(settings, &place.environment).map_err(|error| error.to_string())
+    };
+    let file = "slots-max = 9\nlease-ms = 5\nlisten = ['tcp://192.0.2.1']\nlog = 'dafs_server=loud'";
+    assert_says(with_flags(file, &[]), &["--config /f, line 3, listen tcp://192.0.2.1: "], "listen");
+    assert_says(with_flags(file, &["--key-file", &place.path("keys")]), &["/f, line 2, lease-ms: "], "file");
+    let flags = ["--key-file", &place.path("keys"), "--lease-ms", "6"];
+    let error = with_flags(file, &flags).unwrap_err();
+    assert!(error.starts_with("--lease-ms: 6 is out of range"), "{error}");
+    let flags = ["--key-file", &place.path("keys"), "--lease-ms", "60000"];
+    assert_says(with_flags(file, &flags), &["/f, line 4, log dafs_server=loud: "], "log");
+    let error = with_flags(file, &["--listen", "tcp://192.0.2.2"]).unwrap_err();
+    assert!(error.starts_with("--listen tcp://192.0.2.1: "), "{error}");
 }
 
 #[test]
@@ -437,9 +469,11 @@ fn example_of_help_is_a_valid_file() {
 
 #[test]
 fn memory_size_is_read_in_kibibytes() {
-    assert_eq!(memory_size("MemFree: 1 kB\nMemTotal:       16314120 kB\n"), Some(16_314_120 * 1024));
+    let meminfo = "MemFree: 1 kB\nMemTotal:       16314120 kB\nSwapTotal: 8 kB\n";
+    assert_eq!(kibibytes(meminfo, "MemTotal:"), Some(16_314_120 * 1024));
+    assert_eq!(kibibytes(meminfo, "SwapTotal:"), Some(8192));
     for text in ["", "MemTotal: x kB", "MemTotal: 7", "MemTotal: 18446744073709551615 kB"] {
-        assert_eq!(memory_size(text), None, "{text}");
+        assert_eq!(kibibytes(text, "MemTotal:"), None, "{text}");
     }
     assert!(Environment::of_process(false).unwrap().memory_size > 0);
 }

@@ -2,31 +2,31 @@
 //! time, and answers into the batch; the batch is answered when all have.
 #![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
 
+mod inline;
+mod notices;
+
 use std::ops::Range;
 use std::time::Duration;
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{Access, OpToken};
+use dafs_proto::transport::{Access, MemoryRef, OpToken};
 use dafs_proto::wire::{
-    BATCH_NOTICE_RESULT_SIZE, BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchNotice, BatchOperation,
-    BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE, HEADER_SIZE, Header, ListReadReply, Lists, Method,
-    Opcode, Stability, Status, Verifier, WriteReply, decode_batch, encode_noticed_result,
+    BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchLimits, BatchOperation, BatchRequest, BatchResult,
+    CHAIN_HANDLE, Header, ListReadReply, Lists, Method, Opcode, Stability, Status, Verifier, WriteReply,
+    decode_batch,
 };
 
+use self::inline::{InlineData, belongs};
 use super::read::{range, with_remote_memory};
 use super::write::write_all;
 use super::{Direction, Server};
 use crate::backend::NowError;
 use crate::dispatch::{Answer, Payload, Problem};
 use crate::inflight::{Call, State, Wakeup};
-use crate::sessions::SessionKey;
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.
 const RUNNING_MAX: u32 = 64;
-
-/// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
-const NOTICES_MAX: u8 = 8;
 
 /// Operations of at most this many bytes are done together, as one list: beyond it each is as quick on its own.
 const GROUPED_LEN_MAX: u64 = 64 * 1024;
@@ -55,6 +55,8 @@ impl BatchPlace {
 pub(crate) struct Batch {
     operations: Vec<BatchOperation>,
     results: Vec<Option<BatchResult>>,
+    /// Of inline operations.
+    data: Option<InlineData>,
     /// The first that was never begun.
     next: usize,
     /// To be begun again, each on its own: their connection broke before they had ended, or what was done together with others failed.
@@ -91,6 +93,7 @@ impl Batch {
         Self {
             results: vec![None; operations.len()],
             operations,
+            data: None,
             next: 0,
             again: Vec::new(),
             running: 0,
@@ -103,6 +106,9 @@ impl Batch {
 
     /// Takes the next operations: where they begin, and how many of them go together.
     fn begin_next(&mut self) -> Option<(u32, u32)> {
+        while self.again.is_empty() && matches!(self.results.get(self.next), Some(Some(_))) {
+            self.next += 1;
+        }
         let next = match self.again.pop() {
             Some(index) => (index, 1),
             None if self.next < self.operations.len() => {
@@ -124,15 +130,15 @@ impl Batch {
         let Some(first) = rest.first() else { return 1 };
         let most = self.hints.map_or(usize::MAX, |hints| hints.completions);
         let mut len = 0;
-        let belongs = |operation: &&BatchOperation| {
-            let own: u64 = operation.lists.extents.iter().map(|extent| extent.len).sum();
-            len += own;
-            (operation.handle, operation.write, operation.stability)
-                == (first.handle, first.write, first.stability)
-                && own <= GROUPED_LEN_MAX
+        let goes_along = |(operation, result): &(&BatchOperation, &Option<BatchResult>)| {
+            len += operation.len();
+            result.is_none()
+                && belongs(first, operation)
+                && operation.len() <= GROUPED_LEN_MAX
                 && len <= GROUP_LEN_MAX
         };
-        rest.iter().take(most).take_while(belongs).count().max(1)
+        let results = self.results.get(from..).unwrap_or_default();
+        rest.iter().zip(results).take(most).take_while(goes_along).count().max(1)
     }
 
     fn has_next(&self) -> bool {
@@ -155,8 +161,7 @@ impl Batch {
         let (mut left, is_read) = (u64::from(result.count), !self.writes(place));
         for index in place.indices() {
             let Some(operation) = self.operations.get(index) else { return };
-            let extents = &operation.lists.extents;
-            let len: u64 = extents.iter().map(|extent| extent.len).sum();
+            let (extents, len) = (&operation.lists.extents, operation.len());
             if result.status != Status::OK || (!is_read && left < len) {
                 left = 0;
                 self.again.push(index as u32);
@@ -208,12 +213,22 @@ impl Batch {
         Some(self.untold_since?.after(self.hints?.window))
     }
 
-    /// Its connection broke. What was read may not have arrived; what was written is in the files.
+    /// Memory of some inline operations; `None` of direct ones.
+    fn memory_of(&self, place: BatchPlace) -> Option<Option<MemoryRef>> {
+        let operations = self.operations.get(place.indices())?;
+        if !operations.first()?.is_inline() {
+            return Some(None);
+        }
+        let len: u64 = operations.iter().map(BatchOperation::len).sum();
+        self.data.as_ref()?.of(place, len as usize).map(Some)
+    }
+
+    /// Its connection broke. What was read into the client's memory may not have arrived; what was written is in the files.
     pub(crate) fn on_disconnected(&mut self) {
         self.untold.clear();
         self.untold_since = None;
         for (index, operation) in self.operations.iter().enumerate() {
-            if !operation.write && self.results[index].take().is_some() {
+            if !operation.write && !operation.is_inline() && self.results[index].take().is_some() {
                 self.again.push(index as u32);
             }
         }
@@ -223,25 +238,25 @@ impl Batch {
     pub(crate) fn rests(&self) -> bool {
         self.running == 0
     }
-
-    /// Its reply tells of writes alone, which need not be done again when it is lost.
-    fn only_writes(&self) -> bool {
-        self.operations.iter().all(|operation| operation.write)
-    }
 }
 
 impl Server {
     /// Executes a batch.
     pub(crate) fn batch(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = BatchRequest::decode(body)?;
-        let bytes = self.payload(call, payload);
-        let results_max = self.reply_payload_max(call) / BATCH_RESULT_SIZE;
-        let operations = match request.operations as usize > results_max {
-            true => Err(BatchError::TooMany { found: request.operations, limit: results_max }),
-            false => decode_batch(&bytes, &request, self.settings.transfer_size_max),
+        let reply_max = self.reply_payload_max(call);
+        let limits = BatchLimits { len_max: self.settings.transfer_size_max, reply_max };
+        let results_max = reply_max / BATCH_RESULT_SIZE;
+        let operations = match request.described_len(call.header.payload_len as usize) {
+            Err(error) => Err(error),
+            Ok(_) if request.operations as usize > results_max => {
+                Err(BatchError::TooMany { found: request.operations, limit: results_max })
+            }
+            Ok(len) => decode_batch(&self.payload_start(call, payload, len), &request, &limits)
+                .map(|operations| (operations, len)),
         };
-        let operations = match operations {
-            Ok(operations) => operations,
+        let (operations, described_len) = match operations {
+            Ok(decoded) => decoded,
             Err(error) => {
                 tracing::debug!(%error, "batch refused");
                 let words = error.to_string();
@@ -253,9 +268,45 @@ impl Server {
         if operations.is_empty() && request.flags.contains(BatchFlags::EXPEDITE) {
             self.expedite_batches(call.session);
         }
-        let token = self.park(*call, State::Batch(Box::new(Batch::new(operations, &request))));
+        let Some((done, data)) = self.do_at_hand(call, &operations, (payload, described_len))? else {
+            return Ok(());
+        };
+        let mut batch = Batch { data, ..Batch::new(operations, &request) };
+        let now = self.now;
+        for (index, result) in done.into_iter().enumerate() {
+            result.into_iter().for_each(|result| batch.end(index, result, now));
+        }
+        self.note_window(batch.window_end());
+        let token = self.park(*call, State::Batch(Box::new(batch)));
         self.go_on_with_batch(token);
         Ok(())
+    }
+
+    /// A private copy of what describes the operations.
+    fn payload_start(&self, call: &Call, payload: Payload<'_>, len: usize) -> Vec<u8> {
+        match payload {
+            Payload::Kept(bytes) => bytes.get(..len).unwrap_or_default().to_vec(),
+            Payload::Current => {
+                let connection = self.connections.get(call.connection.index);
+                let start = connection.and_then(|connection| connection.endpoint.payload().slice(0, len));
+                start.map(|start| start.to_vec()).unwrap_or_default()
+            }
+        }
+    }
+
+    /// Somebody is to look when what has ended has waited long enough. What has already is told of when its batch goes on, or when its
+    /// session listens.
+    fn note_window(&mut self, end: Option<Moment>) {
+        if let Some(end) = end.filter(|end| *end > self.now) {
+            self.window_end = Some(self.window_end.map_or(end, |soonest| soonest.min(end)));
+        }
+    }
+
+    /// An operation of a batch as a request of its own.
+    fn part_call(call: &Call, operation: &BatchOperation) -> Call {
+        let handle = if operation.handle == CHAIN_HANDLE { call.header.handle } else { operation.handle };
+        let opcode = if operation.write { Opcode::WriteList } else { Opcode::ReadList };
+        Call { header: Header { opcode, handle, ..call.header }, link: None, ..*call }
     }
 
     fn batch_at(&mut self, index: usize) -> Option<&mut Batch> {
@@ -310,19 +361,13 @@ impl Server {
         let Some(batch) = self.batch_at(index) else { return Ok(()) };
         let operation = &batch.operations[place.index as usize];
         let (write, stability) = (operation.write, operation.stability);
-        let handle = if operation.handle == CHAIN_HANDLE { call.header.handle } else { operation.handle };
         let single = match (&operation.lists.extents[..], &operation.lists.segments[..]) {
             ([extent], [segment]) if place.count == 1 => Some((*extent, *segment)),
             _ => None,
         };
-        let opcode = if write { Opcode::WriteList } else { Opcode::ReadList };
-        let header = Header { opcode, handle, ..call.header };
-        let call = Call { header, link: None, batch: Some(place), ..*call };
-        let open = self.handle(&call)?;
-        if !(if write { open.writable } else { open.readable }) {
-            return Err(Status::BAD_HANDLE);
-        }
-        let node = open.node;
+        let memory = batch.memory_of(place).ok_or(Status::NO_MEMORY)?;
+        let call = Call { batch: Some(place), ..Self::part_call(call, operation) };
+        let node = self.node_of(&call, write)?;
         let single = single.filter(|(extent, _)| !self.is_divided(extent.len));
         if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {
             let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
@@ -336,7 +381,7 @@ impl Server {
             match moved.map_err(status_of)? {
                 Some(Ok(count)) if write => {
                     self.turns.on_moved(count);
-                    self.stats.on_write(export, Method::Direct, count);
+                    self.count_written(call.session, export, Method::Direct, count);
                     let verifier = Verifier(self.storage.verifier(node.export));
                     let value = verifier.0;
                     self.end_part(place, BatchResult { status: Status::OK, count: count as u32, value });
@@ -344,7 +389,7 @@ impl Server {
                 }
                 Some(Ok(count)) => {
                     self.turns.on_moved(count);
-                    self.stats.on_read(export, Method::Direct, count);
+                    self.count_read(call.session, export, Method::Direct, count);
                     let ended = (count as u64) < extent.len;
                     let value = if ended { extent.offset + count as u64 } else { BatchResult::NOT_ENDED };
                     self.end_part(place, BatchResult { status: Status::OK, count: count as u32, value });
@@ -357,7 +402,7 @@ impl Server {
         let Some(batch) = self.batch_at(index) else { return Ok(()) };
         let lists = batch.lists_of(place);
         let direction = if write { Direction::Write } else { Direction::Read };
-        self.begin_listed(&call, (direction, node), lists, stability).map_err(status_of)
+        self.begin_listed(&call, (direction, node), lists, stability, memory).map_err(status_of)
     }
 
     /// An operation of a batch was answered.
@@ -388,10 +433,8 @@ impl Server {
             1 => batch.end(place.index as usize, result, now),
             _ => batch.end_group(place, &result, now),
         }
-        // One that is over already is told of below, or when its session listens.
-        if let Some(end) = batch.window_end().filter(|end| *end > now) {
-            self.window_end = Some(self.window_end.map_or(end, |soonest| soonest.min(end)));
-        }
+        let window_end = batch.window_end();
+        self.note_window(window_end);
         let Some(batch) = self.batch_at(index) else { return };
         if !batch.beginning {
             self.wakeups.push_back(Wakeup::Batch(place.batch));
@@ -426,93 +469,11 @@ impl Server {
 
     fn finish_batch(&mut self, index: usize) {
         let call = self.operations[index].call;
-        let Some(batch) = self.batch_at(index) else { return };
-        let mut payload = vec![0; batch.results.len() * BATCH_RESULT_SIZE];
-        let results = batch.results.iter().map(|result| result.unwrap_or(BatchResult::failed(Status::IO)));
-        for (result, bytes) in results.zip(payload.chunks_exact_mut(BATCH_RESULT_SIZE)) {
-            result.encode(bytes);
-        }
-        let keeps = batch.only_writes();
-        let mut body = [0; BatchReply::HEAD_SIZE - HEADER_SIZE];
-        BatchReply { operations: batch.results.len() as u32 }.encode(&mut body);
-        let answer = Answer { body: &body, payload: &payload, keeps, ..Answer::default() };
-        self.reply(&call, Status::OK, answer);
-        drop(self.unpark(index));
-    }
-
-    /// Tells what has ended by a notice, where the session is listening; else it waits for the next, or for the reply.
-    fn tell_of_batch(&mut self, index: usize) {
-        let call = self.operations[index].call;
-        let results_max = self.reply_payload_max(&call) / BATCH_NOTICE_RESULT_SIZE;
-        let listens = self.connection(call.connection).is_some_and(|c| c.sends_at_once());
-        let Some(session) =
-            self.sessions.find_mut(call.session).filter(|session| listens && session.notices < NOTICES_MAX)
-        else {
-            return;
-        };
-        session.notices += 1;
-        let mut header = Header::callback(Opcode::BatchDone, session.core.next_callback());
-        let Some(batch) = self.batch_at(index) else { return };
-        let told: Vec<u32> = batch.untold.drain(..batch.untold.len().min(results_max)).collect();
-        if batch.untold.is_empty() {
-            batch.untold_since = None;
-        }
-        let mut payload = Vec::with_capacity(told.len() * BATCH_NOTICE_RESULT_SIZE);
-        for place in &told {
-            if let Some(result) = &batch.results[*place as usize] {
-                encode_noticed_result(*place, result, &mut payload);
-            }
-        }
-        let (slot, sequence) = (call.header.slot.0, call.header.sequence);
-        let count = (payload.len() / BATCH_NOTICE_RESULT_SIZE) as u32;
-        header.head_len = BatchNotice::HEAD_SIZE as u16;
-        header.payload_len = payload.len() as u32;
-        let mut head = [0; BatchNotice::HEAD_SIZE];
-        header.encode(&mut head);
-        BatchNotice { slot, sequence, count }.encode(&mut head[HEADER_SIZE..]);
-        if let Some(connection) = self.connection(call.connection) {
-            connection.send(&head, &payload);
-            self.mark_dirty(call.connection);
-        }
-    }
-
-    /// Nothing of a session's batches is gathered any more.
-    fn expedite_batches(&mut self, session: SessionKey) {
-        for (_, operation) in self.operations.iter_mut().filter(|(_, o)| o.call.session == session) {
-            if let State::Batch(batch) = &mut operation.state
-                && let Some(hints) = &mut batch.hints
-            {
-                *hints = Hints { completions: 1, window: Duration::ZERO };
-            }
-        }
-        self.tell_of_due_batches();
-    }
-
-    /// When a batch's next window ends: a time to look at them ([`Server::end_windows`]).
-    pub fn window_end(&self) -> Option<Moment> {
-        self.window_end
-    }
-
-    /// Tells of what has waited for a window that is over.
-    pub fn end_windows(&mut self) {
-        self.tell_of_due_batches();
-        self.flush_dirty();
-    }
-
-    /// Tells of ends whose window is over.
-    pub(crate) fn tell_of_due_batches(&mut self) {
-        let now = self.now;
-        let ends = self.operations.iter().filter_map(|(_, operation)| match &operation.state {
-            State::Batch(batch) => batch.window_end().filter(|end| *end > now),
-            _ => None,
-        });
-        self.window_end = ends.min();
-        let due = |state: &State| matches!(state, State::Batch(batch) if batch.is_due(now));
-        let due: Vec<usize> =
-            self.operations.iter().filter(|(_, o)| due(&o.state)).map(|(index, _)| index).collect();
-        for index in due {
-            self.tell_of_batch(index);
-        }
+        let State::Batch(batch) = self.unpark(index).state else { return };
+        let Batch { operations, results, data, .. } = *batch;
+        let failed = BatchResult::failed(Status::IO);
+        let results: Vec<_> = results.into_iter().map(|result| result.unwrap_or(failed)).collect();
+        self.answer_batch(&call, &operations, &results, data.as_ref());
     }
 }
 

@@ -287,7 +287,7 @@ impl Server {
     }
 
     fn answer_lane_read(&mut self, call: &Call, read: &LaneRead, count: usize) {
-        self.stats.on_read(read.export, read.method, count);
+        self.count_read(call.session, read.export, read.method, count);
         let body = read_reply(count, read.len);
         if read.method == Method::Client {
             return self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });

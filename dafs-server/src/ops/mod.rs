@@ -7,6 +7,7 @@ mod list;
 mod name;
 mod read;
 mod readdir;
+mod room;
 mod session;
 mod transfer;
 mod write;
@@ -118,7 +119,7 @@ impl Server {
                     FsReply::Appended(offset, count) => (offset, count),
                     other => return self.mismatch(call, &other),
                 };
-                self.stats.on_write(usize::from(export.0), method, count);
+                self.count_written(call.session, usize::from(export.0), method, count);
                 let count = u32::try_from(count).unwrap_or(u32::MAX);
                 self.reply_written(call, export, offset, count, stability);
             }

@@ -56,7 +56,7 @@ impl Server {
             match self.storage.read_now(node, request.offset, &[room]) {
                 Ok(count) => {
                     self.turns.on_moved(count);
-                    self.stats.on_read(usize::from(node.export.0), Method::Inline, count);
+                    self.count_read(call.session, usize::from(node.export.0), Method::Inline, count);
                     let mut head = [0; HEAD_SIZE_MAX];
                     let body = read_reply(count, len);
                     let head_len = self.seal(call, Status::OK, Self::no_handle(), &body, count, &mut head);
@@ -128,7 +128,7 @@ impl Server {
     ) {
         match result {
             Ok(FsReply::Count(count)) if count <= memory.len() => {
-                self.stats.on_read(export, Method::Inline, count);
+                self.count_read(call.session, export, Method::Inline, count);
                 let body = read_reply(count, memory.len());
                 let data = memory.span().slice(0, count).map(|span| span.to_vec()).unwrap_or_default();
                 self.reply(call, Status::OK, Answer { body: &body, payload: &data, ..Answer::default() });
@@ -182,7 +182,7 @@ impl Server {
     }
 
     pub(crate) fn reply_read(&mut self, call: &Call, export: usize, count: usize, len: u32) {
-        self.stats.on_read(export, Method::Direct, count);
+        self.count_read(call.session, export, Method::Direct, count);
         let body = read_reply(count, len as usize);
         self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
     }

@@ -12,7 +12,7 @@ use crate::backend::{At, FsOp};
 use crate::dispatch::{Payload, Problem, no_body};
 use crate::handles::OpenHandle;
 use crate::inflight::{Call, State};
-use crate::server::ListenerInfo;
+use crate::server::{End, ListenerInfo};
 
 /// Clients fenced off one export at most.
 const FENCES_MAX: usize = 1024;
@@ -38,7 +38,7 @@ impl Server {
                     // The client may be gone already; the session ends either way.
                     let _ = connection.flush();
                 }
-                self.end_session(call.session);
+                self.end_session(call.session, End::Bye);
             }
             Opcode::Limits => {
                 let limits = self.limits(call).ok_or(Status::NO_SESSION)?;

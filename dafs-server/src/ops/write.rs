@@ -91,7 +91,7 @@ impl Server {
         stability: Stability,
         method: Method,
     ) -> Result<(), Problem> {
-        self.stats.on_write(usize::from(node.export.0), method, count);
+        self.count_written(call.session, usize::from(node.export.0), method, count);
         let count = u32::try_from(count).expect("writes are bounded by transfer_size_max");
         if stability == Stability::Unstable {
             self.reply_written(call, node.export, offset, count, stability);

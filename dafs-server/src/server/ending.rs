@@ -6,7 +6,17 @@ use dafs_proto::wire::{Header, NoticeKind, Opcode, Status};
 use super::Server;
 use crate::connection::{ConnectionKey, Phase};
 use crate::inflight::Wakeup;
-use crate::sessions::SessionKey;
+use crate::sessions::{Ledger, Session, SessionKey};
+
+/// Why a session ends.
+pub(crate) enum End<'a> {
+    /// The client said so.
+    Bye,
+    /// No sign of life within the lease.
+    LeaseOver,
+    /// The client broke the protocol.
+    Fault(&'a dyn std::fmt::Display),
+}
 
 impl Server {
     /// Stops taking sessions and tells the clients. Operations in flight finish, and requests of sessions that are there
@@ -43,6 +53,9 @@ impl Server {
         drop(self.connections.remove(key.index));
         self.closed.push(key);
         if let Phase::Live(session) = phase {
+            if let Some(session) = self.sessions.find_mut(session) {
+                session.lost = Some(why.to_string().into_boxed_str());
+            }
             self.on_disconnected(session, key);
         }
     }
@@ -51,15 +64,17 @@ impl Server {
     pub(crate) fn end_for_fault(&mut self, key: ConnectionKey, fault: impl std::fmt::Display) {
         self.stats.protocol_errors += 1;
         let Some(connection) = self.connection(key) else { return };
-        let peer = connection.endpoint.capabilities().peer.address;
-        tracing::warn!(listener = %connection.listener_address, ?peer, %fault, "protocol fault: session ended");
         if let Phase::Live(session) = connection.phase {
             self.notice(session, key, NoticeKind::ProtocolError, &fault.to_string());
             if let Some(connection) = self.connection(key) {
                 // The session is over whether the notice arrives or not.
                 let _: Result<(), TransportError> = connection.flush();
             }
-            self.end_session(session);
+            self.end_session(session, End::Fault(&fault));
+        } else {
+            let peer = connection.endpoint.capabilities().peer.address;
+            let listener = connection.listener_address.clone();
+            tracing::warn!(%listener, ?peer, %fault, "protocol fault: connection ended");
         }
         self.close(key, &fault);
     }
@@ -80,8 +95,9 @@ impl Server {
     }
 
     /// Ends a session: handles are closed, operations in flight are forgotten once nothing holds their memory.
-    pub(crate) fn end_session(&mut self, key: SessionKey) {
+    pub(crate) fn end_session(&mut self, key: SessionKey, why: End<'_>) {
         let Some(mut session) = self.sessions.remove(key) else { return };
+        self.log_end(&session, &why);
         if session.waiting > 0 {
             self.turns.session_waits_no_more();
         }
@@ -100,6 +116,39 @@ impl Server {
             let key = connection.key;
             connection.phase = Phase::Closed;
             self.close(key, &"its session ended");
+        }
+    }
+
+    /// One line for each session that ends.
+    fn log_end(&self, session: &Session, why: &End<'_>) {
+        let Ledger { requests, bytes_read, bytes_written } = session.ledger;
+        let seconds = self.now.since(session.opened).as_secs();
+        let why_shown = match (why, &session.lost) {
+            (End::Bye, _) => "the client said goodbye".to_owned(),
+            (End::LeaseOver, None) => "the client was silent for longer than the lease".to_owned(),
+            (End::LeaseOver, Some(lost)) => {
+                format!("its connection was lost, and the client did not come back within the lease: {lost}")
+            }
+            (End::Fault(fault), _) => format!("protocol fault: {fault}"),
+        };
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    session = %session.shown_id(),
+                    client = %session.client_name,
+                    peer = %session.shown_peer(),
+                    why = %why_shown,
+                    seconds,
+                    requests,
+                    bytes_read,
+                    bytes_written,
+                    "session ended"
+                )
+            };
+        }
+        match why {
+            End::Fault(_) => log!(warn),
+            End::Bye | End::LeaseOver => log!(info),
         }
     }
 

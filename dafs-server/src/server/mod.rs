@@ -14,8 +14,10 @@ use std::sync::Arc;
 
 use dafs_proto::session::{KeySource, Moment};
 use dafs_proto::transport::{Domain, Endpoint, OpToken};
+use dafs_proto::wire::Method;
 use slab::Slab;
 
+pub(crate) use self::ending::End;
 pub use self::serving::Served;
 pub use self::settings::{ListenerInfo, Parts, Pipelining, Randomness, Settings};
 use crate::access::Access;
@@ -26,7 +28,7 @@ use crate::connection::{Connection, ConnectionKey};
 use crate::inflight::{Operation, Wakeup};
 use crate::ops::{Sieve, Tuner};
 use crate::sched::Turns;
-use crate::sessions::SessionTable;
+use crate::sessions::{SessionKey, SessionTable};
 use crate::stats::Stats;
 
 /// The server.
@@ -185,6 +187,24 @@ impl Server {
     /// Takes the server apart, as a crash would; what storage keeps survives.
     pub fn into_storage(self) -> Box<dyn Storage> {
         self.storage
+    }
+
+    /// Data was read for a request.
+    #[inline]
+    pub(crate) fn count_read(&mut self, session: SessionKey, export: usize, method: Method, bytes: usize) {
+        self.stats.on_read(export, method, bytes);
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.ledger.bytes_read += bytes as u64;
+        }
+    }
+
+    /// Data was written for a request.
+    #[inline]
+    pub(crate) fn count_written(&mut self, session: SessionKey, export: usize, method: Method, bytes: usize) {
+        self.stats.on_write(export, method, bytes);
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.ledger.bytes_written += bytes as u64;
+        }
     }
 
     pub(crate) fn keys(&self) -> &dyn KeySource {

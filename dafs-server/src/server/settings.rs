@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dafs_proto::transport::Address;
-use dafs_proto::wire::{GatherSwitches, Thresholds};
+use dafs_proto::wire::{Features, GatherSwitches, Thresholds};
 
 use crate::access::Access;
 use crate::backend::Storage;
@@ -37,6 +37,8 @@ pub struct Settings {
     pub handshake: Duration,
     /// Identity of this run: random.
     pub epoch: u64,
+    /// Of the protocol's optional features those that clients are offered.
+    pub features: Features,
 }
 
 /// A place to listen and what its provider measured.

@@ -2,7 +2,7 @@
 
 use dafs_proto::wire::{HEADER_SIZE, Header, Opcode};
 
-use super::Server;
+use super::{End, Server};
 use crate::connection::{ConnectionKey, Phase};
 
 /// Credits more for a session whose operations take long, all of them in use.
@@ -24,8 +24,7 @@ impl Server {
             self.close(key, &"the handshake was not finished in time");
         }
         for session in self.sessions.expired(now, self.settings.lease) {
-            tracing::info!(session = session.0, "session ended: no sign of life within the lease");
-            self.end_session(session);
+            self.end_session(session, End::LeaseOver);
         }
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
         self.active_sessions = u32::try_from(active).unwrap_or(u32::MAX).max(1);

@@ -16,6 +16,7 @@ pub struct ClientSession {
     credits: ClientCredits,
     callbacks: u32,
     order: u64,
+    replies: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,7 @@ impl ClientSession {
             credits: ClientCredits::new(welcome.credits, welcome.slots),
             callbacks: 0,
             order: 0,
+            replies: 0,
         }
     }
 
@@ -57,6 +59,11 @@ impl ClientSession {
     #[inline]
     pub fn outstanding(&self) -> u16 {
         self.credits.outstanding()
+    }
+
+    /// Replies so far.
+    pub fn replies(&self) -> u64 {
+        self.replies
     }
 
     /// The number of the last request in a slot; `None` where none was sent.
@@ -114,6 +121,7 @@ impl ClientSession {
             return Err(SessionFault::WrongReply { slot: header.slot.0, received: header.opcode, expected });
         }
         state.busy = None;
+        self.replies += 1;
         self.free.push(header.slot.0);
         self.credits.on_reply(header.credits);
         Ok(header.slot)

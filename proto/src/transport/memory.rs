@@ -158,6 +158,8 @@ pub struct SharedFd {
 pub struct HeapMemory {
     pointer: *mut u8,
     layout: std::alloc::Layout,
+    /// It is a mapping of its own, of whole pages.
+    is_mapped: bool,
 }
 
 // SAFETY: the allocation is owned, and only reached through spans.
@@ -174,14 +176,31 @@ impl HeapMemory {
         let layout = std::alloc::Layout::from_size_align(len.max(1), Self::ALIGNMENT).ok()?;
         // SAFETY: the layout has a size above 0.
         let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
-        (!pointer.is_null()).then_some(Self { pointer, layout })
+        (!pointer.is_null()).then_some(Self { pointer, layout, is_mapped: false })
+    }
+
+    /// The same, straight from the kernel, whose pages are zero already: the allocator clears aligned memory once more. For what is
+    /// large and kept.
+    pub fn map(len: usize) -> Option<Self> {
+        let layout = std::alloc::Layout::from_size_align(len.max(1), Self::ALIGNMENT).ok()?;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, of no file, where the kernel likes it.
+        let pointer = unsafe { libc::mmap(std::ptr::null_mut(), layout.size(), protection, flags, -1, 0) };
+        (pointer != libc::MAP_FAILED).then_some(Self { pointer: pointer.cast(), layout, is_mapped: true })
     }
 }
 
 impl Drop for HeapMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `allocate` with this layout, freed once.
-        unsafe { std::alloc::dealloc(self.pointer, self.layout) }
+        // SAFETY: allocated in `allocate` with this layout, or mapped in `map` with this size; freed once.
+        unsafe {
+            if self.is_mapped {
+                libc::munmap(self.pointer.cast(), self.layout.size());
+            } else {
+                std::alloc::dealloc(self.pointer, self.layout);
+            }
+        }
     }
 }
 
@@ -380,5 +399,25 @@ impl Drop for Region {
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region").field("range", &self.range).field("memory", &self.memory).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heap_memory_of_either_kind_is_zero_aligned_and_of_its_length() {
+        for len in [0, 1, 4095, 4096, 4097, (1 << 20) + 1] {
+            for memory in [HeapMemory::allocate(len).unwrap(), HeapMemory::map(len).unwrap()] {
+                let span = memory.span();
+                assert_eq!(span.len(), len.max(1));
+                assert_eq!(span.as_ptr() as usize % HeapMemory::ALIGNMENT, 0);
+                assert!(span.to_vec().iter().all(|byte| *byte == 0));
+                span.write_from(span.len() - 1, &[7]);
+                assert_eq!(span.to_vec().last(), Some(&7));
+            }
+        }
+        assert!(HeapMemory::map(usize::MAX / 2).is_none());
     }
 }

@@ -30,7 +30,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Body of a batch, 16 bytes. The payload holds its operations.
+/// Body of a batch, 24 bytes. The payload holds its operations, then the data of those that write inline, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchRequest {
     /// Operations in the payload, at most [`BATCH_MAX`].
@@ -41,11 +41,13 @@ pub struct BatchRequest {
     pub window_us: u32,
     /// A hint for notices: ends in one, or all that there are where it is 0. 0 without [`BatchFlags::NOTIFY`].
     pub completions: u32,
+    /// Bytes of data behind the operations.
+    pub data: u32,
 }
 
 impl BatchRequest {
     /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 16;
+    pub const HEAD_SIZE: usize = HEADER_SIZE + 24;
 
     /// Writes the body.
     pub fn encode(&self, body: &mut [u8]) {
@@ -53,7 +55,9 @@ impl BatchRequest {
             .u32(self.operations)
             .u32(self.flags.bits())
             .u32(self.window_us)
-            .u32(self.completions);
+            .u32(self.completions)
+            .u32(self.data)
+            .reserved(4);
     }
 
     /// Reads the body.
@@ -65,11 +69,21 @@ impl BatchRequest {
         let flags = BatchFlags::from_bits(flags).ok_or_else(|| invalid("flags of a batch", flags))?;
         let window_us = reader.u32("window of a batch")?;
         let completions = reader.u32("completions of a batch")?;
+        let data = reader.u32("data of a batch")?;
+        reader.reserved("reserved bytes of a batch", 4)?;
         reader.finish("batch")?;
         if !flags.contains(BatchFlags::NOTIFY) && (window_us, completions) != (0, 0) {
             return Err(invalid("hints of a batch without notices", window_us | completions));
         }
-        Ok(Self { operations, flags, window_us, completions })
+        Ok(Self { operations, flags, window_us, completions, data })
+    }
+
+    /// Bytes of a payload of so many that describe the operations: the data lies behind them.
+    pub fn described_len(&self, payload_len: usize) -> Result<usize, BatchError> {
+        let data = self.data as usize;
+        payload_len
+            .checked_sub(data)
+            .ok_or(BatchError::Data { announced: self.data, found: payload_len as u64 })
     }
 }
 
@@ -80,14 +94,31 @@ pub struct BatchOperation {
     pub handle: FileHandle,
     /// It writes; else it reads.
     pub write: bool,
+    /// [`Method::Inline`]: the data is in the request of a write, in the reply of a read. [`Method::Direct`]: in the client's memory.
+    pub method: Method,
     /// When written data must be durable; [`Stability::Unstable`] in reads.
     pub stability: Stability,
-    /// Extents of the file and ranges of the client's memory, whose totals agree.
+    /// Extents of the file, and of a direct one ranges of the client's memory, whose totals agree.
     pub lists: ShortLists,
 }
 
 impl BatchOperation {
-    /// Bytes that it takes in a payload.
+    /// Bytes that it moves.
+    pub fn len(&self) -> u64 {
+        self.lists.extents.iter().map(|extent| extent.len).sum()
+    }
+
+    /// It moves nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its data travels in the messages.
+    pub fn is_inline(&self) -> bool {
+        self.method == Method::Inline
+    }
+
+    /// Bytes that its description takes in a payload.
     pub fn encoded_size(&self) -> usize {
         BATCH_OPERATION_SIZE + lists_size(self.lists.extents.len(), self.lists.segments.len())
     }
@@ -95,7 +126,6 @@ impl BatchOperation {
     /// Appends it to a payload. Its lists are within the limits of one request.
     pub fn encode(&self, payload: &mut Vec<u8>) {
         let fits = |count: usize| u32::try_from(count).expect("lists are at most LIST_MAX");
-        let len: u64 = self.lists.extents.iter().map(|extent| extent.len).sum();
         let at = payload.len();
         payload.resize(at + self.encoded_size(), 0);
         let (head, lists) = payload[at..].split_at_mut(BATCH_OPERATION_SIZE);
@@ -103,8 +133,9 @@ impl BatchOperation {
             .u64(self.handle.0)
             .u8(u8::from(self.write))
             .u8(self.stability.value())
-            .reserved(2)
-            .u32(u32::try_from(len).expect("an operation of a batch is below 4 GiB"))
+            .u8(self.method.value())
+            .reserved(1)
+            .u32(u32::try_from(self.len()).expect("an operation of a batch is below 4 GiB"))
             .u32(fits(self.lists.extents.len()))
             .u32(fits(self.lists.segments.len()));
         encode_lists(self.lists.extents.iter().copied(), &self.lists.segments, lists);
@@ -136,6 +167,22 @@ pub enum BatchError {
         /// What one request may move.
         limit: u32,
     },
+    /// Data of inline writes that is not all there, or more than theirs.
+    #[error("a batch with {announced} bytes of data, where there are {found}")]
+    Data {
+        /// The length of the data, by the request.
+        announced: u32,
+        /// By the lengths of the inline writes, or of the payload.
+        found: u64,
+    },
+    /// Results and data of inline reads that no reply carries.
+    #[error("a reply of {len} bytes to a batch, with what is read inline: {limit} are possible")]
+    ReplyTooLarge {
+        /// In all.
+        len: u64,
+        /// What a reply carries.
+        limit: usize,
+    },
     /// An operation that is not one.
     #[error("operation {index} of a batch: {error}")]
     Wire {
@@ -160,11 +207,21 @@ pub enum BatchError {
     },
 }
 
-/// Reads the operations of a batch that may move `len_max` bytes in all. Nothing is allocated before the counts have been checked.
+/// What bounds a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchLimits {
+    /// Bytes that it may move in all.
+    pub len_max: u32,
+    /// Bytes of the reply's payload: results, and data of inline reads.
+    pub reply_max: usize,
+}
+
+/// Reads the operations of a batch from the part of its payload that describes them ([`BatchRequest::described_len`]). Nothing is allocated
+/// before the counts have been checked.
 pub fn decode_batch(
     payload: &[u8],
     request: &BatchRequest,
-    len_max: u32,
+    limits: &BatchLimits,
 ) -> Result<Vec<BatchOperation>, BatchError> {
     let count = request.operations as usize;
     if count > BATCH_MAX || count > payload.len() / BATCH_OPERATION_SIZE {
@@ -174,6 +231,8 @@ pub fn decode_batch(
     let mut operations = Vec::with_capacity(count);
     let mut reader = Reader::new(payload);
     let (mut extents, mut segments, mut len) = (0, 0, 0u64);
+    // At most BATCH_MAX lengths of 32 bits each.
+    let (mut data, mut reply) = (0u64, (count * BATCH_RESULT_SIZE) as u64);
     for index in 0..count {
         let (operation, list) =
             decode_operation(&mut reader).map_err(|error| BatchError::Wire { index, error })?;
@@ -194,12 +253,23 @@ pub fn decode_batch(
             .map_err(|error| BatchError::Wire { index, error })?;
         let lists = decode_short_lists(bytes, &list).map_err(lists_fail)?;
         len += u64::from(list.len);
-        if len > u64::from(len_max) {
-            return Err(BatchError::TooLarge { len, limit: len_max });
+        if len > u64::from(limits.len_max) {
+            return Err(BatchError::TooLarge { len, limit: limits.len_max });
+        }
+        match (operation.is_inline(), operation.write) {
+            (true, true) => data += u64::from(list.len),
+            (true, false) => reply += u64::from(list.len),
+            (false, _) => {}
         }
         operations.push(BatchOperation { lists, ..operation });
     }
     match reader.remaining() {
+        _ if data != u64::from(request.data) => {
+            Err(BatchError::Data { announced: request.data, found: data })
+        }
+        _ if reply > limits.reply_max as u64 => {
+            Err(BatchError::ReplyTooLarge { len: reply, limit: limits.reply_max })
+        }
         0 => Ok(operations),
         extra => Err(BatchError::Trailing { extra }),
     }
@@ -217,15 +287,22 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<(BatchOperation, ListRequ
         let value = u64::from(stability.value());
         return Err(WireError::Invalid { what: "stability of a read", value });
     }
-    reader.reserved("reserved bytes of an operation", 2)?;
+    let method = match Method::from_value(reader.u8("method of an operation")?)? {
+        method @ (Method::Inline | Method::Direct) => method,
+        other => {
+            let value = u64::from(other.value());
+            return Err(WireError::Invalid { what: "method of an operation", value });
+        }
+    };
+    reader.reserved("reserved byte of an operation", 1)?;
     let list = ListRequest {
         len: reader.u32("length of an operation")?,
-        method: Method::Direct,
+        method,
         stability,
         extent_count: reader.u32("extent count")?,
         segment_count: reader.u32("range count")?,
     };
-    Ok((BatchOperation { handle, write, stability, lists: ShortLists::default() }, list))
+    Ok((BatchOperation { handle, write, method, stability, lists: ShortLists::default() }, list))
 }
 
 /// What became of one operation of a batch.
@@ -266,11 +343,14 @@ impl BatchResult {
     }
 }
 
-/// Body of the reply to a batch, 8 bytes. The payload holds the results, in the order of the operations.
+/// Body of the reply to a batch, 8 bytes. The payload holds the results, in the order of the operations, then what was read inline, in
+/// their order and without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchReply {
     /// Results in the payload.
     pub operations: u32,
+    /// Bytes of data behind them.
+    pub data: u32,
 }
 
 impl BatchReply {
@@ -279,20 +359,20 @@ impl BatchReply {
 
     /// Writes the body.
     pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body).u32(self.operations).reserved(4);
+        Writer::new(body).u32(self.operations).u32(self.data);
     }
 
     /// Reads the body.
     pub fn decode(body: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
         let operations = reader.u32("results of a batch")?;
-        reader.reserved("reserved bytes of a batch's reply", 4)?;
+        let data = reader.u32("data of a batch's reply")?;
         reader.finish("reply to a batch")?;
-        Ok(Self { operations })
+        Ok(Self { operations, data })
     }
 }
 
-/// Reads the results of a batch of `count` operations.
+/// Reads the results of a batch of `count` operations, without the data behind them.
 pub fn decode_batch_results(payload: &[u8], count: usize) -> Result<Vec<BatchResult>, WireError> {
     if payload.len() != count * BATCH_RESULT_SIZE {
         return Err(WireError::Invalid { what: "payload of a batch's reply", value: payload.len() as u64 });
@@ -380,13 +460,81 @@ mod tests {
         };
         lists.extents[0].len = len;
         lists.segments[0][2] = len;
-        BatchOperation { handle: FileHandle(1), write: false, stability: Stability::Unstable, lists }
+        let (handle, method, stability) = (FileHandle(1), Method::Direct, Stability::Unstable);
+        BatchOperation { handle, write: false, method, stability, lists }
     }
 
+    fn inline(write: bool, len: u64) -> BatchOperation {
+        let lists = ShortLists { extents: smallvec![Extent::new(5, len)], segments: smallvec![] };
+        BatchOperation { write, method: Method::Inline, lists, ..operation(1, 1, 1) }
+    }
+
+    const LIMITS: BatchLimits = BatchLimits { len_max: 1000, reply_max: 100_000 };
+
     fn decode(operations: &[BatchOperation], announced: u32) -> Result<Vec<BatchOperation>, BatchError> {
+        decode_with(operations, BatchRequest { operations: announced, ..BatchRequest::default() }, &LIMITS)
+    }
+
+    fn decode_with(
+        operations: &[BatchOperation],
+        request: BatchRequest,
+        limits: &BatchLimits,
+    ) -> Result<Vec<BatchOperation>, BatchError> {
         let mut payload = Vec::new();
         operations.iter().for_each(|operation| operation.encode(&mut payload));
-        decode_batch(&payload, &BatchRequest { operations: announced, ..BatchRequest::default() }, 1000)
+        decode_batch(&payload, &request, limits)
+    }
+
+    // [BATCH-2] [BATCH-10]
+    #[test]
+    fn data_in_messages_that_disagrees_with_its_lengths_is_refused() {
+        let operations = [inline(true, 7), inline(false, 30), operation(1, 1, 9), inline(true, 4)];
+        for (data, read) in [(10, false), (11, true), (12, false), (0, false), (u32::MAX, false)] {
+            let request = BatchRequest { operations: 4, data, ..BatchRequest::default() };
+            let found = decode_with(&operations, request, &LIMITS);
+            match read {
+                true => assert_eq!(found.as_deref(), Ok(&operations[..])),
+                false => assert_eq!(found, Err(BatchError::Data { announced: data, found: 11 })),
+            }
+            for (payload_len, fits) in [(10, data <= 10), (11, data <= 11), (200, data <= 200)] {
+                assert_eq!(request.described_len(payload_len).is_ok(), fits, "{data} of {payload_len}");
+            }
+        }
+        // Lengths of which only the sum does not fit 32 bits.
+        let limits = BatchLimits { len_max: u32::MAX, reply_max: usize::MAX };
+        let half = 1 << 31;
+        for (write, data) in [(true, 0), (true, u32::MAX), (false, 0)] {
+            let request = BatchRequest { operations: 2, data, ..BatchRequest::default() };
+            let found = decode_with(&[inline(write, half), inline(write, half)], request, &limits);
+            assert_eq!(found, Err(BatchError::TooLarge { len: 1 << 32, limit: u32::MAX }));
+        }
+    }
+
+    // [BATCH-2] [BATCH-10]: one byte less than results and data, all of it, one more.
+    #[test]
+    fn reads_that_no_reply_carries_are_refused() {
+        let operations = [inline(false, 7), operation(1, 1, 500), inline(false, 30), inline(true, 4)];
+        let request = BatchRequest { operations: 4, data: 4, ..BatchRequest::default() };
+        let needed = 4 * BATCH_RESULT_SIZE + 37;
+        for (reply_max, read) in [(0, false), (needed - 1, false), (needed, true), (needed + 1, true)] {
+            let found = decode_with(&operations, request, &BatchLimits { reply_max, ..LIMITS });
+            assert_eq!(found.is_ok(), read, "{reply_max}");
+        }
+    }
+
+    // [WIRE-11]
+    #[test]
+    fn operation_whose_method_and_ranges_disagree_is_refused() {
+        let (mut direct, mut in_message) = (operation(1, 1, 5), inline(false, 5));
+        assert!(decode(&[direct.clone(), in_message.clone()], 2).is_ok());
+        direct.method = Method::Inline;
+        assert!(matches!(decode(&[direct], 1), Err(BatchError::Lists { index: 0, .. })));
+        in_message.method = Method::Direct;
+        assert!(matches!(decode(&[in_message.clone()], 1), Err(BatchError::Lists { index: 0, .. })));
+        for method in [Method::Fast, Method::Client] {
+            in_message.method = method;
+            assert!(matches!(decode(&[in_message.clone()], 1), Err(BatchError::Wire { index: 0, .. })));
+        }
     }
 
     // [BATCH-2]: at each limit and one beyond it.
@@ -420,22 +568,22 @@ mod tests {
         operation(2, 2, 5).encode(&mut payload);
         operation(1, 1, 6).encode(&mut payload);
         let request = BatchRequest { operations: 2, ..BatchRequest::default() };
-        assert_eq!(decode_batch(&payload, &request, 1000).unwrap().len(), 2);
+        assert_eq!(decode_batch(&payload, &request, &LIMITS).unwrap().len(), 2);
         for len in 0..payload.len() {
-            assert!(decode_batch(&payload[..len], &request, 1000).is_err(), "{len}");
+            assert!(decode_batch(&payload[..len], &request, &LIMITS).is_err(), "{len}");
         }
         payload.push(0);
-        assert_eq!(decode_batch(&payload, &request, 1000), Err(BatchError::Trailing { extra: 1 }));
+        assert_eq!(decode_batch(&payload, &request, &LIMITS), Err(BatchError::Trailing { extra: 1 }));
     }
 
     #[test]
     fn batch_whose_operation_contradicts_itself_is_refused() {
-        for change in [8usize, 9, 10, 12, 16, 20] {
+        for change in [8usize, 9, 10, 11, 12, 16, 20] {
             let mut payload = Vec::new();
             operation(1, 1, 5).encode(&mut payload);
             payload[change] ^= 0x83;
             let request = BatchRequest { operations: 1, ..BatchRequest::default() };
-            assert!(decode_batch(&payload, &request, 1000).is_err(), "byte {change}");
+            assert!(decode_batch(&payload, &request, &LIMITS).is_err(), "byte {change}");
         }
     }
 
@@ -462,8 +610,9 @@ mod tests {
 
     #[test]
     fn hints_without_notices_are_refused() {
-        let mut body = [0; 16];
-        let request = BatchRequest { flags: BatchFlags::NOTIFY, window_us: 5, completions: 6, operations: 7 };
+        let mut body = [0; BatchRequest::HEAD_SIZE - HEADER_SIZE];
+        let flags = BatchFlags::NOTIFY;
+        let request = BatchRequest { flags, window_us: 5, completions: 6, operations: 7, data: 8 };
         request.encode(&mut body);
         assert_eq!(BatchRequest::decode(&body), Ok(request));
         body[4] = 2;

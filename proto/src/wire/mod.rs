@@ -23,8 +23,8 @@ pub use attr::{
 };
 pub use batch::{
     BATCH_MAX, BATCH_NOTICE_RESULT_SIZE, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchError, BatchFlags,
-    BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, decode_batch, decode_batch_results,
-    decode_noticed_results, encode_noticed_result,
+    BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, decode_batch,
+    decode_batch_results, decode_noticed_results, encode_noticed_result,
 };
 pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};

@@ -10,14 +10,14 @@ use dafs_proto::address::{ListenUrl, Url};
 use dafs_proto::session::{format_key_line, parse_key_file};
 use dafs_proto::transport::tcp::frame;
 use dafs_proto::wire::{
-    AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_RESULT_SIZE, BatchNotice, BatchReply,
-    BatchRequest, CommitReply, CommitRequest, FsStatistics, HEADER_SIZE, Header, Hello, HelloReply,
-    HintRequest, LimitsReply, ListReadReply, ListRequest, MountReply, NameRequest, OpenRequest, ReadReply,
-    ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply,
-    SeekRequest, SetAttributes, Statistics, TwoNames, Welcome, WireError, WriteReply, WriteRequest,
-    XattrNames, decode_batch, decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack,
-    decode_noticed_results, decode_segments, encode_dir_entry, encode_lists, encode_message_pack,
-    encode_noticed_result, encode_segments, lists_size,
+    AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_RESULT_SIZE, BatchLimits,
+    BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, FsStatistics,
+    HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, MountReply,
+    NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest,
+    RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, Statistics, TwoNames, Welcome,
+    WireError, WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries,
+    decode_lists, decode_message_pack, decode_noticed_results, decode_segments, encode_dir_entry,
+    encode_lists, encode_message_pack, encode_noticed_result, encode_segments, lists_size,
 };
 use dafs_server::access::{AddressRange, Keyring};
 use dafs_server::cli::Settings;
@@ -141,16 +141,26 @@ pub fn lists(data: &[u8]) {
     }
 }
 
+/// Of a batch that is decoded alone.
+const BATCH_LIMITS: BatchLimits = BatchLimits { len_max: u32::MAX, reply_max: 16 << 10 };
+
 /// A batch: its body, then its payload; and what is no batch, read as results.
 pub fn batches(data: &[u8]) {
     let Some((body, payload)) = data.split_at_checked(BatchRequest::HEAD_SIZE - HEADER_SIZE) else { return };
     if let Ok(request) = BatchRequest::decode(body)
-        && let Ok(operations) = decode_batch(payload, &request, u32::MAX)
+        && let Ok(described) = request.described_len(payload.len())
+        && let Ok(operations) = decode_batch(&payload[..described], &request, &BATCH_LIMITS)
     {
         assert_eq!(operations.len(), request.operations as usize);
+        let inline = |write: bool| {
+            let own = operations.iter().filter(|operation| operation.is_inline() && operation.write == write);
+            own.map(BatchOperation::len).sum::<u64>()
+        };
+        assert_eq!(inline(true), u64::from(request.data));
+        assert!(inline(false) <= BATCH_LIMITS.reply_max as u64);
         let mut again = Vec::new();
         operations.iter().for_each(|operation| operation.encode(&mut again));
-        assert_eq!(again, payload);
+        assert_eq!(again, payload[..described]);
     }
     if let Ok(results) = decode_batch_results(payload, payload.len() / BATCH_RESULT_SIZE) {
         let mut again = vec![0; payload.len()];
@@ -158,6 +168,7 @@ pub fn batches(data: &[u8]) {
         results.iter().zip(places).for_each(|(result, place)| result.encode(place));
         assert_eq!(again, payload);
     }
+    let Some((body, payload)) = data.split_at_checked(BatchNotice::HEAD_SIZE - HEADER_SIZE) else { return };
     if let Ok(notice) = BatchNotice::decode(body)
         && let Ok(results) = decode_noticed_results(payload, &notice, payload.len())
     {

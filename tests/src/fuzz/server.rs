@@ -394,27 +394,34 @@ impl Peer {
     /// A batch that is nearly always good, into `body`; its payload.
     fn batch(&self, input: &mut Input<'_>, stability: Stability, body: &mut [u8]) -> Vec<u8> {
         let count = input.below(6);
-        let mut payload = Vec::new();
+        let (mut payload, mut written) = (Vec::new(), 0);
         for _ in 0..count {
             let handle = self.handles.get(input.below(self.handles.len().max(1))).copied();
             let len = u64::from(input.number32() % 5000);
-            let write = input.byte().is_multiple_of(2);
-            let lists = Lists {
-                extents: vec![Extent::new(input.number() % (1 << 20), len)],
-                segments: vec![self.segment(input, len)],
+            let kind = input.byte();
+            let write = kind.is_multiple_of(2);
+            let method = if kind < 128 { Method::Direct } else { Method::Inline };
+            let segments = match method {
+                Method::Inline => Vec::new(),
+                _ => vec![self.segment(input, len)],
             };
+            let lists = Lists { extents: vec![Extent::new(input.number() % (1 << 20), len)], segments };
             let stability = if write { stability } else { Stability::Unstable };
             let handle = handle.filter(|_| input.byte() >= 16).unwrap_or(CHAIN_HANDLE);
-            BatchOperation { handle, write, stability, lists: lists.into() }.encode(&mut payload);
+            written += if write && method == Method::Inline { len as usize } else { 0 };
+            BatchOperation { handle, write, method, stability, lists: lists.into() }.encode(&mut payload);
         }
         let flags = BatchFlags::from_bits_truncate(u32::from(input.byte()));
         let notify = u32::from(flags.contains(BatchFlags::NOTIFY));
-        let lie = if input.byte() < 16 { input.number32() } else { 0 };
+        let mut lie = || if input.byte() < 16 { input.number32() } else { 0 };
+        let (operations, data) = (count as u32 ^ lie(), written as u32 ^ lie());
+        payload.resize(payload.len() + written, 0x5a);
         let request = BatchRequest {
-            operations: count as u32 ^ lie,
+            operations,
             flags,
             window_us: notify * input.number32(),
             completions: notify * input.number32(),
+            data,
         };
         request.encode(body);
         if input.byte() < 8 {

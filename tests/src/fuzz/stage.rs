@@ -7,6 +7,7 @@ use dafs_client::{Background, Clock, Config, ReconnectPolicy, WaitPolicy};
 use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
 use dafs_proto::transport::{Address, ConnectParams};
+use dafs_proto::wire::Features;
 use dafs_server::access::{Access, AccessConfig};
 use dafs_server::config::{ExportConfig, ExportKind};
 use dafs_server::server::{Parts, Settings};
@@ -121,6 +122,7 @@ impl ServerActor {
                 handles_max: 6,
                 inline_max: 16 * 1024,
                 batch_replies: true,
+                features: Features::all(),
                 transfer_size_max: 4 << 20,
                 // One of the largest buffers, or a few small ones: transfers wait for each other.
                 buffers: dafs_server::buffers::BufferConfig::with_budget(1 << 20),

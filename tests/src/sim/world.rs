@@ -7,6 +7,7 @@ use dafs_client::{Background, Clock, Config, MethodOverride, ReconnectPolicy, Se
 use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain};
+use dafs_proto::wire::Features;
 use dafs_server::access::{Access, AccessConfig};
 use dafs_server::config::{ExportConfig, ExportKind};
 use dafs_server::server::{Parts, Settings};
@@ -101,7 +102,11 @@ impl World {
             // Few and small, so that transfers wait for lanes and are cut.
             lane_count: 2,
             lane_size: 6000,
-            reconnect: ReconnectPolicy { attempts_max: 10_000, ..ReconnectPolicy::default() },
+            reconnect: ReconnectPolicy {
+                attempts_max: 10_000,
+                time_max: Duration::MAX,
+                ..ReconnectPolicy::default()
+            },
             ..Config::default()
         }
     }
@@ -157,6 +162,7 @@ impl Inside {
                 handles_max: 1024,
                 inline_max: 16 * 1024,
                 batch_replies: true,
+                features: Features::all(),
                 transfer_size_max: 1 << 20,
                 buffers: dafs_server::buffers::BufferConfig::with_budget(4 << 20),
                 lease: Duration::from_secs(30),

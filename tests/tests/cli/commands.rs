@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use dafs_tests::harness::On;
 use dafs_tests::on_each_provider;
 
-use crate::programs::{World, dafs};
+use crate::programs::{World, command, dafs};
 
 on_each_provider![
     ls_lists_names_sorted_and_byte_for_byte,
@@ -17,6 +17,7 @@ on_each_provider![
     stat_shows_attributes_of_links_and_what_they_point_to,
     cat_writes_any_range,
     mkdir_makes_missing_parents_only_with_p,
+    mkdir_p_takes_paths_as_mkdir_does,
     rm_removes_trees_and_never_follows_links,
     mv_renames_and_replaces_within_an_export_only,
     ln_and_readlink_make_and_show_links,
@@ -135,6 +136,78 @@ fn mkdir_makes_missing_parents_only_with_p(on: On) {
     dafs(["mkdir", "-p", &world.url("data/file")]).failed(1, &["is in the way"]);
 }
 
+fn mkdir_p_takes_paths_as_mkdir_does(on: On) {
+    let world = World::start(on);
+    let local = world.data().join("local");
+    fs::create_dir(&local).unwrap();
+    fs::create_dir(world.data().join("far")).unwrap();
+    for root in [local.clone(), world.data().join("far")] {
+        fs::write(root.join("file"), "").unwrap();
+        symlink("there", root.join("link")).unwrap();
+        symlink("nowhere", root.join("dangling")).unwrap();
+        fs::create_dir(root.join("there")).unwrap();
+    }
+    let mkdir = |arguments: &[&str], path: &str| {
+        let output = std::process::Command::new("mkdir").args(arguments).arg(path).output().unwrap();
+        output.status.success()
+    };
+    for path in [
+        "a/../b",
+        "a/b/../../c/d",
+        "x/y/..",
+        "x/.././z",
+        "./dot/.",
+        "e//f///g/",
+        "there",
+        "there/",
+        "there/.",
+        "link",
+        "link/",
+        "link/below/../beside",
+        "file",
+        "file/",
+        "file/.",
+        "file/..",
+        "file/below",
+        "file/../beside",
+        "dangling",
+        "dangling/below",
+        ".",
+        "new/../../local-or-far",
+    ] {
+        let expected = mkdir(&["-p"], local.join(path).to_str().unwrap());
+        let ran = dafs(["mkdir", "-p", &world.url(&format!("data/far/{path}"))]);
+        match expected {
+            true => ran.succeeded(),
+            false => ran.failed(1, &["cannot make the directory"]),
+        };
+    }
+    let tree = |root: &std::path::Path| {
+        let output = std::process::Command::new("find")
+            .arg("-printf")
+            .arg("%P %y\\n")
+            .current_dir(root)
+            .output()
+            .unwrap();
+        let mut lines: Vec<String> =
+            String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(tree(&world.data().join("far")), tree(&local));
+    // The root itself, and what leads out of it.
+    dafs(["mkdir", "-p", &world.url("data")]).succeeded();
+    dafs(["mkdir", "-p", &world.url("data/.")]).succeeded();
+    for outside in ["data/..", "data/../b", "data/in/../../b"] {
+        dafs(["mkdir", "-p", &world.url(outside)]).failed(1, &["cannot make the directory"]);
+    }
+    // Asked-for bits are those of the last; nothing could be made in the others otherwise.
+    dafs(["mkdir", "-p", "-m", "0500", &world.url("data/m/n/o")]).succeeded();
+    let mode = |path: &str| fs::metadata(world.data().join(path)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode("m/n/o"), 0o500);
+    assert_eq!((mode("m") & 0o700, mode("m/n") & 0o700), (0o700, 0o700));
+}
+
 fn rm_removes_trees_and_never_follows_links(on: On) {
     let world = World::start(on);
     let tree = world.data().join("tree");
@@ -221,6 +294,24 @@ fn questions_about_the_server_are_answered(on: On) {
     let info = dafs(["info", world.server()]).succeeded().text();
     for words in [&format!("provider: {name}"), "the address asks for it", "you act as", "direct pays from"] {
         assert!(info.contains(words), "{info}");
+    }
+    // Where tcp is taken for want of something better, what was tried is said, or what would help.
+    let any = world.server().replace("dafs+tcp://", "dafs://");
+    if any != world.server() {
+        let with_socket = |socket: Option<&str>| {
+            let mut info = command(["info", &any]);
+            match socket {
+                Some(path) => info.env("DAFS_SHM_SOCKET", path),
+                None => info.env_remove("DAFS_SHM_SOCKET"),
+            };
+            String::from_utf8_lossy(&info.output().unwrap().stdout).into_owned()
+        };
+        let none = with_socket(Some("/nowhere/dafs.sock"));
+        for words in ["provider: tcp: no shared memory: ", "/nowhere/dafs.sock", "tcp reaches every host"] {
+            assert!(none.contains(words), "{words}: {none}");
+        }
+        let unsaid = with_socket(None);
+        assert!(unsaid.contains("name it in DAFS_SHM_SOCKET; "), "{unsaid}");
     }
     let json = dafs(["info", "--json", world.server()]).succeeded().text();
     assert!(

@@ -8,3 +8,4 @@ mod model;
 mod names;
 mod ranges;
 mod registration;
+mod unreadable;

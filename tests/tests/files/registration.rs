@@ -7,16 +7,18 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use dafs_client::{
-    Config, File, MethodOverride, RegistrationConfig, RegistrationCost, RegistrationCounters, Session,
-    wait_all,
+    Config, Extent, File, MethodOverride, RegistrationConfig, RegistrationCost, RegistrationCounters,
+    Session, wait_all,
 };
 use dafs_tests::area::{Area, page_size};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
-use dafs_tests::suite::{Numbers, assert_same, bytes};
+use dafs_tests::suite::{Numbers, assert_invalid, assert_same, bytes};
 
 on_each_provider! {
     memory_of_one_operation_is_not_kept,
+    memory_without_bytes_is_not_registered,
+    memory_that_is_more_than_all_addresses_is_refused,
     pinned_memory_is_registered_once_and_found_again,
     pinned_memory_beyond_the_bounds_of_the_cache_gives_way_and_comes_back,
     unpinned_memory_is_forgotten,
@@ -80,6 +82,31 @@ fn memory_of_one_operation_is_not_kept(on: On) {
     }
     let counters = since(&session, &before);
     assert_eq!((counters.registrations, counters.hits, counters.entries), (3, 0, 0));
+}
+
+fn memory_without_bytes_is_not_registered(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let before = session.registration_counters();
+    let buffers = vec![Vec::new(), Vec::new(), vec![0; SIZE], Vec::new()];
+    let done = file.submit_read_list(&[Extent::new(0, SIZE as u64)], buffers).wait();
+    assert_eq!(done.result.unwrap().count, SIZE);
+    assert_same(&done.buffers[2], &bytes(1, SIZE), "what was read");
+    assert_eq!(done.buffers.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, SIZE, 0]);
+    let counters = since(&session, &before);
+    assert_eq!(
+        (counters.registrations, counters.groups, counters.hole_queries, counters.failures),
+        (1, 0, 0, 0)
+    );
+}
+
+// [LIST-1]
+fn memory_that_is_more_than_all_addresses_is_refused(on: On) {
+    let (_harness, _session, file) = start(on, RegistrationConfig::default());
+    let mut memory = [0; 10];
+    let pieces = [(memory.as_mut_ptr(), usize::MAX), (memory.as_mut_ptr(), 11)];
+    // SAFETY: refused, so nothing touches what is not there.
+    let pending = unsafe { file.submit_read_list_raw(&[Extent::new(0, 10)], &pieces) };
+    assert_invalid(pending.wait(), "a total that overflows");
 }
 
 fn pinned_memory_is_registered_once_and_found_again(on: On) {

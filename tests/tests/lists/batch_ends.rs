@@ -151,8 +151,8 @@ impl Hand {
     fn batch(&mut self, writes: u64, window_us: u32, completions: u32) {
         let range = |at: u64| [self.region.range().key.0, self.region.range().offset + 16 * at, 16];
         let operations = (0..=writes).map(|at| operation(self.file, at > 0, (16 * at, 16), range(at % 100)));
-        let request =
-            BatchRequest { operations: writes as u32 + 1, flags: BatchFlags::NOTIFY, window_us, completions };
+        let (operations_len, flags) = (writes as u32 + 1, BatchFlags::NOTIFY);
+        let request = BatchRequest { operations: operations_len, flags, window_us, completions, data: 0 };
         let header = self.send(&request, &operations.collect::<Vec<_>>());
         self.batches.push(header);
     }

@@ -3,9 +3,9 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::Access;
 use dafs_proto::wire::{
-    BATCH_MAX, BatchFlags, BatchOperation, BatchReply, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle,
-    Flags, HEADER_SIZE, Header, Lists, Opcode, OpenFlags, OpenRequest, Stability, Status,
-    decode_batch_results,
+    BATCH_MAX, BATCH_RESULT_SIZE, BatchFlags, BatchOperation, BatchReply, BatchRequest, BatchResult,
+    CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Lists, Method, Opcode, OpenFlags, OpenRequest,
+    Stability, Status, decode_batch_results,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
@@ -26,23 +26,45 @@ pub(super) fn operation(
     range: [u64; 3],
 ) -> BatchOperation {
     let lists = Lists { extents: vec![Extent::new(extent.0, extent.1)], segments: vec![range] };
-    BatchOperation { handle, write, stability: Stability::Unstable, lists: lists.into() }
+    let (method, stability) = (Method::Direct, Stability::Unstable);
+    BatchOperation { handle, write, method, stability, lists: lists.into() }
 }
 
-fn encoded(operations: &[BatchOperation], flags: BatchFlags) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn encoded(operations: &[BatchOperation], flags: BatchFlags) -> (Vec<u8>, Vec<u8>) {
+    encoded_with(operations, flags, &[])
+}
+
+/// Body and payload of a batch with this data behind its operations.
+pub(super) fn encoded_with(
+    operations: &[BatchOperation],
+    flags: BatchFlags,
+    data: &[u8],
+) -> (Vec<u8>, Vec<u8>) {
     let mut payload = Vec::new();
     operations.iter().for_each(|operation| operation.encode(&mut payload));
+    payload.extend(data);
     let completions = u32::from(flags.contains(BatchFlags::NOTIFY));
-    let request = BatchRequest { operations: operations.len() as u32, flags, window_us: 0, completions };
-    let mut body = vec![0; BatchRequest::HEAD_SIZE - HEADER_SIZE];
-    request.encode(&mut body);
-    (body, payload)
+    let (operations, data) = (operations.len() as u32, data.len() as u32);
+    (body(&BatchRequest { operations, flags, window_us: 0, completions, data }), payload)
 }
 
-fn results(reply: &Message) -> Vec<BatchResult> {
+pub(super) fn body(request: &BatchRequest) -> Vec<u8> {
+    let mut body = vec![0; BatchRequest::HEAD_SIZE - HEADER_SIZE];
+    request.encode(&mut body);
+    body
+}
+
+pub(super) fn results(reply: &Message) -> Vec<BatchResult> {
+    results_and_data(reply).0
+}
+
+/// The results, and what was read inline.
+pub(super) fn results_and_data(reply: &Message) -> (Vec<BatchResult>, Vec<u8>) {
     assert_eq!(reply.header.status, Status::OK);
-    let count = BatchReply::decode(&reply.body).unwrap().operations;
-    decode_batch_results(&reply.payload, count as usize).unwrap()
+    let BatchReply { operations, data } = BatchReply::decode(&reply.body).unwrap();
+    let (described, read) = reply.payload.split_at(operations as usize * BATCH_RESULT_SIZE);
+    assert_eq!(read.len(), data as usize);
+    (decode_batch_results(described, operations as usize).unwrap(), read.to_vec())
 }
 
 // [BATCH-2]
@@ -55,11 +77,7 @@ fn batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on(on: 
     let region = raw.region(4096, Access::all());
     let range = |len: u64| [region.range().key.0, region.range().offset, len];
     let good = operation(f, false, (10, 20), range(20));
-    let announce = |operations: u32| {
-        let mut body = vec![0; 16];
-        BatchRequest { operations, ..BatchRequest::default() }.encode(&mut body);
-        body
-    };
+    let announce = |operations| body(&BatchRequest { operations, ..BatchRequest::default() });
     let (_, payload) = encoded(std::slice::from_ref(&good), BatchFlags::empty());
     let changed = |at: usize, byte: u8| {
         let mut payload = payload.clone();
@@ -76,7 +94,9 @@ fn batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on(on: 
         ((announce(1), payload[..payload.len() - 1].to_vec()), "operation 0"),
         (changed(8, 2), "operation 0"),
         (changed(9, 1), "operation 0"),
-        (changed(10, 1), "operation 0"),
+        (changed(10, 0), "ranges of memory"),
+        (changed(10, 2), "operation 0"),
+        (changed(11, 1), "operation 0"),
         (changed(12, 21), "operation 0"),
         (changed(15, 0x80), "operation 0"),
         (changed(19, 0x80), "extents"),

@@ -27,10 +27,9 @@ fn extents(count: u64, len: u64) -> Vec<Extent> {
 // [LIST-2]
 fn list_of_128_segments_is_one_request(on: On) {
     let harness = Harness::start(on);
-    // What a message carries, and by RDMA.
-    for (method, len) in
-        [(MethodOverride::Auto, 16), (MethodOverride::Auto, 64), (MethodOverride::Direct, 4096)]
-    {
+    // What a message carries, what a staging buffer holds, and by RDMA.
+    let as_decided = [16, 64, 511, 512, 513, 1024, 2048].map(|len| (MethodOverride::Auto, len));
+    for (method, len) in as_decided.into_iter().chain([(MethodOverride::Direct, 4096)]) {
         let session = harness.session_with(&Config { method, ..Config::default() });
         for export in EXPORTS {
             let file = session.mount(export).unwrap().create("f").unwrap();

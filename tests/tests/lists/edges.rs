@@ -4,9 +4,11 @@ use std::io::{IoSlice, IoSliceMut};
 
 use dafs_client::{Config, Error, Extent, MethodOverride, Stability, Status};
 use dafs_proto::wire::LIST_MAX;
+use dafs_tests::exhausted::{Registers, connect_exhausted};
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
-use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, bytes};
+use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
 
 on_each_provider! {
     list_at_each_threshold_of_size_moves_exactly_its_bytes,
@@ -14,9 +16,12 @@ on_each_provider! {
     list_whose_extents_overlap_leaves_the_last_of_them,
     list_without_order_is_read_as_far_as_the_file_reaches,
     list_read_with_its_gaps_is_read_as_far_as_the_file_reaches,
+    list_read_with_its_gaps_is_whole_at_any_size,
     list_that_cannot_be_is_refused_before_it_is_sent,
     list_written_durably_is_there_and_commits,
     list_without_room_tells_what_was_written,
+    list_whose_first_place_is_not_written_is_written_again_or_fails,
+    list_whose_extents_overlap_leaves_the_last_of_them_without_registration,
 }
 
 const TRANSFER_MAX: u32 = 300_000;
@@ -212,6 +217,30 @@ fn list_read_with_its_gaps_is_read_as_far_as_the_file_reaches(on: On) {
     }
 }
 
+// [LIST-15]
+fn list_read_with_its_gaps_is_whole_at_any_size(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    // Below, at and above what is staged at once of memory in pieces (64 KiB), and of all (256 KiB).
+    for (count, stride) in [(127u64, 1024u64), (128, 1024), (129, 1024), (200, 600), (255, 1024), (300, 1024)]
+    {
+        let list: Vec<Extent> = (0..count).map(|index| Extent::new(index * stride, 512)).collect();
+        let data = bytes(count, (count * stride) as usize);
+        let file = session.mount("mem").unwrap().create("f").unwrap();
+        file.write_all_at(&data, 0).unwrap();
+        let expected: Vec<u8> =
+            list.iter().flat_map(|extent| data[extent.offset as usize..][..512].to_vec()).collect();
+        for pieces in [1, 2, 7] {
+            let mut found = vec![0xa5; expected.len()];
+            let piece = found.len().div_ceil(pieces);
+            let mut slices: Vec<IoSliceMut<'_>> = found.chunks_mut(piece).map(IoSliceMut::new).collect();
+            let read = file.read_list(&list, &mut slices).unwrap();
+            assert_eq!((read.count, read.end), (expected.len(), None), "{count} in {pieces}");
+            assert_same(&found, &expected, &format!("{count} extents in {pieces} pieces"));
+        }
+    }
+}
+
 // [LIST-1]
 fn list_that_cannot_be_is_refused_before_it_is_sent(on: On) {
     let harness = Harness::start(on);
@@ -294,4 +323,52 @@ fn list_without_room_tells_what_was_written(on: On) {
         drop(file);
         root.remove_file("f").unwrap();
     }
+}
+
+// [LIST-6]
+fn list_whose_first_place_is_not_written_is_written_again_or_fails(on: On) {
+    for export in EXPORTS {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        for method in METHODS {
+            let session = harness.session_with(&Config { method, ..Config::default() });
+            let file = session.mount(export).unwrap().create("f").unwrap();
+            let list = [Extent::new(5000, 400), Extent::new(0, 400)];
+            let data = bytes(7, 800);
+            // The beginning of the file is the end of the list.
+            faults.next(Kind::Write, Fault::Short, 1);
+            assert_eq!(file.write_list(&list, &[IoSlice::new(&data)]).unwrap(), 800, "{method:?}");
+            let mut found = vec![0; 800];
+            file.read_list(&list, &mut [IoSliceMut::new(&mut found)]).unwrap();
+            assert_same(&found, &data, "what was written");
+            // Always short, as on a disk that is full.
+            faults.next(Kind::Write, Fault::Short, 100);
+            assert_status(file.write_list(&list, &[IoSlice::new(&data)]), Status::NO_SPACE, "no room");
+            faults.release();
+        }
+    }
+}
+
+// [LIST-4] [CLI-3]
+fn list_whose_extents_overlap_leaves_the_last_of_them_without_registration(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let config = Config { method: MethodOverride::Direct, ..Config::default() };
+    let session = connect_exhausted(&harness, Registers::Allocated(usize::MAX), &config);
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    let list = [Extent::new(200_000, 300_000), Extent::new(0, 300_000)];
+    let data = bytes(3, 600_000);
+    // It goes in several requests, the first of which is the last to be executed.
+    faults.next(Kind::Write, Fault::Hold, 1);
+    let pending = file.submit_write_list(&list, vec![data.clone()]);
+    while faults.held() == 0 {
+        session.probe().unwrap();
+    }
+    for _ in 0..3 {
+        session.probe().unwrap();
+    }
+    faults.release();
+    assert_eq!(pending.wait().result.unwrap(), data.len());
+    let mut found = vec![0; 500_000];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found[..300_000], &data[300_000..], "what was the last in the list");
+    assert_same(&found[300_000..], &data[100_000..300_000], "what it left of the first");
 }

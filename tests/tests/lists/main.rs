@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 mod batch_ends;
+mod batch_inline;
 mod batch_memory;
 mod batch_requests;
 mod batches;

@@ -20,22 +20,58 @@ const CASES_SIM: u64 = 240_000;
 #[cfg(feature = "verbs")]
 const CASES_VERBS: u64 = 6_000;
 
-/// Bytes of the file that offsets are drawn from; its end lies somewhere in it.
-const FILE_SPAN: u64 = 6000;
-const SEGMENT_MAX: u64 = 400;
+/// Of large lists, beyond what a message, a staging buffer and a chunk of the server hold.
+const CASES_LARGE: u64 = 1_200;
+
 const GUARD: u8 = 0xa5;
+
+/// How large lists are.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// Bytes of the file that offsets are drawn from; its end lies somewhere in it.
+    file_span: u64,
+    extents_max: u64,
+    /// Bytes of one extent: one of these.
+    len_max: [u64; 3],
+    /// Pieces of memory.
+    pieces_max: u64,
+}
+
+const SMALL: Scale = Scale { file_span: 6000, extents_max: 10, len_max: [8, 64, 400], pieces_max: 8 };
+const LARGE: Scale =
+    Scale { file_span: 300_000, extents_max: 400, len_max: [64, 900, 3000], pieces_max: 300 };
 
 mod tcp {
     #[test]
     fn lists_of_random_extents_and_memory_equal_plain_transfers_of_each() {
-        super::on_server(dafs_tests::harness::On::Tcp, super::CASES_TCP);
+        super::on_server(dafs_tests::harness::On::Tcp, super::SMALL, super::CASES_TCP);
+    }
+
+    #[test]
+    fn large_lists_of_random_extents_and_memory_equal_plain_transfers_of_each() {
+        super::on_server(dafs_tests::harness::On::Tcp, super::LARGE, super::CASES_LARGE);
+    }
+
+    #[test]
+    fn large_lists_equal_plain_transfers_within_the_narrowest_limits() {
+        super::within_narrow_limits(dafs_tests::harness::On::Tcp, super::CASES_LARGE / 2);
     }
 }
 
 mod shm {
     #[test]
     fn lists_of_random_extents_and_memory_equal_plain_transfers_of_each() {
-        super::on_server(dafs_tests::harness::On::Shm, super::CASES_SHM);
+        super::on_server(dafs_tests::harness::On::Shm, super::SMALL, super::CASES_SHM);
+    }
+
+    #[test]
+    fn large_lists_of_random_extents_and_memory_equal_plain_transfers_of_each() {
+        super::on_server(dafs_tests::harness::On::Shm, super::LARGE, super::CASES_LARGE);
+    }
+
+    #[test]
+    fn large_lists_equal_plain_transfers_within_the_narrowest_limits() {
+        super::within_narrow_limits(dafs_tests::harness::On::Shm, super::CASES_LARGE / 2);
     }
 }
 
@@ -44,7 +80,7 @@ mod verbs {
     #[test]
     #[ignore = "needs rdma-device"]
     fn lists_of_random_extents_and_memory_equal_plain_transfers_of_each() {
-        super::on_server(dafs_tests::harness::On::Verbs, super::CASES_VERBS);
+        super::on_server(dafs_tests::harness::On::Verbs, super::SMALL, super::CASES_VERBS);
     }
 }
 
@@ -53,7 +89,16 @@ mod sim {
 
     #[test]
     fn lists_of_random_extents_and_memory_equal_plain_transfers_of_each() {
-        // [LIST-1] [LIST-4] [LIST-5] [LIST-9]
+        run(SMALL, cases(CASES_SIM));
+    }
+
+    #[test]
+    fn large_lists_of_random_extents_and_memory_equal_plain_transfers_of_each() {
+        run(LARGE, cases(CASES_LARGE));
+    }
+
+    fn run(scale: Scale, count: u64) {
+        // [LIST-1] [LIST-4] [LIST-5] [LIST-9] [LIST-15]
         // Completions in any order, posts that find no room, memory that is mapped and memory that is not.
         for (part, remote_mapped) in [(0, false), (1, true)] {
             let network =
@@ -67,7 +112,7 @@ mod sim {
                 let file = file(&session, "data");
                 (session, file)
             });
-            play(&ways, seed() + part, cases(CASES_SIM) / 2);
+            play(&ways, scale, seed() + part, count / 2);
         }
     }
 }
@@ -92,15 +137,31 @@ fn cases(default: u64) -> u64 {
         .map_or(default, |text| text.parse().expect("DAFS_LIST_CASES is a number"))
 }
 
-fn on_server(on: On, count: u64) {
-    let harness = Harness::start(on);
+fn on_server(on: On, scale: Scale, count: u64) {
+    play_on(&Harness::start(on), &Config::default(), scale, count);
+}
+
+/// Lists are cut into as many requests as can be, each passes through as many buffers, and few are in flight at once.
+fn within_narrow_limits(on: On, count: u64) {
+    let harness = Harness::start_with(on, |config| {
+        config.inline_max = 1024;
+        config.transfer_size_max = 64 << 10;
+        config.buffers_size_max = 1 << 20;
+        config.buffer_sizes = vec![4096];
+        config.slots_max = 2;
+    });
+    let config = Config { staging_size: 32 << 10, credits: 2, inline_max: 0, ..Config::default() };
+    play_on(&harness, &config, LARGE, count);
+}
+
+fn play_on(harness: &Harness, config: &Config, scale: Scale, count: u64) {
     for (part, export) in ["mem", "data"].into_iter().enumerate() {
         let ways = WAYS.map(|(method, noncontiguous)| {
-            let session = harness.session_with(&Config { method, noncontiguous, ..Config::default() });
+            let session = harness.session_with(&Config { method, noncontiguous, ..config.clone() });
             let file = file(&session, export);
             (session, file)
         });
-        play(&ways, seed() + part as u64, cases(count) / 2);
+        play(&ways, scale, seed() + part as u64, cases(count) / 2);
     }
 }
 
@@ -110,21 +171,21 @@ fn file(session: &Session, export: &str) -> File {
 }
 
 /// Random cases, each by one of the sessions in turn, on the one file that all have open.
-fn play(ways: &[(Session, File); WAYS.len()], seed: u64, count: u64) {
+fn play(ways: &[(Session, File); WAYS.len()], scale: Scale, seed: u64, count: u64) {
     let mut numbers = Numbers::new(seed);
     let mut model: Vec<u8> = Vec::new();
-    let mut memories: Vec<Memory> = ways.iter().map(|(session, _)| Memory::new(session)).collect();
+    let mut memories: Vec<Memory> = ways.iter().map(|(session, _)| Memory::new(session, scale)).collect();
     for case in 0..count {
         let turn = numbers.below(ways.len() as u64) as usize;
         let file = &ways[turn].1;
         if case % 500 == 0 {
             // Another end of the file, with new data before it.
-            let size = numbers.below(FILE_SPAN) as usize;
+            let size = numbers.below(scale.file_span) as usize;
             model = (0..size).map(|_| numbers.next() as u8).collect();
             file.truncate(0).unwrap();
             file.write_all_at(&model, 0).unwrap();
         }
-        let list = Case::draw(&mut numbers);
+        let list = Case::draw(&mut numbers, scale);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             list.run(file, &mut memories[turn], &mut model, &mut numbers.clone());
             if case % 16 == 15 {
@@ -147,12 +208,12 @@ struct Memory {
     registered: Option<RegisteredBuf>,
 }
 
-const MEMORY_SIZE: usize = 16 * (SEGMENT_MAX as usize) + 4096;
-
 impl Memory {
-    fn new(session: &Session) -> Self {
-        let registered = session.buffer(MEMORY_SIZE).expect("registered memory");
-        Self { bytes: vec![GUARD; MEMORY_SIZE], registered: Some(registered) }
+    fn new(session: &Session, scale: Scale) -> Self {
+        // Segments are at most 7 bytes apart.
+        let size = (scale.extents_max * scale.len_max[2] + 7 * scale.pieces_max) as usize + 16;
+        let registered = session.buffer(size).expect("registered memory");
+        Self { bytes: vec![GUARD; size], registered: Some(registered) }
     }
 }
 
@@ -174,11 +235,11 @@ struct Case {
 }
 
 impl Case {
-    fn draw(numbers: &mut Numbers) -> Self {
-        let count = 1 + numbers.below(10);
+    fn draw(numbers: &mut Numbers, scale: Scale) -> Self {
+        let count = 1 + numbers.below(scale.extents_max);
         let pattern = numbers.below(4);
-        let mut offset = numbers.below(FILE_SPAN);
-        let len_max = [8, 64, SEGMENT_MAX][numbers.below(3) as usize];
+        let mut offset = numbers.below(scale.file_span);
+        let len_max = scale.len_max[numbers.below(3) as usize];
         let extents: Vec<Extent> = (0..count)
             .map(|_| {
                 let len = numbers.below(len_max + 1);
@@ -186,7 +247,7 @@ impl Case {
                     // Side by side, with small gaps, anywhere, and close enough to overlap.
                     0 => offset,
                     1 => offset + numbers.below(100),
-                    2 => numbers.below(FILE_SPAN),
+                    2 => numbers.below(scale.file_span),
                     _ => offset.saturating_sub(numbers.below(60)),
                 };
                 offset = begin + len;
@@ -194,12 +255,14 @@ impl Case {
             })
             .collect();
         let mut left: usize = extents.iter().map(|extent| extent.len as usize).sum();
-        let pieces = 1 + numbers.below(8) as usize;
+        let pieces = 1 + numbers.below(scale.pieces_max) as usize;
+        let even = numbers.below(2) == 0;
         let mut at = 1 + numbers.below(9) as usize;
         let segments = (0..pieces)
             .map(|piece| {
                 let len = match piece + 1 == pieces {
                     true => left,
+                    false if even => (left / (pieces - piece)).min(left),
                     false => numbers.below(left as u64 + 1) as usize,
                 };
                 left -= len;

@@ -3,14 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use dafs_client::{Config, Error, Session};
+use dafs_client::{Config, Error, MethodOverride, Session};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
+use dafs_tests::program::Program;
+use dafs_tests::raw::Raw;
 use dafs_tests::suite::{assert_same, bytes};
 
 on_each_provider! {
     session_that_ends_with_requests_in_flight_leaves_nothing_behind,
     session_in_a_child_is_refused_and_goes_on_in_the_parent,
+    session_that_ends_is_logged_once_with_who_and_why_and_what_it_did,
 }
 
 /// Until its lease is over a session that the server believes lost would keep its files and what they take.
@@ -79,4 +82,47 @@ fn session_in_a_child_is_refused_and_goes_on_in_the_parent(on: On) {
         assert_same(&registered, &data, "after a child has gone");
     }
     assert_eq!(session.reconnects(), 0);
+}
+
+fn session_that_ends_is_logged_once_with_who_and_why_and_what_it_did(on: On) {
+    let program = Program::start(on, &["--log", "info", "--lease-ms", "3000", "--keep-alive-ms", "1000"]);
+    let watcher = program.session();
+    for (name, method) in [("inline", MethodOverride::Inline), ("direct", MethodOverride::Direct)] {
+        let config = Config { client_name: Some(name.into()), method, ..Config::default() };
+        let session = program.session_with(&config);
+        let file = session.mount("mem").unwrap().create("f").unwrap();
+        file.write_all_at(&[7; 5000], 0).unwrap();
+        // Less than was asked for.
+        assert_eq!(file.read_at(&mut [0; 6000], 1000).unwrap(), 4000);
+        drop(file);
+        session.close();
+    }
+    let (lost, welcome) = Raw::session(program.address(), 4);
+    drop(lost);
+    let lost = format!("session={:016x} ", welcome.session.0);
+    let (mut wrong, welcome) = Raw::session(program.address(), 4);
+    wrong.send_bytes(&[0xff; 40], &[]);
+    wrong.ending();
+    let wrong = format!("session={:016x} ", welcome.session.0);
+    let given_up = Instant::now() + Duration::from_secs(60);
+    while watcher.statistics().unwrap().sessions > 1 {
+        assert!(Instant::now() < given_up, "the lease is over");
+    }
+
+    let log = program.log();
+    let told = |who: &str| -> Vec<&str> {
+        log.lines().filter(|line| line.contains("session ended") && line.contains(who)).collect()
+    };
+    for (who, expected) in [
+        ("client=inline ", ["INFO", "why=the client said goodbye ", " bytes_read=4000 bytes_written=5000"]),
+        ("client=direct ", ["INFO", "why=the client said goodbye ", " bytes_read=4000 bytes_written=5000"]),
+        (&lost, ["INFO", "why=its connection was lost, and the client did not come back ", " requests=0 "]),
+        (&wrong, ["WARN", "why=protocol fault: ", " bytes_read=0 "]),
+    ] {
+        let [line] = told(who)[..] else { panic!("{who}: {log}") };
+        assert!(expected.iter().all(|part| line.contains(part)), "{line}");
+        assert!(line.contains(" peer="), "{line}");
+    }
+    assert_eq!(log.matches("session opened").count(), 5, "{log}");
+    assert_eq!(log.matches("protocol fault").count(), 1, "{log}");
 }

@@ -24,6 +24,7 @@ fn config() -> Config {
         attempts_max: 2000,
         backoff_min: Duration::from_millis(1),
         backoff_max: Duration::from_millis(20),
+        ..ReconnectPolicy::default()
     };
     Config { reconnect, ..Config::default() }
 }

@@ -51,6 +51,7 @@ impl Settings {
             session.connect_timeout = timeout;
             session.operation_timeout = Some(timeout);
             session.reconnect.attempts_max = attempts_within(timeout, &session.reconnect);
+            session.reconnect.time_max = timeout;
         }
         Ok(Self { session, verbose: flags.verbose > 0 })
     }
@@ -130,6 +131,7 @@ mod tests {
     fn attempts_within_a_time_are_as_many_as_its_pauses_allow() {
         let policy = ReconnectPolicy {
             attempts_max: 0,
+            time_max: Duration::MAX,
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_millis(40),
         };

@@ -190,7 +190,7 @@ pub(crate) struct Mkdir {
     /// Also missing directories above; it is no error when it exists
     #[arg(short, long)]
     pub(crate) parents: bool,
-    /// Permission bits, octal [default: 777 less the umask]
+    /// Permission bits, octal, of the directories named, not of those above [default: 777 less the umask]
     #[arg(short, long, value_parser = octal)]
     pub(crate) mode: Option<u32>,
     /// Directories

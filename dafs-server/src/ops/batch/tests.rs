@@ -8,7 +8,8 @@ use super::*;
 fn operation(handle: u64, write: bool, offset: u64, len: u64) -> BatchOperation {
     let lists = Lists { extents: vec![Extent::new(offset, len)], segments: vec![[1, offset, len]] };
     let stability = Stability::Unstable;
-    BatchOperation { handle: FileHandle(handle), write, stability, lists: lists.into() }
+    let (handle, method) = (FileHandle(handle), Method::Direct);
+    BatchOperation { handle, write, method, stability, lists: lists.into() }
 }
 
 fn batch(operations: Vec<BatchOperation>) -> Batch {
@@ -59,7 +60,7 @@ fn no_more_operations_go_together_than_are_told_of_together() {
         (0, BatchFlags::NOTIFY, &[5]),
         (4, BatchFlags::NOTIFY | BatchFlags::EXPEDITE, &[1, 1, 1, 1, 1]),
     ] {
-        let request = BatchRequest { operations: 5, flags, window_us: 0, completions };
+        let request = BatchRequest { operations: 5, flags, window_us: 0, completions, data: 0 };
         let operations = (0..5).map(|at| operation(1, false, 10 * at, 5)).collect();
         assert_eq!(groups(Batch::new(operations, &request)), expected, "{completions} {flags:?}");
     }
@@ -93,4 +94,55 @@ fn what_is_not_as_it_should_be_is_tried_again_alone() {
         again.sort_unstable();
         assert_eq!(again, alone.into_iter().map(|index| (index, 1)).collect::<Vec<_>>());
     }
+}
+
+fn inline(write: bool, offset: u64, len: u64) -> BatchOperation {
+    let direct = operation(1, write, offset, len);
+    let lists = Lists { extents: direct.lists.extents.to_vec(), segments: Vec::new() };
+    BatchOperation { method: Method::Inline, lists: lists.into(), ..direct }
+}
+
+// [BATCH-5] [BATCH-10]
+#[test]
+fn operations_of_different_methods_do_not_go_together_nor_those_that_are_done() {
+    let operations =
+        || vec![inline(false, 0, 5), inline(false, 9, 5), operation(1, false, 20, 5), inline(false, 30, 5)];
+    assert_eq!(groups(batch(operations())), [2, 1, 1]);
+    let mut some = batch(operations());
+    let done = BatchResult { status: Status::OK, count: 5, value: BatchResult::NOT_ENDED };
+    some.end(0, done, Moment::default());
+    some.end(2, done, Moment::default());
+    assert_eq!(std::iter::from_fn(|| some.begin_next()).collect::<Vec<_>>(), [(1, 1), (3, 1)]);
+}
+
+// [BATCH-10]
+#[test]
+fn data_of_inline_operations_has_each_its_place_and_reads_are_brought_together() {
+    let operations = [
+        inline(true, 0, 3),
+        inline(false, 0, 4),
+        operation(1, true, 0, 9),
+        inline(true, 7, 2),
+        inline(false, 8, 5),
+    ];
+    let data = InlineData::new(&operations).unwrap();
+    let of = |index, len| data.of(BatchPlace { batch: OpToken(0), index, count: 1 }, len).unwrap();
+    for (index, bytes) in [(0, &b"one"[..]), (1, b"read"), (3, b"tw"), (4, b"ended")] {
+        of(index, bytes.len()).span().write_from(0, bytes);
+    }
+    assert!(data.of(BatchPlace { batch: OpToken(0), index: 4, count: 1 }, 6).is_none());
+    assert_eq!(of(0, 3).span().to_vec(), b"one");
+    assert_eq!(of(0, 5).span().to_vec(), b"onetw", "neighbours of one kind are contiguous");
+    let ok = |count, value| BatchResult { status: Status::OK, count, value };
+    let whole = BatchResult::NOT_ENDED;
+    for (first, second, expected) in [
+        (ok(4, whole), ok(5, whole), &b"readended"[..]),
+        (ok(4, whole), ok(3, 11), b"readend"),
+        (BatchResult::failed(Status::IO), ok(0, 8), b""),
+    ] {
+        let results = [ok(3, 1), first, ok(9, 1), ok(2, 1), second];
+        assert_eq!(data.pack(&operations, &results).to_vec(), expected);
+    }
+    let results = [ok(3, 1), ok(2, 2), ok(9, 1), ok(2, 1), ok(5, whole)];
+    assert_eq!(data.pack(&operations, &results).to_vec()[..2], b"re"[..]);
 }

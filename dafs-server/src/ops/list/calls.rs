@@ -54,6 +54,11 @@ impl Calls {
         Some(call)
     }
 
+    /// Bytes of a call that storage has.
+    fn len_of(&self, slot: u8) -> Option<u64> {
+        Some(self.slots.get(usize::from(slot))?.as_ref()?.len)
+    }
+
     /// No more calls begin; storage said why, or a write found no room.
     pub(super) fn stop(&mut self, failure: Option<Status>) {
         self.has_stopped = true;
@@ -100,10 +105,12 @@ impl Server {
                 Ok(()) | Err(NowError::Failed(_)) => return self.wait_for_calls(index),
                 Err(NowError::WouldBlock) => {
                     let running = list.calls.running;
-                    // Beside others a disk's queue stays short.
-                    let calls_max = if self.turns.is_contended(self.now) { 1 } else { CALLS_MAX };
-                    if running >= calls_max {
+                    let session = self.operations[index].call.session;
+                    if running >= CALLS_MAX || (running > 0 && !self.has_room(session)) {
                         return self.wait_for_calls(index);
+                    }
+                    if running == 0 && self.waits_for_room(session, token) {
+                        return self.wait_for_room(index);
                     }
                     if !self.submit_call(index, token) {
                         return Progress::End(Err(Status::BAD_HANDLE));
@@ -116,6 +123,13 @@ impl Server {
     fn wait_for_calls(&mut self, index: usize) -> Progress {
         if let Some(list) = self.list_at(index) {
             list.step = Step::Submitted;
+        }
+        Progress::Wait
+    }
+
+    fn wait_for_room(&mut self, index: usize) -> Progress {
+        if let Some(list) = self.list_at(index) {
+            list.step = Step::Room;
         }
         Progress::Wait
     }
@@ -139,7 +153,7 @@ impl Server {
             list.calls.trial = Some((now, trial));
         }
         let Some((call, memory)) = list.next_op(gap()) else { return true };
-        let (node, offset) = (list.node, call.offset);
+        let (node, offset, len) = (list.node, call.offset, call.len);
         list.next = call.parts.end;
         let slot = list.calls.begin(call);
         let op = match list.direction {
@@ -149,8 +163,9 @@ impl Server {
             }
         };
         self.stats.storage_waits += 1;
-        if let Submitted::Done(result) = self.storage.submit(token_with_slot(token, slot), &identity, op) {
-            self.call_ended(index, slot, result);
+        match self.storage.submit(token_with_slot(token, slot), &identity, op) {
+            Submitted::Pending => self.enters_storage(request.session, len),
+            Submitted::Done(result) => self.call_ended(index, slot, result),
         }
         true
     }
@@ -168,6 +183,21 @@ impl Server {
 
     /// Storage has finished a step of a list.
     pub(crate) fn list_on_storage(&mut self, index: usize, slot: u8, result: FsResult) {
+        let session = self.operations[index].call.session;
+        self.left_storage_of_list(index, slot);
+        self.list_goes_on(index, slot, result);
+        self.resume_storage_waiters_of(session);
+    }
+
+    /// A call is with storage no longer.
+    fn left_storage_of_list(&mut self, index: usize, slot: u8) {
+        let session = self.operations[index].call.session;
+        if let Some(len) = self.list_at(index).and_then(|list| list.calls.len_of(slot)) {
+            self.leaves_storage(session, len);
+        }
+    }
+
+    fn list_goes_on(&mut self, index: usize, slot: u8, result: FsResult) {
         let token = self.token_of(index);
         let call = self.operations[index].call;
         let alive = self.connections.get(call.connection.index).is_some_and(|c| c.key == call.connection);
@@ -199,9 +229,12 @@ impl Server {
 
     /// A call of a list that is nobody's any more is finished; `true` when storage has let go of all its memory.
     pub(crate) fn forgotten_list_on_storage(&mut self, index: usize, slot: u8) -> bool {
+        self.left_storage_of_list(index, slot);
         let Some(list) = self.list_at(index) else { return true };
         list.calls.end(slot);
-        list.calls.is_empty()
+        let is_free = list.calls.is_empty();
+        self.resume_storage_waiters_of(self.operations[index].call.session);
+        is_free
     }
 
     /// Storage has moved all parts of the chunk.

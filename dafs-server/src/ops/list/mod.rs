@@ -19,7 +19,7 @@ mod sieve;
 use std::sync::Arc;
 
 use dafs_proto::extent::{Extent, slice};
-use dafs_proto::transport::{Access, HeapMemory, MemoryRef, OpToken, PostError, RemoteRange, Span};
+use dafs_proto::transport::{Access, HeapMemory, MemoryRef, OpToken, PostError, RemoteRange, SendSlot, Span};
 use dafs_proto::wire::{
     HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode, Stability,
     Status, decode_lists, lists_size,
@@ -117,15 +117,21 @@ impl Server {
         Ok(())
     }
 
-    /// A list of a batch, whose data goes to or comes from the client's memory.
+    /// A list of a batch, whose data goes to or comes from the client's memory, or for an inline one `memory`.
     pub(crate) fn begin_listed(
         &mut self,
         call: &Call,
         (direction, node): (Direction, NodeId),
         lists: Lists,
         stability: Stability,
+        memory: Option<MemoryRef>,
     ) -> Result<(), Problem> {
         let mut list = List::new(direction, node, lists, stability);
+        if let Some(memory) = memory {
+            list.set_memory(memory);
+            self.begin_list(call, list);
+            return Ok(());
+        }
         // Without a byte to move there are no ranges either.
         list.place = Place::Buffers;
         self.map_list(call, &mut list)?;
@@ -198,9 +204,12 @@ impl Server {
                 Step::Begin => self.begin_chunk(index, token),
                 Step::Storage => self.move_parts(index, token),
                 Step::Post => self.post_ranges(index, token),
-                Step::Buffer | Step::Submitted | Step::Fetch | Step::Ending(_) | Step::Commit => {
-                    Progress::Wait
-                }
+                Step::Buffer
+                | Step::Room
+                | Step::Submitted
+                | Step::Fetch
+                | Step::Ending(_)
+                | Step::Commit => Progress::Wait,
             };
             match progress {
                 Progress::Continue => {}
@@ -308,6 +317,16 @@ impl Server {
     fn end_list(&mut self, index: usize, token: OpToken, result: Result<(), Status>) {
         let call = self.operations[index].call;
         let Some(list) = self.list_at(index) else { return };
+        let mut result = result;
+        if result.is_ok() && list.done == 0 && list.len > 0 && list.direction != Direction::Read {
+            // Storage had no room for all, said so by a count alone, and the first place is missing: asked again it says why.
+            if let Some(buffers) = list.write_again() {
+                self.release_buffers(buffers);
+                return self.advance_list(token);
+            }
+            result = Err(Status::NO_SPACE);
+        }
+        let Some(list) = self.list_at(index) else { return };
         let (node, stability) = (list.node, list.stability);
         match (result, list.direction) {
             (Err(status), Direction::Read) => self.reply_status(&call, status),
@@ -351,7 +370,7 @@ impl Server {
             (Opcode::Write, Some(extent)) => extent.offset,
             _ => 0,
         };
-        self.stats.on_write(usize::from(node.export.0), method, count as usize);
+        self.count_written(call.session, usize::from(node.export.0), method, count as usize);
         self.reply_written(&call, node.export, offset, count as u32, stability);
     }
 
@@ -365,35 +384,46 @@ impl Server {
         let end = (got < len).then_some(list.end);
         let mut body = [0; ListReadReply::HEAD_SIZE - HEADER_SIZE];
         ListReadReply { count: got as u32, end }.encode(&mut body);
-        if list.place != Place::Inline {
-            self.stats.on_read(export, Method::Direct, got as usize);
+        let method = if list.place == Place::Inline { Method::Inline } else { Method::Direct };
+        // What a batch reads inline stays where it is until all of the batch has ended.
+        if method == Method::Direct || call.batch.is_some() {
+            self.count_read(call.session, export, method, got as usize);
             return self.reply(&call, Status::OK, Answer { body: &body, ..Answer::default() });
         }
         let memory = list.memory.first().cloned();
         let data = memory.as_ref().map_or(Span::EMPTY, |memory| pack(memory.span(), &list.extents, list.end));
-        self.stats.on_read(export, Method::Inline, got as usize);
-        self.reply_span(&call, &body, data);
+        self.count_read(call.session, export, method, got as usize);
+        self.reply_span(&call, &body, &[], data);
     }
 
-    /// Answers with data that lies in memory of the server.
-    fn reply_span(&mut self, call: &Call, body: &[u8], data: Span<'_>) {
+    /// Answers with data that lies in memory of the server, behind `before`.
+    pub(super) fn reply_span(&mut self, call: &Call, body: &[u8], before: &[u8], data: Span<'_>) {
+        let len = before.len() + data.len();
         if let Some(connection) = self.connection(call.connection)
             && connection.sends_at_once()
-            && let Ok(slot) = connection.endpoint.reserve(data.len())
-            && let Some(room) = connection.endpoint.slot_payload(&slot).slice(0, data.len())
+            && let Ok(slot) = connection.endpoint.reserve(len)
+            && let Some(room) = connection.endpoint.slot_payload(&slot).slice(0, len)
         {
-            room.copy_from(data);
-            let mut head = [0; HEAD_SIZE_MAX];
-            let len = self.seal(call, Status::OK, Self::no_handle(), body, data.len(), &mut head);
-            let Some(connection) = self.connection(call.connection) else { return };
-            connection.dirty = true;
-            // A closed connection shows at the next receive.
-            if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..len], data.len()) {
-                self.close(call.connection, &"the provider gave up a reply");
+            room.write_from(0, before);
+            if let Some(room) = room.slice(before.len(), data.len()) {
+                room.copy_from(data);
             }
-            return;
+            return self.send_slot(call, slot, body, len);
         }
-        self.reply(call, Status::OK, Answer { body, payload: &data.to_vec(), ..Answer::default() });
+        let payload = [before, &data.to_vec()].concat();
+        self.reply(call, Status::OK, Answer { body, payload: &payload, ..Answer::default() });
+    }
+
+    /// Answers with the payload that a slot holds.
+    pub(super) fn send_slot(&mut self, call: &Call, slot: SendSlot, body: &[u8], payload_len: usize) {
+        let mut head = [0; HEAD_SIZE_MAX];
+        let len = self.seal(call, Status::OK, Self::no_handle(), body, payload_len, &mut head);
+        let Some(connection) = self.connection(call.connection) else { return };
+        connection.dirty = true;
+        // A closed connection shows at the next receive.
+        if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..len], payload_len) {
+            self.close(call.connection, &"the provider gave up a reply");
+        }
     }
 }
 

@@ -63,6 +63,8 @@ pub(crate) struct List {
     pub(super) moved: usize,
     /// Its connection was lost while storage had its memory: chunks before may be lost with it.
     pub(super) is_broken: bool,
+    /// It is written for the second time, since the first came to nothing.
+    pub(super) is_second: bool,
 }
 
 /// A piece of a list's memory.
@@ -94,6 +96,8 @@ pub(super) enum Step {
     Buffer,
     /// Storage moves parts.
     Storage,
+    /// Its session has enough with storage.
+    Room,
     /// Storage has calls.
     Submitted,
     /// RDMA is posted.
@@ -134,6 +138,19 @@ impl List {
         std::mem::take(&mut self.buffers).into_iter().chain(ahead).collect()
     }
 
+    /// From the first chunk again, because nothing counts of what was written, with the buffers that come back; [`None`] when that was
+    /// tried before.
+    pub(super) fn write_again(&mut self) -> Option<Vec<Buffer>> {
+        if std::mem::replace(&mut self.is_second, true) {
+            return None;
+        }
+        if self.place == Place::Buffers {
+            return Some(self.begin_anew());
+        }
+        (self.calls, self.step) = (Calls::default(), Step::Begin);
+        Some(Vec::new())
+    }
+
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {
         let ahead = self.ahead.map(|ahead| ahead.buffer);
         self.buffers.into_iter().chain(self.granted).chain(ahead).collect()
@@ -142,6 +159,16 @@ impl List {
     /// It waits for a buffer and has not begun to move data.
     pub(crate) fn waits_for_buffer(&self) -> Option<bool> {
         (self.step == Step::Buffer).then_some(self.done == 0)
+    }
+
+    /// It waits until its session has less with storage.
+    pub(crate) fn waits_for_storage(&self) -> bool {
+        self.step == Step::Room
+    }
+
+    /// There is room: it moves on.
+    pub(crate) fn on_room(&mut self) {
+        self.step = Step::Storage;
     }
 
     /// Takes the buffer that it waited for; what it has no use for comes back.
@@ -179,6 +206,7 @@ impl List {
             step: Step::Begin,
             moved: 0,
             is_broken: false,
+            is_second: false,
         }
     }
 

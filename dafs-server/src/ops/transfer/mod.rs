@@ -63,7 +63,7 @@ pub(crate) struct Transfer {
     /// It is among those whose posts found the queue full.
     waits_for_post: bool,
     /// Others of its session have as much with storage as they may.
-    waits_for_storage: bool,
+    pub(super) waits_for_storage: bool,
     /// It goes on when its connection has its next turn.
     waits_for_turn: bool,
     /// Storage makes the data durable, or appends it.
@@ -229,7 +229,7 @@ impl Server {
     }
 
     /// Goes on with a transfer until it has to wait or ends.
-    fn advance(&mut self, token: OpToken) {
+    pub(super) fn advance(&mut self, token: OpToken) {
         loop {
             let Some(index) = self.operation_index(token) else { return };
             let Some(transfer) = self.transfer(index) else { return };
@@ -509,7 +509,7 @@ impl Server {
                 return self.retire(index);
             }
             Direction::Write if stability == Stability::Unstable || done == 0 => {
-                self.stats.on_write(usize::from(node.export.0), Method::Direct, done as usize);
+                self.count_written(call.session, usize::from(node.export.0), Method::Direct, done as usize);
                 let count = u32::try_from(done).unwrap_or(u32::MAX);
                 self.reply_written(&call, node.export, offset, count, stability);
                 return self.retire(index);
@@ -547,7 +547,7 @@ impl Server {
                 return self.retire(index);
             }
         };
-        self.stats.on_write(export, Method::Direct, count);
+        self.count_written(call.session, export, Method::Direct, count);
         self.reply_written(&call, node.export, offset, u32::try_from(count).unwrap_or(u32::MAX), stability);
         self.retire(index);
     }

@@ -10,9 +10,8 @@ use super::pipeline::{Chunk, Stage};
 use super::{Direction, Progress, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
 use crate::dispatch::Problem;
-use crate::inflight::{State, token_with_slot};
-use crate::sched::{ALONE_STORAGE_SIZE, CONTENDED_SIZE, CONTENDED_STORAGE_SIZE};
-use crate::sessions::SessionKey;
+use crate::inflight::token_with_slot;
+use crate::sched::CONTENDED_SIZE;
 
 impl Server {
     /// Begins a chunk of a read: from a mapped window of the file, or by storage, into the client's memory or a buffer.
@@ -110,82 +109,17 @@ impl Server {
         direction: Direction,
     ) -> bool {
         let session = self.operations[index].call.session;
-        let size_max = self.storage_size_max();
         let Some(transfer) = self.transfer(index).filter(|transfer| transfer.direction == direction) else {
             return false;
         };
         if transfer.waits_for_storage {
             return true;
         }
-        let Some(session) = self.sessions.find_mut(session) else { return false };
-        if session.storage_size < size_max {
-            return false;
-        }
-        session.storage_waiters.push_back(token);
-        if let Some(transfer) = self.transfer(index) {
+        let waits = self.waits_for_room(session, token);
+        if let Some(transfer) = self.transfer(index).filter(|_| waits) {
             transfer.waits_for_storage = true;
         }
-        true
-    }
-
-    /// Bytes that a session may have with storage, unless one chunk is more.
-    fn storage_size_max(&self) -> usize {
-        if self.turns.is_contended(self.now) { CONTENDED_STORAGE_SIZE } else { ALONE_STORAGE_SIZE }
-    }
-
-    /// What a session has with storage leaves room: its transfers that wait for it go on, in turn, until it is filled. One that needs
-    /// no storage now leaves it to the next: with nothing there, nobody else would wake them.
-    fn resume_storage_waiters_of(&mut self, session: SessionKey) {
-        let waiting = self.sessions.find_mut(session).map_or(0, |session| session.storage_waiters.len());
-        for _ in 0..waiting {
-            let size_max = self.storage_size_max();
-            let Some(token) = self
-                .sessions
-                .find_mut(session)
-                .filter(|session| session.storage_size < size_max)
-                .and_then(|session| session.storage_waiters.pop_front())
-            else {
-                return;
-            };
-            let waiting = self.operation_index(token).filter(|index| !self.operations[*index].forgotten);
-            let Some(index) = waiting else { continue };
-            let connection = self.operations[index].call.connection;
-            let Some(transfer) = self.transfer(index).filter(|transfer| transfer.waits_for_storage) else {
-                continue;
-            };
-            transfer.waits_for_storage = false;
-            self.mark_dirty(connection);
-            self.advance(token);
-        }
-    }
-
-    /// Where nobody else sends any more, there is room for more.
-    pub(crate) fn resume_storage_waiters(&mut self) {
-        let waiting: Vec<_> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| !session.storage_waiters.is_empty())
-            .map(|(key, _)| key)
-            .collect();
-        for key in waiting {
-            self.resume_storage_waiters_of(key);
-        }
-    }
-
-    /// Whether every transfer that waits for room with storage will be woken: by what its session has there.
-    pub(crate) fn storage_waiters_will_wake(&self) -> bool {
-        let waits = |token: &OpToken| {
-            self.operation_index(*token).map(|index| &self.operations[index]).is_some_and(|operation| {
-                let transfer = match &operation.state {
-                    State::Transfer(transfer) => transfer,
-                    _ => return false,
-                };
-                transfer.waits_for_storage && !operation.forgotten
-            })
-        };
-        self.sessions
-            .iter()
-            .all(|(_, session)| session.storage_size > 0 || !session.storage_waiters.iter().any(waits))
+        waits
     }
 
     /// Storage fills a chunk's memory.
@@ -258,8 +192,8 @@ impl Server {
         let size = self.transfer(index).and_then(|transfer| transfer.pipeline.chunk_in(slot, Stage::Storage));
         match self.storage.submit(token_with_slot(token, slot), &identity, op) {
             Submitted::Pending => {
-                if let Some(session) = self.sessions.find_mut(call.session) {
-                    session.storage_size += size.map_or(0, |chunk| chunk.len as usize);
+                if let Some(chunk) = size {
+                    self.enters_storage(call.session, chunk.len);
                 }
             }
             Submitted::Done(result) => self.chunk_stored(index, slot, result),
@@ -307,8 +241,8 @@ impl Server {
         let session = self.operations[index].call.session;
         let chunk =
             self.transfer(index).and_then(|transfer| transfer.pipeline.chunk_in(slot, Stage::Storage));
-        if let (Some(chunk), Some(session)) = (chunk, self.sessions.find_mut(session)) {
-            session.storage_size = session.storage_size.saturating_sub(chunk.len as usize);
+        if let Some(chunk) = chunk {
+            self.leaves_storage(session, chunk.len);
         }
     }
 

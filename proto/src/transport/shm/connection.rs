@@ -36,7 +36,7 @@ pub(super) struct Connection {
     pub(super) peer: PeerCredentials,
     /// The peer's process, where its ordinary memory can be reached from here.
     pub(super) peer_process: Option<Process>,
-    /// This process's ordinary memory can be reached by the peer.
+    /// This process's ordinary memory can be reached by the peer: see [`Connection::set_peer_reaches_us`].
     pub(super) peer_reaches_us: AtomicBool,
     outbox: Mutex<VecDeque<Announcement>>,
     /// Length of `outbox`, to be looked at without the lock.
@@ -71,6 +71,13 @@ impl Connection {
             outbox: Mutex::new(VecDeque::new()),
             waiting: AtomicUsize::new(0),
         }
+    }
+
+    /// The peer says that it can reach this process's ordinary memory, which is believed of our own user and of root: of those it is
+    /// true where the system permits it at all, and they could stop this process anyway.
+    pub(super) fn set_peer_reaches_us(&self, claimed: bool) {
+        let credible = self.peer.uid == 0 || self.peer.uid == sock::own_user();
+        self.peer_reaches_us.store(claimed && credible, Ordering::Relaxed);
     }
 
     /// Sends messages about regions, in order, as far as the socket takes them; the rest waits for [`Connection::send_waiting`].
@@ -138,7 +145,7 @@ impl Connection {
 
     /// The next message from the socket.
     pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Incoming> {
-        sock::receive(self.socket.as_fd(), bytes)
+        sock::receive(self.socket.as_fd(), bytes, true)
     }
 
     /// The peer, and every lease it had of our memory, is gone.

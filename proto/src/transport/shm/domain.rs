@@ -84,7 +84,7 @@ impl ShmDomain {
             return Err(failed(io::ErrorKind::TimedOut.into()));
         }
         let mut bytes = [0; MESSAGE_SIZE];
-        let incoming = sock::receive(socket.as_fd(), &mut bytes).map_err(failed)?;
+        let incoming = sock::receive(socket.as_fd(), &mut bytes, true).map_err(failed)?;
         let (len, fds) = match incoming {
             Incoming::Message { len, fds, cut: false } => (len, fds),
             Incoming::Message { .. } => return Err(at_fault(malformed("descriptors of a welcome", 0, 3))),
@@ -109,7 +109,7 @@ impl ShmDomain {
         let segment = Mapping::new(segment.as_fd(), 0, layout.size(), true).map_err(failed)?;
         let parts = Parts { side: Side::Client, layout, segment, socket, bells: (bell_in, bell_out) };
         let connection = self.connection(parts, claim).map_err(failed)?;
-        connection.peer_reaches_us.store(cma && self.config.cross_memory_attach, Ordering::Relaxed);
+        connection.set_peer_reaches_us(cma && self.config.cross_memory_attach);
         let ready = Message::Ready { cma: connection.peer_process.is_some() };
         sock::send(connection.socket.as_fd(), &ready.encode(), &[]).map_err(failed)?;
         // Held until here: the server has looked for it.
@@ -136,7 +136,9 @@ impl ShmDomain {
     /// Puts the parts of a connection together, and finds out whether the peer's ordinary memory can be reached.
     pub(super) fn connection(&self, parts: Parts, claim: NonceClaim) -> io::Result<Connection> {
         let peer = sock::peer_credentials(parts.socket.as_fd())?;
-        let process = self.config.cross_memory_attach.then(|| probe(peer.pid, claim)).flatten();
+        // Into a process of another user leads privilege alone, and it would lead on into the next program that the process executes.
+        let may_attach = self.config.cross_memory_attach && peer.uid == sock::own_user();
+        let process = may_attach.then(|| probe(peer.pid, claim)).flatten();
         let Parts { side, layout, segment, socket, bells } = parts;
         Ok(Connection::new(side, (layout, segment), socket, bells, peer, process))
     }

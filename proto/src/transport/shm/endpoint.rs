@@ -15,6 +15,7 @@ use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
 use super::entry::{KIND_MESSAGE, Payload, direction};
 use super::handshake::{MESSAGE_SIZE, Message, malformed};
+use super::map::is_sealable;
 use super::registry::Registry;
 use super::remote::RemoteRegions;
 use super::ring::{Arrival, RecvRing, SendRing};
@@ -163,10 +164,15 @@ impl ShmEndpoint {
     pub(super) fn drain_control(&mut self) {
         let mut bytes = [0; MESSAGE_SIZE];
         self.counters.socket_looks += 1;
+        let claimed = self.connection.peer_control_sent();
         for _ in 0..CONTROL_BATCH_MAX {
             match self.connection.receive(&mut bytes) {
                 Ok(Incoming::Message { len, mut fds, cut }) => {
                     self.control_seen = self.control_seen.wrapping_add(1);
+                    if !fds.iter().all(|file| is_sealable(file.as_fd())) {
+                        sock::close_elsewhere(fds);
+                        return self.fail(malformed("seals of a region's memory file", 0, 1));
+                    }
                     let file = (fds.len() == 1).then(|| fds.remove(0));
                     let result = Message::decode(&bytes, len).and_then(|message| match message {
                         Message::Register { key, offset, len, access } if file.is_some() || cut => {
@@ -179,7 +185,14 @@ impl ShmEndpoint {
                         return self.fail(fault);
                     }
                 }
-                Ok(Incoming::Nothing) => return,
+                Ok(Incoming::Nothing) => {
+                    // A message is counted after it was sent.
+                    if self.is_due(claimed) {
+                        let seen = self.control_seen.into();
+                        self.fail(malformed("messages sent over the socket", claimed.into(), seen));
+                    }
+                    return;
+                }
                 Ok(Incoming::End) => {
                     if self.is_open() {
                         self.state = State::PeerGone;
@@ -193,6 +206,15 @@ impl ShmEndpoint {
                 }
             }
         }
+    }
+
+    /// The peer has sent more over the socket than was taken from it. Not, when it has counted less: that may change any moment, or never.
+    fn is_due(&self, sent: u32) -> bool {
+        sent.wrapping_sub(self.control_seen).cast_signed() > 0
+    }
+
+    pub(super) fn control_is_due(&self) -> bool {
+        self.is_due(self.connection.peer_control_sent())
     }
 
     /// Looks at what the peer has taken.
@@ -240,7 +262,7 @@ impl ShmEndpoint {
         if self.taken_unflushed {
             self.wake_peer();
         }
-        if self.socket_due || self.connection.peer_control_sent() != self.control_seen {
+        if self.socket_due || self.control_is_due() {
             self.socket_due = false;
             self.drain_control();
             if self.connection.has_waiting() {

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use slab::Slab;
@@ -26,11 +25,14 @@ use super::sock::{self, Epoll, Incoming};
 const HANDSHAKES_MAX: usize = 256;
 /// A handshake lasts no longer than this.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
-/// A handshake that has lasted this long makes room for others when there is none.
-const HANDSHAKE_TIME_SAFE: Duration = Duration::from_millis(250);
+/// A handshake that has said nothing for this long makes room for others when there is none. A client's next message takes it
+/// microseconds; this is for one that has to wait for a processor.
+const SILENCE_MAX: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 4096;
 /// Token of the listening socket; handshakes use their place in the slab.
 const LISTENING: u64 = u64::MAX;
+/// Token of the timer.
+const TIMER: u64 = u64::MAX - 1;
 
 /// A listener of the shm provider. The socket file is removed when it is dropped.
 pub struct ShmListener {
@@ -40,17 +42,23 @@ pub struct ShmListener {
     file: SocketFile,
     socket: Socket,
     epoll: Epoll,
+    /// Set while connections wait for the place of a handshake that is silent.
+    timer: OwnedFd,
     handshakes: Slab<Handshake>,
     accepted: VecDeque<ShmEndpoint>,
     /// A handshake lasts no longer than this.
     pub(super) handshake_time_max: Duration,
     /// The listening socket is not watched: no descriptors left, or too many handshakes.
     paused: bool,
+    /// No descriptors were left at the last accept: only time tells when there are some again.
+    out_of_descriptors: bool,
 }
 
 struct Handshake {
     stage: Stage,
     started: Instant,
+    /// When its last message came; until the first, when it began.
+    heard: Instant,
 }
 
 enum Stage {
@@ -58,6 +66,14 @@ enum Stage {
     Hello(Socket),
     /// Welcomed; Ready comes next. The nonce stays where the client was told to look.
     Ready(Box<Connection>, Nonce),
+}
+
+/// Where a handshake goes.
+enum Room {
+    /// A place that nobody has.
+    Free,
+    /// The place of this one, which says nothing.
+    Of(usize),
 }
 
 impl ShmListener {
@@ -73,6 +89,8 @@ impl ShmListener {
         let file = SocketFile::of(path, domain.socket_mode()).map_err(failed)?;
         let epoll = Epoll::new().map_err(failed)?;
         epoll.add(socket.as_fd(), LISTENING).map_err(failed)?;
+        let timer = sock::timer().map_err(failed)?;
+        epoll.add(timer.as_fd(), TIMER).map_err(failed)?;
         Ok(Self {
             domain,
             params: *params,
@@ -80,10 +98,12 @@ impl ShmListener {
             file,
             socket,
             epoll,
+            timer,
             handshakes: Slab::new(),
             accepted: VecDeque::new(),
             handshake_time_max: HANDSHAKE_TIME_MAX,
             paused: false,
+            out_of_descriptors: false,
         })
     }
 
@@ -99,12 +119,16 @@ impl ShmListener {
                 return Ok(None);
             }
             for token in ready {
-                match usize::try_from(token) {
-                    Ok(index) if token != LISTENING => self.step(index),
-                    _ => self.accept_sockets()?,
+                match (token, usize::try_from(token)) {
+                    (TIMER, _) => {
+                        sock::set_timer(self.timer.as_fd(), Duration::ZERO);
+                        self.resume();
+                    }
+                    (LISTENING, _) | (_, Err(_)) => self.accept_sockets()?,
+                    (_, Ok(index)) => self.step(index),
                 }
             }
-            if self.paused && self.handshakes.len() < HANDSHAKES_MAX / 2 {
+            if self.paused && !self.out_of_descriptors && self.handshakes.len() < HANDSHAKES_MAX {
                 self.resume();
             }
         }
@@ -116,14 +140,25 @@ impl ShmListener {
     }
 
     fn accept_sockets(&mut self) -> Result<(), TransportError> {
-        while self.has_room() {
+        while let Some(room) = self.find_room() {
             match self.socket.accept() {
-                Ok((socket, _)) => self.begin(socket),
+                Ok((socket, _)) => {
+                    if let Room::Of(silent) = room {
+                        self.abandon(silent, SILENCE_MAX);
+                    }
+                    self.out_of_descriptors = false;
+                    self.begin(socket);
+                }
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => return Ok(()),
+                    Some(libc::EAGAIN) => {
+                        self.out_of_descriptors = false;
+                        return Ok(());
+                    }
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
-                        tracing::warn!(%error, address = %self.address, "cannot accept connections now; trying again within a second");
+                        if !std::mem::replace(&mut self.out_of_descriptors, true) {
+                            tracing::warn!(%error, address = %self.address, "cannot accept connections now; trying again every second");
+                        }
                         self.pause();
                         return Ok(());
                     }
@@ -132,21 +167,32 @@ impl ShmListener {
             }
         }
         self.pause();
+        // Whoever waits now gets the first place whose handshake stays silent.
+        let due = self.handshakes.iter().map(|(_, handshake)| handshake.heard + SILENCE_MAX).min();
+        let wait = due.map_or(SILENCE_MAX, |due| due.saturating_duration_since(Instant::now()));
+        sock::set_timer(self.timer.as_fd(), wait.max(Duration::from_micros(1)));
         Ok(())
     }
 
-    /// Room for a handshake, made by dropping the oldest one if that has had its time.
-    fn has_room(&mut self) -> bool {
-        if self.handshakes.len() < HANDSHAKES_MAX {
-            return true;
-        }
-        let oldest = self.handshakes.iter().min_by_key(|(_, handshake)| handshake.started);
-        match oldest.map(|(index, handshake)| (index, handshake.started.elapsed())) {
-            Some((index, age)) if age >= HANDSHAKE_TIME_SAFE => {
-                self.abandon(index, HANDSHAKE_TIME_SAFE);
-                true
+    /// Where one more handshake would go: `None` while all that are in progress have said something lately.
+    fn find_room(&mut self) -> Option<Room> {
+        loop {
+            if self.handshakes.len() < HANDSHAKES_MAX {
+                return Some(Room::Free);
             }
-            _ => false,
+            let (index, heard) = self
+                .handshakes
+                .iter()
+                .map(|(index, found)| (index, found.heard))
+                .min_by_key(|found| found.1)?;
+            if heard.elapsed() < SILENCE_MAX {
+                return None;
+            }
+            // What it says may be here and not be looked at yet.
+            self.step(index);
+            if self.handshakes.get(index).is_some_and(|handshake| handshake.heard == heard) {
+                return Some(Room::Of(index));
+            }
         }
     }
 
@@ -160,7 +206,8 @@ impl ShmListener {
             tracing::warn!(%error, "shm: a connection was dropped");
             return;
         }
-        entry.insert(Handshake { stage: Stage::Hello(socket), started: Instant::now() });
+        let now = Instant::now();
+        entry.insert(Handshake { stage: Stage::Hello(socket), started: now, heard: now });
         // Its first message is usually here already.
         self.step(index);
     }
@@ -172,7 +219,7 @@ impl ShmListener {
             Stage::Ready(connection, _) => &connection.socket,
         };
         let mut bytes = [0; MESSAGE_SIZE];
-        let outcome = match sock::receive(socket.as_fd(), &mut bytes) {
+        let outcome = match sock::receive(socket.as_fd(), &mut bytes, false) {
             Ok(Incoming::Nothing) => return,
             Ok(Incoming::Message { len, fds, cut }) => {
                 if cut || !fds.is_empty() {
@@ -190,13 +237,13 @@ impl ShmListener {
                 let stage = self.welcome(socket, &message)?;
                 // The place that was just vacated, so that the token stays right.
                 let started = handshake.started;
-                let place = self.handshakes.insert(Handshake { stage, started });
+                let place = self.handshakes.insert(Handshake { stage, started, heard: Instant::now() });
                 debug_assert_eq!(place, index);
                 Ok(())
             }
             (Stage::Ready(connection, _nonce), Message::Ready { cma }) => {
                 self.epoll.remove(connection.socket.as_fd());
-                connection.peer_reaches_us.store(cma, Ordering::Relaxed);
+                connection.set_peer_reaches_us(cma);
                 self.accepted.push_back(self.domain.endpoint(*connection, &self.params));
                 Ok(())
             }
@@ -233,7 +280,7 @@ impl ShmListener {
         drop(self.handshakes.remove(index));
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let fault = PeerFault::HandshakeTimeout { limit_ms };
-        tracing::info!(%fault, address = %self.address, "a connection failed in its handshake");
+        tracing::debug!(%fault, address = %self.address, "a connection failed in its handshake");
     }
 
     fn pause(&mut self) {

@@ -42,10 +42,20 @@ pub(super) enum BadFile {
     Short(u64),
 }
 
+/// Whether `file` is of a kind that can be sealed: then it is the kernel's own, and no question about it waits for another program, as one
+/// about a file of FUSE does.
+pub(super) fn is_sealable(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: a plain system call on a borrowed descriptor.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) >= 0 }
+}
+
 /// Checks that `file` is a memory file that can not shrink below `end` bytes, so that touching its mapping cannot
 /// raise SIGBUS. Files of huge pages are
 /// refused: their pages can be taken away again.
 pub(super) fn check_memory_file(file: BorrowedFd<'_>, end: u64) -> Result<(), BadFile> {
+    if !is_sealable(file) {
+        return Err(BadFile::Unsealed);
+    }
     let fd = file.as_raw_fd();
     // SAFETY: plain system calls on a borrowed descriptor; the structures are plain data that the calls fill.
     let (seals, size, kind) = unsafe {

@@ -100,7 +100,8 @@ impl ShmEndpoint {
             Resolved::Ordinary(address) => {
                 let part = |range: &RemoteRange| {
                     let (skip, len) = within(cover, range);
-                    remote_part(address + skip as u64, len)
+                    // The address is the peer's word.
+                    remote_part(address.wrapping_add(skip as u64), len)
                 };
                 let parts: io::Result<Vec<RemotePart>> = run.iter().map(part).collect();
                 let parts = parts

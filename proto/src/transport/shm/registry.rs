@@ -124,14 +124,14 @@ impl RegionOwner for Registry {
         for connection in &state.connections {
             connection.revoke(slot);
         }
-        let users: Vec<_> = state
-            .connections
-            .iter()
-            .chain(&state.draining)
-            .filter(|connection| connection.in_use(slot) != 0)
-            .map(Arc::clone)
-            .collect();
-        if key.0 & KEY_ORDINARY == 0 {
+        let ordinary = key.0 & KEY_ORDINARY != 0;
+        // Who cannot reach ordinary memory only says that it uses it, and this side would wait for as long as it likes.
+        let uses = |connection: &&Arc<Connection>| {
+            connection.in_use(slot) != 0 && (!ordinary || connection.peer_reaches_us.load(Ordering::Relaxed))
+        };
+        let users: Vec<_> =
+            state.connections.iter().chain(&state.draining).filter(uses).map(Arc::clone).collect();
+        if !ordinary {
             for connection in &state.connections {
                 let end = Announcement { message: Message::Unregister { key: key.0 }, memory: None };
                 // Past its bound the peer keeps a mapping too many until it goes.

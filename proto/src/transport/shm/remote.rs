@@ -89,14 +89,15 @@ impl RemoteRegions {
         if self.slots.get(slot).is_some_and(Option::is_some) {
             return Err(malformed("region record, registered twice", slot as u64, REGIONS_MAX.into()));
         }
-        if self.mapped_size.saturating_add(len) > MAPPED_SIZE_MAX {
-            return Err(malformed("bytes of registered regions", self.mapped_size + len, MAPPED_SIZE_MAX));
+        let mapped_size = self.mapped_size.saturating_add(len);
+        if mapped_size > MAPPED_SIZE_MAX {
+            return Err(malformed("bytes of registered regions", mapped_size, MAPPED_SIZE_MAX));
         }
         let mapping = map(file, offset, end, access)?;
         if self.slots.len() <= slot {
             self.slots.resize(slot + 1, None);
         }
-        self.mapped_size += len;
+        self.mapped_size = mapped_size;
         self.slots[slot] = Some(RemoteRegion { key, len, access, mapping });
         Ok(())
     }

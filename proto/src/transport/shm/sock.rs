@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -75,8 +75,9 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::R
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives one message into `bytes`. Never blocks. Every descriptor that arrives is owned by the answer.
-pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Incoming> {
+/// Receives one message into `bytes`. Never blocks. Every descriptor that arrives is owned by the answer; where none is awaited
+/// (`with_fds`), the kernel forgets those that came, which closing them might wait for, and the message is cut.
+pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], with_fds: bool) -> io::Result<Incoming> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_SIZE]);
     let mut fds = SmallVec::new();
@@ -87,8 +88,10 @@ pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<In
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = CONTROL_SIZE;
+        if with_fds {
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = CONTROL_SIZE;
+        }
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
         let received = libc::recvmsg(socket.as_raw_fd(), &mut message, flags);
         if received >= 0 {
@@ -116,11 +119,23 @@ pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<In
         Err(_) => {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Ok(Incoming::Nothing),
+                Some(libc::EAGAIN) => Ok(Incoming::Nothing),
+                Some(libc::EINTR) => receive(socket, bytes, with_fds),
                 Some(libc::ECONNRESET | libc::EPIPE) => Ok(Incoming::End),
                 _ => Err(error),
             }
         }
+    }
+}
+
+/// Closes descriptors of files that may be anything on a thread of its own: where a program serves the file, closing waits for its answer.
+/// Without a thread they stay open.
+#[cold]
+pub(super) fn close_elsewhere(fds: SmallVec<[OwnedFd; FDS_MAX]>) {
+    let fds = std::mem::ManuallyDrop::new(fds);
+    let close = move || drop(std::mem::ManuallyDrop::into_inner(fds));
+    if let Err(error) = std::thread::Builder::new().name("dafs-shm-close".into()).spawn(close) {
+        tracing::warn!(%error, "a peer's descriptors stay open: no thread to close them");
     }
 }
 
@@ -140,6 +155,12 @@ pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredent
         return Err(io::Error::last_os_error());
     }
     Ok(PeerCredentials { pid: who.pid, uid: who.uid, gid: who.gid, groups: peer_groups(socket)? })
+}
+
+/// The user whose processes this one may look into without privileges.
+pub(super) fn own_user() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::getuid() }
 }
 
 fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
@@ -202,6 +223,29 @@ pub(super) fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// A timer that is not set, readable once its time has passed.
+pub(super) fn timer() -> io::Result<OwnedFd> {
+    // SAFETY: makes a descriptor or fails.
+    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets a [`timer`] to go off once, this long from now; unsets it, and silences it, with zero.
+pub(super) fn set_timer(timer: BorrowedFd<'_>, after: Duration) {
+    let value = libc::timespec {
+        tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: after.subsec_nanos().into(),
+    };
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let times = libc::itimerspec { it_interval: zero, it_value: value };
+    // SAFETY: `times` is valid for the call, and nothing is asked back.
+    unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &times, std::ptr::null_mut()) };
+}
+
 /// Rings a doorbell of either kind. A full one rings already; one whose sleeper is gone shows at the socket.
 pub(super) fn ring(bell: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
@@ -246,11 +290,17 @@ pub(super) fn sleep(
     Ok(Slept { bell: fds[0].revents != 0, socket: fds[1].revents != 0 })
 }
 
-/// Waits until `socket` is readable; `false` when the timeout passed first.
+/// Waits until `socket` is readable; `false` when the timeout passed first. Signals do not end it.
 pub(super) fn readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     let mut fds = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    poll(&mut fds, Some(timeout))?;
-    Ok(fds[0].revents != 0)
+    let until = Instant::now().checked_add(timeout);
+    loop {
+        let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
+        poll(&mut fds, Some(left))?;
+        if fds[0].revents != 0 || left.is_zero() {
+            return Ok(fds[0].revents != 0);
+        }
+    }
 }
 
 /// The other end of `pipe`, one end of the [`pipe`] of a connection, is closed: the peer holds nothing of the connection any more.
@@ -350,6 +400,40 @@ mod tests {
         assert!(space as usize <= CONTROL_SIZE);
     }
 
+    // The signals of a program (timers of a profiler) do not make its handshakes time out.
+    #[test]
+    fn readable_beside_signals_waits_for_the_message() {
+        use std::os::unix::thread::JoinHandleExt;
+        extern "C" fn nothing(_: libc::c_int) {}
+        let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        // SAFETY: plain C data, for which zero is valid; the handler does nothing, and no other test uses the signal.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as *const () as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+        }
+        let waiting = std::thread::spawn(move || readable(other.as_fd(), Duration::from_secs(20)).unwrap());
+        for _ in 0..1000 {
+            // SAFETY: the thread has not been joined.
+            unsafe { libc::pthread_kill(waiting.as_pthread_t(), libc::SIGUSR2) };
+            std::thread::yield_now();
+        }
+        send(one.as_fd(), b"at last", &[]).unwrap();
+        assert!(waiting.join().unwrap());
+    }
+
+    // [SHM-34] Descriptors that nobody awaits are not taken, and the message says that there were some.
+    #[test]
+    fn message_with_descriptors_that_nobody_awaits_is_cut() {
+        let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        let bell = eventfd().unwrap();
+        send(one.as_fd(), b"hello", &[bell.as_raw_fd()]).unwrap();
+        match receive(other.as_fd(), &mut [0; 64], false).unwrap() {
+            Incoming::Message { len: 5, fds, cut: true } => assert!(fds.is_empty()),
+            _ => panic!("not cut"),
+        }
+    }
+
     #[test]
     fn message_with_descriptors_arrives_whole() {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
@@ -358,7 +442,8 @@ mod tests {
         let sent = [sleeper.as_raw_fd(), ringer.as_raw_fd(), eventfd.as_raw_fd()];
         send(one.as_fd(), b"hello", &sent).unwrap();
         let mut bytes = [0; 16];
-        let Ok(Incoming::Message { len: 5, fds, cut: false }) = receive(other.as_fd(), &mut bytes) else {
+        let Ok(Incoming::Message { len: 5, fds, cut: false }) = receive(other.as_fd(), &mut bytes, true)
+        else {
             panic!("no message");
         };
         assert_eq!(&bytes[..5], b"hello");
@@ -376,10 +461,13 @@ mod tests {
     fn message_longer_than_expected_is_told_as_cut() {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
         send(one.as_fd(), &[7; 17], &[]).unwrap();
-        assert!(matches!(receive(other.as_fd(), &mut [0; 16]), Ok(Incoming::Message { cut: true, .. })));
-        assert!(matches!(receive(other.as_fd(), &mut [0; 16]), Ok(Incoming::Nothing)));
+        assert!(matches!(
+            receive(other.as_fd(), &mut [0; 16], true),
+            Ok(Incoming::Message { cut: true, .. })
+        ));
+        assert!(matches!(receive(other.as_fd(), &mut [0; 16], true), Ok(Incoming::Nothing)));
         drop(one);
-        assert!(matches!(receive(other.as_fd(), &mut [0; 16]), Ok(Incoming::End)));
+        assert!(matches!(receive(other.as_fd(), &mut [0; 16], true), Ok(Incoming::End)));
     }
 
     // [SHM-19] whatever the other side does to a doorbell, neither ringing nor silencing blocks.

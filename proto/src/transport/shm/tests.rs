@@ -1,6 +1,8 @@
 //! The provider end to end: two endpoints in one process, on a real socket and real shared memory.
 
+mod handshakes;
 mod hostile;
+mod listening;
 mod memory;
 mod messages;
 

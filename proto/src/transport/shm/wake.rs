@@ -126,7 +126,7 @@ impl ShmEndpoint {
         if !matches!(self.arrival().0, Arrival::Nothing) || !self.is_open() || !self.completions.is_empty() {
             return true;
         }
-        if self.connection.peer_control_sent() != self.control_seen {
+        if self.control_is_due() {
             return true;
         }
         self.starved && {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Socket, TcpKeepalive, Type};
 
-use super::super::util::{RegionTable, allocate_heap, refuse_faulting};
+use super::super::util::{RegionTable, allocate_heap, deadline_after, refuse_faulting};
 use super::super::{
     Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
     Region, RegionError,
@@ -82,7 +82,7 @@ impl TcpDomain {
         timeout: Duration,
     ) -> Result<TcpEndpoint, ConnectError> {
         let peer = socket_address(address)?;
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         let failed = |error: io::Error| connect_failure("connect to", address, timeout, error);
         let stream = open_stream(peer, timeout, &self.shared.settings).map_err(failed)?;
         let own = Hello::new(params);

@@ -258,9 +258,9 @@ impl TcpEndpoint {
         local: &MemoryRef,
         remote: &'r [RemoteRange],
     ) -> Result<(&'r [RemoteRange], LocalSegments), PostError> {
-        let mut len = 0;
+        let mut len = 0u64;
         let fits = |range: &&RemoteRange| {
-            len += range.len;
+            len = len.saturating_add(range.len);
             range.len > 0 && len <= u64::from(RDMA_SIZE_MAX)
         };
         let count = remote.iter().take(usize::from(LIST_RANGES_MAX)).take_while(fits).count();

@@ -30,6 +30,9 @@ const BULK_MIN: u64 = 16 << 10;
 /// Bytes of a range, on average, from which the ranges of a list are received in place; smaller ones are copied there.
 const PLACED_MIN: u64 = 1 << 10;
 
+/// Places for the data of a list, in one call, bytes: a socket holds little more.
+const RECEIVE_MAX: usize = 256 << 10;
+
 /// Messages without a large data frame between them after which staging is filled whole again.
 const BULK_FORGET: u32 = 8;
 
@@ -296,13 +299,12 @@ impl Input {
         let access =
             matches!(self.placing, Some(Placing::Write { .. } | Placing::WriteList { in_place: true, .. }))
                 .then(|| link.shared.regions.access());
-        if let Some(access) = &access
-            && let Some(left) = self.left_of_gone_region(access)
-        {
-            self.placing = Some(Placing::Discard { left });
-        }
         let mut vectors = Vectors::new();
-        self.push_target(&mut vectors, access.as_ref());
+        if let Err(left) = self.push_target(&mut vectors, access.as_ref()) {
+            drop(vectors);
+            self.placing = Some(Placing::Discard { left });
+            vectors = Vectors::new();
+        }
         // With a turn that ends within the data, what follows it is left in the socket.
         let cut = vectors.truncate(self.turn_max);
         let direct = vectors.total();
@@ -341,21 +343,6 @@ impl Input {
                 _ => Err(TransportError::system("receive from the peer", error)),
             },
         }
-    }
-
-    /// The bytes still to come of a write that has nowhere to go, because a region of it was dropped.
-    fn left_of_gone_region(&self, access: &RegionAccess<'_>) -> Option<usize> {
-        let (gone, left) = match &self.placing {
-            Some(Placing::Write { rest, .. }) => {
-                (access.resolve(rest, Access::REMOTE_WRITE).is_err(), rest.len)
-            }
-            Some(Placing::WriteList { rest, .. }) => {
-                let ranges = rest.rest().iter().copied();
-                (access.resolve_each(ranges, Access::REMOTE_WRITE, |_| true).is_err(), rest.left())
-            }
-            _ => return None,
-        };
-        gone.then(|| usize::try_from(left).unwrap_or(usize::MAX))
     }
 
     fn take_message(&mut self, head_len: u8, payload_len: u32) -> Result<Step, TransportError> {
@@ -441,13 +428,16 @@ impl Input {
                 *left -= source.len();
                 (source.len(), *left)
             }
-            Some(Placing::Write { rest, .. }) => {
+            Some(Placing::Write { rest, immediate, .. }) => {
                 let source = staged(usize::try_from(rest.len).unwrap_or(usize::MAX));
                 let part = RemoteRange { len: source.len() as u64, ..*rest };
-                // A region that is gone by now gets nothing; `fill` turns the rest into a discard.
-                if let Ok(target) = link.shared.regions.access().resolve(&part, Access::REMOTE_WRITE) {
-                    target.copy_from(source);
-                    link.counters.bytes_copied += source.len() as u64;
+                match link.shared.regions.access().resolve(&part, Access::REMOTE_WRITE) {
+                    Ok(target) => {
+                        target.copy_from(source);
+                        link.counters.bytes_copied += source.len() as u64;
+                    }
+                    // A region that is gone by now gets nothing, and nobody is told; `fill` turns the rest into a discard.
+                    Err(_) => *immediate = None,
                 }
                 rest.offset += part.len;
                 rest.len -= part.len;
@@ -536,25 +526,29 @@ impl Input {
         }
     }
 
-    /// Adds the place of the rest of the arriving data frame.
-    fn push_target<'m>(&'m self, vectors: &mut Vectors<'m>, access: Option<&'m RegionAccess<'_>>) {
+    /// Adds the place of what is to come next of the arriving data frame. Where a region of it was dropped: the bytes still to come, which
+    /// have nowhere to go.
+    fn push_target<'m>(
+        &'m self,
+        vectors: &mut Vectors<'m>,
+        access: Option<&'m RegionAccess<'_>>,
+    ) -> Result<(), usize> {
+        let gone = |left: u64| usize::try_from(left).unwrap_or(usize::MAX);
         match (&self.placing, access) {
             (Some(Placing::Write { rest, .. }), Some(access)) => {
-                if let Ok(target) = access.resolve(rest, Access::REMOTE_WRITE) {
-                    vectors.push(target);
-                }
+                vectors.push(access.resolve(rest, Access::REMOTE_WRITE).map_err(|_| gone(rest.len))?);
             }
             (Some(Placing::WriteList { rest, .. }), Some(access)) => {
                 let ranges = rest.rest().iter().copied();
-                // Checked just before.
-                let _ = access.resolve_each(ranges, Access::REMOTE_WRITE, |target| {
+                let resolved = access.resolve_each(ranges, Access::REMOTE_WRITE, |target| {
                     vectors.push(target);
-                    // One is left for staging.
-                    !vectors.is_nearly_full()
+                    // One is left for staging; looking up and describing more than a receive brings costs as much as copying it.
+                    !vectors.is_nearly_full() && vectors.total() < RECEIVE_MAX
                 });
+                resolved.map_err(|_| gone(rest.left()))?;
             }
             (Some(Placing::Read { id, left }), _) => {
-                let Some(read) = self.reads.get(*id) else { return };
+                let Some(read) = self.reads.get(*id) else { return Ok(()) };
                 let (mut skip, mut left) = (read.received, *left);
                 for segment in &read.segments {
                     let span = segment.span();
@@ -567,6 +561,7 @@ impl Input {
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// `placed` bytes went to their place.

@@ -131,6 +131,8 @@ impl TcpListener {
     }
 
     fn accept_some(&mut self, by_event: bool) {
+        // Until the kernel says otherwise.
+        self.backlog_waiting = true;
         for _ in 0..ACCEPTS_AT_ONCE {
             match self.socket.accept() {
                 Ok((stream, peer)) => self.begin(stream, peer, by_event),

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::zeroed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::cm::CmName;
 use super::ffi;
 use super::queue::QueuePair;
 use super::sys::refusal;
@@ -13,15 +14,15 @@ use super::sys::refusal;
 /// keep the connection.
 #[derive(Clone)]
 pub struct AbortHandle {
-    qp: Arc<Mutex<Option<QueuePair>>>,
+    live: Arc<Mutex<Option<(QueuePair, CmName)>>>,
 }
 
 impl AbortHandle {
     /// Puts the queue pair into its error state: what is on its way is flushed, and the connection ends on both sides. `false`: it was
     /// gone already. Not blocking for longer than the system call takes.
     pub fn abort(&self) -> io::Result<bool> {
-        let qp = self.lock();
-        let Some(qp) = *qp else { return Ok(false) };
+        let live = self.lock();
+        let Some((qp, _)) = *live else { return Ok(false) };
         // SAFETY: plain C data, for which zero is valid; the queue pair is live as long as it stands here, and the lock is held.
         let code = unsafe {
             let mut attributes: ffi::ibv_qp_attr = zeroed();
@@ -32,8 +33,24 @@ impl AbortHandle {
         if code == 0 { Ok(true) } else { Err(refusal(code)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<QueuePair>> {
-        self.qp.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The same, and the connection manager tells both sides, also where the completion queue tells nothing any more.
+    pub(super) fn disconnect(&self) -> io::Result<bool> {
+        let aborted = self.abort();
+        if let Some((_, id)) = *self.lock() {
+            // SAFETY: an id is destroyed after its connection's part of this has ended, which waits for the lock.
+            unsafe { id.disconnect() };
+        }
+        aborted
+    }
+
+    /// Of no connection.
+    #[cfg(test)]
+    pub(super) fn of_nothing() -> Self {
+        Self { live: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(QueuePair, CmName)>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -41,8 +58,8 @@ impl AbortHandle {
 pub(super) struct Abortable(AbortHandle);
 
 impl Abortable {
-    pub(super) fn new(qp: QueuePair) -> Self {
-        Self(AbortHandle { qp: Arc::new(Mutex::new(Some(qp))) })
+    pub(super) fn new(qp: QueuePair, id: CmName) -> Self {
+        Self(AbortHandle { live: Arc::new(Mutex::new(Some((qp, id)))) })
     }
 
     pub(super) fn handle(&self) -> AbortHandle {

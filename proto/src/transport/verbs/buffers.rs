@@ -96,6 +96,26 @@ impl BufferPool {
         Ok(first)
     }
 
+    /// So many buffers of this class, what is missing of them in one registration; fewer where that cannot be.
+    fn take_together(&self, device: &Arc<Device>, class: usize, count: usize) -> Vec<Buffer> {
+        let mut free = self.lock(class);
+        let left = free.len().saturating_sub(count);
+        let mut taken = free.split_off(left);
+        drop(free);
+        let (missing, size) = (count - taken.len(), SIZES[class]);
+        if missing > 1 {
+            match registered_buffer(device, missing * size, Rights::Destination) {
+                Ok((memory, region)) => {
+                    let chunk = Arc::new(Chunk { memory, region });
+                    let made = (0..missing).map(|part| part * size);
+                    taken.extend(made.map(|offset| Buffer { chunk: Arc::clone(&chunk), offset, class }));
+                }
+                Err(error) => tracing::debug!(%error, "receive buffers are registered in parts"),
+            }
+        }
+        taken
+    }
+
     fn give_back(&self, buffer: Buffer) {
         let class = buffer.class;
         let mut free = self.lock(class);
@@ -174,7 +194,14 @@ impl Receives {
             shared: Arc::clone(shared),
             device: Arc::clone(device),
         };
-        for count in 0..target {
+        if !follows {
+            // They stay as long as the connection does: memory of one does not wait for the last of many to be given up.
+            let together = shared.buffers.take_together(device, receives.class, target as usize);
+            for buffer in together {
+                receives.buffers.insert(buffer);
+            }
+        }
+        for count in id_of(receives.buffers.len())..target {
             match receives.add() {
                 Ok(_) => {}
                 // One for a message and one for a note are enough to go on with.

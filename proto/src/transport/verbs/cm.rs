@@ -323,6 +323,11 @@ impl CmId {
         }
     }
 
+    /// For who may end the connection; of no use once the id is gone.
+    pub(super) fn weak_name(&self) -> CmName {
+        CmName(self.id)
+    }
+
     /// Asks the peer for a connection; answered by an event.
     pub(super) fn connect(&self, hello: &Hello, reads: (u8, u8)) -> io::Result<()> {
         self.connect_with(&hello.encode(), reads)
@@ -366,6 +371,24 @@ impl CmId {
         check(unsafe { ffi::rdma_migrate_id(self.id, channel.channel) })?;
         self.channel = channel;
         Ok(())
+    }
+}
+
+/// An id, by its address, for who may end its connection without owning it.
+#[derive(Clone, Copy)]
+pub(super) struct CmName(*mut ffi::rdma_cm_id);
+
+// SAFETY: librdmacm allows any thread to use an id.
+unsafe impl Send for CmName {}
+
+impl CmName {
+    /// As [`CmId::disconnect`].
+    ///
+    /// # Safety
+    /// The id must be live.
+    pub(super) unsafe fn disconnect(self) {
+        // SAFETY: promised by the caller.
+        unsafe { ffi::rdma_disconnect(self.0) };
     }
 }
 
@@ -423,8 +446,8 @@ pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// As [`poll_readable`]; which of the two are readable.
-pub(super) fn poll_each(fds: [RawFd; 2], timeout: Option<Duration>) -> io::Result<[bool; 2]> {
+/// As [`poll_readable`]; which of them are readable.
+pub(super) fn poll_each<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> io::Result<[bool; N]> {
     let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     poll(&mut entries, timeout)?;
     Ok(entries.map(|entry| entry.revents != 0))

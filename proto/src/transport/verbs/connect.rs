@@ -74,7 +74,7 @@ impl Prepared {
     /// Makes the queues for a connection with these limits and posts its receives. One that is accepted, among many perhaps, has a short
     /// send queue, and posts the first receives only.
     pub(super) fn new(
-        mut id: CmId,
+        id: CmId,
         device: Arc<Device>,
         shared: &Arc<Shared>,
         own: &Hello,
@@ -92,6 +92,8 @@ impl Prepared {
         let cq = CompletionQueue::new(&device, (requests + count).min(limits.completions_max))
             .map_err(|error| no_room(&device, "completion queue", &error))?;
         let receives = Receives::new(shared, &device, count, own.recv_payload_max, accepted)?;
+        // When something fails it is dropped before these two, and with it the queue pair that uses them.
+        let mut id = id;
         let mut make = |inline: u32| {
             // SAFETY: plain C data, for which zero is valid.
             let mut attributes: ffi::ibv_qp_init_attr = unsafe { zeroed() };

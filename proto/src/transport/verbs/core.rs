@@ -17,6 +17,7 @@ use super::cm::{CmEventKind, CmId};
 use super::connect::Prepared;
 use super::counters::add_to_totals;
 use super::device::Device;
+use super::events::{self, Fate, Listed};
 use super::frame::{Frame, HEADER_SIZE, NOTE_SIZE};
 use super::handshake::Hello;
 use super::memory::Shared;
@@ -65,6 +66,7 @@ pub(super) enum State {
 /// device might touch.
 pub(super) struct Core {
     pub(super) abortable: Abortable,
+    _listed: Listed,
     pub(super) id: CmId,
     pub(super) qp: QueuePair,
     pub(super) cq: CompletionQueue,
@@ -102,6 +104,8 @@ pub(super) struct Core {
     // Buffer, offset and length of the payload of the message that was delivered last.
     current: Option<(u32, usize, usize)>,
     pub(super) state: State,
+    /// What the device said of it.
+    fate: Arc<Fate>,
     /// Why the connection has ended; told when what arrived before is delivered.
     pub(super) failure: Option<TransportError>,
     /// A post was answered `Full`.
@@ -133,6 +137,10 @@ impl Core {
         theirs: Hello,
         policy: WaitPolicy,
     ) -> io::Result<Self> {
+        // What can fail comes before `prepared` is taken apart: dropped whole, it ends the queue pair before what that uses.
+        let slots_max = slots_max(&own).min(u32::from(theirs.recv_depth)).max(super::SLOTS_MIN);
+        let slots = Slots::new(&shared, &prepared.device, slots_max);
+        slots.make_sure(own.recv_payload_max.min(theirs.recv_payload_max) as usize)?;
         let Prepared { id, qp, cq, receives, device, send_queue_depth, sge_max, inline_max } = prepared;
         let capabilities = Capabilities {
             provider: Provider::Verbs,
@@ -146,12 +154,14 @@ impl Core {
             registers_ordinary_memory: true,
             peer: PeerIdentity { address: id.peer(), credentials: None },
         };
-        let slots_max = slots_max(&own).min(u32::from(theirs.recv_depth)).max(super::SLOTS_MIN);
-        let slots = Slots::new(&shared, &device, slots_max);
-        slots.make_sure(own.recv_payload_max.min(theirs.recv_payload_max) as usize)?;
         super::connect::set_rnr_timer(qp);
+        let abortable = Abortable::new(qp, id.weak_name());
+        let fate = Arc::new(Fate::default());
+        let queues = [qp.0 as usize, cq.raw() as usize];
         Ok(Self {
-            abortable: Abortable::new(qp),
+            _listed: events::list(&device, queues, &fate, &abortable.handle()),
+            fate,
+            abortable,
             id,
             qp,
             cq,
@@ -393,8 +403,12 @@ impl Core {
         }
     }
 
-    /// Asks the connection manager what has become of the connection.
+    /// Asks the device and the connection manager what has become of the connection.
     pub(super) fn take_manager_events(&mut self) {
+        events::take(&self.device);
+        if let Some(error) = self.fate.error(&self.device.name) {
+            self.fail(error);
+        }
         loop {
             match self.id.channel().next() {
                 Ok(None) => return,
@@ -440,7 +454,9 @@ impl Core {
     #[cold]
     pub(super) fn fail(&mut self, error: TransportError) {
         if matches!(self.failure, None | Some(TransportError::Closed)) {
-            self.failure = Some(error);
+            // What the device says of it may have come first, and says more than that everything was flushed.
+            events::take(&self.device);
+            self.failure = Some(self.fate.error(&self.device.name).unwrap_or(error));
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::super::{Access, Memory, MemoryRef};
+use super::cm::set_nonblocking;
 use super::counters::RegistrationCounters;
 use super::ffi;
 
@@ -55,6 +56,8 @@ impl Device {
     pub(super) unsafe fn open(context: *mut ffi::ibv_context, port: u8) -> io::Result<Arc<Self>> {
         // SAFETY: the context is open.
         let (name, limits) = unsafe { (device_name(context), query(context, port)?) };
+        // SAFETY: as above. Whoever else reads the device's events in this process shares them, and this.
+        set_nonblocking(unsafe { (*context).async_fd })?;
         // SAFETY: as above.
         let pd = unsafe { ffi::ibv_alloc_pd(context) };
         if pd.is_null() {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::util::{allocate_heap, refuse_faulting};
+use super::super::util::{allocate_heap, deadline_after, refuse_faulting};
 use super::super::{
     Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
     Region, RegionError,
@@ -44,7 +44,7 @@ impl VerbsDomain {
         timeout: Duration,
     ) -> Result<VerbsEndpoint, ConnectError> {
         let to = socket_address(address)?;
-        let attempt = Attempt { address, timeout, deadline: Instant::now() + timeout };
+        let attempt = Attempt { address, timeout, deadline: deadline_after(timeout) };
         attempt.run(to, &self.shared, params)
     }
 
@@ -108,7 +108,7 @@ impl Domain for VerbsDomain {
 
 /// Whether an RDMA device of this machine has a route to an address; if not, why. Blocks for `timeout` at most.
 pub fn check_route(to: SocketAddr, timeout: Duration) -> io::Result<()> {
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline_after(timeout);
     let id = CmId::new(&EventChannel::new()?)?;
     id.resolve_address(to, timeout)?;
     await_event(&id, CmEventKind::AddressResolved, deadline).map_err(Refusal::into_io)?;

@@ -35,6 +35,11 @@ impl VerbsEndpoint {
         Counters { registrations, deregistrations, ..self.core.counters }
     }
 
+    #[cfg(test)]
+    pub(super) fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
     /// Name of the device that carries it.
     pub fn device(&self) -> &str {
         &self.core.device.name

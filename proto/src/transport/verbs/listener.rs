@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
 use smallvec::smallvec;
 
 use super::super::{Address, ConnectParams, Endpoint, EventFds, Listener, TransportError, WaitPolicy};
@@ -14,11 +17,15 @@ use super::connect::{Prepared, device_of};
 use super::core::Core;
 use super::domain::private_data;
 use super::endpoint::VerbsEndpoint;
+use super::events;
 use super::handshake::Hello;
 use super::memory::Shared;
 
-/// Handshakes in progress. Beyond it new ones are refused.
+/// Handshakes in progress. Beyond it the oldest makes room, or new ones are refused.
 const HANDSHAKES_MAX: usize = 256;
+
+/// A handshake that has lasted this long makes room for others when there is none: what is missing is one answer of the peer's kernel.
+const HANDSHAKE_TIME_SAFE: Duration = Duration::from_millis(250);
 
 /// A peer that does not finish its handshake by then is dropped.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -35,6 +42,10 @@ pub struct VerbsListener {
     policy: WaitPolicy,
     /// The last connection was refused for want of room.
     is_full: bool,
+    /// Watches the connection manager's channel and, once it is known, the device.
+    poll: Poll,
+    events: Events,
+    watches_device: bool,
 }
 
 /// A connection that was accepted and whose peer has not answered yet.
@@ -53,6 +64,8 @@ impl VerbsListener {
         }
         id.listen()?;
         let address = Address::Verbs(SocketAddr::new(at.ip(), id.source_port()));
+        let poll = Poll::new()?;
+        poll.registry().register(&mut SourceFd(&id.channel().fd()), Token(0), Interest::READABLE)?;
         Ok(Self {
             handshakes: Vec::new(),
             ready: VecDeque::new(),
@@ -62,11 +75,16 @@ impl VerbsListener {
             hello: Hello::new(params),
             policy: params.wait,
             is_full: false,
+            poll,
+            events: Events::with_capacity(2),
+            watches_device: false,
         })
     }
 
     /// As [`Listener::accept`], with the provider's own type.
     pub fn accept_verbs(&mut self) -> Result<Option<VerbsEndpoint>, TransportError> {
+        self.look_at_device()
+            .map_err(|error| TransportError::system("watch the RDMA device for events", error))?;
         loop {
             if let Some(endpoint) = self.ready.pop_front() {
                 return Ok(Some(endpoint));
@@ -82,6 +100,23 @@ impl VerbsListener {
                 }
             }
         }
+    }
+
+    /// Takes what the device says: the connections on the listener's loop learn of it from here.
+    fn look_at_device(&mut self) -> io::Result<()> {
+        // So that the next event is told again.
+        match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        let Some(device) = self.shared.device.get() else { return Ok(()) };
+        if !self.watches_device {
+            let fd = events::descriptor(device);
+            self.poll.registry().register(&mut SourceFd(&fd), Token(1), Interest::READABLE)?;
+            self.watches_device = true;
+        }
+        events::take(device);
+        Ok(())
     }
 
     /// Handshakes in progress.
@@ -143,7 +178,7 @@ impl VerbsListener {
                 return Err(Unable::Refused(io::Error::new(io::ErrorKind::InvalidData, fault)));
             }
         };
-        if self.handshakes.len() >= HANDSHAKES_MAX {
+        if self.handshakes.len() >= HANDSHAKES_MAX && !self.make_room() {
             id.reject(&self.hello);
             return Err(Unable::Refused(io::Error::other("too many handshakes at once")));
         }
@@ -158,6 +193,16 @@ impl VerbsListener {
         prepared.id.accept(&self.hello, prepared.reads_with(event.peer_reads)).map_err(Unable::NoRoom)?;
         self.handshakes.push(Handshake { prepared, theirs, began: Instant::now() });
         Ok(())
+    }
+
+    /// Gives the oldest handshake up, if it has had its time.
+    fn make_room(&mut self) -> bool {
+        let oldest = self.handshakes.iter().enumerate().min_by_key(|(_, handshake)| handshake.began);
+        let late = oldest.filter(|(_, handshake)| handshake.began.elapsed() >= HANDSHAKE_TIME_SAFE);
+        let Some(place) = late.map(|(place, _)| place) else { return false };
+        let handshake = self.handshakes.swap_remove(place);
+        tracing::debug!(peer = ?handshake.prepared.id.peer(), "handshake dropped for a newer one");
+        true
     }
 
     fn finish(&self, handshake: Handshake) -> io::Result<VerbsEndpoint> {
@@ -201,6 +246,6 @@ impl Listener for VerbsListener {
     }
 
     fn event_fds(&self) -> EventFds {
-        smallvec![self.id.channel().fd()]
+        smallvec![self.poll.as_raw_fd()]
     }
 }

@@ -24,6 +24,9 @@ const PINNED_SWEEP_MIN: usize = 64;
 /// Smallest staging buffer, bytes.
 const STAGING_SIZE_MIN: usize = 16 << 10;
 
+/// Buffers at least this large are mappings of their own, bytes.
+const MAPPED_SIZE_MIN: usize = 64 << 10;
+
 /// Free staging buffers kept, bytes.
 const STAGING_KEPT_MAX: usize = 8 << 20;
 
@@ -254,8 +257,8 @@ pub(super) fn registered_buffer(
     size: usize,
     rights: Rights,
 ) -> io::Result<(MemoryRef, MemoryRegion)> {
-    let memory = HeapMemory::allocate(size).ok_or(io::ErrorKind::OutOfMemory)?;
-    let memory = MemoryRef::new(Arc::new(memory));
+    let memory = if size < MAPPED_SIZE_MIN { HeapMemory::allocate(size) } else { HeapMemory::map(size) };
+    let memory = MemoryRef::new(Arc::new(memory.ok_or(io::ErrorKind::OutOfMemory)?));
     let region = device.register(memory.clone(), rights, None)?;
     Ok((memory, region))
 }

@@ -23,6 +23,7 @@
 //! | `device`, `cm`, `queue`, `connect`, `sys` | the layers over C, and the only ones with raw pointers |
 //! | `core`, `post`, `wake` | a connection: what comes in, what goes out, how it waits |
 //! | `memory`, `buffers` | registered memory: of peers, of this side, of messages |
+//! | `events` | what the device says of itself and of queues, outside of completions |
 //! | `counters`, `abort` | what connections cost; how one is broken from outside |
 //! | `raw` | two bare ends for benchmarks: what the device itself can do |
 
@@ -35,6 +36,7 @@ mod counters;
 mod device;
 mod domain;
 mod endpoint;
+mod events;
 mod ffi;
 mod frame;
 mod handshake;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::{TransportError, WaitPolicy};
 use super::cm::poll_each;
 use super::core::Core;
+use super::events;
 
 /// How long an adaptive wait spins before it sleeps: at least, and at most where waits have been that long.
 pub(super) const SPIN_MIN: Duration = Duration::from_micros(10);
@@ -24,7 +25,12 @@ impl Core {
             || !self.completions.is_empty()
             || self.failure.is_some()
             || !self.is_open()
-            || (self.starved && self.slots.has_free() && self.has_room(1))
+            || self.has_room_again()
+    }
+
+    /// A post was refused, and may not be now.
+    fn has_room_again(&self) -> bool {
+        self.starved && self.slots.has_free() && self.has_room(1)
     }
 
     /// As `Endpoint::look`. There is no pause between looks: each takes the lock of the device's library, which is pause enough, and what
@@ -43,6 +49,7 @@ impl Core {
     /// As `Endpoint::arm`.
     pub(super) fn arm(&mut self) -> bool {
         if self.is_ready() {
+            self.tell_of_room();
             return false;
         }
         self.post_receives();
@@ -63,7 +70,14 @@ impl Core {
         self.progress();
         self.armed = true;
         self.events_due = true;
-        !self.is_ready()
+        let is_ready = self.is_ready();
+        self.tell_of_room();
+        !is_ready
+    }
+
+    /// Who was refused tries again when it is told that something is here. It is told once: otherwise this side would never sleep again.
+    fn tell_of_room(&mut self) {
+        self.starved &= !self.has_room_again();
     }
 
     /// As `Endpoint::wait`.
@@ -87,9 +101,10 @@ impl Core {
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         self.counters.sleeps += 1;
-        let [queue, manager] = poll_each(self.event_fds(), left)
+        let [queue, manager] = self.event_fds();
+        let [queue, manager, device] = poll_each([queue, manager, events::descriptor(&self.device)], left)
             .map_err(|error| TransportError::system("wait for the peer", error))?;
-        if manager {
+        if manager || device {
             self.take_manager_events();
         }
         // The event is taken when there is nothing else to do, at the latest before the next sleep.

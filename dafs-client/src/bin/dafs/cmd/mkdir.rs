@@ -1,5 +1,6 @@
 //! `dafs mkdir`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use dafs_client::{Error, FileKind};
@@ -33,9 +34,15 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
             result => result.map(drop).map_err(failed),
         };
     }
-    let made = match export.create_dir_all(&target.path, mode) {
-        Err(Error::InDoubt { .. }) => export.create_dir_all(&target.path, mode),
+    let make_all = |path: &Path, mode| match export.create_dir_all(path, mode) {
+        Err(Error::InDoubt { .. }) => export.create_dir_all(path, mode),
         result => result,
+    };
+    // Bits that were asked for are those of the last: the others are made so that something can be made in them.
+    let above = target.path.parent().filter(|parent| flags.mode.is_some() && !parent.as_os_str().is_empty());
+    let made = match above.map(|above| make_all(above, 0o777 & !umask() | 0o300)) {
+        Some(Err(error)) => Err(error),
+        _ => make_all(&target.path, mode),
     };
     if let Err(error) = made {
         // Where nothing may be made, what exists is enough as well.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::smallvec;
 
-use super::super::handshake::{Message, Nonce};
+use super::super::handshake::Message;
 use super::super::layout::{ENTRY_SIZE, Side};
 use super::super::map::create_memory_file;
 use super::super::{endpoint::ShmEndpoint, sock};
@@ -145,6 +145,7 @@ fn region_in_a_file_that_could_fault_is_refused() {
     malformed(after_control(&register(8192, 1), &[&good]), end);
     malformed(after_control(&register(u64::MAX, 2), &[&good]), end);
     malformed(after_control(&register(0, u64::MAX), &[&good]), "bytes of registered regions");
+    malformed(after_control(&register(0, 1), &[&good, &plain]), seals);
     malformed(after_control(&register(0, 1), &[]), "kind of a socket message");
     malformed(after_control(&register(0, 1), &[&good, &good]), "kind of a socket message");
     malformed(after_control(&Message::Unregister { key: 4096 }, &[]), "key of a region that ends");
@@ -285,104 +286,6 @@ fn ordinary_memory_that_is_not_there_ends_the_connection() {
     assert!(matches!(server.recv(), Err(TransportError::Peer(_))));
 }
 
-// [PROV-27]
-#[test]
-fn handshake_that_breaks_the_rules_costs_only_itself() {
-    let mut bed = Bed::new(small());
-    let Address::Shm(path) = bed.address.clone() else { panic!() };
-    let nonce = Nonce::new().unwrap();
-    let hello = Message::hello(&small(), &nonce).encode();
-    let mut wrong_version = hello;
-    wrong_version[4] = 99;
-    let bad: [&[u8]; 6] = [
-        &hello[..63],
-        &[0; 64],
-        &[0xff; 64],
-        &[1; 4000],
-        &wrong_version,
-        &Message::Ready { cma: true }.encode(),
-    ];
-    for bytes in bad {
-        let socket = sock::connect(&path, LONG).unwrap();
-        sock::send(socket.as_fd(), bytes, &[]).unwrap();
-        assert!(bed.listener.accept_endpoint().unwrap().is_none());
-        assert_eq!(bed.listener.handshake_count(), 0);
-        let mut answer = [0; 64];
-        assert!(matches!(sock::receive(socket.as_fd(), &mut answer), Ok(sock::Incoming::End)));
-    }
-    // Descriptors that nobody asked for are closed, and so is the connection.
-    let socket = sock::connect(&path, LONG).unwrap();
-    sock::send(socket.as_fd(), &hello, &[socket.as_raw_fd()]).unwrap();
-    assert!(bed.listener.accept_endpoint().unwrap().is_none());
-    assert_eq!(bed.listener.handshake_count(), 0);
-    let (mut client, mut server) = bed.connect(&ShmDomain::new());
-    client.send_copy(b"fine", b"").unwrap();
-    assert_eq!(take(&mut server).unwrap().0, b"fine");
-}
-
-#[test]
-fn silent_handshakes_are_expired() {
-    let mut bed = Bed::new(small());
-    let Address::Shm(path) = bed.address.clone() else { panic!() };
-    let silent: Vec<_> = (0..10).map(|_| sock::connect(&path, LONG).unwrap()).collect();
-    assert!(bed.listener.accept_endpoint().unwrap().is_none());
-    bed.listener.expire_handshakes();
-    assert_eq!(bed.listener.handshake_count(), 10);
-    bed.listener.handshake_time_max = Duration::ZERO;
-    bed.listener.expire_handshakes();
-    assert_eq!(bed.listener.handshake_count(), 0);
-    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64]), Ok(sock::Incoming::End)));
-}
-
-// [SHM-7] silent peers cannot keep others out.
-#[test]
-fn silent_peers_beyond_the_bound_do_not_keep_others_out() {
-    let mut bed = Bed::new(small());
-    let Address::Shm(path) = bed.address.clone() else { panic!() };
-    let silent: Vec<_> = (0..400).map(|_| sock::connect(&path, LONG).unwrap()).collect();
-    let (address, params) = (bed.address.clone(), bed.params);
-    std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| ShmDomain::new().connect_endpoint(&address, &params, LONG).unwrap());
-        loop {
-            if bed.listener.accept_endpoint().unwrap().is_some() {
-                break;
-            }
-            assert!(bed.listener.handshake_count() <= 256);
-            bed.listener.expire_handshakes();
-            std::thread::yield_now();
-        }
-        connecting.join().unwrap();
-    });
-    drop(silent);
-}
-
-// [SHM-6]
-#[test]
-fn socket_file_of_a_dead_server_is_replaced_and_of_a_live_one_is_not() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("socket");
-    let address = Address::Shm(path.clone());
-    // A dead server: bound, never removed.
-    drop(sock::listen(&path, 1).unwrap());
-    assert!(path.exists());
-    let domain = ShmDomain::with_config(ShmConfig { socket_mode: 0o600, ..ShmConfig::default() });
-    let live = domain.listen_at(&address, &small()).unwrap();
-    use std::os::unix::fs::PermissionsExt;
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    match domain.listen_at(&address, &small()) {
-        Err(ConnectError::System { source, .. }) => {
-            assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
-        }
-        _ => panic!("two servers on one socket"),
-    }
-    drop(live);
-    assert!(!path.exists());
-
-    std::fs::write(&path, "not a socket").unwrap();
-    assert!(domain.listen_at(&address, &small()).is_err());
-    assert_eq!(std::fs::read(&path).unwrap(), b"not a socket");
-}
-
 #[test]
 fn a_thousand_connections_each_progress_and_leave_nothing() {
     let (client_domain, mut bed) = (ShmDomain::new(), Bed::new(small()));
@@ -405,12 +308,127 @@ fn a_thousand_connections_each_progress_and_leave_nothing() {
     assert_eq!(client_domain.connection_counts(), (0, 0));
 }
 
+// [SHM-32] what is counted was sent; what was sent and not counted keeps nobody awake.
+#[test]
+fn count_of_socket_messages_that_is_wrong_keeps_nobody_awake() {
+    let (client, mut server) = pair(small());
+    let count = client.connection.layout.control_sent(Side::Client);
+    let file = create_memory_file(c"good", 8192).unwrap();
+    let message = Message::Register { key: 4096, offset: 0, len: 100, access: ALL };
+    sock::send(client.connection.socket.as_fd(), &message.encode(), &[file.as_raw_fd()]).unwrap();
+    server.on_event(1, false);
+    assert!(server.recv().unwrap().is_none());
+    assert!(server.arm(), "one more came than was counted");
+
+    for ahead in [1, 5, 1 << 30] {
+        let (client, mut server) = pair(small());
+        client.connection.segment.word(count).store(ahead, Ordering::SeqCst);
+        assert!(!server.arm());
+        match server.recv() {
+            Err(TransportError::Peer(PeerFault::Malformed { value, limit: 0, .. })) => {
+                assert_eq!(value, u64::from(ahead));
+            }
+            other => panic!("{ahead}: {other:?}"),
+        }
+    }
+}
+
+// [SHM-21] The sum of all lengths is bounded, whatever they are.
+#[test]
+fn regions_whose_lengths_overflow_together_are_refused() {
+    let domain = ShmDomain::new();
+    let mut bed = Bed::new(small());
+    let (client, mut server) = bed.connect(&domain);
+    let memory = MemoryRef::new(domain.allocate(4096).unwrap());
+    let region = domain.register(memory, ALL).unwrap();
+    let key = (region.range().key.0 & 4095) + 4097;
+    let file = create_memory_file(c"good", 8192).unwrap();
+    let message = Message::Register { key, offset: 0, len: u64::MAX, access: ALL };
+    sock::send(client.connection.socket.as_fd(), &message.encode(), &[file.as_raw_fd()]).unwrap();
+    server.on_event(1, false);
+    let refused = server.recv().unwrap_err();
+    assert!(
+        matches!(refused, TransportError::Peer(PeerFault::Malformed { value: u64::MAX, .. })),
+        "{refused}"
+    );
+}
+
+// [SHM-33] who cannot reach this side's ordinary memory cannot hold up the end of a region either.
+#[test]
+fn peer_that_only_says_that_it_uses_ordinary_memory_is_not_waited_for() {
+    let domain = ShmDomain::new();
+    let mut bed = Bed::new(small());
+    let (client, server) = bed.connect(&domain);
+    client.connection.set_peer_reaches_us(false);
+    let other = bed.connect(&domain);
+    let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(4096).unwrap()));
+    let region = domain.register(memory, ALL).unwrap();
+    let slot = u16::try_from(region.range().key.0 & 4095).unwrap();
+    let record = server.connection.layout.record(Side::Client, slot);
+    let in_use = record + remote::RECORD_IN_USE;
+    server.connection.segment.word(in_use).store(1, Ordering::SeqCst);
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(region);
+        ended.send(()).unwrap();
+    });
+    has_ended.recv_timeout(LONG).unwrap();
+    drop(other);
+}
+
+// [SHM-31] Needs root, which could reach the memory of any process.
+#[test]
+fn memory_of_another_users_process_is_left_alone() {
+    if sock::own_user() != 0 {
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let mut bed = Bed::new(small());
+    let Address::Shm(path) = &bed.address else { panic!() };
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path.parent().unwrap(), open).unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "transport::shm::tests::hostile::helper_client"])
+        .env("DAFS_SHM_TEST_SOCKET", path)
+        .stdout(std::process::Stdio::null())
+        .uid(65_534)
+        .gid(65_534)
+        .spawn()
+        .unwrap();
+    let server = bed.accept();
+    assert_eq!(server.capabilities().peer.credentials.as_ref().map(|peer| peer.uid), Some(65_534));
+    assert!(server.connection.peer_process.is_none());
+    assert!(!server.capabilities().registers_ordinary_memory);
+    assert!(child.wait().unwrap().success(), "it was told so");
+}
+
+/// Ends what hangs, in a process that is a test's own.
+pub(super) fn end_process_in_a_minute() {
+    // SAFETY: a plain system call.
+    unsafe { libc::alarm(60) };
+}
+
+/// Sets the soft limit of descriptors of the whole process; answers the one before.
+pub(super) fn limit_descriptors(limit: u64) -> u64 {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid structure.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits) }, 0);
+    let before = std::mem::replace(&mut limits.rlim_cur, limit);
+    // SAFETY: a valid structure.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits) }, 0);
+    before
+}
+
 /// The process that [`peer_killed_is_seen_and_its_memory_was_reached`] kills; nothing without its socket.
 #[test]
 fn helper_client() {
     let Some(path) = std::env::var_os("DAFS_SHM_TEST_SOCKET") else { return };
     let domain = ShmDomain::new();
     let mut client = domain.connect_endpoint(&Address::Shm(path.into()), &small(), LONG).unwrap();
+    if !client.capabilities().registers_ordinary_memory {
+        return;
+    }
     let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(100_000).unwrap()));
     memory.span().write_from(0, &pattern(100_000, 5));
     let region = domain.register(memory, ALL).unwrap();

@@ -218,7 +218,9 @@ fn accept_without_descriptors_recovers_when_there_are_some() {
 fn accept_without_descriptors() {
     let mut listener = listen();
     let mut outer = Outer::new(&listener);
-    let mut clients: Vec<_> = (0..3).map(|_| TcpStream::connect(at(&listener)).unwrap()).collect();
+    // More than are accepted at once.
+    const COUNT: usize = 70;
+    let mut clients: Vec<_> = (0..COUNT).map(|_| TcpStream::connect(at(&listener)).unwrap()).collect();
     for client in &mut clients {
         client.write_all(&hello()).unwrap();
     }
@@ -232,7 +234,7 @@ fn accept_without_descriptors() {
     listener.expire_handshakes();
     // An event comes although nothing new arrived.
     let mut accepted = Vec::new();
-    while accepted.len() < 3 {
+    while accepted.len() < COUNT {
         outer.sleep();
         while let Some(endpoint) = listener.accept_tcp().unwrap() {
             accepted.push(endpoint);

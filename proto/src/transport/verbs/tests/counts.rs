@@ -24,6 +24,22 @@ fn direct_read_of_4_kib_is_one_rdma_write_and_one_send() {
     }
 }
 
+/// [VERBS-17] All receives of who connects are one registration; the other is for messages to send.
+#[test]
+#[ignore = "needs rdma-device"]
+fn connection_is_made_with_two_registrations() {
+    let mut pair = Pair::new();
+    assert_eq!(pair.client.counters().registrations, 2);
+    assert!(pair.client.receives_count() > usize::from(params().recv_depth));
+    // Each of them can be received into: the device would refuse one beyond the registration.
+    for _ in 0..2 * params().recv_depth {
+        pair.server.send_copy(b"head", &[7; 8192]).unwrap();
+        pair.server.flush().unwrap();
+        next_message(&mut pair.client).unwrap();
+        assert_eq!(pair.client.payload().to_vec(), [7; 8192]);
+    }
+}
+
 /// [VERBS-20] Lists of as many segments as one request takes, and one more.
 #[test]
 #[ignore = "needs rdma-device"]
@@ -124,6 +140,28 @@ fn message_wakes_a_side_that_waits_for_messages_only() {
         assert!(poll_readable(&fds, Some(HANG)).unwrap(), "slept through a message");
         assert_eq!(next_message(&mut pair.server).unwrap(), b"ping");
     }
+}
+
+/// [PROV-24] [VERBS-12] A side that was once refused sleeps again after it was told of room.
+#[test]
+#[ignore = "needs rdma-device"]
+fn side_refused_for_want_of_room_is_told_once_and_sleeps() {
+    let mut pair = Pair::new();
+    let mut sent = 0;
+    while pair.server.send_copy(b"reply", b"").is_ok() {
+        sent += 1;
+        pair.server.flush().unwrap();
+    }
+    for _ in 0..sent {
+        assert_eq!(next_message(&mut pair.client).unwrap(), b"reply");
+    }
+    let mut told = 0;
+    while !pair.server.arm() {
+        assert!(pair.server.recv().unwrap().is_none());
+        told += 1;
+        assert!(told < 1_000_000, "never sleeps again");
+    }
+    pair.assert_alive();
 }
 
 /// [VERBS-16] The answer to a single message costs no look and no receive before it leaves.

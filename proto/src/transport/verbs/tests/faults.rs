@@ -101,3 +101,52 @@ fn refused_access_is_explained_with_its_range() {
     }
     assert!(completion(&mut pair.server).result.is_err());
 }
+
+/// [VERBS-25] What the device says of a queue, and not in it, ends the connection that has it, in the device's words; others go on.
+#[test]
+#[ignore = "needs rdma-device"]
+#[allow(unsafe_code, reason = "makes a completion queue too small")]
+fn completion_queue_that_runs_over_ends_its_connection_in_the_words_of_the_device() {
+    let mut pair = Pair::new();
+    let (mut victim, mut server) = connect(&pair.client_domain, &mut pair.listener);
+    let core = victim.core();
+    // SAFETY: the queue is live.
+    assert_eq!(unsafe { ffi::ibv_resize_cq(core.cq.raw(), 1) }, 0);
+    for _ in 0..8 {
+        server.send_copy(b"head", b"").unwrap();
+        server.flush().unwrap();
+    }
+    // Other tests' connections may take the event, which is the process's; then they tell it.
+    let error = end_of(&mut victim);
+    assert!(matches!(error, TransportError::System { .. }), "{error}");
+    assert!(error.to_string().contains("CQ_ERR"), "{error}");
+    // It was acknowledged: nobody waits for that when the queue goes.
+    drop(victim);
+    pair.assert_alive();
+}
+
+/// [VERBS-25] A connection of a server's loop learns of it through its listener.
+#[test]
+#[ignore = "needs rdma-device"]
+#[allow(unsafe_code, reason = "makes a completion queue too small")]
+fn listener_takes_events_of_its_device_and_wakes_whom_they_concern() {
+    let mut pair = Pair::new();
+    let (mut client, mut victim) = connect(&pair.client_domain, &mut pair.listener);
+    // SAFETY: the queue is live.
+    assert_eq!(unsafe { ffi::ibv_resize_cq(victim.core().cq.raw(), 1) }, 0);
+    // What it has to say was said, so that only what follows wakes anybody.
+    assert!(pair.listener.accept_verbs().unwrap().is_none());
+    for _ in 0..8 {
+        client.send_copy(b"head", b"").unwrap();
+        client.flush().unwrap();
+    }
+    let listening = pair.listener.event_fds();
+    // Whoever looks first takes events for all of the process, other tests' connections too, and tells the victim all the same.
+    if poll_readable(&listening, Some(Duration::from_secs(1))).unwrap() {
+        assert!(pair.listener.accept_verbs().unwrap().is_none());
+    }
+    let error = end_of(&mut victim);
+    assert!(error.to_string().contains("CQ_ERR"), "{error}");
+    drop(client);
+    pair.assert_alive();
+}

@@ -58,8 +58,9 @@ fn facts_of_rust() -> BTreeMap<String, u64> {
         }
         ibv_mr { "lkey" => lkey, "rkey" => rkey }
         ibv_device { "transport_type" => transport_type }
+        ibv_async_event { "element" => element, "event_type" => event_type }
         ibv_context {
-            "device" => device, "ops.poll_cq" => ops.poll_cq, "ops.req_notify_cq" => ops.req_notify_cq,
+            "device" => device, "async_fd" => async_fd, "ops.poll_cq" => ops.poll_cq, "ops.req_notify_cq" => ops.req_notify_cq,
             "ops.post_send" => ops.post_send, "ops.post_recv" => ops.post_recv,
         }
         ibv_cq { "context" => context }

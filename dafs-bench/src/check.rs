@@ -1,0 +1,119 @@
+//! Options that fit a benchmark, and those that would do nothing there.
+
+use anyhow::bail;
+
+use crate::cli::{Benchmark, Options, Registered};
+use crate::record::Method;
+
+/// Refuses what would do nothing, and rows with names of what was not done.
+pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::Result<()> {
+    let lists = matches!(benchmark, Benchmark::Transfer(_) | Benchmark::Listio(_));
+    for method in options.method.iter().flatten() {
+        if matches!(method, Method::Multiple | Method::Pack | Method::Gather | Method::Batch) && !lists {
+            bail!("--method {method} is a way of moving several pieces: it is for transfer and listio");
+        }
+    }
+    if options.cold && !matches!(benchmark, Benchmark::Listio(_)) {
+        bail!("--cold is for reads of listio");
+    }
+    // These have a file in memory and one in --dir.
+    let both =
+        matches!(benchmark, Benchmark::Mixed(_) | Benchmark::Pipeline { .. } | Benchmark::Fairness { .. });
+    let in_memory = options.dir.as_deref().is_none_or(|dir| dir.starts_with("/dev/shm"));
+    if (options.cold || options.direct_io) && in_memory && !both && options.server.is_none() {
+        let flag = if options.cold { "--cold" } else { "--direct-io" };
+        bail!("{flag} needs a --dir on a disk: what is in memory is past no page cache");
+    }
+    if options.peer_only && options.peer.is_empty() && options.peer_mount.is_empty() {
+        bail!("--peer-only measures nothing without --peer or --peer-mount");
+    }
+    check_uses(benchmark, name, options)
+}
+
+/// How many values of an option a benchmark has a use for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Nothing,
+    One,
+    Many,
+}
+
+/// What a benchmark does with the options that say what is measured.
+struct Uses {
+    transport: Takes,
+    sizes: Takes,
+    queue_depth: Takes,
+    op: Takes,
+    method: Takes,
+    registered: Takes,
+    pattern: Takes,
+    poll: Takes,
+    segments: Takes,
+    peers: Takes,
+}
+
+fn uses(benchmark: &Benchmark) -> Uses {
+    use Takes::{Many, Nothing, One};
+    let all = Uses {
+        transport: Many,
+        sizes: Many,
+        queue_depth: Many,
+        op: Many,
+        method: Many,
+        registered: Many,
+        pattern: Many,
+        poll: Many,
+        segments: Nothing,
+        peers: Many,
+    };
+    let own = Uses { method: Nothing, registered: Nothing, pattern: Nothing, peers: Nothing, ..all };
+    match benchmark {
+        Benchmark::Latency(_) | Benchmark::Crossover(_) => Uses { queue_depth: Nothing, ..all },
+        Benchmark::Bandwidth(_) | Benchmark::Iops(_) => all,
+        Benchmark::Overlap(_) => Uses { queue_depth: One, method: One, registered: One, ..all },
+        Benchmark::Transfer(_) | Benchmark::Listio(_) => {
+            Uses { queue_depth: Nothing, method: Many, registered: Many, segments: Many, ..own }
+        }
+        Benchmark::Mixed(_) => Uses { op: Nothing, method: One, registered: One, pattern: Many, ..own },
+        Benchmark::Idle { .. } => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
+        Benchmark::Registration(_) | Benchmark::Fairness { sessions: Some(_), .. } => {
+            Uses { queue_depth: Nothing, op: Nothing, ..own }
+        }
+        Benchmark::Fairness { sessions: None, .. } => {
+            Uses { queue_depth: Nothing, op: Nothing, method: One, registered: One, pattern: Many, ..own }
+        }
+        Benchmark::Pipeline { .. } => own,
+        Benchmark::Limits(_) => Uses { transport: Nothing, poll: Nothing, pattern: Many, ..own },
+    }
+}
+
+fn check_uses(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::Result<()> {
+    if let (Some(address), Some(_)) = (&options.server, &options.transport) {
+        bail!("--transport: the address {address} says how the server is reached; leave one of them out");
+    }
+    let uses = uses(benchmark);
+    let count = |list: Option<usize>| list.unwrap_or(0);
+    let registered = options.registered.map_or(0, |which| if which == Registered::Both { 2 } else { 1 });
+    for (flag, given, takes) in [
+        ("--transport", count(options.transport.as_ref().map(Vec::len)), uses.transport),
+        ("--sizes", count(options.sizes.as_ref().map(Vec::len)), uses.sizes),
+        ("--queue-depth", count(options.queue_depth.as_ref().map(Vec::len)), uses.queue_depth),
+        ("--op", count(options.op.as_ref().map(Vec::len)), uses.op),
+        ("--method", count(options.method.as_ref().map(Vec::len)), uses.method),
+        ("--registered", registered, uses.registered),
+        ("--pattern", usize::from(options.pattern.is_some()), uses.pattern),
+        ("--poll", usize::from(options.poll.is_some()), uses.poll),
+        ("--segments", usize::from(options.segments.is_some()), uses.segments),
+        ("--peer", options.peer.len(), uses.peers),
+        ("--peer-mount", options.peer_mount.len(), uses.peers),
+    ] {
+        match takes {
+            Takes::Nothing if given > 0 => {
+                bail!("{flag} would change nothing: {name} does without; leave it out")
+            }
+            Takes::One if given > 1 => bail!("{flag}: {name} takes one of them, and {given} are given"),
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,357 @@
+//! Operations of a batch whose data travels in the messages. What storage has at hand goes straight from the request into the files, and
+//! from the files into the reply; the rest by way of memory that the batch keeps until it is answered.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one message, which are of 32 bits")]
+
+use std::sync::Arc;
+
+use dafs_proto::transport::{HeapMemory, MemoryRef, SendSlot, Span};
+use dafs_proto::wire::{
+    BATCH_RESULT_SIZE, BatchOperation, BatchReply, BatchResult, HEADER_SIZE, Method, Stability, Status,
+};
+
+use super::super::write::write_all;
+use super::{BatchPlace, Server};
+use crate::backend::{NodeId, NowError};
+use crate::dispatch::{Answer, Payload};
+use crate::inflight::Call;
+
+/// What a call of storage takes of a turn at least, in bytes copied in that time.
+const CALL_SIZE_MIN: usize = 2048;
+
+/// Data of a batch that is on its way between messages and files: that of writes, then room for that of reads, both in the order of the
+/// operations. No more than a request and a reply carry.
+#[derive(Debug)]
+pub(super) struct InlineData {
+    memory: MemoryRef,
+    /// Of each inline operation its first byte there.
+    places: Vec<u32>,
+    /// Where reads begin.
+    written: usize,
+}
+
+impl InlineData {
+    /// Room for the data of these operations; `None` without memory for it.
+    pub(super) fn new(operations: &[BatchOperation]) -> Option<Self> {
+        let (places, [written, read]) = places(operations);
+        let memory =
+            MemoryRef::new(Arc::new(HeapMemory::allocate(written + read)?)).slice(0, written + read)?;
+        Some(Self { memory, places, written })
+    }
+
+    /// The memory of some operations of one kind that follow each other.
+    pub(super) fn of(&self, place: BatchPlace, len: usize) -> Option<MemoryRef> {
+        self.memory.slice(*self.places.get(place.index as usize)? as usize, len)
+    }
+
+    /// Where reads go.
+    fn reads(&self) -> Span<'_> {
+        self.memory.span().slice(self.written, self.memory.len() - self.written).unwrap_or(Span::EMPTY)
+    }
+
+    /// All that was read, without gaps.
+    pub(super) fn pack(&self, operations: &[BatchOperation], results: &[BatchResult]) -> Span<'_> {
+        let len = pack(self.reads(), operations, results);
+        self.reads().slice(0, len).unwrap_or(Span::EMPTY)
+    }
+}
+
+/// Where the data of each inline operation begins, that of reads behind that of writes; and bytes of writes and of reads.
+fn places(operations: &[BatchOperation]) -> (Vec<u32>, [usize; 2]) {
+    let lens = [true, false].map(|write| inline_len(operations, write));
+    let mut next = [lens[0], 0];
+    let places = operations.iter().map(|operation| {
+        let next = &mut next[usize::from(operation.write)];
+        let place = *next as u32;
+        *next += if operation.is_inline() { operation.len() as usize } else { 0 };
+        place
+    });
+    (places.collect(), lens)
+}
+
+/// Bytes of all inline writes, or reads.
+fn inline_len(operations: &[BatchOperation], write: bool) -> usize {
+    let own = operations.iter().filter(|operation| operation.write == write && operation.is_inline());
+    own.map(BatchOperation::len).sum::<u64>() as usize
+}
+
+/// Brings together what each inline read got; answers how much that is.
+fn pack(memory: Span<'_>, operations: &[BatchOperation], results: &[BatchResult]) -> usize {
+    let (mut from, mut to) = (0, 0);
+    for (operation, result) in operations.iter().zip(results) {
+        if operation.write || !operation.is_inline() {
+            continue;
+        }
+        let end = if result.status == Status::OK { result.value } else { 0 };
+        for extent in &operation.lists.extents {
+            let got = extent.len_before(end) as usize;
+            if from != to
+                && got > 0
+                && let (Some(target), Some(source)) = (memory.slice(to, got), memory.slice(from, got))
+            {
+                target.copy_from(source);
+            }
+            to += got;
+            from += extent.len as usize;
+        }
+    }
+    to
+}
+
+/// Some operations of one file, kind and stability that storage does in one call, as each goes on where the one before it ends.
+struct Run {
+    count: usize,
+    offset: u64,
+    len: usize,
+}
+
+/// The first operation, with those that continue it; without a contiguous one there is no run.
+fn run_of(operations: &[BatchOperation]) -> Option<Run> {
+    let first = operations.first()?;
+    let [extent] = &first.lists.extents[..] else { return None };
+    let mut end = extent.end()?;
+    let continues = |next: &&BatchOperation| match &next.lists.extents[..] {
+        [extent] if extent.offset == end && belongs(first, next) => {
+            end = extent.offset + extent.len;
+            true
+        }
+        _ => false,
+    };
+    let count = 1 + operations[1..].iter().take_while(continues).count();
+    Some(Run { count, offset: extent.offset, len: (end - extent.offset) as usize })
+}
+
+/// Both are of one file, kind, method and stability.
+pub(super) fn belongs(first: &BatchOperation, next: &BatchOperation) -> bool {
+    let of = |operation: &BatchOperation| {
+        (operation.handle, operation.write, operation.method, operation.stability)
+    };
+    of(first) == of(next)
+}
+
+/// Results so far.
+pub(super) type Results = Vec<Option<BatchResult>>;
+
+/// A message that operations are being carried out from, and one that they are being carried out into.
+struct Messages<'a> {
+    operations: &'a [BatchOperation],
+    /// The reply, with room for results and all that is read.
+    reply: Option<SendSlot>,
+    /// Where the data of each operation is, in the request's payload or in the reply's.
+    places: Vec<usize>,
+}
+
+impl Server {
+    /// Carries out inline operations as long as storage has at hand what they need, in their order, and answers the batch where those are
+    /// all. Else answers what has been done, and the data of the rest.
+    pub(super) fn do_at_hand(
+        &mut self,
+        call: &Call,
+        operations: &[BatchOperation],
+        (payload, described_len): (Payload<'_>, usize),
+    ) -> Result<Option<(Results, Option<InlineData>)>, Status> {
+        let (places, [written, read]) = places(operations);
+        let described = operations.len() * BATCH_RESULT_SIZE;
+        let of_message = |(operation, place): (&BatchOperation, u32)| match operation.write {
+            true => described_len + place as usize,
+            false => described + place as usize - written,
+        };
+        let places = operations.iter().zip(places).map(of_message).collect();
+        let mut messages = Messages { operations, reply: None, places };
+        if read > 0 && operations.iter().all(BatchOperation::is_inline) {
+            messages.reply = self.reserve_reply(call, described + read);
+        }
+        let mut results = Vec::with_capacity(operations.len());
+        if let Payload::Current = payload {
+            while results.len() < operations.len() && !self.turns.is_over() {
+                let done = results.len();
+                match operations[done].write {
+                    true => self.write_run(call, &messages, &mut results),
+                    false => self.read_run(call, &messages, &mut results),
+                }
+                if results.len() == done {
+                    break;
+                }
+            }
+        }
+        let connection = self.connections.get_mut(call.connection.index);
+        let reply = messages.reply.zip(connection);
+        if results.len() == operations.len() {
+            match reply {
+                None => self.answer_batch(call, operations, &results, None),
+                Some((slot, connection)) => {
+                    let room = connection.endpoint.slot_payload(&slot);
+                    room.write_from(0, &encoded(&results));
+                    let room = room.slice(described, read).unwrap_or(Span::EMPTY);
+                    let len = pack(room, operations, &results);
+                    self.send_slot(call, slot, &reply_body(results.len(), len), described + len);
+                }
+            }
+            return Ok(None);
+        }
+        let mut data = Ok(None);
+        if operations.iter().any(BatchOperation::is_inline) {
+            data = InlineData::new(operations).map(Some).ok_or(Status::NO_MEMORY);
+        }
+        if let Some((slot, connection)) = reply {
+            let room = connection.endpoint.slot_payload(&slot).slice(described, read);
+            if let (Ok(Some(data)), Some(room)) = (&data, room) {
+                data.reads().copy_from(room);
+            }
+            connection.endpoint.cancel_send(slot);
+        }
+        let data = data?;
+        if let Some(data) = data.as_ref().filter(|data| data.written > 0) {
+            self.keep_written(call, (payload, described_len), data);
+        }
+        let mut results: Results = results.into_iter().map(Some).collect();
+        results.resize(operations.len(), None);
+        Ok(Some((results, data)))
+    }
+
+    /// Room for a reply that is filled in place.
+    fn reserve_reply(&mut self, call: &Call, len: usize) -> Option<SendSlot> {
+        let connection = self.connections.get_mut(call.connection.index);
+        let connection = connection.filter(|connection| connection.key == call.connection)?;
+        if !connection.sends_at_once() {
+            return None;
+        }
+        connection.endpoint.reserve(len).ok()
+    }
+
+    /// The file of an operation that is a request of its own, if that may be done to it.
+    pub(super) fn node_of(&self, call: &Call, write: bool) -> Result<NodeId, Status> {
+        let open = self.handle(call)?;
+        match if write { open.writable } else { open.readable } {
+            true => Ok(open.node),
+            false => Err(Status::BAD_HANDLE),
+        }
+    }
+
+    /// Writes the next operations straight from the message. What storage has to be waited for, or is to be durable, is left.
+    fn write_run(&mut self, call: &Call, messages: &Messages<'_>, results: &mut Vec<BatchResult>) {
+        let operations = &messages.operations[results.len()..];
+        let Some(first) = operations.first() else { return };
+        if !first.is_inline() || first.stability != Stability::Unstable {
+            return;
+        }
+        let Some(Run { count, offset, len }) = run_of(operations) else { return };
+        let node = self.node_of(&Self::part_call(call, first), true);
+        let written = node.map_err(NowError::Failed).and_then(|node| {
+            let connection = self.connections.get(call.connection.index);
+            let at = messages.places[results.len()];
+            let data = connection.and_then(|connection| connection.endpoint.payload().slice(at, len));
+            // The payload was found to be as long as all data is.
+            let data = data.ok_or(NowError::WouldBlock)?;
+            Ok((node, write_all(&mut *self.storage, node, offset, data)?))
+        });
+        // What counts as a message need not count again.
+        self.turns.on_moved(CALL_SIZE_MIN.saturating_sub(len));
+        match written {
+            Ok((node, moved)) if moved == len || count == 1 => {
+                let value = self.storage.verifier(node.export);
+                for operation in &operations[..count] {
+                    let own = moved.min(operation.len() as usize);
+                    self.count_written(call.session, usize::from(node.export.0), Method::Inline, own);
+                    results.push(BatchResult { status: Status::OK, count: own as u32, value });
+                }
+            }
+            Err(NowError::Failed(status)) if count == 1 => results.push(BatchResult::failed(status)),
+            // Each has a result of its own, which is found out one by one.
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// Reads the next operations straight into the reply; what storage has to be waited for is left.
+    fn read_run(&mut self, call: &Call, messages: &Messages<'_>, results: &mut Vec<BatchResult>) {
+        let operations = &messages.operations[results.len()..];
+        let (Some(slot), Some(first)) = (&messages.reply, operations.first()) else { return };
+        let places = &messages.places[results.len()..];
+        let node = match self.node_of(&Self::part_call(call, first), false) {
+            Ok(node) => node,
+            Err(status) => return results.push(BatchResult::failed(status)),
+        };
+        let Some(connection) = self.connections.get(call.connection.index) else { return };
+        let room = connection.endpoint.slot_payload(slot);
+        let piece = |index: usize| {
+            let next = operations.get(index).filter(|next| belongs(first, next))?;
+            let [extent] = &next.lists.extents[..] else { return None };
+            Some((extent.offset, room.slice(places[index], extent.len as usize)?))
+        };
+        let pieces = self.storage.read_pieces(node, room.len(), &piece);
+        let (mut count, mut end) = (pieces, u64::MAX);
+        if pieces == 0 {
+            let Some(run) = run_of(operations) else { return };
+            let Some(into) = room.slice(places[0], run.len) else { return };
+            count = run.count;
+            match self.storage.read_now(node, run.offset, &[into]) {
+                Ok(got) if got < run.len => end = run.offset + got as u64,
+                Ok(_) => {}
+                Err(NowError::Failed(status)) if count == 1 => {
+                    return results.push(BatchResult::failed(status));
+                }
+                // Storage has to be waited for; or each has a result of its own, which is found out one by one.
+                Err(_) => return,
+            }
+            self.turns.on_moved(CALL_SIZE_MIN.saturating_sub(run.len));
+        }
+        for operation in &operations[..count] {
+            let got: u64 = operation.lists.extents.iter().map(|extent| extent.len_before(end)).sum();
+            let value = if got < operation.len() { end } else { BatchResult::NOT_ENDED };
+            results.push(BatchResult { status: Status::OK, count: got as u32, value });
+            self.turns.on_moved(got as usize);
+            self.count_read(call.session, usize::from(node.export.0), Method::Inline, got as usize);
+        }
+    }
+
+    /// The data of inline writes, in memory that storage can keep.
+    fn keep_written(&self, call: &Call, (payload, described_len): (Payload<'_>, usize), data: &InlineData) {
+        let Some(room) = data.memory.slice(0, data.written) else { return };
+        match payload {
+            Payload::Current => {
+                let connection = self.connections.get(call.connection.index);
+                let source = connection
+                    .and_then(|connection| connection.endpoint.payload().slice(described_len, data.written));
+                if let Some(source) = source {
+                    room.span().copy_from(source);
+                }
+            }
+            Payload::Kept(bytes) => {
+                let source = bytes.get(described_len..).unwrap_or_default();
+                room.span().write_from(0, source.get(..data.written).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Answers a batch all of whose operations have ended.
+    pub(super) fn answer_batch(
+        &mut self,
+        call: &Call,
+        operations: &[BatchOperation],
+        results: &[BatchResult],
+        data: Option<&InlineData>,
+    ) {
+        let read = data.map_or(Span::EMPTY, |data| data.pack(operations, results));
+        let (body, payload) = (reply_body(results.len(), read.len()), encoded(results));
+        if read.is_empty() {
+            // Of writes alone it tells what need not be done again when it is lost.
+            let keeps = operations.iter().all(|operation| operation.write);
+            let answer = Answer { body: &body, payload: &payload, keeps, ..Answer::default() };
+            return self.reply(call, Status::OK, answer);
+        }
+        self.reply_span(call, &body, &payload, read);
+    }
+}
+
+fn encoded(results: &[BatchResult]) -> Vec<u8> {
+    let mut payload = vec![0; results.len() * BATCH_RESULT_SIZE];
+    for (result, bytes) in results.iter().zip(payload.chunks_exact_mut(BATCH_RESULT_SIZE)) {
+        result.encode(bytes);
+    }
+    payload
+}
+
+fn reply_body(operations: usize, data: usize) -> [u8; BatchReply::HEAD_SIZE - HEADER_SIZE] {
+    let mut body = [0; BatchReply::HEAD_SIZE - HEADER_SIZE];
+    BatchReply { operations: operations as u32, data: data as u32 }.encode(&mut body);
+    body
+}

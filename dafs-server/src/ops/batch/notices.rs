@@ -1,0 +1,93 @@
+//! How a batch tells of what has ended before its reply: gathered as the hints say, and only to a client that listens.
+#![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
+
+use std::time::Duration;
+
+use dafs_proto::session::Moment;
+use dafs_proto::wire::{
+    BATCH_NOTICE_RESULT_SIZE, BatchNotice, HEADER_SIZE, Header, Opcode, encode_noticed_result,
+};
+
+use super::{Hints, Server};
+use crate::inflight::State;
+use crate::sessions::SessionKey;
+
+/// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
+const NOTICES_MAX: u8 = 8;
+
+impl Server {
+    /// Tells what has ended by a notice, where the session is listening; else it waits for the next, or for the reply.
+    pub(super) fn tell_of_batch(&mut self, index: usize) {
+        let call = self.operations[index].call;
+        let results_max = self.reply_payload_max(&call) / BATCH_NOTICE_RESULT_SIZE;
+        let listens = self.connection(call.connection).is_some_and(|c| c.sends_at_once());
+        let Some(session) =
+            self.sessions.find_mut(call.session).filter(|session| listens && session.notices < NOTICES_MAX)
+        else {
+            return;
+        };
+        session.notices += 1;
+        let mut header = Header::callback(Opcode::BatchDone, session.core.next_callback());
+        let Some(batch) = self.batch_at(index) else { return };
+        let told: Vec<u32> = batch.untold.drain(..batch.untold.len().min(results_max)).collect();
+        if batch.untold.is_empty() {
+            batch.untold_since = None;
+        }
+        let mut payload = Vec::with_capacity(told.len() * BATCH_NOTICE_RESULT_SIZE);
+        for place in &told {
+            if let Some(result) = &batch.results[*place as usize] {
+                encode_noticed_result(*place, result, &mut payload);
+            }
+        }
+        let (slot, sequence) = (call.header.slot.0, call.header.sequence);
+        let count = (payload.len() / BATCH_NOTICE_RESULT_SIZE) as u32;
+        header.head_len = BatchNotice::HEAD_SIZE as u16;
+        header.payload_len = payload.len() as u32;
+        let mut head = [0; BatchNotice::HEAD_SIZE];
+        header.encode(&mut head);
+        BatchNotice { slot, sequence, count }.encode(&mut head[HEADER_SIZE..]);
+        if let Some(connection) = self.connection(call.connection) {
+            connection.send(&head, &payload);
+            self.mark_dirty(call.connection);
+        }
+    }
+
+    /// Nothing of a session's batches is gathered any more.
+    pub(super) fn expedite_batches(&mut self, session: SessionKey) {
+        for (_, operation) in self.operations.iter_mut().filter(|(_, o)| o.call.session == session) {
+            if let State::Batch(batch) = &mut operation.state
+                && let Some(hints) = &mut batch.hints
+            {
+                *hints = Hints { completions: 1, window: Duration::ZERO };
+            }
+        }
+        self.tell_of_due_batches();
+    }
+
+    /// When a batch's next window ends: a time to look at them ([`Server::end_windows`]).
+    pub fn window_end(&self) -> Option<Moment> {
+        self.window_end
+    }
+
+    /// Tells of what has waited for a window that is over.
+    pub fn end_windows(&mut self) {
+        self.tell_of_due_batches();
+        self.flush_dirty();
+    }
+
+    /// Tells of ends whose window is over.
+    pub(crate) fn tell_of_due_batches(&mut self) {
+        let now = self.now;
+        let ends = self.operations.iter().filter_map(|(_, operation)| match &operation.state {
+            State::Batch(batch) => batch.window_end().filter(|end| *end > now),
+            _ => None,
+        });
+        self.window_end = ends.min();
+        let due = |state: &State| matches!(state, State::Batch(batch) if batch.is_due(now));
+        let due: Vec<usize> =
+            self.operations.iter().filter(|(_, o)| due(&o.state)).map(|(index, _)| index).collect();
+        for index in due {
+            self.tell_of_batch(index);
+        }
+    }
+}

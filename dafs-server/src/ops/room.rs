@@ -1,0 +1,121 @@
+//! How much of a session storage has at once. A session alone keeps a disk busy; beside others it has one call there, so that whoever comes
+//! finds no long queue.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
+
+use dafs_proto::transport::OpToken;
+
+use super::Server;
+use crate::inflight::State;
+use crate::sched::{ALONE_STORAGE_SIZE, CONTENDED_STORAGE_SIZE};
+use crate::sessions::SessionKey;
+
+impl Server {
+    /// Whether a session has as much with storage as it may: then `waiter`, a transfer or a list, goes on when some of that is back.
+    pub(super) fn waits_for_room(&mut self, session: SessionKey, waiter: OpToken) -> bool {
+        let size_max = self.storage_size_max();
+        let Some(session) =
+            self.sessions.find_mut(session).filter(|session| session.storage_size >= size_max)
+        else {
+            return false;
+        };
+        session.storage_waiters.push_back(waiter);
+        true
+    }
+
+    /// Whether a session may have one more call with storage.
+    pub(super) fn has_room(&self, session: SessionKey) -> bool {
+        let size_max = self.storage_size_max();
+        self.sessions.find(session).is_none_or(|session| session.storage_size < size_max)
+    }
+
+    /// Storage has a call of a session, of so many bytes.
+    pub(super) fn enters_storage(&mut self, session: SessionKey, len: u64) {
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.storage_size += cost(len);
+        }
+    }
+
+    /// Storage has it no longer.
+    pub(super) fn leaves_storage(&mut self, session: SessionKey, len: u64) {
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.storage_size = session.storage_size.saturating_sub(cost(len));
+        }
+    }
+
+    /// Bytes that a session may have with storage, unless one call is more.
+    fn storage_size_max(&self) -> usize {
+        if self.turns.is_contended(self.now) { CONTENDED_STORAGE_SIZE } else { ALONE_STORAGE_SIZE }
+    }
+
+    /// What a session has with storage leaves room: who waits for it goes on, in turn, until it is filled. One that needs no storage now
+    /// leaves it to the next: with nothing there, nobody else would wake them.
+    pub(super) fn resume_storage_waiters_of(&mut self, session: SessionKey) {
+        let waiting = self.sessions.find_mut(session).map_or(0, |session| session.storage_waiters.len());
+        for _ in 0..waiting {
+            let size_max = self.storage_size_max();
+            let Some(token) = self
+                .sessions
+                .find_mut(session)
+                .filter(|session| session.storage_size < size_max)
+                .and_then(|session| session.storage_waiters.pop_front())
+            else {
+                return;
+            };
+            let waiting = self.operation_index(token).filter(|index| !self.operations[*index].forgotten);
+            let Some(index) = waiting else { continue };
+            let connection = self.operations[index].call.connection;
+            let is_list = match &mut self.operations[index].state {
+                State::Transfer(transfer) if transfer.waits_for_storage => {
+                    transfer.waits_for_storage = false;
+                    false
+                }
+                State::List(list) if list.waits_for_storage() => {
+                    list.on_room();
+                    true
+                }
+                _ => continue,
+            };
+            self.mark_dirty(connection);
+            match is_list {
+                true => self.advance_list(token),
+                false => self.advance(token),
+            }
+        }
+    }
+
+    /// Where nobody else sends any more, there is room for more.
+    pub(crate) fn resume_storage_waiters(&mut self) {
+        let waiting: Vec<_> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| !session.storage_waiters.is_empty())
+            .map(|(key, _)| key)
+            .collect();
+        for key in waiting {
+            self.resume_storage_waiters_of(key);
+        }
+    }
+
+    /// Whether everybody who waits for room with storage will be woken: by what their session has there.
+    pub(crate) fn storage_waiters_will_wake(&self) -> bool {
+        let waits = |token: &OpToken| {
+            let operation = self.operation_index(*token).map(|index| &self.operations[index]);
+            operation.is_some_and(|operation| {
+                let waits = match &operation.state {
+                    State::Transfer(transfer) => transfer.waits_for_storage,
+                    State::List(list) => list.waits_for_storage(),
+                    _ => false,
+                };
+                waits && !operation.forgotten
+            })
+        };
+        self.sessions
+            .iter()
+            .all(|(_, session)| session.storage_size > 0 || !session.storage_waiters.iter().any(waits))
+    }
+}
+
+/// What a call of so many bytes counts as: a disk is kept as long by a small one as by one of this size, nearly.
+fn cost(len: u64) -> usize {
+    (len as usize).max(CONTENDED_STORAGE_SIZE)
+}

@@ -1,0 +1,84 @@
+//! Handshakes that wait for the places of others.
+#![allow(unsafe_code, reason = "borrows the listener's descriptor")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use super::super::handshake::{Message, Nonce};
+use super::super::sock::{self, Epoll};
+use super::*;
+
+/// Accepts, woken by the listener's descriptor alone, until `connecting` is through.
+fn accept_by_events(bed: &mut Bed, connecting: impl FnOnce(&Address, &ConnectParams) + Send) {
+    let (address, params) = (bed.address.clone(), bed.params);
+    let watched = Epoll::new().unwrap();
+    let [fd] = bed.listener.event_fds()[..] else { panic!("one descriptor") };
+    // SAFETY: the listener, which outlives this, owns it.
+    watched.add(unsafe { BorrowedFd::borrow_raw(fd) }, 0).unwrap();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| connecting(&address, &params));
+        loop {
+            if bed.listener.accept_endpoint().unwrap().is_some() {
+                break;
+            }
+            assert!(bed.listener.handshake_count() <= 256);
+            // SAFETY: as above.
+            let event = sock::readable(unsafe { BorrowedFd::borrow_raw(watched.as_raw_fd()) }, LONG);
+            assert!(event.unwrap(), "no event tells that a silent handshake makes room");
+        }
+        connecting.join().unwrap();
+    });
+}
+
+// [SHM-7] silent peers cannot keep others out.
+#[test]
+fn silent_peers_beyond_the_bound_do_not_keep_others_out() {
+    let mut bed = Bed::new(small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let silent: Vec<_> = (0..400).map(|_| sock::connect(&path, LONG).unwrap()).collect();
+    accept_by_events(&mut bed, |address, params| {
+        ShmDomain::new().connect_endpoint(address, params, LONG).unwrap();
+    });
+    // The oldest were given up, those that nobody had to make room for were not.
+    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64], true), Ok(sock::Incoming::End)));
+    assert!(matches!(sock::receive(silent[399].as_fd(), &mut [0; 64], true), Ok(sock::Incoming::Nothing)));
+    assert_eq!(bed.listener.handshake_count(), 255);
+}
+
+// [SHM-7] nor those that say hello and nothing more.
+#[test]
+fn peers_silent_after_their_hello_do_not_keep_others_out() {
+    let mut bed = Bed::new(small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
+    let silent: Vec<_> = (0..300)
+        .map(|_| {
+            let socket = sock::connect(&path, LONG).unwrap();
+            sock::send(socket.as_fd(), &hello, &[]).unwrap();
+            socket
+        })
+        .collect();
+    accept_by_events(&mut bed, |address, params| {
+        ShmDomain::new().connect_endpoint(address, params, LONG).unwrap();
+    });
+    drop(silent);
+}
+
+// [SHM-7] who says what comes next keeps its place, however many wait for it.
+#[test]
+fn handshake_that_makes_progress_keeps_its_place() {
+    let mut bed = Bed::new(small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
+    let slow = sock::connect(&path, LONG).unwrap();
+    let silent: Vec<_> = (0..255).map(|_| sock::connect(&path, LONG).unwrap()).collect();
+    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    assert_eq!(bed.listener.handshake_count(), 256);
+    // The oldest of all says hello, which nobody has looked at when the time of all others is over and one more comes.
+    sock::send(slow.as_fd(), &hello, &[]).unwrap();
+    accept_by_events(&mut bed, |address, params| {
+        ShmDomain::new().connect_endpoint(address, params, LONG).unwrap();
+    });
+    let mut answer = [0; 64];
+    assert!(matches!(sock::receive(slow.as_fd(), &mut answer, true), Ok(sock::Incoming::Message { .. })));
+    drop(silent);
+}
