@@ -97,6 +97,7 @@ const fn request(direction: u64, number: u64, size: u64) -> libc::Ioctl {
 const UFFDIO_API: libc::Ioctl = request(3, 0x3F, 24);
 const UFFDIO_REGISTER: libc::Ioctl = request(3, 0x00, 32);
 const UFFDIO_UNREGISTER: libc::Ioctl = request(2, 0x01, 16);
+const UFFDIO_WRITEPROTECT: libc::Ioctl = request(3, 0x06, 24);
 
 impl Watch {
     /// Starts watching nothing. `on_gone` is called, by a thread of the watch, when there is something to
@@ -157,10 +158,6 @@ impl Drop for Watch {
         // Closing does not suffice: a child of this process may have the descriptor too, and whoever unmapped what
         // is watched would wait for a reader that is no more.
         let forget_moved = || {
-            // What was read is queued in a moment, for the reader waits for nothing.
-            while self.behind.load(Ordering::SeqCst) & READING != 0 {
-                std::thread::yield_now();
-            }
             for gone in self.take() {
                 if let Change::Moved(to) = gone.change {
                     self.forget_moved(to, |_| Vec::new());
@@ -169,7 +166,10 @@ impl Drop for Watch {
         };
         forget_moved();
         self.remove_all();
-        forget_moved();
+        while self.has_unread() || self.is_behind() {
+            forget_moved();
+            std::thread::yield_now();
+        }
         let one = 1u64.to_ne_bytes();
         // SAFETY: writes eight bytes of a local array.
         unsafe { libc::write(self.stop.as_raw_fd(), one.as_ptr().cast(), one.len()) };
@@ -285,6 +285,14 @@ impl Watched {
                 let _ = unregister(Extent { start, end: mapping.end.min(pages.end).max(start) });
             }
         }
+    }
+
+    /// Somebody changes watched memory and waits, or will in a moment, until that is read. Of what is no longer watched nothing follows.
+    fn has_unread(&self) -> bool {
+        // While that is so every request to write-protect is refused alike; at other times this one is, for its mode is none.
+        let mut protect = [0, 1, u64::MAX];
+        let refused = ioctl(&self.userfaults, UFFDIO_WRITEPROTECT, &mut protect);
+        refused.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
 
     fn is_own(&self) -> bool {

@@ -12,13 +12,12 @@ use crate::sessions::SessionKey;
 impl Server {
     /// Whether a session has as much with storage as it may: then `waiter`, a transfer or a list, goes on when some of that is back.
     pub(super) fn waits_for_room(&mut self, session: SessionKey, waiter: OpToken) -> bool {
-        let size_max = self.storage_size_max();
-        let Some(session) =
-            self.sessions.find_mut(session).filter(|session| session.storage_size >= size_max)
-        else {
+        if self.has_room(session) {
             return false;
-        };
-        session.storage_waiters.push_back(waiter);
+        }
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.storage_waiters.push_back(waiter);
+        }
         true
     }
 

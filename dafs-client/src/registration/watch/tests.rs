@@ -1,3 +1,4 @@
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -196,26 +197,68 @@ fn unmapping_does_not_hang_after_the_watch_ended_while_a_child_has_its_descripto
             break area;
         }
     };
-    // SAFETY: the child waits for its end, and does nothing else.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        loop {
-            // SAFETY: waits.
-            unsafe { libc::pause() };
-        }
-    }
+    let child = Child::start();
     drop(watch);
     let ended = ends(move || {
         drop(area);
         drop(place);
         drop(grown);
     });
-    // SAFETY: ends the child made above, and waits for that.
-    unsafe {
-        libc::kill(child, libc::SIGKILL);
-        libc::waitpid(child, std::ptr::null_mut(), 0);
-    }
+    drop(child);
     assert!(ended, "somebody who unmapped memory waits for nobody");
+}
+
+// Of what began before the end somebody must hear: the child keeps the kernel from noticing that nobody is left.
+#[test]
+fn emptying_does_not_hang_while_the_watch_ends_and_a_child_has_its_descriptor() {
+    for _ in 0..50 {
+        let Some((watch, gone)) = start() else { return };
+        let area = Area::new(4 * PAGE);
+        watch.add(part(&area, 0, 4)).unwrap();
+        let child = Child::start();
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
+        let (sender, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::SeqCst) {
+                area.empty(PAGE, PAGE);
+            }
+            let _ = sender.send(());
+        });
+        gone.recv().unwrap();
+        drop(watch);
+        over.store(true, Ordering::SeqCst);
+        let ended = ended.recv_timeout(HANGS);
+        drop(child);
+        assert!(ended.is_ok(), "who empties memory waits for nobody");
+    }
+}
+
+/// A process that has what this one has open, until dropped.
+struct Child(libc::pid_t);
+
+impl Child {
+    fn start() -> Self {
+        // SAFETY: the child waits for its end, and does nothing else.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: waits.
+                unsafe { libc::pause() };
+            }
+        }
+        Self(child)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: ends the child made above, and waits for that.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchOperation, BatchReply, BatchResult, HEADER_SIZE, Method, Stability, Status,
 };
 
+use super::super::list::pack_behind;
 use super::super::write::write_all;
 use super::{BatchPlace, Server};
 use crate::backend::{NodeId, NowError};
@@ -82,17 +83,7 @@ fn pack(memory: Span<'_>, operations: &[BatchOperation], results: &[BatchResult]
             continue;
         }
         let end = if result.status == Status::OK { result.value } else { 0 };
-        for extent in &operation.lists.extents {
-            let got = extent.len_before(end) as usize;
-            if from != to
-                && got > 0
-                && let (Some(target), Some(source)) = (memory.slice(to, got), memory.slice(from, got))
-            {
-                target.copy_from(source);
-            }
-            to += got;
-            from += extent.len as usize;
-        }
+        pack_behind(memory, (&mut from, &mut to), &operation.lists.extents, end);
     }
     to
 }

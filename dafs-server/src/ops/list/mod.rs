@@ -26,7 +26,7 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
-pub(crate) use moving::List;
+pub(crate) use moving::{List, pack_behind};
 use moving::{Place, Segment, Step, pack};
 pub(crate) use sieve::Sieve;
 

@@ -456,16 +456,27 @@ pub(super) fn gap() -> &'static MemoryRef {
 /// Brings together what was read of each extent; answers all of it.
 pub(super) fn pack<'a>(memory: Span<'a>, extents: &[Extent], end: u64) -> Span<'a> {
     let (mut from, mut to) = (0, 0);
+    pack_behind(memory, (&mut from, &mut to), extents, end);
+    memory.slice(0, to).unwrap_or(Span::EMPTY)
+}
+
+/// Brings what was read of these extents, in a file that ends at `end`, to what is together already. `from` is where the first of them
+/// was read to and `to` where that goes; both are moved behind the last.
+pub(crate) fn pack_behind(
+    memory: Span<'_>,
+    (from, to): (&mut usize, &mut usize),
+    extents: &[Extent],
+    end: u64,
+) {
     for extent in extents {
         let got = extent.len_before(end) as usize;
         if from != to
             && got > 0
-            && let (Some(target), Some(source)) = (memory.slice(to, got), memory.slice(from, got))
+            && let (Some(target), Some(source)) = (memory.slice(*to, got), memory.slice(*from, got))
         {
             target.copy_from(source);
         }
-        to += got;
-        from += extent.len as usize;
+        *to += got;
+        *from += extent.len as usize;
     }
-    memory.slice(0, to).unwrap_or(Span::EMPTY)
 }
