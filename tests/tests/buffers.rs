@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dafs_client::{Config, Extent, File, MethodOverride, ReconnectPolicy, Session, Stability, Status};
 use dafs_tests::cut::{connect_cuttable, cut_connections};
@@ -26,6 +26,7 @@ on_sockets! {
     list_whose_connection_breaks_begins_anew_where_the_client_asks_again,
     small_read_waits_for_one_turn_of_another_client_and_no_more,
     replies_larger_than_a_turn_leave_although_their_client_is_silent,
+    transfer_that_began_alone_is_cut_small_when_others_come,
     session_has_little_with_storage_while_another_waits_for_it,
 }
 
@@ -40,7 +41,7 @@ on_verbs! {
 }
 
 /// No more than a transfer has at a time while others are there ([BUF-21]).
-const CHUNK: usize = 32 << 10;
+const CHUNK: usize = 64 << 10;
 
 /// Always in chunks: ordinary memory, moved by RDMA.
 fn direct() -> Config {
@@ -386,6 +387,54 @@ fn small_read_waits_for_one_turn_of_another_client_and_no_more(on: On) {
     }
     faults.release();
     commits.into_iter().for_each(|commit| commit.wait().unwrap());
+}
+
+// [BUF-21]
+fn transfer_that_began_alone_is_cut_small_when_others_come(on: On) {
+    const BEGUN: usize = 2 * (256 << 10);
+    let ((reads, fail_reads), (commits, fail_commits)) = (Faults::new(), Faults::new());
+    let harness = Harness::start_over(
+        on,
+        |storage| fail_reads(fail_commits(storage)),
+        |config| {
+            config.pipeline_depth = 2;
+            config.chunk_size = Some(256 << 10);
+            config.buffer_sizes = vec![4 << 10, CHUNK, 256 << 10];
+        },
+    );
+    let (greedy, watcher) = (harness.session_with(&direct()), harness.session());
+    let patient = [harness.session(), harness.session()];
+    let files = patient.each_ref().map(|session| file(session, "other", &[0]));
+    let data = bytes(13, BEGUN + 16 * CHUNK);
+    let theirs = file(&greedy, "large", &data);
+    let (before, read) = loop {
+        // Long enough that the others are forgotten.
+        let silent = Instant::now();
+        while silent.elapsed() < Duration::from_millis(20) {
+            greedy.probe().unwrap();
+        }
+        reads.next(Kind::Read, Fault::Hold, 2);
+        let read = theirs.submit_read_at(vec![0; data.len()], 0);
+        greedy.flush();
+        reads.wait_for_held(2);
+        let statistics = watcher.statistics().unwrap();
+        if statistics.zones.iter().any(|zone| (zone.size, zone.lent) == (256 << 10, 2)) {
+            break (statistics.pipelines[0].chunks, read);
+        }
+        reads.release();
+        assert_same(&read.wait().buffer, &data, "cut small from the beginning");
+    };
+    commits.next(Kind::Commit, Fault::Hold, patient.len());
+    let waiting = files.each_ref().map(File::submit_commit);
+    patient.iter().for_each(Session::flush);
+    commits.wait_for_held(patient.len());
+    reads.release();
+    assert_same(&read.wait().buffer, &data, "cut anew in the middle");
+    let chunks = watcher.statistics().unwrap().pipelines[0].chunks - before;
+    assert!(chunks >= 16, "{chunks} chunks for 1 MiB");
+    commits.release();
+    waiting.into_iter().for_each(|commit| commit.wait().unwrap());
+    all_come_back(&watcher);
 }
 
 // [BUF-20]

@@ -39,8 +39,8 @@ const ALONE_SIZE: usize = 1 << 20;
 /// The same beside others: about as long as two or three small requests take.
 pub(crate) const CONTENDED_SIZE: usize = 32 << 10;
 /// Bytes of a chunk that storage or the network move by themselves, beside others.
-pub(crate) const CONTENDED_CHUNK_SIZE: u64 = 32 << 10;
+pub(crate) const CONTENDED_CHUNK_SIZE: u64 = 64 << 10;
 /// Bytes that a session has with storage when nobody else is there, before its next chunk waits: who comes finds no longer queue than this.
 pub(crate) const ALONE_STORAGE_SIZE: usize = 4 << 20;
 /// The same beside others.
-pub(crate) const CONTENDED_STORAGE_SIZE: usize = 32 << 10;
+pub(crate) const CONTENDED_STORAGE_SIZE: usize = 64 << 10;

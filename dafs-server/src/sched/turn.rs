@@ -47,16 +47,21 @@ impl Turns {
         self.moved.saturating_sub(self.size_max)
     }
 
-    /// A connection has sent a message. If that is how the server learns that it is not alone, its turn is short at once.
+    /// A connection has sent a message, while operations of so many sessions wait beside its own. If that is how the server learns that
+    /// it is not alone, its turn is short at once.
     #[inline]
-    pub(crate) fn on_message(&mut self, key: ConnectionKey, now: Moment) {
-        if self.last != Some(key) {
-            if self.last.is_some() {
-                self.contended_until = now.after(CONTENDED_FOR);
-                self.size_max = CONTENDED_SIZE;
-            }
-            self.last = Some(key);
+    pub(crate) fn on_message(&mut self, key: ConnectionKey, now: Moment, others_waiting: usize) {
+        let before = self.last.replace(key);
+        if before.is_some_and(|before| before != key) || others_waiting > 0 {
+            self.contended_until = now.after(CONTENDED_FOR);
+            self.size_max = CONTENDED_SIZE;
         }
+    }
+
+    /// Sessions whose operations wait for something.
+    #[inline]
+    pub(crate) fn waiting_sessions(&self) -> usize {
+        self.waiting_sessions
     }
 
     /// Several connections send requests at about this time, or operations of several sessions wait: who waits long sends nothing.
@@ -108,8 +113,8 @@ mod tests {
     fn contended() -> (Turns, Moment) {
         let mut turns = Turns::default();
         let start = Moment::default().after(Duration::from_secs(1));
-        turns.on_message(key(1), start);
-        turns.on_message(key(2), start);
+        turns.on_message(key(1), start, 0);
+        turns.on_message(key(2), start, 0);
         (turns, start)
     }
 
@@ -126,15 +131,27 @@ mod tests {
             })
         };
         for _ in 0..10 {
-            turns.on_message(key(1), start);
+            turns.on_message(key(1), start, 0);
             assert_eq!(size(&mut turns, start), Some(1024));
         }
-        turns.on_message(key(2), start);
+        turns.on_message(key(2), start, 0);
         assert_eq!(size(&mut turns, start), Some(32));
         let last = start.after(CONTENDED_FOR - Duration::from_nanos(1));
         assert_eq!(size(&mut turns, last), Some(32));
-        turns.on_message(key(2), last);
+        turns.on_message(key(2), last, 0);
         assert_eq!(size(&mut turns, start.after(CONTENDED_FOR)), Some(1024), "the other has fallen silent");
+    }
+
+    // [BUF-20] Who waits for long sends nothing, and between two requests the other does not wait.
+    #[test]
+    fn turn_is_short_while_one_sends_and_operations_of_another_wait() {
+        let (mut turns, start) = (Turns::default(), Moment::default());
+        turns.session_waits();
+        turns.on_message(key(1), start, 0);
+        assert!(!turns.is_contended(start), "the operations that wait are its own");
+        turns.on_message(key(1), start, 1);
+        assert!(turns.is_contended(start.after(CONTENDED_FOR - Duration::from_nanos(1))));
+        assert!(!turns.is_contended(start.after(CONTENDED_FOR)));
     }
 
     // [BUF-20]

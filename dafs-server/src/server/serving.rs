@@ -3,7 +3,7 @@
 use dafs_proto::transport::{OpToken, Received};
 
 use super::Server;
-use crate::connection::ConnectionKey;
+use crate::connection::{ConnectionKey, Phase};
 use crate::sched::CONTENDED_SIZE;
 
 /// What serving a connection came to.
@@ -109,12 +109,12 @@ impl Server {
                     break;
                 }
                 Ok(Some(Received::Message { head, payload_len })) => {
-                    self.turns.on_message(key, self.now);
+                    self.turns.on_message(key, self.now, self.others_waiting(key));
                     self.on_message(key, head.as_bytes(), payload_len);
                     payload_len
                 }
                 Ok(Some(Received::Immediate { data, size })) => {
-                    self.turns.on_message(key, self.now);
+                    self.turns.on_message(key, self.now, self.others_waiting(key));
                     self.on_lane_frame(key, data, size);
                     size
                 }
@@ -131,6 +131,21 @@ impl Server {
             }
         }
         messages
+    }
+
+    /// Sessions whose operations wait, without that of a connection.
+    #[inline]
+    fn others_waiting(&self, key: ConnectionKey) -> usize {
+        let all = self.turns.waiting_sessions();
+        if all == 0 {
+            return 0;
+        }
+        let phase = self.connections.get(key.index).map(|connection| &connection.phase);
+        let own = match phase {
+            Some(Phase::Live(session)) => self.sessions.find(*session),
+            _ => None,
+        };
+        all.saturating_sub(usize::from(own.is_some_and(|own| own.waiting > 0)))
     }
 
     /// Goes on with transfers that went out of their turn.

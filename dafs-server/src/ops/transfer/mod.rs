@@ -50,7 +50,7 @@ pub(crate) struct Transfer {
     pub(crate) segments: Segments,
     pub(crate) stability: Stability,
     pipeline: Pipeline,
-    /// Largest chunk, bytes.
+    /// Largest chunk while nobody else is there, bytes.
     chunk_size_max: u64,
     /// By slot of the pipeline: what its chunk passes through.
     slots: SmallVec<[Passage; 4]>,
@@ -288,10 +288,10 @@ impl Server {
 
     /// Begins the next chunk, if one may begin and there is memory for it.
     fn begin_next(&mut self, index: usize, token: OpToken) -> Progress {
+        let chunk_max = self.chunk_max(index);
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let Some((at, left)) = transfer.pipeline.next() else { return Progress::Wait };
-        let len_max = left.min(transfer.chunk_size_max);
-        let Some(remote) = transfer.remote_at(at, len_max) else {
+        let Some(remote) = transfer.remote_at(at, left.min(chunk_max)) else {
             transfer.pipeline.refused(Status::INVALID);
             return Progress::Continue;
         };

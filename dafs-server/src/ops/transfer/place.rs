@@ -43,8 +43,13 @@ impl Server {
                 return Progress::Continue;
             }
         }
-        let window =
-            if copies_mapped { LocalSegments::new() } else { self.storage.map(node, offset, len, parts_max) };
+        let window = match copies_mapped {
+            true => LocalSegments::new(),
+            false => {
+                let at_once = self.at_once(len);
+                self.storage.map(node, offset, at_once, parts_max)
+            }
+        };
         let mapped: usize = window.iter().map(MemoryRef::len).sum();
         if mapped > 0 {
             let Some(transfer) = self.transfer(index) else { return Progress::Wait };
@@ -69,11 +74,10 @@ impl Server {
         memory: MemoryRef,
         remote: RemoteRange,
     ) -> Progress {
-        let contended = self.turns.is_contended(self.now);
+        let at_once = self.at_once(memory.len());
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let Some((at, _)) = transfer.pipeline.next() else { return Progress::Wait };
         let (node, offset) = (transfer.node, transfer.offset + at);
-        let at_once = if contended { memory.len().min(CONTENDED_SIZE) } else { memory.len() };
         let result = match memory.span().slice(0, at_once) {
             Some(span) => self.storage.read_now(node, offset, &[span]),
             None => Err(NowError::Failed(Status::IO)),
@@ -86,6 +90,11 @@ impl Server {
         transfer.slots[usize::from(chunk.slot)].is_mapped = true;
         self.on_tried(index, token, chunk.slot, result, || FsOp::Read { node, offset, into: vec![memory] });
         Progress::Continue
+    }
+
+    /// How much of so many bytes that are at hand is moved in one step.
+    fn at_once(&self, len: usize) -> usize {
+        if self.turns.is_contended(self.now) { len.min(CONTENDED_SIZE) } else { len }
     }
 
     /// The client's own memory as what a write takes its data from, where the provider maps it.

@@ -4,6 +4,7 @@ use crate::inflight::{Call, State};
 use crate::sched::CONTENDED_CHUNK_SIZE;
 use crate::server::Server;
 
+use super::Direction;
 use super::tuner::Trial;
 
 /// The least that is worth a step of its own, bytes.
@@ -24,12 +25,9 @@ impl Server {
         let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;
         let terms = self.listeners.get(connection.listener)?.pipelining;
         let size_max = connection.endpoint.capabilities().rdma_size_max;
-        let turn_max = if self.turns.is_contended(self.now) { CONTENDED_CHUNK_SIZE } else { u64::MAX };
         let chunk_size = terms.chunk_size.min(size_max.into()).min(self.buffers.largest() as u64);
-        let chunk_size = chunk_size.min(turn_max);
         let chunk_size_max = u64::from(size_max).min(self.buffers.largest() as u64);
-        let is_set = terms.is_set || turn_max < u64::MAX;
-        Some(ChunkTerms { chunk_size, chunk_size_max, depth: terms.depth, is_set })
+        Some(ChunkTerms { chunk_size, chunk_size_max, depth: terms.depth, is_set: terms.is_set })
     }
 
     /// The size of the chunks of a transfer of `len` bytes, and what to call it where it is tried out.
@@ -43,6 +41,20 @@ impl Server {
         let part = (len / terms.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
         let size_max = part.min(terms.chunk_size_max);
         (size.min(size_max), trial.filter(|_| size <= size_max))
+    }
+
+    /// Bytes of a transfer's next chunk at most. Others may have come since it began, or gone: an append alone is cut once, for all its
+    /// buffers were lent then.
+    pub(super) fn chunk_max(&mut self, index: usize) -> u64 {
+        let contended = self.turns.is_contended(self.now);
+        let Some(transfer) = self.transfer(index) else { return 0 };
+        let size_max = transfer.chunk_size_max;
+        if !contended || size_max <= CONTENDED_CHUNK_SIZE || transfer.direction == Direction::Append {
+            return size_max;
+        }
+        // Its time tells nothing of its chunks.
+        transfer.timed = None;
+        CONTENDED_CHUNK_SIZE
     }
 
     /// A transfer has ended well; where it was to be timed, and storage had to be waited for, that tells something.
