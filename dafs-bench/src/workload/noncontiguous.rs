@@ -26,13 +26,16 @@ pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result
         let mut lists = bench.subjects.lists(transport, bench.plan.poll())?;
         for op in bench.plan.ops.clone() {
             for registered in bench.plan.registered.clone() {
-                let mut rows = Vec::new();
+                let (mut rows, mut halves) = (Vec::new(), Vec::new());
                 for bytes in bench.plan.sizes.clone() {
                     let segments = bench.plan.segments;
                     let shape = Shape { op, segments, bytes, registered, scattered_file, cold };
-                    rows.extend(compare(bench, &mut lists, transport.name(), &shape)?);
+                    let (of_shape, half) = compare(bench, &mut lists, transport.name(), &shape)?;
+                    rows.extend(of_shape);
+                    halves.extend(half);
                 }
                 bench.outcome.notes.extend(shape_note(transport.name(), op, registered, &rows));
+                bench.outcome.notes.extend(hybrid_note(transport.name(), op, registered, &halves));
                 panels.push(panel(transport.name(), op, registered, &rows));
                 bench.outcome.rows.extend(rows);
             }
@@ -44,13 +47,13 @@ pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result
     Ok(())
 }
 
-/// All methods in alternation with what they are compared with: a row for each.
+/// All methods in alternation with what they are compared with: a row for each, and what became of hybrid.
 fn compare(
     bench: &mut Bench<'_>,
     lists: &mut Lists,
     transport: &str,
     shape: &Shape,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<(Vec<Row>, Option<Halves>)> {
     anyhow::ensure!(
         2 * shape.total() as u64 <= FILE_BYTES,
         "{} pieces of {} bytes, and gaps as large, do not fit the file of {} MiB",
@@ -113,7 +116,50 @@ fn compare(
             ..Row::default()
         }
     });
-    Ok(rows.collect())
+    Ok((rows.collect(), Halves::of(shape.bytes, &methods, &times)))
+}
+
+/// Hybrid beside the better of the two methods that it chooses from.
+struct Halves {
+    /// Of a piece.
+    bytes: usize,
+    /// Its time over that of the better.
+    ratio: f64,
+    /// The slower of the better one's odd and even rounds over the quicker: what the machine makes of one and the same thing.
+    noise: f64,
+}
+
+impl Halves {
+    fn of(bytes: usize, methods: &[Method], times: &[Vec<[f64; 2]>]) -> Option<Self> {
+        let rounds = |of: Method| Some(&times[methods.iter().position(|method| *method == of)?]);
+        let p50 = |rounds: &[[f64; 2]]| median(rounds.iter().map(|time| time[0]));
+        let (pack, gather) = (rounds(Method::Pack)?, rounds(Method::Gather)?);
+        let better = if p50(pack)? <= p50(gather)? { pack } else { gather };
+        let ratio = p50(rounds(Method::Hybrid)?)? / p50(better)?;
+        let every_other = |first: usize| median(better.iter().skip(first).step_by(2).map(|time| time[0]));
+        let (odd, even) = (every_other(0)?, every_other(1)?);
+        Some(Self { bytes, ratio, noise: odd.max(even) / odd.min(even) })
+    }
+}
+
+/// As good as the better of its halves is hybrid within this.
+const AS_GOOD: f64 = 1.1;
+
+/// How often hybrid was as good as the better of its halves, and how often that was as good as itself.
+fn hybrid_note(transport: &str, op: Op, registered: bool, halves: &[Halves]) -> Option<String> {
+    let worst = halves.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio))?;
+    let noise = halves.iter().map(|half| half.noise).fold(1.0, f64::max);
+    let count = |as_good: fn(&Halves) -> f64| halves.iter().filter(|half| as_good(half) <= AS_GOOD).count();
+    let memory = if registered { "registered" } else { "ordinary" };
+    Some(format!(
+        "{transport}, {op}, {memory} memory: hybrid takes at most {AS_GOOD} of the better of packing and gathering at {} of {} sizes, \
+         {:.2} at worst ({} bytes a piece); the better one's odd rounds are as near to its even ones at {}, {noise:.2} at worst",
+        count(|half| half.ratio),
+        halves.len(),
+        worst.ratio,
+        worst.bytes,
+        count(|half| half.noise),
+    ))
 }
 
 /// The methods that were asked for, each of which must be possible; all of them where the choice was left open.
@@ -257,6 +303,22 @@ mod tests {
         assert!(note([5.0; 3]).contains("from 512 bytes a piece"), "the paper's switch");
         let hybrid = [row(Method::Hybrid, 128, 1.0)];
         assert_eq!(shape_note("shm", Op::Read, true, &hybrid), None, "there is nothing to compare");
+    }
+
+    #[test]
+    fn hybrid_is_held_against_the_better_half_and_that_against_itself() {
+        let rounds = |p50: [f64; 4]| p50.map(|p50| [p50, 99.0]).to_vec();
+        let methods = [Method::Pack, Method::Gather, Method::Hybrid];
+        let times = [rounds([20.0; 4]), rounds([10.0, 12.0, 10.0, 12.0]), rounds([22.0; 4])];
+        let half = Halves::of(512, &methods, &times).unwrap();
+        assert_eq!((half.bytes, half.ratio, half.noise), (512, 2.0, 1.2));
+        assert!(Halves::of(512, &methods[..2], &times[..2]).is_none(), "without hybrid");
+        assert!(Halves::of(512, &methods, &times.map(|rounds| rounds[..1].to_vec())).is_none(), "one round");
+        let halves = [half, Halves { bytes: 1024, ratio: 1.0, noise: 1.0 }];
+        let note = hybrid_note("shm", Op::Read, true, &halves).unwrap();
+        assert!(note.contains("at 1 of 2 sizes, 2.00 at worst (512 bytes"), "{note}");
+        assert!(note.ends_with("even ones at 1, 1.20 at worst"), "{note}");
+        assert_eq!(hybrid_note("shm", Op::Read, true, &[]), None);
     }
 
     #[test]
