@@ -232,17 +232,33 @@ fn range_beyond_the_last_offset_is_refused_whole(on: On) {
 /// More requests than credits, and a client that takes no replies.
 fn too_many_requests_end_the_session(on: On) {
     let scene = Scene::new(on);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (sent, why) = read_without_end(&scene, deadline);
+        // Where storage had to be waited for, the next request finds its slot taken, which is a fault of another kind.
+        if why.as_deref().is_some_and(|why| why.contains("is busy with request")) {
+            continue;
+        }
+        // Not because of the first requests, whose replies found room.
+        assert!(sent > 80, "{sent} requests were taken: {why:?}");
+        break;
+    }
+    scene.settle();
+}
+
+/// Reads without end, and no reply is taken before the server stops listening, which it does before its memory is full. How many it took, and
+/// what it said.
+fn read_without_end(scene: &Scene, deadline: Instant) -> (u64, Option<String>) {
+    let errors = || scene.session.statistics().unwrap().protocol_errors;
+    let before = errors();
     let mut raw = scene.raw();
     let root = raw.mount("data");
     let file = raw.create(root, b"big");
     for offset in [0, 8000] {
         raw.call(request(Opcode::Write, file), &write_body(offset, 8000, None), &[1; 8000]);
     }
-    // Reads without end, and no reply is ever taken. The server stops listening to it before its memory is full.
-    let mut sent = 0u64;
-    let mut sequence = 4;
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let ended = loop {
+    let (mut sent, mut sequence) = (0, 4);
+    loop {
         sequence += 1;
         let header = Header { sequence, slot: Slot(0), head_len: 80, ..request(Opcode::Read, file) };
         let mut head = vec![0; 80];
@@ -251,20 +267,14 @@ fn too_many_requests_end_the_session(on: On) {
         match raw.endpoint.send_copy(&head, &[]) {
             Ok(()) => sent += 1,
             Err(dafs_proto::transport::PostError::Full) => sequence -= 1,
-            Err(_) => break true,
+            Err(_) => break,
         }
-        if raw.endpoint.flush().is_err() {
-            break true;
+        if raw.endpoint.flush().is_err() || errors() > before {
+            break;
         }
-        // A queue that stays full is a bound as well.
-        if Instant::now() > deadline || scene.session.statistics().unwrap().protocol_errors > 0 {
-            break scene.session.statistics().unwrap().protocol_errors > 0;
-        }
-    };
-    assert!(ended, "{sent} requests were taken");
-    // Not because of the first requests, whose replies found room.
-    assert!(sent > 80, "{sent} requests were taken");
-    scene.settle();
+        assert!(Instant::now() < deadline, "{sent} requests were taken");
+    }
+    (sent, raw.ending())
 }
 
 /// Handshakes that are never begun, stop in the middle, or begin with something else.
