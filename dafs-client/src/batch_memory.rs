@@ -48,7 +48,9 @@ pub(crate) fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -
         if registers && size > COPIED_SIZE_MAX {
             return None;
         }
-        bounce = Some(bounce_buffer(core, size).inspect_err(tell_once).ok()?);
+        let buffer = bounce_buffer(core, size).inspect_err(tell_once).ok()?;
+        let range = buffer.range_in(&shared.domain)?;
+        bounce = Some(Bounce { buffer, range, pieces: Vec::new() });
     }
     let mut memory =
         BatchMemory { ranges: Vec::with_capacity(operations.len()), holds: SmallVec::new(), bounce: None };
@@ -56,31 +58,26 @@ pub(crate) fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -
     if let Some(registered) = registered {
         (ranges, memory.holds) = (registered.ranges, registered.holds);
     }
-    let (mut at, mut reads) = (0, Vec::new());
+    let mut at = 0;
     for part in operations {
         if !needs_memory(part) {
             memory.ranges.push(part.range.into_iter().collect());
             continue;
         }
-        let Some(buffer) = &bounce else {
+        let Some(bounce) = &mut bounce else {
             let count = part.memory.iter().filter(|memory| memory.len() > 0).count();
             memory.ranges.push(ranges[usize::from(part.write)].by_ref().take(count).collect());
             continue;
         };
         let mut ranges = SmallVec::new();
-        for piece in &part.memory {
-            let range =
-                buffer.range_in(&shared.domain).and_then(|all| all.slice(at as u64, piece.len() as u64));
-            ranges.extend(range);
-            match (part.write, buffer.span().slice(at, piece.len())) {
-                (true, Some(place)) => place.copy_from(piece.span()),
-                _ => reads.extend(piece.slice(0, piece.len()).map(|piece| (at, piece))),
-            }
+        for piece in part.memory.iter().filter(|piece| piece.len() > 0) {
+            ranges.push(bounce.range.slice(at as u64, piece.len() as u64)?);
+            bounce.pieces.push((at, *piece));
             at += piece.len();
         }
         memory.ranges.push(ranges);
     }
-    memory.bounce = bounce.map(|buffer| Bounce { buffer, reads });
+    memory.bounce = bounce;
     Some(memory)
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use dafs_proto::extent::{Extent, is_ascending};
-use dafs_proto::transport::Span;
 use dafs_proto::wire::{
     BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, Features, LIST_MAX, Opcode, ShortLists, Status, lists_size,
 };
@@ -11,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::batch_io::{BatchOutcome, Part, Parts};
 use crate::batch_memory::{BOUNCE_KEPT_MAX, memory_of};
-use crate::batch_work::{BatchWork, Bounce, Bounds, Entry, cut};
+use crate::batch_work::{BatchWork, Bounds, Entry, cut};
 use crate::config::{Config, MethodOverride};
 use crate::core::Core;
 use crate::driver::Shared;
@@ -121,6 +120,8 @@ pub(crate) fn prepare(
         lent: parts.lent,
         bounce: memory.bounce,
         told: Vec::new(),
+        copied: 0,
+        written: 0,
     };
     let op = Box::new(Op::new(Opcode::Batch, None, Work::Batch(Box::new(work))));
     Ok(Plan::Batch(Prepared { op, operations }))
@@ -182,13 +183,8 @@ pub(crate) fn results(
     if let Some(error) = op.error {
         return (keep, Err(*error));
     }
-    if let Some(Bounce { buffer, reads }) = batch.bounce.take() {
-        for (at, memory) in &reads {
-            memory.span().copy_from(buffer.span().slice(*at, memory.len()).unwrap_or(Span::EMPTY));
-        }
-        if buffer.len() <= BOUNCE_KEPT_MAX {
-            shared.lock().batch_bounce = Some(buffer);
-        }
+    if let Some(bounce) = batch.bounce.take().filter(|bounce| bounce.buffer.len() <= BOUNCE_KEPT_MAX) {
+        shared.lock().batch_bounce = Some(bounce.buffer);
     }
     let mut entries = batch.entries.iter().peekable();
     let mut outcomes = Vec::with_capacity(operations.len());

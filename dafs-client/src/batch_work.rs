@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
 use dafs_proto::session::SessionFault;
-use dafs_proto::transport::Span;
+use dafs_proto::transport::{RemoteRange, Span};
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
     BatchRequest, BatchResult, EXTENT_SIZE, HEADER_SIZE, LIST_MAX, Method, Opcode, REMOTE_RANGE_SIZE,
@@ -18,6 +18,7 @@ use crate::memory::{Keep, RawMemory, RegisteredBuf, Revocation};
 use crate::node::Node;
 use crate::op::{Named, Op};
 use crate::pending::BatchHints;
+use crate::pieces::overlapped_size;
 use crate::registration::Hold;
 
 /// Reads and writes, some in each request.
@@ -39,13 +40,53 @@ pub(crate) struct BatchWork {
     pub(crate) told: Vec<usize>,
     /// Bytes that travel in messages and were never asked for.
     pub(crate) inline_left: usize,
+    /// Bytes by way of copies that were asked for, and the first entry whose data may be to be copied before it is.
+    pub(crate) copied: usize,
+    pub(crate) written: usize,
 }
 
 /// Registered memory in place of what cannot be registered, or is better copied.
 pub(crate) struct Bounce {
     pub(crate) buffer: RegisteredBuf,
-    /// The memory that is read into, and where each piece of it begins there.
-    pub(crate) reads: Vec<(usize, RawMemory)>,
+    pub(crate) range: RemoteRange,
+    /// The callers' memory, in the order of its places there, and where each piece begins.
+    pub(crate) pieces: Vec<(usize, RawMemory)>,
+}
+
+/// Batches that copy no more than this are not cut for it: their requests cost more than is won by working at once.
+const OVERLAPPED_MIN: usize = 128 << 10;
+
+impl Bounce {
+    /// Bytes that are copied in all.
+    fn size(&self) -> usize {
+        self.pieces.last().map_or(0, |(place, piece)| place + piece.len())
+    }
+
+    /// Bytes of an entry that it has.
+    fn len_of(&self, entry: &Entry) -> usize {
+        let own = entry.lists.segments.iter().any(|[key, ..]| *key == self.range.key.0);
+        if own { entry.len } else { 0 }
+    }
+
+    /// Copies what belongs to an entry: to the caller's memory, or from there.
+    #[allow(clippy::cast_possible_truncation, reason = "within memory of this process")]
+    fn copy(&self, entry: &Entry) {
+        for [key, offset, len] in &entry.lists.segments {
+            let Some(begin) = offset.checked_sub(self.range.offset).filter(|_| *key == self.range.key.0)
+            else {
+                continue;
+            };
+            let (begin, end) = (begin as usize, (begin + len) as usize);
+            let first = self.pieces.partition_point(|(place, piece)| place + piece.len() <= begin);
+            for (place, piece) in self.pieces[first..].iter().take_while(|(place, _)| *place < end) {
+                let from = begin.max(*place);
+                let len = end.min(place + piece.len()).saturating_sub(from);
+                let own = piece.span().slice(from - place, len);
+                let (Some(own), Some(copied)) = (own, self.buffer.span().slice(from, len)) else { continue };
+                if entry.write { copied.copy_from(own) } else { own.copy_from(copied) }
+            }
+        }
+    }
 }
 
 /// A read or write, or as much of one as fits a request.
@@ -71,6 +112,8 @@ pub(crate) struct Bounds {
     pub(crate) reply_max: usize,
     /// Bytes moved.
     pub(crate) len_max: usize,
+    /// Whether the server works on one request while this side copies for another.
+    pub(crate) overlaps: bool,
 }
 
 impl Bounds {
@@ -79,6 +122,7 @@ impl Bounds {
             payload_max: terms.send_payload_max as usize,
             reply_max: terms.read_inline_max as usize,
             len_max: terms.welcome.transfer_size_max as usize,
+            overlaps: terms.staging_overlaps,
         }
     }
 }
@@ -154,14 +198,18 @@ impl BatchWork {
             None => (self.sent, self.entries.len() - self.sent),
         };
         let most = most.min(BATCH_MAX);
-        let (mut size, mut reply, mut len, mut extents, mut ranges) = (0, 0, 0, 0, 0);
+        let (mut size, mut reply, mut len, mut extents, mut ranges, mut copied) = (0, 0, 0, 0, 0, 0);
+        let many = self.bounce.as_ref().is_some_and(|bounce| bounce.size() > OVERLAPPED_MIN);
+        let copied_max = if many && bounds.overlaps { overlapped_size(self.copied) } else { usize::MAX };
         let fits = |entry: &&Entry| {
             size += entry.size() + entry.data_len(true);
             reply += BATCH_RESULT_SIZE + entry.data_len(false);
             len += entry.len;
             extents += entry.lists.extents.len();
             ranges += entry.lists.segments.len();
-            size <= bounds.payload_max
+            copied += self.copied_len(entry);
+            copied <= copied_max
+                && size <= bounds.payload_max
                 && reply <= bounds.reply_max
                 && len <= bounds.len_max
                 && extents <= LIST_MAX
@@ -181,8 +229,22 @@ impl BatchWork {
                 let sent = self.entries.get(from..from + count).unwrap_or_default();
                 let inline = sent.iter().filter(|entry| entry.memory.is_some());
                 self.inline_left -= inline.map(|entry| entry.len).sum::<usize>();
+                self.copied += sent.iter().map(|entry| self.copied_len(entry)).sum::<usize>();
             }
         }
+    }
+
+    fn copied_len(&self, entry: &Entry) -> usize {
+        self.bounce.as_ref().map_or(0, |bounce| bounce.len_of(entry))
+    }
+
+    /// Some entries are about to be asked for: what they write is copied to where the server reaches it, once. Answers whether any was.
+    pub(crate) fn copy_written(&mut self, from: usize, count: usize) -> bool {
+        let Some(bounce) = &self.bounce else { return false };
+        let entries = self.entries.get(from.max(self.written)..from + count).unwrap_or_default();
+        entries.iter().filter(|entry| entry.write).for_each(|entry| bounce.copy(entry));
+        self.written = self.written.max(from + count);
+        entries.iter().any(|entry| bounce.len_of(entry) > 0)
     }
 
     /// Data of some entries that travels in their request, in its order.
@@ -243,6 +305,9 @@ impl BatchWork {
             self.take_result(request.at + index, result)?;
             if let Some(entry) = self.entries.get(request.at + index) {
                 left = entry.take_data(&result, left)?;
+                if let Some(bounce) = self.bounce.as_ref().filter(|_| !entry.write && result.count > 0) {
+                    bounce.copy(entry);
+                }
             }
         }
         match left.len() {
@@ -415,7 +480,7 @@ mod tests {
         let ranges = [[1, 0, 33], [1, 1000, 0], [2, 500, total - 33]];
         for (payload_max, len_max) in [(10_000, 10_000), (200, 10_000), (10_000, 37), (100, 1), (64, 10_000)]
         {
-            let bounds = Bounds { payload_max, reply_max: 1600, len_max };
+            let bounds = Bounds { payload_max, reply_max: 1600, len_max, overlaps: false };
             let (mut file, mut memory) = (Vec::new(), Vec::new());
             for (ShortLists { extents, segments: ranges }, len) in cut(&extents, &ranges, &bounds) {
                 assert!(BATCH_OPERATION_SIZE + lists_size(extents.len(), ranges.len()) <= payload_max);
@@ -430,6 +495,9 @@ mod tests {
                 memory.into_iter().eq(ranges.iter().flat_map(|r| (r[1]..r[1] + r[2]).map(|at| (r[0], at))))
             );
         }
-        assert!(cut(&[], &[], &Bounds { payload_max: 100, reply_max: 16, len_max: 1 }).is_empty());
+        assert!(
+            cut(&[], &[], &Bounds { payload_max: 100, reply_max: 16, len_max: 1, overlaps: false })
+                .is_empty()
+        );
     }
 }

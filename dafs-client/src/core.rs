@@ -230,12 +230,13 @@ impl Core {
         let next_lane = self.take_lane_for(index);
         let Some(endpoint) = self.endpoint.as_mut() else { return Ok(false) };
         let Some(op) = self.ops.get_mut(index) else { return Ok(true) };
-        let mut lane = None;
-        let (at, len, staging) = match &op.work {
+        let (mut lane, mut copied) = (None, false);
+        let (at, len, staging) = match &mut op.work {
             Work::Named(_) => (0, 0, None),
             Work::Chain(chain) => (chain.sent, 0, None),
             Work::Batch(batch) => {
                 let (from, count) = batch.next_piece(&Bounds::of(&self.terms));
+                copied = batch.copy_written(from, count);
                 (from, count, None)
             }
             Work::Data(transfer) => {
@@ -299,7 +300,7 @@ impl Core {
                 self.spoke = true;
                 let order = numbered.map_or(0, |sent| sent.order);
                 self.note_request(slot, Request { order, ..request });
-                if staging.is_some() && self.terms.staging_overlaps {
+                if (staging.is_some() || copied) && self.terms.staging_overlaps {
                     // Copying the next piece takes long: the server is to begin with this one.
                     self.flush()?;
                 }

@@ -49,7 +49,7 @@ pub(crate) fn piece_limit(
 
 /// Bytes of the next staged piece after `cut`, where the server works on one piece while the next is copied: the first is small, so that it
 /// begins soon; the others grow, because copying is quicker than writing.
-fn overlapped_size(cut: usize) -> usize {
+pub(crate) fn overlapped_size(cut: usize) -> usize {
     cut.clamp(OVERLAPPED_SIZE_MIN, OVERLAPPED_SIZE_MAX)
 }
 

@@ -246,8 +246,8 @@ fn too_many_requests_end_the_session(on: On) {
     scene.settle();
 }
 
-/// Reads without end, and no reply is taken before the server stops listening, which it does before its memory is full. How many it took, and
-/// what it said.
+/// Reads without end, and no reply is taken before the server stops listening, which it does before its memory is full. How many it
+/// took, and what it said.
 fn read_without_end(scene: &Scene, deadline: Instant) -> (u64, Option<String>) {
     let errors = || scene.session.statistics().unwrap().protocol_errors;
     let before = errors();
