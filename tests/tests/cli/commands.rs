@@ -20,7 +20,10 @@ on_each_provider![
     mkdir_p_takes_paths_as_mkdir_does,
     rm_removes_trees_and_never_follows_links,
     mv_renames_and_replaces_within_an_export_only,
+    mv_of_two_with_one_name_replaces_neither,
+    mv_of_a_directory_takes_slashes_at_the_ends_of_names,
     ln_and_readlink_make_and_show_links,
+    ln_f_loses_nothing_when_no_link_is_made,
     df_shows_every_export,
     questions_about_the_server_are_answered,
     devices_are_listed_with_their_limits,
@@ -263,6 +266,75 @@ fn ln_and_readlink_make_and_show_links(on: On) {
     assert_eq!(fs::read(world.data().join("second")).unwrap(), b"x");
     dafs(["ln", &url("file"), &world.url("mem/second")]).failed(1, &["in the export of the file"]);
     dafs(["readlink", &url("file")]).failed(1, &["cannot read the symbolic link"]);
+}
+
+fn mv_of_two_with_one_name_replaces_neither(on: On) {
+    let world = World::start(on);
+    for directory in ["one", "two", "into"] {
+        fs::create_dir(world.data().join(directory)).unwrap();
+    }
+    for directory in ["one", "two"] {
+        fs::write(world.data().join(directory).join("x"), directory).unwrap();
+    }
+    fs::write(world.data().join("into/x"), "older").unwrap();
+    fs::write(world.data().join("two/y"), "y").unwrap();
+    let url = |name: &str| world.url(&format!("data/{name}"));
+    dafs(["mv", &url("one/x"), &url("two/x"), &url("two/y"), &url("into")])
+        .failed(1, &["two/x", "will not replace", "into/x', which was just moved there"]);
+    assert_eq!(fs::read(world.data().join("into/x")).unwrap(), b"one");
+    assert_eq!(fs::read(world.data().join("two/x")).unwrap(), b"two");
+    assert!(world.data().join("into/y").exists());
+    // What could not be moved has not taken the name.
+    dafs(["mv", &url("one/x"), &url("two/x"), &url("into")]).failed(1, &["one/x", "no such file"]);
+    assert_eq!(fs::read(world.data().join("into/x")).unwrap(), b"two");
+}
+
+fn mv_of_a_directory_takes_slashes_at_the_ends_of_names(on: On) {
+    let world = World::start(on);
+    fs::create_dir_all(world.data().join("a/below")).unwrap();
+    fs::write(world.data().join("file"), "").unwrap();
+    let url = |name: &str| world.url(&format!("data/{name}"));
+    for (from, to) in [("a/", "b"), ("b", "c/"), ("c//", "d//")] {
+        dafs(["mv", &url(from), &url(to)]).succeeded();
+        assert!(world.data().join(to).join("below").is_dir(), "{from} {to}");
+    }
+    dafs(["mv", &url("d/below/"), &url("d/../")]).succeeded();
+    assert!(world.data().join("below").is_dir());
+    dafs(["mv", &url("file"), &url("new/")]).failed(1, &["cannot move", "ends with a slash"]);
+    dafs(["mv", &url("file/"), &url("new")]).failed(1, &["cannot move"]);
+    dafs(["mv", &url("d"), &url("d/in")]).failed(1, &["a directory cannot be moved into itself"]);
+    assert!(world.data().join("file").exists() && !world.data().join("new").exists());
+}
+
+fn ln_f_loses_nothing_when_no_link_is_made(on: On) {
+    let world = World::start(on);
+    let at = |name: &str| world.data().join(name);
+    let url = |name: &str| world.url(&format!("data/{name}"));
+    fs::create_dir_all(at("dir")).unwrap();
+    symlink("dir", at("way")).unwrap();
+    for name in ["file", "dir/x", "other"] {
+        fs::write(at(name), name).unwrap();
+    }
+    for (first, link) in [("file", "file"), ("dir/x", "way/x"), ("way/x", "./dir/x"), ("file", "dir/../file")]
+    {
+        dafs(["ln", "-f", &url(first), &url(link)]).failed(1, &["are the same file"]);
+    }
+    dafs(["ln", "-sf", "file", &url("file")]).failed(1, &["are the same file"]);
+    dafs(["ln", "-f", &url("dir"), &url("file")]).failed(1, &["cannot make the link"]);
+    dafs(["ln", "-f", &url("nothing"), &url("file")]).failed(1, &["no such file"]);
+    dafs(["ln", "-f", &url("file"), &url("dir")]).failed(1, &["cannot replace", "it is a directory"]);
+    for name in ["file", "dir/x"] {
+        assert_eq!(fs::read(at(name)).unwrap(), name.as_bytes());
+    }
+    dafs(["ln", "-f", &url("file"), &url("other")]).succeeded();
+    assert_eq!(fs::read(at("other")).unwrap(), b"file");
+    // A second name that is there already.
+    dafs(["ln", "-f", &url("file"), &url("other")]).succeeded();
+    dafs(["ln", "-f", &url("other"), &url("file")]).succeeded();
+    dafs(["ln", "-sf", "other", &url("dir/x")]).succeeded();
+    assert_eq!(fs::read_link(at("dir/x")).unwrap(), OsStr::new("other"));
+    let left = |path: &str| fs::read_dir(at(path)).unwrap().count();
+    assert_eq!((left(""), left("dir")), (4, 1), "a temporary name was left");
 }
 
 fn df_shows_every_export(on: On) {

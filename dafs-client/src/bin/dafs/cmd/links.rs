@@ -1,13 +1,15 @@
 //! `dafs ln` and `dafs readlink`.
 
-use std::path::Path;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use dafs_client::{Error, Status};
+use dafs_client::{Attributes, Error, FileKind, Status};
 
 use crate::flags::{Ln, Urls};
 use crate::output::Output;
-use crate::remote::Remotes;
+use crate::remote::{Remotes, Target, join, normal};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
@@ -25,23 +27,95 @@ pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
             Some(first)
         }
     };
-    let make = || match &first {
-        None => link.export.symlink(Path::new(&flags.target), &link.path).map(drop),
-        Some(first) => first.export.link(&first.path, &link.export, &link.path).map(drop),
+    let make = |path: &Path| match &first {
+        None => link.export.symlink(Path::new(&flags.target), path).map(drop),
+        Some(first) => first.export.link(&first.path, &link.export, path).map(drop),
     };
-    let made = match make() {
+    match made_once(|| make(&link.path)) {
+        Err(error) if error.already_exists() && flags.force => {
+            // A symbolic link may point outside, and what it points to need not be there.
+            let pointed =
+                || link.at(join(link.path.parent().unwrap_or(Path::new("")), Path::new(&flags.target)));
+            let first_metadata = match &first {
+                Some(first) => {
+                    let looked = first.export.symlink_metadata(&first.path);
+                    Some((first.clone(), looked.map_err(|error| first.failed("look at", &error))?))
+                }
+                None if Path::new(&flags.target).is_absolute() => None,
+                None => link.export.metadata(&pointed().path).ok().map(|found| (pointed(), found)),
+            };
+            replace(&link, first_metadata, make)?;
+        }
+        result => result.map_err(|error| link.failed("make the link", &error))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a link that a restart of the server may have left in doubt: what is there then is what was made.
+fn made_once(make: impl Fn() -> dafs_client::Result<()>) -> dafs_client::Result<()> {
+    match make() {
         Err(Error::InDoubt { .. }) => match make() {
             Err(error) if error.already_exists() => Ok(()),
             result => result,
         },
-        Err(error) if error.already_exists() && flags.force => {
-            link.export.remove_file(&link.path).map_err(|error| link.failed("replace", &error))?;
-            make()
-        }
+        result => result,
+    }
+}
+
+/// Puts the link in the place of what has its name, which is lost only when the link is there. `first` is what it stands for.
+fn replace(
+    link: &Target,
+    first: Option<(Target, Attributes)>,
+    make: impl Fn(&Path) -> dafs_client::Result<()>,
+) -> Result<()> {
+    let failed = |error: &Error| link.failed("replace", error);
+    let existing = link.export.symlink_metadata(&link.path).map_err(|error| failed(&error))?;
+    if let Some((first, attributes)) = first
+        && (attributes.fs_id, attributes.file_id) == (existing.fs_id, existing.file_id)
+    {
+        // Two names of one file may be of one directory that links lead to: then removing one removes both.
+        return match existing.links == 1 || normal(&first.path) == normal(&link.path) {
+            true => Err(Failure::text(format!(
+                "cannot make the link '{}': it and '{}' are the same file",
+                link.url(),
+                first.url()
+            ))),
+            // It stands for that file already.
+            false => Ok(()),
+        };
+    }
+    if existing.kind == FileKind::Directory {
+        return Err(Failure::text(format!("cannot replace '{}': it is a directory", link.url())));
+    }
+    let temporary = make_beside(link, make)?;
+    let rename = || link.export.rename(&temporary, &link.export, &link.path, true);
+    let renamed = match rename() {
+        Err(Error::InDoubt { .. }) => match rename() {
+            // It was renamed before the server was restarted.
+            Err(error) if error.is_not_found() => Ok(()),
+            result => result,
+        },
         result => result,
     };
-    made.map_err(|error| link.failed("make the link", &error))?;
-    Ok(ExitCode::SUCCESS)
+    renamed.map_err(|error| {
+        // What cannot be done about it now is said by what failed before.
+        let _ = link.export.remove_file(&temporary);
+        failed(&error)
+    })
+}
+
+/// Makes the link under a name of its own in the directory where it shall be.
+fn make_beside(link: &Target, make: impl Fn(&Path) -> dafs_client::Result<()>) -> Result<PathBuf> {
+    let directory = link.path.parent().unwrap_or(Path::new(""));
+    let mut number = RandomState::new().build_hasher().finish();
+    loop {
+        let temporary = join(directory, Path::new(&format!(".dafs-ln-{number:016x}")));
+        match made_once(|| make(&temporary)) {
+            Ok(()) => return Ok(temporary),
+            Err(error) if error.already_exists() => number = number.wrapping_add(1),
+            Err(error) => return Err(link.failed("make the link", &error)),
+        }
+    }
 }
 
 pub(crate) fn readlink(flags: &Urls, remotes: &Remotes) -> Result<ExitCode> {
