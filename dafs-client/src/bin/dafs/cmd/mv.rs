@@ -1,11 +1,15 @@
 //! `dafs mv`.
 
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use dafs_client::{Error, FileKind, Status};
 
 use crate::flags::Mv;
-use crate::remote::{Remotes, Target, join};
+use crate::remote::{Remotes, Target, join, normal};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
@@ -25,31 +29,57 @@ pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
             destination.url()
         )));
     }
+    let mut names = HashSet::new();
     for source in sources {
-        let moved = remotes.target(source).and_then(|source| {
-            let to = match (is_directory, source.path.file_name()) {
-                (true, Some(name)) => destination.at(join(&destination.path, name.as_ref())),
-                _ => destination.clone(),
-            };
-            rename(flags, &source, &to)
+        let moved = remotes.target(source).and_then(|mut source| {
+            let mut to = destination.clone();
+            if let (true, Some(name)) = (is_directory, source.path.file_name()) {
+                to = destination.at(join(&destination.path, name.as_ref()));
+                if names.contains(name) {
+                    return Err(Failure::text(format!(
+                        "cannot move '{}': will not replace '{}', which was just moved there",
+                        source.url(),
+                        to.url()
+                    )));
+                }
+            }
+            strip_slashes(&mut source, &mut to);
+            rename(flags, &source, &to)?;
+            names.extend(to.path.file_name().map(OsStr::to_owned));
+            Ok(())
         });
         failures.keep_going(moved)?;
     }
     Ok(failures.exit())
 }
 
-fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
-    let failed = |error: &Error| {
-        let (from, to, why) = (from.url(), to.url(), crate::report::explain(error));
-        Failure::text(format!("cannot move '{from}' to '{to}': {why}"))
+/// A directory is the same with a slash at its end, which no server takes in a name that it is to move. What is none stays as it was
+/// written: the server then says that it is no directory.
+fn strip_slashes(from: &mut Target, to: &mut Target) {
+    let ends = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
+    let stripped = |path: &Path| {
+        let bytes = path.as_os_str().as_bytes();
+        let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        PathBuf::from(OsStr::from_bytes(&bytes[..end]))
     };
+    if !ends(&from.path) && !ends(&to.path) {
+        return;
+    }
+    let source = stripped(&from.path);
+    if matches!(from.export.symlink_metadata(&source), Ok(found) if found.kind == FileKind::Directory) {
+        (from.path, to.path) = (source, stripped(&to.path));
+    }
+}
+
+fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
+    let failed = |error: &Error| not_moved(from, to, &crate::report::explain(error));
     let one_session = from.session.agreed().session == to.session.agreed().session;
     if !one_session || from.export.name() != to.export.name() {
-        return Err(Failure::text(format!(
-            "cannot move '{}' to '{}': they are in different exports (copy it with `dafs cp -r`, then remove it with `dafs rm -r`)",
-            from.url(),
-            to.url()
-        )));
+        return Err(not_moved(
+            from,
+            to,
+            "they are in different exports (copy it with `dafs cp -r`, then remove it with `dafs rm -r`)",
+        ));
     }
     match from.export.rename(&from.path, &to.export, &to.path, !flags.no_clobber) {
         Ok(()) => Ok(()),
@@ -64,17 +94,34 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
                     .map_err(|error| failed(&error)),
             }
         }
-        Err(error) if error.status() == Some(Status::CROSS_DEVICE) => Err(Failure::text(format!(
-            "cannot move '{}' to '{}': they are on different file systems of the server \
+        Err(error) if error.status() == Some(Status::CROSS_DEVICE) => Err(not_moved(
+            from,
+            to,
+            "they are on different file systems of the server \
              (copy it with `dafs cp -r`, then remove it with `dafs rm -r`)",
-            from.url(),
-            to.url()
-        ))),
-        Err(error) if error.status() == Some(Status::INVALID) => Err(Failure::text(format!(
-            "cannot move '{}' to '{}': a directory cannot be moved into itself",
-            from.url(),
-            to.url()
-        ))),
+        )),
+        Err(error) if error.status() == Some(Status::INVALID) => {
+            Err(not_moved(from, to, invalid(flags, from, to)))
+        }
         Err(error) => Err(failed(&error)),
+    }
+}
+
+fn not_moved(from: &Target, to: &Target, why: &str) -> Failure {
+    Failure::text(format!("cannot move '{}' to '{}': {why}", from.url(), to.url()))
+}
+
+/// Why a server takes no part in a move: it has one status for all of this.
+fn invalid(flags: &Mv, from: &Target, to: &Target) -> &'static str {
+    let ends = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
+    if normal(&to.path).starts_with(normal(&from.path)) {
+        return "a directory cannot be moved into itself";
+    }
+    match (ends(&from.path) || ends(&to.path), flags.no_clobber) {
+        (true, _) => "only a directory can have a name that ends with a slash",
+        (false, true) => {
+            "a directory cannot be moved into itself, and some file systems cannot move without replacing (try it without -n)"
+        }
+        (false, false) => "it is the root, or a directory that would be moved into itself",
     }
 }
