@@ -9,7 +9,7 @@ use dafs_proto::wire::{OpenFlags, Status};
 
 use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Wake};
-use super::posix::{Attempt, Outcome, PosixExport, Task};
+use super::posix::{Attempt, Outcome, PosixExport, Task, hold_back};
 use super::uring::{Ended, Ring};
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
 
@@ -142,8 +142,12 @@ struct Waiting {
 }
 
 impl Exports {
-    /// Opens all exports.
+    /// Opens all exports. The calling thread is to drive them: where one is a directory, it gives up what would let clients write as only
+    /// user 0 may.
     pub fn new(exports: Vec<ExportConfig>, config: &StorageConfig) -> Result<Self, StorageError> {
+        if exports.iter().any(|export| matches!(export.kind, ExportKind::Posix(_))) {
+            hold_back().map_err(StorageError::System)?;
+        }
         let mut made: Vec<Export> = Vec::with_capacity(exports.len());
         for (index, export) in exports.into_iter().enumerate() {
             let duplicate = || StorageError::Duplicate { name: export.name.clone() };

@@ -207,6 +207,7 @@ impl MemExport {
             data.commit();
         }
         if count > 0 {
+            inode.lose_set_ids();
             (inode.mtime, inode.ctime) = (now, now);
         }
         Ok((offset, count))
@@ -320,6 +321,7 @@ impl MemExport {
             }
             _ => return Err(Status::INVALID),
         }
+        inode.lose_set_ids();
         (inode.mtime, inode.ctime) = (now, now);
         Ok(FsReply::Done)
     }

@@ -30,7 +30,7 @@ impl MemExport {
             FsOp::Mkdir { at, mode } => {
                 let (parent, name) = self.free_name(identity, &at, true)?;
                 let content = Content::Directory(Directory::of(parent));
-                let ino = self.make(identity, parent, &name, content, mode & 0o1777)?;
+                let ino = self.make(identity, parent, &name, content, mode & 0o7777)?;
                 self.attributes(ino)
             }
             FsOp::Symlink { target, at } => {
@@ -200,6 +200,7 @@ impl MemExport {
             if let Content::File(data) = &mut inode.content {
                 data.truncate(&mut self.space, 0)?;
             }
+            inode.lose_set_ids();
             (inode.mtime, inode.ctime) = (now, now);
         }
         self.open_node(ino, flags)
@@ -230,10 +231,7 @@ impl MemExport {
         if set.uid.is_some() || set.gid.is_some() {
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
-            if inode.kind() == FileKind::File {
-                let group_bit = if inode.mode & 0o010 != 0 { 0o2000 } else { 0 };
-                inode.mode &= !(0o4000 | group_bit);
-            }
+            inode.lose_set_ids();
         }
         if let Some(mode) = set.mode {
             let keeps_group = root || in_group(identity, inode.gid);

@@ -121,6 +121,14 @@ impl Inode {
         if bits & may as u32 != 0 { Ok(()) } else { Err(Status::ACCESS) }
     }
 
+    /// A file that changes hands or data loses its set-user-id bit, and its set-group-id bit where its group may execute it.
+    pub(super) fn lose_set_ids(&mut self) {
+        if self.kind() == FileKind::File {
+            let group_bit = if self.mode & 0o010 != 0 { 0o2000 } else { 0 };
+            self.mode &= !(0o4000 | group_bit);
+        }
+    }
+
     pub(super) fn directory(&self) -> Result<&Directory, Status> {
         match &self.content {
             Content::Directory(directory) => Ok(directory),

@@ -3,6 +3,8 @@
 //! Linux keeps these per thread; the C library's `setgroups` would change all threads, so the system call itself is
 //! made. A user other than 0 drops the
 //! capabilities that override file permissions with it, and gets them back with user 0.
+//!
+//! Two capabilities are not in effect on threads that serve ([`hold_back`]), since data is written without taking the client's identity.
 #![allow(unsafe_code, reason = "per-thread credentials have no safe wrapper")]
 
 use std::cell::RefCell;
@@ -11,6 +13,12 @@ use dafs_proto::wire::Status;
 use tracing::error;
 
 use super::super::Identity;
+
+/// With it, the kernel leaves set-user-id and set-group-id bits on a file that is written, and lets any group's be set.
+const CAP_FSETID: u32 = 1 << 4;
+/// With it, the kernel writes beyond quotas, and into what a file system holds in reserve.
+const CAP_SYS_RESOURCE: u32 = 1 << 24;
+const HELD_BACK: u32 = CAP_FSETID | CAP_SYS_RESOURCE;
 
 /// What the process was started as.
 pub(super) struct Identities {
@@ -24,6 +32,9 @@ pub(super) struct Acting<'a> {
     identities: Option<&'a Identities>,
     umask: Option<libc::mode_t>,
 }
+
+/// The calling thread may set any file's set-group-id bit, until this is dropped.
+pub(super) struct SettingIds;
 
 thread_local! {
     /// What this thread acts as; `None` for the process's own identity.
@@ -69,11 +80,18 @@ impl Identities {
         self.privileged && !is_root
     }
 
+    /// Lets the calling thread set any file's set-group-id bit, where `identity` acts as user 0.
+    pub(super) fn set_ids_as(&self, identity: &Identity) -> Option<SettingIds> {
+        let uid = if self.privileged { identity.uid } else { self.own.uid };
+        (uid == 0 && set_effective(CAP_FSETID, 0)).then_some(SettingIds)
+    }
+
     fn restore(&self) {
         if CURRENT.with(|current| current.borrow().is_none()) {
             return;
         }
-        if change(&self.own) {
+        // With user 0, the kernel puts CAP_FSETID into effect again.
+        if change(&self.own) && set_effective(0, HELD_BACK) {
             CURRENT.with(|current| *current.borrow_mut() = None);
         } else {
             error!(
@@ -101,6 +119,47 @@ impl Drop for Acting<'_> {
             identities.restore();
         }
     }
+}
+
+impl Drop for SettingIds {
+    fn drop(&mut self) {
+        if !set_effective(0, HELD_BACK) {
+            error!(
+                "cannot give CAP_FSETID up again: files written by this thread keep their set-user-id bits"
+            );
+        }
+    }
+}
+
+/// Takes out of effect, on the calling thread and those it starts, what would let clients write as only user 0 may: to be called before
+/// it starts threads, and before it opens what holds on to its credentials.
+pub(in crate::backend) fn hold_back() -> std::io::Result<()> {
+    if set_effective(0, HELD_BACK) { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Puts capabilities into effect on the calling thread, as far as it may have them, and takes others out of it.
+fn set_effective(add: u32, remove: u32) -> bool {
+    /// `_LINUX_CAPABILITY_VERSION_3`: two words for each set.
+    const VERSION: u32 = 0x2008_0522;
+    /// Of the first 32 capabilities, or of the others.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct Word {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    let mut header = [VERSION, 0];
+    let mut words = [Word::default(); 2];
+    // SAFETY: the header (version and thread, 0 for this one) and both words are live.
+    if unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), words.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    let before = words[0].effective;
+    words[0].effective = (before | add & words[0].permitted) & !remove;
+    // SAFETY: as above; nothing is written to.
+    words[0].effective == before
+        || unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), words.as_ptr()) } == 0
 }
 
 /// Whether all of it took effect.

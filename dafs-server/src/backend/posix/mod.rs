@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dafs_proto::transport::{MemoryRef, Span};
-use dafs_proto::wire::{Attributes, FileKind, Status};
+use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
 
 use super::nodes::NodeTable;
 use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError};
@@ -31,6 +31,7 @@ use class::{Classes, FsClass};
 use data::{Inodes, Throttle};
 use hot::HotWindows;
 use identity::Identities;
+pub(super) use identity::hold_back;
 use map::Windows;
 pub(super) use resolve::Where;
 pub(super) use transfer::{Transfer, TransferNext};
@@ -116,7 +117,10 @@ impl Task {
         } else {
             None
         };
+        let setting =
+            if sets_ids(&self.op) { self.shared.identities.set_ids_as(&self.identity) } else { None };
         let result = self.execute(Where::AnyThread);
+        drop(setting);
         if let Some(acting) = acting {
             acting.keep();
         }
@@ -170,6 +174,19 @@ fn needs_identity(op: &FsOp) -> bool {
             | FsOp::Hint { .. }
             | FsOp::Statfs { .. }
     )
+}
+
+/// What user 0 may do to the set-group-id bit of a file whose group is not its own. A thread of the pool does it: the loop writes
+/// data, and must never have the right that this takes.
+fn sets_ids(op: &FsOp) -> bool {
+    match op {
+        FsOp::Setattr { set, .. } => set.mode.is_some_and(|mode| mode & 0o2000 != 0),
+        FsOp::Open { flags, mode, .. } => flags.contains(OpenFlags::CREATE) && mode & 0o2000 != 0,
+        FsOp::Mkdir { mode, .. } => mode & 0o6000 != 0,
+        // To set an access list is to set a mode.
+        FsOp::XattrWrite { name, .. } => !name.starts_with(b"user."),
+        _ => false,
+    }
 }
 
 /// A directory export, driven by the loop's thread.
@@ -321,9 +338,10 @@ impl PosixExport {
             identity: identity.clone(),
             op,
         };
-        let elsewhere = self.loop_keeps_identity
-            && needs_identity(&task.op)
-            && self.shared.identities.would_change(identity);
+        let elsewhere = sets_ids(&task.op)
+            || self.loop_keeps_identity
+                && needs_identity(&task.op)
+                && self.shared.identities.would_change(identity);
         let place = resolve::place(&task.node.class, &task.op).filter(|_| !elsewhere);
         if let Some(place) = place {
             let acting = if needs_identity(&task.op) {

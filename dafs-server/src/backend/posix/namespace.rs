@@ -1,6 +1,6 @@
 //! Names and attributes.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -55,8 +55,7 @@ pub(super) fn change(
     match op {
         FsOp::Mkdir { at, mode } => {
             let (parent, name) = scope.parent(node, &at.path, true)?;
-            sys::mkdirat(parent.as_fd(), &name, mode & 0o1777)?;
-            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), &name)?))
+            make_directory(parent.as_fd(), &name, mode & 0o7777).map(FsReply::Attributes)
         }
         FsOp::Remove { at, directory } => {
             let (parent, name) = scope.parent(node, &at.path, *directory)?;
@@ -105,6 +104,24 @@ pub(super) fn change(
         }
         _ => Err(Status::INVALID),
     }
+}
+
+/// The kernel makes directories without set-user-id and set-group-id bits, but for the latter where it is inherited: they are set then.
+fn make_directory(parent: BorrowedFd<'_>, name: &CPath, mode: u32) -> Result<Attributes, Status> {
+    const SET_IDS: u32 = 0o6000;
+    sys::mkdirat(parent, name, mode & !SET_IDS)?;
+    let made = sys::statx(parent, name)?;
+    if mode & SET_IDS & !made.mode == 0 {
+        return Ok(made);
+    }
+    let fd = sys::open_named(parent, name)?;
+    let there = sys::fstat(fd.as_fd())?;
+    // Others may have put something else there: that keeps its mode.
+    if (there.fs_id, there.file_id) != (made.fs_id, made.file_id) || made.kind != FileKind::Directory {
+        return Ok(made);
+    }
+    sys::chmod(fd.as_fd(), made.mode | mode & SET_IDS)?;
+    Ok(sys::fstat(fd.as_fd())?)
 }
 
 impl Scope<'_> {
@@ -233,7 +250,7 @@ fn open_direct(
     Ok(Some((direct, memory.max(1) as usize, u64::from(offset.max(1)))))
 }
 
-fn set_attributes(fd: std::os::fd::BorrowedFd<'_>, set: &SetAttributes) -> Result<Attributes, Status> {
+fn set_attributes(fd: BorrowedFd<'_>, set: &SetAttributes) -> Result<Attributes, Status> {
     check_set_attributes(set)?;
     let symlink = set.mode.is_some() && sys::fstat(fd)?.kind == FileKind::Symlink;
     if symlink {

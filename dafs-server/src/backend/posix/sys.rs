@@ -119,6 +119,11 @@ pub(super) fn open_trusted(path: &CPath, flags: i32) -> SysResult<OwnedFd> {
     owned(retry(|| libc::c_long::from(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })))
 }
 
+/// A descriptor that only names what `name`, a plain name, is; links not followed.
+pub(super) fn open_named(directory: BorrowedFd<'_>, name: &CPath) -> SysResult<OwnedFd> {
+    openat2(directory, name, libc::O_PATH | libc::O_NOFOLLOW, 0, libc::RESOLVE_BENEATH)
+}
+
 /// Attributes of what `name` (empty: the descriptor itself) is, links not followed.
 pub(super) fn statx(directory: BorrowedFd<'_>, name: &CPath) -> SysResult<Attributes> {
     let mut raw = std::mem::MaybeUninit::<libc::statx>::uninit();

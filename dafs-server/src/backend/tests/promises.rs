@@ -60,6 +60,125 @@ fn identity_of_the_client_decides_and_owns() {
     }
 }
 
+// [STOR-24]
+#[test]
+fn file_that_a_client_changes_loses_its_set_ids() {
+    type Change = fn(NodeId) -> FsOp;
+    let changes: [(&str, Change); 6] = [
+        ("write", |node| write_of(node, Stability::Unstable)),
+        ("synchronous write", |node| write_of(node, Stability::FileSync)),
+        ("append", |node| FsOp::Append { node, from: vec![memory_of(b"x")], stability: Stability::Unstable }),
+        ("truncate", |node| FsOp::Truncate { node, size: 2 }),
+        ("allocate", |node| FsOp::Allocate { node, offset: 0, len: 9000 }),
+        ("punch", |node| FsOp::Punch { node, offset: 0, len: 4096 }),
+    ];
+    for kind in identity_kinds() {
+        let mut f = Fixture::new(kind);
+        let root = f.identity.clone();
+        f.open("tool", RWC).unwrap();
+        let mut check = |told: &str, change: &mut dyn FnMut(&mut Fixture)| {
+            f.identity = root.clone();
+            set_mode(&mut f, "tool", 0o6777);
+            assert_eq!(f.stat("tool").unwrap().mode, 0o6777, "{kind:?} {told}");
+            f.identity = user(1234, 5678, &[]);
+            change(&mut f);
+            assert_eq!(f.stat("tool").unwrap().mode, 0o777, "{kind:?} {told}");
+        };
+        check("write now", &mut |f| {
+            let node = f.open("tool", RW).unwrap();
+            f.write(node, 0, b"another program").unwrap();
+        });
+        check("open", &mut |f| {
+            f.open("tool", RW | OpenFlags::TRUNCATE).unwrap();
+        });
+        for (told, op) in changes {
+            // The kernel's own leaves them there, whoever asks.
+            if kind == Kind::Tmpfs && ["allocate", "punch"].contains(&told) {
+                continue;
+            }
+            check(told, &mut |f| {
+                let node = f.open("tool", RW).unwrap();
+                f.run(op(node)).unwrap();
+            });
+        }
+    }
+}
+
+fn write_of(node: NodeId, stability: Stability) -> FsOp {
+    FsOp::Write { node, offset: 0, from: vec![memory_of(b"another program")], stability }
+}
+
+// [STOR-7] [STOR-24]
+#[test]
+fn user_0_sets_the_group_id_bit_of_any_group() {
+    for kind in identity_kinds() {
+        let mut f = Fixture::new(kind);
+        let root = f.identity.clone();
+        f.mkdir("team").unwrap();
+        let set = SetAttributes { gid: Some(7000), mode: Some(0o2777), ..Default::default() };
+        f.run(FsOp::Setattr { at: f.at("team"), follow: true, set }).unwrap();
+        for identity in [root.clone(), user(0, 5, &[])] {
+            f.identity = identity;
+            let at = f.at("team/tool");
+            f.run(FsOp::Open { at, flags: RWC, mode: 0o2775 }).unwrap();
+            let made = f.stat("team/tool").unwrap();
+            assert_eq!((made.gid, made.mode), (7000, 0o2775), "{kind:?}");
+            set_mode(&mut f, "team/tool", 0o775);
+            set_mode(&mut f, "team/tool", 0o2755);
+            assert_eq!(f.stat("team/tool").unwrap().mode, 0o2755, "{kind:?}");
+            f.remove("team/tool", false).unwrap();
+        }
+    }
+}
+
+// [STOR-24]
+#[test]
+fn serving_threads_give_up_rights_that_are_not_for_clients() {
+    const CAP_FSETID: u64 = 1 << 4;
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let effective = |task: &std::path::Path| {
+        let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+        let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or("0");
+        u64::from_str_radix(hex.trim(), 16).unwrap()
+    };
+    let own = std::path::Path::new("/proc/thread-self");
+    let held = || effective(own) & (CAP_FSETID | CAP_SYS_RESOURCE);
+    if held() == 0 {
+        eprintln!("not run: rights that serving threads give up (the tests have none)");
+        return;
+    }
+    let mut f = Fixture::new(Kind::Disk(Engine::Pool));
+    f.identity = user(1234, 5678, &[]);
+    let _ = f.mkdir("refused");
+    f.identity = user(0, 0, &[]);
+    f.mkdir("made").unwrap();
+    set_mode(&mut f, "made", 0o2755);
+    assert_eq!(held(), 0);
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let of_pools = |task: &std::path::PathBuf| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("dafs-disk"))
+    };
+    // The other right is a pool's of another test now and then.
+    for task in tasks.filter(of_pools) {
+        assert_eq!(effective(&task) & CAP_SYS_RESOURCE, 0, "{}", task.display());
+    }
+}
+
+// [STOR-7]
+#[test]
+fn directory_made_has_the_mode_that_was_asked_for() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        for mode in [0o2770, 0o7755, 0o1777, 0o4700, 0] {
+            let at = f.at("made");
+            let made = attributes(f.run(FsOp::Mkdir { at, mode })).unwrap();
+            assert_eq!(made.mode, mode, "{kind:?}");
+            assert_eq!(f.stat("made").unwrap().mode, mode, "{kind:?}");
+            f.remove("made", true).unwrap();
+        }
+    }
+}
+
 // [STOR-8]
 #[test]
 fn xattr_of_other_namespaces_is_refused_to_users() {
