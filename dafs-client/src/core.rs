@@ -494,14 +494,19 @@ impl Core {
         match &mut op.work {
             Work::Chain(chain) => {
                 let (epoch, payload) = (self.epoch, payload.to_vec());
-                let reply = NamedReply { epoch, header: *header, head: *head, payload };
+                let server_epoch = self.terms.welcome.server_epoch;
+                let reply = NamedReply { epoch, server_epoch, header: *header, head: *head, payload };
                 chain.on_answer(request.at, Ok(reply));
                 Ok(())
             }
             Work::Named(named) => {
                 // Bounded by `recv_payload_max`.
                 let (epoch, payload) = (self.epoch, payload.to_vec());
-                named.reply = Some(NamedReply { epoch, header: *header, head: *head, payload });
+                let server_epoch = self.terms.welcome.server_epoch;
+                if let Some(node) = op.target.as_ref().filter(|_| named.changes_target(header.opcode)) {
+                    node.unstable().change(server_epoch);
+                }
+                named.reply = Some(NamedReply { epoch, server_epoch, header: *header, head: *head, payload });
                 Ok(())
             }
             Work::Batch(batch) => batch.on_reply(request, body, payload),

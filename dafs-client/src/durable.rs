@@ -17,12 +17,14 @@ pub struct DurableWriter<'a> {
     held: VecDeque<(u64, Vec<u8>)>,
     held_size: usize,
     limit: usize,
+    /// What is held is to be written again before it is committed: what of it was lost has been told.
+    all_lost: bool,
 }
 
 impl<'a> DurableWriter<'a> {
     /// Writes to `file`, holding copies of at most `limit` bytes (and of one write).
     pub fn new(file: &'a File, limit: usize) -> Self {
-        Self { file, held: VecDeque::new(), held_size: 0, limit }
+        Self { file, held: VecDeque::new(), held_size: 0, limit, all_lost: false }
     }
 
     /// Writes all of `data` at `offset`. Blocks; commits first when too much is held.
@@ -35,22 +37,30 @@ impl<'a> DurableWriter<'a> {
         self.file.write_all_at(data, offset)
     }
 
-    /// Makes everything durable, writing again what was lost. Blocks.
+    /// Makes everything durable, writing again what was lost. Blocks. Fails with [`Error::WritesLost`] where the size or attributes of the
+    /// file were changed too, since its last commit: set them again, and call this again, which writes all that is held.
     pub fn commit(&mut self) -> Result<()> {
         let mut rounds = 0;
         loop {
+            if std::mem::take(&mut self.all_lost) {
+                self.write_again(std::slice::from_ref(&(0..u64::MAX)))?;
+            }
             match self.file.commit() {
                 Ok(()) => {
                     self.held.clear();
                     self.held_size = 0;
                     return Ok(());
                 }
-                Err(Error::WritesLost { ranges, .. }) if rounds < ROUNDS_MAX => {
+                // What size and attributes were to be, the caller knows.
+                Err(Error::WritesLost { ranges, attributes: false, .. }) if rounds < ROUNDS_MAX => {
                     rounds += 1;
                     tracing::warn!(rounds, "the server lost uncommitted writes: writing them again");
                     self.write_again(&ranges)?;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.all_lost = matches!(error, Error::WritesLost { .. });
+                    return Err(error);
+                }
             }
         }
     }

@@ -84,13 +84,17 @@ pub enum Error {
         /// The path below its export.
         path: Vec<u8>,
     },
-    /// Data that was written unstable was lost by a restart of the server before it was committed: write these ranges again.
-    #[error("the server lost {} uncommitted range(s) of {}: write them again", .ranges.len(), lossy(.path))]
+    /// What was done to a file was lost by a restart of the server before it was committed: write these ranges again, and where `attributes`,
+    /// set size and attributes again first.
+    #[error("a restart of the server may have lost {} of {}: do that again", lost(.ranges, *.attributes), lossy(.path))]
     WritesLost {
         /// The path below its export.
         path: Vec<u8>,
         /// Byte ranges of the file, sorted, not overlapping.
         ranges: Vec<Range<u64>>,
+        /// Its size was set, space given or taken, or its attributes were changed: that may be lost where the machine was restarted too,
+        /// and with it what had been cut off is there again.
+        attributes: bool,
     },
     /// The file ended before the buffer was full.
     #[error("{}: the file ends {missing} bytes too early", lossy(.path))]
@@ -201,6 +205,16 @@ impl From<Error> for io::Error {
 
 fn lossy(path: &[u8]) -> std::borrow::Cow<'_, str> {
     if path.is_empty() { "/".into() } else { String::from_utf8_lossy(path) }
+}
+
+fn lost(ranges: &[Range<u64>], attributes: bool) -> String {
+    let size: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    let written = format!("{size} bytes written to {} range(s)", ranges.len());
+    match (ranges.is_empty(), attributes) {
+        (false, false) => written,
+        (true, _) => "changes of size or attributes".to_owned(),
+        (false, true) => format!("changes of size or attributes and {written}"),
+    }
 }
 
 fn status_message(operation: Opcode, path: &[u8], status: Status, explanation: &str) -> String {

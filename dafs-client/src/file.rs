@@ -21,7 +21,7 @@ use crate::pending::{Call, Finish, Pending, count};
 use crate::registration::Lease;
 use crate::session::{done, reply};
 use crate::transfer::{Memory, TransferParts, access};
-use crate::unstable;
+use crate::unstable::{self, Taken};
 
 /// A file that is open on the server. Closed, lazily, when dropped.
 ///
@@ -164,7 +164,8 @@ impl File {
 
     forms! {
         /// Makes everything written so far durable, with all attributes. [`Error::WritesLost`] names what a restart
-        /// of the server has lost and must be written again; [`crate::DurableWriter`] does that by itself.
+        /// of the server has lost and must be written again, which [`crate::DurableWriter`] does by itself, and whether changes of size and
+        /// attributes are among it.
         commit, submit_commit, commit_call, () -> ()
     }
 
@@ -186,15 +187,19 @@ impl File {
         let mut body = [0; BODY_MAX];
         CommitRequest { offset, len, stability }.encode(&mut body);
         let named = Named { body, body_len: 24, ..Named::default() };
-        let taken = self.node.unstable().take(&(offset..end));
+        // Of a part only data: who names a range has that in mind.
+        let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
+        let taken = self.node.unstable().take(&(offset..end), all);
         let mut covered = Covered { node: Arc::clone(&self.node), taken };
         let finish = Finish::boxed(move |op| {
             let reply = reply(op)?;
             let committed = CommitReply::decode(reply.body())?.verifier;
-            let ranges = unstable::lost(&std::mem::take(&mut covered.taken), committed);
-            match ranges.is_empty() {
-                true => Ok(()),
-                false => Err(Error::WritesLost { path: covered.node.path.clone(), ranges }),
+            let taken = std::mem::take(&mut covered.taken);
+            match unstable::lost(&taken, committed, reply.server_epoch) {
+                (ranges, false) if ranges.is_empty() => Ok(()),
+                (ranges, attributes) => {
+                    Err(Error::WritesLost { path: covered.node.path.clone(), ranges, attributes })
+                }
             }
         });
         Ok(self.call_with(Opcode::Commit, named, finish))
@@ -382,14 +387,12 @@ impl std::fmt::Debug for File {
 /// What a commit in flight covers. Goes back when the commit failed, or nobody collected it.
 struct Covered {
     node: Arc<Node>,
-    taken: Vec<(dafs_proto::wire::Verifier, std::ops::Range<u64>)>,
+    taken: Taken,
 }
 
 impl Drop for Covered {
     fn drop(&mut self) {
-        if !self.taken.is_empty() {
-            self.node.unstable().put_back(std::mem::take(&mut self.taken));
-        }
+        self.node.unstable().put_back(std::mem::take(&mut self.taken));
     }
 }
 

@@ -70,10 +70,20 @@ pub(crate) struct Named {
     pub(crate) reply: Option<NamedReply>,
 }
 
+impl Named {
+    /// A request of this kind changes the size or the attributes of what it is about, and that is no path below it.
+    pub(crate) fn changes_target(&self, opcode: Opcode) -> bool {
+        use Opcode::{Allocate, Punch, Setattr, Truncate};
+        matches!(opcode, Truncate | Allocate | Punch | Setattr) && self.path.is_empty()
+    }
+}
+
 /// The reply to a [`Named`] request.
 pub(crate) struct NamedReply {
     /// The session that answered ([`crate::core::Core::epoch`]): a handle in the reply means nothing in another.
     pub(crate) epoch: u64,
+    /// The server that answered: another after it was restarted.
+    pub(crate) server_epoch: u64,
     pub(crate) header: Header,
     pub(crate) head: Head,
     pub(crate) payload: Vec<u8>,

@@ -5,10 +5,20 @@ use dafs_proto::wire::Verifier;
 /// Ranges remembered per file at most; beyond it ranges are joined across gaps, so a loss is then reported too large, never too small.
 const RANGES_MAX: usize = 1024;
 
-/// Ranges of a file that were written unstable and are not committed.
+/// What was done to a file and is not committed.
 #[derive(Debug, Default)]
 pub(crate) struct Unstable {
+    /// Written unstable.
     ranges: Vec<(Verifier, Range<u64>)>,
+    /// The epoch of the server that was the first to change size or attributes.
+    changed: Option<u64>,
+}
+
+/// What a commit covers.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    ranges: Vec<(Verifier, Range<u64>)>,
+    changed: Option<u64>,
 }
 
 impl Unstable {
@@ -32,20 +42,27 @@ impl Unstable {
         }
     }
 
-    /// Takes out what a commit of `range` covers whole; the rest stays.
-    pub(crate) fn take(&mut self, range: &Range<u64>) -> Vec<(Verifier, Range<u64>)> {
-        let (taken, rest) = std::mem::take(&mut self.ranges)
+    /// A change of its size or attributes was acknowledged by the server of this epoch.
+    pub(crate) fn change(&mut self, epoch: u64) {
+        self.changed.get_or_insert(epoch);
+    }
+
+    /// Takes out what a commit of `range` covers whole; the rest stays. `all`: it covers attributes too.
+    pub(crate) fn take(&mut self, range: &Range<u64>, all: bool) -> Taken {
+        let (ranges, rest) = std::mem::take(&mut self.ranges)
             .into_iter()
             .partition(|(_, own)| range.start <= own.start && own.end <= range.end);
         self.ranges = rest;
-        taken
+        Taken { ranges, changed: self.changed.take_if(|_| all) }
     }
 
     /// Puts back what a failed commit took.
-    pub(crate) fn put_back(&mut self, taken: Vec<(Verifier, Range<u64>)>) {
-        for (verifier, range) in taken {
+    pub(crate) fn put_back(&mut self, taken: Taken) {
+        for (verifier, range) in taken.ranges {
             self.add(verifier, range);
         }
+        // The first counts.
+        self.changed = taken.changed.or(self.changed);
     }
 
     fn compact(&mut self) {
@@ -67,9 +84,11 @@ impl Unstable {
     }
 }
 
-/// What of `written` the server may have lost, given the verifier that its commit answered: sorted, joined where ranges touch.
-pub(crate) fn lost(written: &[(Verifier, Range<u64>)], committed: Verifier) -> Vec<Range<u64>> {
-    let mut ranges: Vec<_> = written
+/// What the server may have lost, given the verifier and the epoch that its commit answered with: ranges, sorted, joined where they touch;
+/// and whether changes of size or attributes are among it.
+pub(crate) fn lost(taken: &Taken, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
+    let mut ranges: Vec<_> = taken
+        .ranges
         .iter()
         .filter(|(verifier, _)| *verifier != committed)
         .map(|(_, range)| range.clone())
@@ -82,7 +101,7 @@ pub(crate) fn lost(written: &[(Verifier, Range<u64>)], committed: Verifier) -> V
         }
         touches
     });
-    ranges
+    (ranges, taken.changed.is_some_and(|changed| changed != epoch))
 }
 
 #[cfg(test)]
@@ -97,10 +116,28 @@ mod tests {
         unstable.add(Verifier(1), 10..20);
         unstable.add(Verifier(2), 100..200);
         unstable.add(Verifier(1), 15..30);
-        let taken = unstable.take(&(0..u64::MAX));
-        assert_eq!(lost(&taken, Verifier(2)), std::slice::from_ref(&(0..30)));
-        assert_eq!(lost(&taken, Verifier(1)), std::slice::from_ref(&(100..200)));
-        assert_eq!(lost(&taken, Verifier(3)), [0..30, 100..200]);
+        let taken = unstable.take(&(0..u64::MAX), true);
+        assert_eq!(lost(&taken, Verifier(2), 1).0, std::slice::from_ref(&(0..30)));
+        assert_eq!(lost(&taken, Verifier(1), 1).0, std::slice::from_ref(&(100..200)));
+        assert_eq!(lost(&taken, Verifier(3), 1).0, [0..30, 100..200]);
+    }
+
+    // [CLI-20]
+    #[test]
+    fn changes_of_another_epoch_are_lost_until_a_commit_of_all_has_told() {
+        let mut unstable = Unstable::default();
+        unstable.change(7);
+        unstable.change(8);
+        let part = unstable.take(&(0..u64::MAX), false);
+        assert!(!lost(&part, Verifier(1), 9).1, "a commit of data alone says nothing of them");
+        let taken = unstable.take(&(0..u64::MAX), true);
+        assert!(lost(&taken, Verifier(1), 8).1, "the first was before");
+        assert!(!lost(&taken, Verifier(1), 7).1);
+        unstable.change(8);
+        unstable.put_back(taken);
+        let taken = unstable.take(&(0..u64::MAX), true);
+        assert!(lost(&taken, Verifier(1), 8).1, "the commit failed");
+        assert!(!lost(&unstable.take(&(0..u64::MAX), true), Verifier(1), 9).1);
     }
 
     #[test]
@@ -109,9 +146,9 @@ mod tests {
         for index in 0..10_000u64 {
             unstable.add(Verifier(1), index * 1_000_000..index * 1_000_000 + 1);
         }
-        let taken = unstable.take(&(0..u64::MAX));
-        assert!(taken.len() <= RANGES_MAX + 1);
-        let ranges = lost(&taken, Verifier(2));
+        let taken = unstable.take(&(0..u64::MAX), true);
+        assert!(taken.ranges.len() <= RANGES_MAX + 1);
+        let (ranges, _) = lost(&taken, Verifier(2), 1);
         for index in 0..10_000u64 {
             assert!(ranges.iter().any(|range| range.contains(&(index * 1_000_000))), "{index}");
         }
@@ -122,7 +159,7 @@ mod tests {
         let mut unstable = Unstable::default();
         unstable.add(Verifier(1), 0..10);
         unstable.add(Verifier(1), 20..30);
-        assert_eq!(unstable.take(&(0..25)).len(), 1);
-        assert_eq!(unstable.take(&(0..30)).len(), 1);
+        assert_eq!(unstable.take(&(0..25), true).ranges.len(), 1);
+        assert_eq!(unstable.take(&(0..30), true).ranges.len(), 1);
     }
 }

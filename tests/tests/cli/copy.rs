@@ -1,7 +1,7 @@
 //! `dafs cp`.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 
 use dafs_tests::harness::On;
 use dafs_tests::on_each_provider;
@@ -23,6 +23,7 @@ on_each_provider![
     copy_by_each_method_is_the_same,
     copy_makes_directories_and_links_durable_unless_told_not_to,
     copy_through_a_crash_of_the_server_loses_nothing,
+    copy_through_a_crash_that_brings_old_content_back_leaves_none_of_it,
 ];
 
 fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
@@ -284,4 +285,58 @@ fn copy_through_a_crash_of_the_server_loses_nothing(on: On) {
     assert!(!said.contains("dafs: "), "{said}");
     assert_same_tree(&look(&there), &expected);
     assert_same_data(&there, &tree, &expected);
+}
+
+// As when the machine is restarted with its server: what was cut off and not yet made durable is there again.
+fn copy_through_a_crash_that_brings_old_content_back_leaves_none_of_it(on: On) {
+    let old = vec![b'o'; 48 << 20];
+    loop {
+        let mut world = World::start(on);
+        let (tree, there) = (world.local("tree"), world.data().join("tree"));
+        fs::create_dir(&tree).unwrap();
+        fs::create_dir(&there).unwrap();
+        let count = on.rounds(2000) as usize;
+        for number in 0..count {
+            fs::write(tree.join(number.to_string()), dafs_tests::suite::bytes(number as u64, 100)).unwrap();
+            fs::write(there.join(number.to_string()), &old[..1000]).unwrap();
+        }
+        // With a hole, and shorter than what it replaces.
+        let large = fs::File::create(tree.join("large")).unwrap();
+        large.write_all_at(&dafs_tests::suite::bytes(1, 32 << 20), 0).unwrap();
+        large.set_len(40 << 20).unwrap();
+        fs::write(there.join("large"), &old).unwrap();
+        let expected = look(&tree);
+        let size = |name: &str| fs::metadata(there.join(name)).map_or(0, |found| found.len());
+        let source = format!("{}/.", tree.display());
+        let mut copy = command(["cp", "-r", &source, &world.url("data/tree")])
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begun = |name: &str| size(name) < 1000;
+        while size("large") == old.len() as u64
+            && !(0..count).any(|number| begun(&number.to_string()))
+            && copy.try_wait().unwrap().is_none()
+        {
+            std::thread::yield_now();
+        }
+        world.kill();
+        // Of these it is certain that they are not durable yet.
+        let cut: Vec<_> = (0..count).map(|n| n.to_string()).filter(|name| size(name) == 0).collect();
+        cut.iter().for_each(|name| fs::write(there.join(name), &old[..1000]).unwrap());
+        let is_begun = size("large") < 32 << 20;
+        if is_begun {
+            fs::write(there.join("large"), &old).unwrap();
+        }
+        world.restart();
+        let output = copy.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        if cut.is_empty() && !is_begun {
+            // Too late.
+            continue;
+        }
+        assert_same_tree(&look(&there), &expected);
+        assert_same_data(&there, &tree, &expected);
+        return;
+    }
 }

@@ -45,6 +45,11 @@ impl World {
     /// Ends the server as a crash would, and starts another in its place.
     pub(crate) fn crash_and_restart(&mut self) {
         self.kill();
+        self.restart();
+    }
+
+    /// Starts a server again where the killed one was.
+    pub(crate) fn restart(&mut self) {
         let listen = self.address.strip_prefix("dafs+").unwrap();
         let (server, address) = serve(self.directory.path(), listen, |_, _| {});
         assert_eq!(address, self.address, "{:?}", self.on);

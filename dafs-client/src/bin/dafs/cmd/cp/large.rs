@@ -46,36 +46,49 @@ pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
     }
     let (sink, existing) =
         Sink::begin_create(item, &meta).wait().map_err(|cause| Fault::Sink("create", cause))?;
-    sink.begin_empty(existing).wait().map_err(|cause| Fault::Sink("empty", cause))?;
-    let mut pump = Pump::new(engine, item, &source, &sink)?;
-    let Some(mut end) = pump.copy_data(&meta)? else { return Ok(Outcome::Interrupted) };
-    if let Source::Local(file) = &source
-        && end == meta.size
-    {
-        match stream::copy_rest(engine, file, seeks, &sink, end)? {
-            Some(rest) => end = rest,
-            None => return Ok(Outcome::Interrupted),
-        }
-    }
-    if meta.allocated < meta.size || end < meta.size {
-        sink.truncate(end).map_err(|cause| Fault::Sink("set the size of", cause))?;
-    }
-    let now = source.metadata().map_err(|cause| Fault::Source("look at", cause))?;
-    sink.begin_set_attributes(&meta, roots.keep_owner)
-        .wait()
-        .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
-    if engine.options.sync {
-        pump.commit()?;
-        if pump.rewritten {
+    let mut found = existing;
+    for _ in 0..ROUNDS_MAX {
+        sink.begin_empty(found).wait().map_err(|cause| Fault::Sink("empty", cause))?;
+        let Some(end) = copy_content(engine, item, &source, &meta, &sink)? else {
+            return Ok(Outcome::Interrupted);
+        };
+        if meta.allocated < meta.size || end < meta.size {
             sink.truncate(end).map_err(|cause| Fault::Sink("set the size of", cause))?;
-            sink.begin_set_attributes(&meta, roots.keep_owner)
-                .wait()
-                .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
         }
+        let now = source.metadata().map_err(|cause| Fault::Source("look at", cause))?;
+        sink.begin_set_attributes(&meta, roots.keep_owner)
+            .wait()
+            .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
+        match if engine.options.sync { sink.begin_commit().wait() } else { Ok(()) } {
+            Ok(()) => {
+                // That the content is not of the size that was told is not enough: there are file systems where it never is.
+                let changed = seeks && (now.size != meta.size || now.mtime != meta.mtime);
+                return Ok(Outcome::Done { changed });
+            }
+            Err(cause) if cause.lost_writes() && seeks => {}
+            Err(cause) => return Err(Fault::Sink("make durable", cause)),
+        }
+        // What was there before may be back, where the machine was restarted as well: also in holes, and behind the end.
+        found = u64::MAX;
     }
-    // That the content is not of the size that was told is not enough: there are file systems where it never is.
-    let changed = seeks && (now.size != meta.size || now.mtime != meta.mtime);
-    Ok(Outcome::Done { changed })
+    Err(Fault::Sink("make durable", Cause::Text("the server was restarted again and again".into())))
+}
+
+/// Copies all data; answers where it ends, `None` when interrupted.
+fn copy_content(
+    engine: &Engine,
+    item: &Item,
+    source: &Source,
+    meta: &Meta,
+    sink: &Sink,
+) -> Result<Option<u64>, Fault> {
+    let Some(end) = Pump::new(engine, item, source, sink)?.copy_data(meta)? else { return Ok(None) };
+    match source {
+        Source::Local(file) if end == meta.size => {
+            stream::copy_rest(engine, file, item.meta.kind == FileKind::File, sink, end)
+        }
+        _ => Ok(Some(end)),
+    }
 }
 
 /// A chunk that is being read.
@@ -95,7 +108,6 @@ struct Pump<'a> {
     copies: Option<Vec<RegisteredBuf>>,
     reading: VecDeque<(u64, usize, Reading, Option<RegisteredBuf>)>,
     writing: VecDeque<(u64, Pending<Transferred<RegisteredBuf>>, Option<RegisteredBuf>)>,
-    rewritten: bool,
 }
 
 impl<'a> Pump<'a> {
@@ -115,16 +127,7 @@ impl<'a> Pump<'a> {
         let failed = |error: Error| Fault::Sink("get memory for", error.into());
         let buffers = reads.map(allocate).transpose().map_err(failed)?.unwrap_or_default();
         let copies = writes.map(allocate).transpose().map_err(failed)?;
-        Ok(Self {
-            engine,
-            source,
-            sink,
-            buffers,
-            copies,
-            reading: VecDeque::new(),
-            writing: VecDeque::new(),
-            rewritten: false,
-        })
+        Ok(Self { engine, source, sink, buffers, copies, reading: VecDeque::new(), writing: VecDeque::new() })
     }
 
     /// Copies all data; answers where it ends, `None` when interrupted. A source that is shorter than it was ends where it ended.
@@ -290,24 +293,6 @@ impl<'a> Pump<'a> {
             self.finish_write()?;
         }
         Ok(())
-    }
-
-    /// Makes all of it durable; what a restart of the server has lost is copied again.
-    fn commit(&mut self) -> Result<(), Fault> {
-        let Sink::Remote(file) = self.sink else { return Ok(()) };
-        for _ in 0..ROUNDS_MAX {
-            match file.commit() {
-                Err(Error::WritesLost { ranges, .. }) => {
-                    self.rewritten = true;
-                    for range in ranges {
-                        self.copy_range(range)?;
-                    }
-                    self.drain()?;
-                }
-                result => return result.map_err(|error| Fault::Sink("make durable", error.into())),
-            }
-        }
-        Err(Fault::Sink("make durable", Cause::Text("the server was restarted again and again".into())))
     }
 }
 

@@ -211,10 +211,12 @@ impl Sink {
         }
     }
 
-    /// Writes a small file again, attributes included, as often as restarts of the server lose it.
+    /// Writes a small file again, attributes included, as often as restarts of the server lose it. What was there before may be back too,
+    /// where the machine was restarted as well.
     pub(super) fn restore(&self, data: &[u8], meta: &Meta, keep_owner: bool) -> Result<(), Cause> {
         let Self::Remote(file) = self else { return Ok(()) };
         for _ in 0..ROUNDS_MAX {
+            self.begin_empty(u64::MAX).wait()?;
             file.write_all_at(data, 0)?;
             self.begin_set_attributes(meta, keep_owner).wait()?;
             match file.commit() {
