@@ -16,7 +16,7 @@ use super::super::pool::lock;
 use super::super::{FsOp, FsReply, NowError};
 use super::namespace::sync_name;
 use super::resolve::Scope;
-use super::sys::{self, CPath, Errno};
+use super::sys::{self, Errno};
 use super::{Node, Shared};
 
 /// Unit of the page cache, bytes.
@@ -396,7 +396,7 @@ fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsRepl
         if !matches!(node.kind, FileKind::File | FileKind::Directory) {
             return Err(Status::BAD_HANDLE);
         }
-        let fd = sys::open_trusted(&CPath::of_fd(node.fd.as_fd()), libc::O_RDONLY)?;
+        let fd = sys::reopen(node.fd.as_fd(), libc::O_RDONLY)?;
         sync_fd(scope, fd.as_fd(), stability != Stability::FileSync)?;
     }
     if stability == Stability::FileSync {

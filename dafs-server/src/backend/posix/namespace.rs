@@ -128,7 +128,7 @@ impl Scope<'_> {
     /// A descriptor that only names; `path` empty for the node itself.
     pub(super) fn name(&self, node: &Node, path: &[u8], follow: bool) -> Result<OwnedFd, Status> {
         if path.is_empty() {
-            return Ok(sys::open_trusted(&CPath::of_fd(node.fd.as_fd()), libc::O_PATH)?);
+            return Ok(sys::reopen(node.fd.as_fd(), libc::O_PATH)?);
         }
         self.open(node, path, libc::O_PATH | if follow { 0 } else { libc::O_NOFOLLOW }, 0)
     }
@@ -158,18 +158,16 @@ fn open(
     flags: OpenFlags,
     mode: u32,
 ) -> Result<(Node, Attributes), Status> {
-    // A FIFO must not wait for its other end.
+    // What holds a lease on the file must not be waited for.
     let system = system_flags(flags)? | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let fd = if path.is_empty() {
-        reopen(node, flags, system)?
+    let (fd, attributes) = if path.is_empty() {
+        with_attributes(reopen(node, flags, system)?)?
     } else {
-        scope.open(node, path, system, mode & 0o7777)?
+        open_path(scope, node, path, flags, system, mode & 0o7777)?
     };
-    let attributes = sys::fstat(fd.as_fd())?;
     match attributes.kind {
         FileKind::File => {}
         FileKind::Directory => return Ok((scope.node(fd, &attributes, true), attributes)),
-        // Devices, FIFOs and sockets would reach beyond the file system.
         _ => return Err(Status::NOT_SUPPORTED),
     }
     sys::clear_nonblocking(fd.as_fd(), false)?;
@@ -186,6 +184,54 @@ fn open(
         node.direct = Some(Direct { buffered, memory_alignment, offset_alignment });
     }
     Ok((node, attributes))
+}
+
+/// Devices, FIFOs and sockets reach beyond the file system, and not even opening them is without effect: a device may act, and what waits
+/// for the other end of a FIFO goes on. So what the open does not make is named first, and opened when it is seen what it is.
+fn open_path(
+    scope: &Scope<'_>,
+    node: &Node,
+    path: &[u8],
+    flags: OpenFlags,
+    system: i32,
+    mode: u32,
+) -> Result<(OwnedFd, Attributes), Status> {
+    let creates = flags.contains(OpenFlags::CREATE);
+    if flags.intersects(OpenFlags::EXCLUSIVE | OpenFlags::DIRECTORY) {
+        return with_attributes(scope.open(node, path, system, mode)?);
+    }
+    if creates {
+        match scope.open(node, path, system | libc::O_EXCL, mode) {
+            Err(Status::EXISTS) => {}
+            made => return with_attributes(made?),
+        }
+    }
+    let named = match scope.name(node, path, !flags.contains(OpenFlags::NO_FOLLOW)) {
+        // A link to nothing: what it names is made.
+        Err(_) if creates => return with_attributes(scope.open(node, path, system, mode)?),
+        named => named?,
+    };
+    let attributes = sys::fstat(named.as_fd())?;
+    check_kind(attributes.kind, flags)?;
+    let fd = sys::reopen(named.as_fd(), system & !(libc::O_CREAT | libc::O_NOFOLLOW))?;
+    if flags.contains(OpenFlags::TRUNCATE) { with_attributes(fd) } else { Ok((fd, attributes)) }
+}
+
+fn with_attributes(fd: OwnedFd) -> Result<(OwnedFd, Attributes), Status> {
+    let attributes = sys::fstat(fd.as_fd())?;
+    Ok((fd, attributes))
+}
+
+/// What is there may be opened like this.
+fn check_kind(kind: FileKind, flags: OpenFlags) -> Result<(), Status> {
+    match kind {
+        FileKind::Symlink => Err(Status::LOOP),
+        FileKind::Directory if flags.intersects(OpenFlags::CREATE | OpenFlags::WRITE) => {
+            Err(Status::IS_DIRECTORY)
+        }
+        FileKind::Directory | FileKind::File => Ok(()),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
 }
 
 fn system_flags(flags: OpenFlags) -> Result<i32, Status> {
@@ -217,16 +263,9 @@ fn reopen(node: &Node, flags: OpenFlags, system: i32) -> Result<OwnedFd, Status>
     if flags.contains(OpenFlags::EXCLUSIVE) {
         return Err(Status::EXISTS);
     }
-    match node.kind {
-        FileKind::Symlink => return Err(Status::LOOP),
-        FileKind::Directory if flags.intersects(OpenFlags::CREATE | OpenFlags::WRITE) => {
-            return Err(Status::IS_DIRECTORY);
-        }
-        FileKind::Directory | FileKind::File => {}
-        _ => return Err(Status::NOT_SUPPORTED),
-    }
+    check_kind(node.kind, flags)?;
     let system = system & !(libc::O_CREAT | libc::O_NOFOLLOW);
-    Ok(sys::open_trusted(&CPath::of_fd(node.fd.as_fd()), system)?)
+    Ok(sys::reopen(node.fd.as_fd(), system)?)
 }
 
 /// The same file once more, past the page cache, and its alignment; `None` where the file system has no direct I/O.
@@ -236,7 +275,7 @@ fn open_direct(
     system: i32,
 ) -> Result<Option<(OwnedFd, usize, u64)>, Status> {
     let access = system & libc::O_ACCMODE;
-    let direct = match sys::open_trusted(&CPath::of_fd(fd.as_fd()), access | libc::O_DIRECT) {
+    let direct = match sys::reopen(fd.as_fd(), access | libc::O_DIRECT) {
         Ok(direct) => direct,
         Err(Errno(libc::EINVAL)) => {
             if !scope.shared.direct_io_noted.swap(true, Ordering::Relaxed) {

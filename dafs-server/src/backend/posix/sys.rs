@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 
 use dafs_proto::wire::{Attributes, FileKind, FsStatistics, SetTime, Status, Timestamp};
 use smallvec::SmallVec;
@@ -113,10 +114,20 @@ pub(super) fn openat2(
     }))
 }
 
-/// `open` of a path that the caller made (never a client's).
-pub(super) fn open_trusted(path: &CPath, flags: i32) -> SysResult<OwnedFd> {
-    // SAFETY: the path is zero-terminated.
-    owned(retry(|| libc::c_long::from(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })))
+/// Opens anew what a descriptor names, permission checked anew.
+pub(super) fn reopen(fd: BorrowedFd<'_>, flags: i32) -> SysResult<OwnedFd> {
+    /// `/proc/self/fd`: from here the kernel finds a descriptor's name sooner.
+    static DESCRIPTORS: OnceLock<Option<std::fs::File>> = OnceLock::new();
+    let directory = DESCRIPTORS.get_or_init(|| std::fs::File::open("/proc/self/fd").ok());
+    let whole = CPath::of_fd(fd);
+    let (directory, path) = match directory {
+        Some(directory) => (directory.as_raw_fd(), &whole.0["/proc/self/fd/".len()..]),
+        None => (libc::AT_FDCWD, &whole.0[..]),
+    };
+    owned(retry(|| {
+        // SAFETY: the path is zero-terminated.
+        libc::c_long::from(unsafe { libc::openat(directory, path.as_ptr().cast(), flags | libc::O_CLOEXEC) })
+    }))
 }
 
 /// A descriptor that only names what `name`, a plain name, is; links not followed.

@@ -321,3 +321,17 @@ pub(super) fn punch(file: &std::fs::File, offset: u64, len: u64) {
     let result = unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) };
     assert_eq!(result, 0);
 }
+
+/// Whether anybody has opened the file since.
+#[allow(unsafe_code, reason = "inotify")]
+pub(super) fn watch_opens(path: &std::path::Path) -> impl FnOnce() -> bool {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the path is zero-terminated; the descriptor is new.
+    let events = unsafe {
+        let fd = libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK);
+        assert!(fd >= 0 && libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_OPEN) >= 0);
+        OwnedFd::from_raw_fd(fd)
+    };
+    move || std::io::Read::read(&mut std::fs::File::from(events), &mut [0; 256]).is_ok()
+}

@@ -220,18 +220,27 @@ fn xattr_of_other_namespaces_is_refused_to_users() {
 
 // [STOR-4]
 #[test]
-fn fifo_in_a_directory_is_listed_but_not_opened() {
+fn fifo_or_socket_in_a_directory_is_listed_but_not_opened() {
     for kind in kinds() {
         let mut f = Fixture::new(kind);
         let Some(directory) = &f.directory else { continue };
-        let made = std::process::Command::new("mkfifo").arg(directory.path().join("root/pipe")).status();
+        let pipe = directory.path().join("root/pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());
+        let socket = std::os::unix::net::UnixListener::bind(directory.path().join("root/socket")).unwrap();
         assert_eq!(f.stat("pipe").unwrap().kind, dafs_proto::wire::FileKind::Fifo);
-        for flags in [OpenFlags::READ, RW] {
-            assert_eq!(f.open("pipe", flags), Err(Status::NOT_SUPPORTED), "{kind:?}");
+        f.symlink("pipe", "link").unwrap();
+        let opened = watch_opens(&pipe);
+        for name in ["pipe", "socket", "link"] {
+            for flags in [OpenFlags::READ, OpenFlags::WRITE, RW, RWC, RW | OpenFlags::TRUNCATE] {
+                assert_eq!(f.open(name, flags), Err(Status::NOT_SUPPORTED), "{kind:?} {name} {flags:?}");
+            }
+            let node = f.run(FsOp::Lookup { at: f.at(name), follow: true });
+            let Ok(FsReply::Node(node, _)) = node else { panic!("{kind:?} {name} {node:?}") };
+            assert_eq!(f.open_at(At { node, path: Vec::new() }, RW), Err(Status::NOT_SUPPORTED), "{kind:?}");
         }
-        let node = f.lookup("pipe").unwrap();
-        assert_eq!(f.open_at(At { node, path: Vec::new() }, RW), Err(Status::NOT_SUPPORTED), "{kind:?}");
+        assert!(!opened(), "{kind:?}: whoever waits for the other end would have gone on");
+        drop(socket);
         f.remove("pipe", false).unwrap();
     }
 }
