@@ -467,6 +467,7 @@ impl Core {
         request: &Request,
         frame: Option<(u16, usize)>,
     ) -> Result<(), Broken> {
+        let (epoch, server_epoch) = (self.epoch, self.terms.welcome.server_epoch);
         let (Some(endpoint), Some(op)) = (self.endpoint.as_ref(), self.ops.get_mut(request.op)) else {
             return Ok(());
         };
@@ -493,16 +494,14 @@ impl Core {
         }
         match &mut op.work {
             Work::Chain(chain) => {
-                let (epoch, payload) = (self.epoch, payload.to_vec());
-                let server_epoch = self.terms.welcome.server_epoch;
+                let payload = payload.to_vec();
                 let reply = NamedReply { epoch, server_epoch, header: *header, head: *head, payload };
                 chain.on_answer(request.at, Ok(reply));
                 Ok(())
             }
             Work::Named(named) => {
                 // Bounded by `recv_payload_max`.
-                let (epoch, payload) = (self.epoch, payload.to_vec());
-                let server_epoch = self.terms.welcome.server_epoch;
+                let payload = payload.to_vec();
                 if let Some(node) = op.target.as_ref().filter(|_| named.changes_target(header.opcode)) {
                     node.unstable().change(server_epoch);
                 }

@@ -178,6 +178,9 @@ impl Shared {
 
     /// Sends closes that were put down, if the session is not in use now.
     pub(crate) fn kick(&self) {
+        if !self.home.is_here() {
+            return;
+        }
         if let Ok(mut core) = self.core.try_lock() {
             self.collect_closes(&mut core);
             self.push(&mut core, true);

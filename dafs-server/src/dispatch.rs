@@ -86,7 +86,7 @@ impl Server {
                     connection.send(&cached.head, &cached.payload);
                 }
             }
-            Admission::InProgress if self.replaces_lane_read(session_key, &header) => {
+            Admission::InProgress if self.replaces_lane_read(session_key, key, &header) => {
                 self.on_request(key, session_key, header, body);
             }
             Admission::InProgress => self.readdress(session_key, &header, key),
@@ -242,7 +242,8 @@ impl Server {
         }
         let mut head = [0; HEAD_SIZE_MAX];
         let len = self.seal(call, status, answer.handle, answer.body, answer.payload.len(), &mut head);
-        let keeps = answer.keeps && answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX;
+        // A link of a chain is not to be executed again behind those that follow it.
+        let keeps = (answer.keeps || call.link.is_some()) && answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX;
         if (keeps || !call.header.opcode.is_idempotent())
             && let Some(session) = self.sessions.find_mut(call.session)
         {

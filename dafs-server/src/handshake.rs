@@ -188,12 +188,14 @@ impl Server {
         self.connections[key.index].phase = Phase::Live(session_key);
         let (now, settings) = (self.now, &self.settings);
         let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
-        self.connections[key.index].endpoint.expect_messages(session.core.credits().limit());
         session.connection = Some(key);
         session.lost = None;
         session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
         session.last_heard = now;
         let slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
+        // All that may come at once now; no more than there is room for is granted.
+        let limit = session.core.credits().limit();
+        let credits = self.connections[key.index].endpoint.expect_messages(limit).min(limit);
         Welcome {
             session: session.id,
             secret: session.secret,
@@ -201,7 +203,7 @@ impl Server {
             server_epoch: settings.epoch,
             features: features.bits(),
             slots: session.core.slots_max(),
-            credits: session.core.credits().limit(),
+            credits,
             keep_alive_ms: millis(settings.keep_alive),
             lease_ms: millis(settings.lease),
             thresholds,

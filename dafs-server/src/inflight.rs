@@ -5,7 +5,7 @@ use dafs_proto::transport::{MemoryRef, OpToken, TransportError};
 use dafs_proto::wire::{Header, Status};
 
 use crate::backend::FsResult;
-use crate::buffers::{Buffer, Owner};
+use crate::buffers::{Buffer, NOBODY, Owner};
 use crate::connection::ConnectionKey;
 use crate::ops::{After, Batch, BatchPlace, LaneFrame, LaneRead, List, Transfer};
 use crate::server::Server;
@@ -285,6 +285,9 @@ impl Server {
                     self.fence_drains -= 1;
                 }
                 self.release_buffers(operation.state.into_buffers());
+            } else {
+                // Whoever gets the session's place next is somebody else.
+                self.operations[index].call.session = NOBODY;
             }
         }
     }
@@ -387,7 +390,7 @@ impl State {
     }
 
     /// Storage has its hands on its memory.
-    fn in_storage(&self) -> bool {
+    pub(crate) fn in_storage(&self) -> bool {
         match self {
             Self::Storage(_) | Self::InlineRead { .. } | Self::LaneRead(_) => true,
             Self::Transfer(transfer) => transfer.in_storage(),

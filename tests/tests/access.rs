@@ -11,6 +11,7 @@ use dafs_client::{Config, Error, Identity, Key, OpenOptions, Session, Status};
 use dafs_proto::transport::Address;
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::config::Config as ServerConfig;
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On, key_for};
 use dafs_tests::on_each_provider;
 use dafs_tests::suite::EXPORTS;
@@ -22,6 +23,7 @@ on_each_provider! {
     squashed_clients_act_as_the_user_named,
     fenced_client_is_refused_and_others_go_on,
     fence_waits_for_what_the_client_has_in_flight,
+    fence_waits_for_what_a_session_left_that_has_ended,
 }
 
 /// Where the kernel knows who is at the other end.
@@ -304,6 +306,33 @@ fn fenced_client_is_refused_and_others_go_on(on: On) {
         admin.submit_set_fence_list(&[]).wait().unwrap();
         bad_file.write_all_at(b"again", 0).unwrap();
     }
+}
+
+// Whoever fences has the place in the server's table that the fenced client had.
+fn fence_waits_for_what_a_session_left_that_has_ended(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let watcher = harness.session();
+    let dead = harness.session_with(&Config { client_id: Some([1; 16]), ..Config::default() });
+    let file = dead.mount("mem").unwrap().create("f").unwrap();
+    faults.next(Kind::Write, Fault::Hold, 1);
+    let write = file.submit_write_at(b"late".to_vec(), 0);
+    dead.flush();
+    faults.wait_for_held(1);
+    dead.close();
+    drop((write, file, dead));
+    while watcher.statistics().unwrap().sessions > 1 {
+        std::thread::yield_now();
+    }
+    let administrator = harness.session();
+    let root = administrator.mount("mem").unwrap();
+    let mut fence = root.submit_set_fence_list(&[[1; 16]]);
+    administrator.flush();
+    for _ in 0..100 {
+        administrator.ping().unwrap();
+    }
+    assert!(!fence.test(), "its write is still to come");
+    faults.release();
+    fence.wait().unwrap();
 }
 
 fn fence_waits_for_what_the_client_has_in_flight(on: On) {

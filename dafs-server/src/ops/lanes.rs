@@ -345,17 +345,18 @@ impl Server {
     }
 
     /// A read into a lane of a connection that is gone was asked for again, on another connection, where it goes another way: the
-    /// one under way is nobody's. `false` when it is another kind of operation.
+    /// one under way is nobody's. `false` when it is another kind of operation, or on this connection.
     pub(crate) fn replaces_lane_read(
         &mut self,
         call_session: crate::sessions::SessionKey,
+        connection: ConnectionKey,
         header: &Header,
     ) -> bool {
         let found = self.operations.iter_mut().find(|(_, operation)| {
             operation.call.session == call_session
                 && operation.call.header.slot == header.slot
                 && !operation.forgotten
-                && matches!(operation.state, State::LaneRead(_))
+                && matches!(&operation.state, State::LaneRead(read) if read.connection != connection)
         });
         let Some((_, operation)) = found else { return false };
         operation.forgotten = true;

@@ -23,6 +23,7 @@ impl Server {
         for key in overdue {
             self.close(key, &"the handshake was not finished in time");
         }
+        self.hear_of_those_in_storage();
         for session in self.sessions.expired(now, self.settings.lease) {
             self.end_session(session, End::LeaseOver);
         }
@@ -33,6 +34,19 @@ impl Server {
         self.tell_of_due_batches();
         self.resume_storage_waiters();
         self.flush_dirty();
+    }
+
+    /// A client whose operations storage still carries out may have no credit to speak with, and would repeat them in a new session: no
+    /// lease ends before storage is done with all of them.
+    fn hear_of_those_in_storage(&mut self) {
+        for (_, operation) in &self.operations {
+            if !operation.forgotten
+                && operation.state.in_storage()
+                && let Some(session) = self.sessions.find_mut(operation.call.session)
+            {
+                session.last_heard = self.now;
+            }
+        }
     }
 
     /// Connections need not be ready for more messages than their clients may send.

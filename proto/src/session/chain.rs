@@ -104,7 +104,9 @@ impl Chains {
 
     /// A link was answered. `handle` is what its reply carries, where the request asked to save it.
     pub(super) fn on_reply(&mut self, link: ChainLink, status: Status, handle: Option<FileHandle>) {
-        if let Some(chain) = self.active.iter_mut().find(|chain| chain.id == link.chain) {
+        // What is executed again, for its reply was lost, was counted: those behind it are not to overtake each other.
+        let first_time = |chain: &&mut Chain| chain.id == link.chain && chain.answered == link.position;
+        if let Some(chain) = self.active.iter_mut().find(first_time) {
             chain.answered += 1;
             chain.failed |= status != Status::OK;
             chain.saved = handle.or(chain.saved);
@@ -140,6 +142,22 @@ mod tests {
         chains.on_reply(second, Status::NOT_FOUND, None);
         assert_eq!(chains.step(third), ChainStep::Abort);
         chains.on_reply(third, Status::CHAIN_ABORTED, None);
+        assert!(chains.active.is_empty());
+    }
+
+    // [SESS-30]
+    #[test]
+    fn chain_whose_links_are_answered_again_goes_no_further_for_it() {
+        let mut chains = Chains::default();
+        let flags = [Flags::CHAIN_FORWARD, Flags::CHAIN_FORWARD | Flags::CHAIN_BACK, Flags::CHAIN_BACK];
+        let links = flags.map(|flags| chains.on_request(&header(flags), 8).unwrap().unwrap());
+        for _ in 0..3 {
+            chains.on_reply(links[0], Status::OK, None);
+            assert_eq!(chains.step(links[2]), ChainStep::Wait, "the second is under way");
+        }
+        chains.on_reply(links[1], Status::OK, None);
+        assert_eq!(chains.step(links[2]), ChainStep::Execute(None));
+        chains.on_reply(links[2], Status::OK, None);
         assert!(chains.active.is_empty());
     }
 

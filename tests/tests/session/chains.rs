@@ -1,6 +1,8 @@
 //! Chains through the client library: one round trip, the first error, and replies that are lost.
 
 use dafs_client::{Error, OpenOptions, Stability, Status};
+use dafs_tests::cut::cut_connections;
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, bytes};
@@ -10,6 +12,44 @@ on_each_provider! {
     chain_that_is_not_closed_leaves_an_open_file,
     chain_whose_link_fails_aborts_the_rest_and_leaves_nothing_open,
     chain_that_cannot_be_is_refused_before_it_is_sent,
+}
+
+mod broken {
+    use super::links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage;
+
+    dafs_tests::on_sockets! { links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage }
+}
+
+// [SESS-30]
+fn links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let (watcher, session) = (harness.session(), harness.session());
+    let root = session.mount("mem").unwrap();
+    root.create("f").unwrap();
+    faults.next(Kind::Write, Fault::Pass, 1);
+    faults.next(Kind::Write, Fault::Hold, 1);
+    std::thread::scope(|scope| {
+        let chain = scope.spawn(|| {
+            let writes = root.chain().open("f", OpenOptions::new().write(true));
+            let writes = writes.write_at(b"first", 0).write_at(b"second", 0).write_at(b"last", 0);
+            writes.commit().close().run()
+        });
+        faults.wait_for_held(1);
+        cut_connections(harness.address());
+        // Both are back, and what the chain has sent again has arrived.
+        while watcher.statistics().unwrap().connections < 2 {}
+        while session.reconnects() == 0 {
+            std::thread::yield_now();
+        }
+        for _ in 0..200 {
+            watcher.probe().unwrap();
+        }
+        faults.release();
+        assert_eq!(chain.join().unwrap().unwrap().counts, [5, 6, 4]);
+    });
+    let mut found = [0; 6];
+    root.open("f").unwrap().read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"lastnd");
 }
 
 // [SESS-30] [SESS-31] [CLI-38]

@@ -59,11 +59,16 @@ fn session_in_a_child_is_refused_and_goes_on_in_the_parent(on: On) {
     let data = bytes(1, 300_000);
     file.write_all_at(&data, 0).unwrap();
     let mut registered = session.buffer(data.len()).unwrap();
-    for _ in 0..2 {
+    for drops_first in [true, false] {
         let read = file.submit_read_at(vec![0; data.len()], 0);
         session.flush();
         // SAFETY: the child uses what this thread alone uses, and ends without running anything of the parent's.
         let child = unsafe { libc::fork() };
+        if child == 0 && drops_first {
+            drop((file, registered));
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
         if child == 0 {
             let reads = file.read_at(&mut [0; 100], 0);
             let waited = read.wait();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dafs_client::{Background, Config, Error, OpenOptions, Session, SystemClock};
 use dafs_tests::exhausted::{Registers, connect_exhausted};
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::raw::domain;
@@ -13,6 +14,7 @@ use crate::cuts::wait_for;
 
 on_each_provider! {
     credits_stay_within_the_budget_of_the_server,
+    session_whose_operation_is_with_storage_outlives_its_lease,
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
     session_that_is_kept_alive_outlives_its_lease,
     session_that_is_closed_or_dropped_ends_on_the_server_too,
@@ -59,6 +61,29 @@ fn credits_stay_within_the_budget_of_the_server(on: On) {
         pendings.into_iter().for_each(|pending| assert_eq!(pending.wait().result.unwrap(), 100));
     }
     assert!(session.credits() <= 8, "{} credits of a budget of 8", session.credits());
+}
+
+// [SESS-42] Repeated in a new session it would be carried out twice, the second time perhaps over what was written since.
+fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
+    let (harness, faults) =
+        Harness::start_faulty(on, |config| (config.lease_ms, config.keep_alive_ms) = (300, 100));
+    let config = Config { background: Background::None, credits: 1, ..Config::default() };
+    let (watcher, session) = (harness.session(), harness.session_with(&config));
+    let root = session.mount("mem").unwrap();
+    let file = root.create("f").unwrap();
+    faults.next(Kind::Write, Fault::Hold, 1);
+    let write = file.submit_write_at(b"data".to_vec(), 0);
+    session.flush();
+    faults.wait_for_held(1);
+    // Those that are silent for a lease end: two of them, one after the other.
+    for _ in 0..2 {
+        let silent = harness.session_with(&Config { background: Background::None, ..Config::default() });
+        wait_for(|| watcher.statistics().unwrap().sessions == 2);
+        drop(silent);
+    }
+    faults.release();
+    assert_eq!(write.wait().result.unwrap(), 4);
+    assert_eq!(session.reconnects(), 0);
 }
 
 // [SESS-42] [SESS-43] [SESS-52]
