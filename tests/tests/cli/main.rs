@@ -8,6 +8,7 @@ mod errors;
 mod full;
 #[cfg(feature = "verbs")]
 mod memlock;
+mod merged;
 mod programs;
 mod same;
 mod trees;

@@ -137,7 +137,7 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
             result => result,
         };
         match durable {
-            Ok(()) => engine.tally.file(data.len() as u64),
+            Ok(()) => engine.copied(&item, data.len() as u64),
             Err(cause) => engine.failed(&item.roots.destination, "make durable", &item.path, &cause),
         }
     }
@@ -208,7 +208,7 @@ pub(super) fn make_hard_links(engine: &Engine, links: Vec<(Item, std::path::Path
         };
         match made {
             Ok(()) => engine.tally.file(0),
-            // Its first name could not be copied, or the file system has no more links: then it is a file of its own.
+            // The file system has no more links, or none at all: then it is a file of its own.
             Err(_) => engine.copy_one(&item),
         }
     }

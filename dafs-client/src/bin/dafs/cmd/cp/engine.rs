@@ -5,7 +5,7 @@
 //! deepest first; second names of a file are made after all files. What fails is reported and left out; the rest goes
 //! on.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use dafs_client::FileKind;
 
 use super::batch;
+use super::claims::{self, Claim, Claims};
 use super::directories;
 use super::large::{self, Fault, Outcome};
 use super::place::{Cause, Meta, Place};
@@ -43,6 +44,8 @@ pub(super) struct Roots {
     pub(super) one_session: bool,
     /// File system and number of the top directory of the copy, once it is there.
     pub(super) copy: OnceLock<(u64, u64)>,
+    /// Of the whole command.
+    pub(super) claims: Arc<Claims>,
 }
 
 /// Something to copy: the same path below both roots.
@@ -70,9 +73,13 @@ pub(super) struct Engine {
     over: AtomicBool,
     work: Mutex<Work>,
     more: Condvar,
-    // The path that a file with several names was copied to first.
-    first_names: Mutex<HashMap<Linked, PathBuf>>,
-    second_names: Mutex<Vec<(Item, PathBuf)>>,
+    // Two of what is copied may get one name.
+    overlap: AtomicBool,
+    // Files with several names of which one is copied by now, or will be.
+    first_names: Mutex<HashSet<Linked>>,
+    second_names: Mutex<Vec<Item>>,
+    // Where their data is, once it is all there.
+    copied: Mutex<HashMap<Linked, PathBuf>>,
     directories: Mutex<Vec<Item>>,
     // Copies of large files that are not complete.
     incomplete: Mutex<Vec<String>>,
@@ -84,6 +91,14 @@ struct Linked {
     /// Which of the trees: the address of its roots.
     tree: usize,
     id: (u64, u64),
+}
+
+impl Linked {
+    /// `None` for what is copied for itself alone.
+    fn of(item: &Item) -> Option<Self> {
+        let several = item.meta.kind == FileKind::File && item.meta.links > 1 && !item.follow;
+        several.then_some(Self { tree: Arc::as_ptr(&item.roots) as usize, id: item.meta.id })
+    }
 }
 
 #[derive(Default)]
@@ -110,18 +125,40 @@ impl Engine {
             over: AtomicBool::new(false),
             work: Mutex::default(),
             more: Condvar::new(),
+            overlap: AtomicBool::new(false),
             first_names: Mutex::default(),
             second_names: Mutex::default(),
+            copied: Mutex::default(),
             directories: Mutex::default(),
             incomplete: Mutex::default(),
         }
     }
 
     /// Copies everything. Blocks until it is done or interrupted.
-    pub(super) fn run(&self, items: Vec<Item>) {
-        let tops = items.clone();
+    pub(super) fn run(&self, tops: &[Item]) {
+        match claims::overlap(tops) {
+            false => self.copy_all(tops),
+            true => {
+                self.overlap.store(true, Ordering::Relaxed);
+                claims::in_turn(tops).for_each(|items| self.copy_all(items));
+            }
+        }
+        if self.over.load(Ordering::Relaxed) {
+            return;
+        }
+        self.link_second_names();
+        // After an interruption too: what is there can then be used by those it was meant for.
+        let directories = std::mem::take(&mut *lock(&self.directories));
+        directories::finish(self, directories);
+        if self.options.sync && !self.is_over() {
+            directories::commit_names(self, tops);
+        }
+    }
+
+    /// Copies these with all that is in them, but for second names and the attributes of directories.
+    fn copy_all(&self, items: &[Item]) {
         for item in items {
-            self.found(item);
+            self.found(item.clone());
         }
         std::thread::scope(|scope| {
             for _ in 1..self.options.jobs {
@@ -129,20 +166,38 @@ impl Engine {
             }
             self.work();
         });
-        if self.over.load(Ordering::Relaxed) {
-            return;
-        }
-        if !self.interrupt.is_set() {
-            let links = std::mem::take(&mut *lock(&self.second_names));
-            for chunk in links.chunks(BATCH_COUNT) {
-                batch::make_hard_links(self, chunk.to_vec());
+    }
+
+    /// Makes the other names of files with several. One whose first name could not be copied is tried under the others: what
+    /// may be at the first name is not what was to be copied.
+    fn link_second_names(&self) {
+        let items = std::mem::take(&mut *lock(&self.second_names));
+        for chunk in items.chunks(BATCH_COUNT) {
+            let (linked, others): (Vec<&Item>, Vec<&Item>) =
+                chunk.iter().partition(|item| self.first_name(item).is_some());
+            let with_first = |item: &Item| self.first_name(item).map(|first| (item.clone(), first));
+            batch::make_hard_links(self, linked.into_iter().filter_map(with_first).collect());
+            for item in others {
+                if self.is_over() {
+                    return;
+                }
+                match with_first(item) {
+                    Some(link) => batch::make_hard_links(self, vec![link]),
+                    None => self.copy_one(item),
+                }
             }
         }
-        // After an interruption too: what is there can then be used by those it was meant for.
-        let directories = std::mem::take(&mut *lock(&self.directories));
-        directories::finish(self, directories);
-        if self.options.sync && !self.is_over() {
-            directories::commit_names(self, &tops);
+    }
+
+    fn first_name(&self, item: &Item) -> Option<PathBuf> {
+        lock(&self.copied).get(&Linked::of(item)?).cloned()
+    }
+
+    /// Counts a copy that is complete.
+    pub(super) fn copied(&self, item: &Item, size: u64) {
+        self.tally.file(size);
+        if let Some(linked) = Linked::of(item) {
+            lock(&self.copied).insert(linked, item.path.clone());
         }
     }
 
@@ -188,7 +243,7 @@ impl Engine {
         lock(&self.incomplete).retain(|other| *other != copy);
         match copied {
             Ok(Outcome::Done { changed }) => {
-                self.tally.file(0);
+                self.copied(item, 0);
                 if changed {
                     self.changed(item);
                 }
@@ -317,16 +372,6 @@ impl Engine {
     fn found(&self, item: Item) {
         match item.meta.kind {
             FileKind::Directory => return self.make_directories(vec![item]),
-            FileKind::File if item.meta.links > 1 && !item.follow => {
-                let key = Linked { tree: Arc::as_ptr(&item.roots) as usize, id: item.meta.id };
-                let mut names = lock(&self.first_names);
-                if let Some(first) = names.get(&key) {
-                    let first = first.clone();
-                    lock(&self.second_names).push((item, first));
-                    return;
-                }
-                names.insert(key, item.path.clone());
-            }
             FileKind::File | FileKind::Symlink => {}
             // Named by the user: what comes out of it is meant, as with cp.
             FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice if is_local_stream(&item) => {}
@@ -338,6 +383,15 @@ impl Engine {
                 return;
             }
         }
+        if self.overlap.load(Ordering::Relaxed) && !self.claim(&item) {
+            return;
+        }
+        if let Some(linked) = Linked::of(&item)
+            && !lock(&self.first_names).insert(linked)
+        {
+            lock(&self.second_names).push(item);
+            return;
+        }
         if item.meta.kind == FileKind::File {
             self.tally.expect(if is_sparse(&item.meta) { item.meta.allocated } else { item.meta.size });
         }
@@ -345,6 +399,20 @@ impl Engine {
         work.files.push_back(item);
         if work.files.len() % BATCH_COUNT == 1 {
             self.more.notify_one();
+        }
+    }
+
+    /// Whether this is the source that the name of its copy is made of.
+    fn claim(&self, item: &Item) -> bool {
+        match item.roots.claims.name(item) {
+            Claim::New => true,
+            Claim::Again => false,
+            Claim::Taken(first) => {
+                let copy = item.roots.destination.shown(&item.path);
+                let cause = Cause::Text(format!("will not overwrite {copy}, which {first} is copied to"));
+                self.failed(&item.roots.source, "copy", &item.path, &cause);
+                false
+            }
         }
     }
 

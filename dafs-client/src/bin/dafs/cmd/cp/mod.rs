@@ -1,6 +1,7 @@
 //! `dafs cp`: what is copied where. The copying itself is in `engine`.
 
 mod batch;
+mod claims;
 mod directories;
 mod engine;
 mod large;
@@ -19,6 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use dafs_client::FileKind;
 
+use self::claims::Claims;
 use self::engine::{Engine, Item, Options, Roots};
 use self::place::{Cause, Meta, Place};
 use self::tally::Tally;
@@ -66,7 +68,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     let tally = Tally::new(Arc::clone(&progress));
     let engine = Arc::new(Engine::new(options, tally, Arc::clone(&failures), interrupt.clone()));
     let _ = running.set(Arc::downgrade(&engine));
-    engine.run(items);
+    engine.run(&items);
     progress.finish();
     let tell = verbose || interrupt.is_set() || failures.count() > 0 || is_terminal();
     if tell && !flags.quiet {
@@ -96,6 +98,7 @@ struct Plan {
     existing: Option<Meta>,
     /// It was written with a slash at its end: only a directory is meant.
     slash: bool,
+    claims: Arc<Claims>,
 }
 
 impl Plan {
@@ -106,7 +109,8 @@ impl Plan {
             Err(cause) if cause.is_not_found() => None,
             Err(cause) => return Err(place.failed("look at", Path::new(""), &cause)),
         };
-        let plan = Self { place, existing, slash: destination.as_bytes().ends_with(b"/") };
+        let plan =
+            Self { place, existing, slash: destination.as_bytes().ends_with(b"/"), claims: Arc::default() };
         if !plan.is_directory() && (sources > 1 || plan.slash && plan.existing.is_some()) {
             return Err(plan.no_directory());
         }
@@ -162,7 +166,8 @@ impl Plan {
         let one_session = same::refuse_copies_into_themselves(&source, &destination, &meta)?;
         let keep_owner = !flags.no_owner && may_give_files_away(&destination)?;
         let follow = !flags.recursive;
-        let roots = Arc::new(Roots { source, destination, keep_owner, one_session, copy: OnceLock::new() });
+        let (copy, claims) = (OnceLock::new(), Arc::clone(&self.claims));
+        let roots = Arc::new(Roots { source, destination, keep_owner, one_session, copy, claims });
         Ok(Item { roots, path: PathBuf::new(), meta, follow })
     }
 }

@@ -80,7 +80,8 @@ pub(super) fn refuse_copies_into_themselves(
 }
 
 /// Refuses the copy of an item that was opened, and is still as it was, when it is what is copied.
-/// `original` and `copy` are the attributes of both when they were opened, and `look` looks at the copy again.
+/// `original` and `copy` are the attributes of both when they were opened, and `look` looks at the copy again. Refused as well when
+/// another item is copied to that file, under another of its names.
 pub(super) fn refuse(
     item: &Item,
     original: &Meta,
@@ -92,7 +93,7 @@ pub(super) fn refuse(
         && (roots.one_session || is_one(|| roots.source.metadata(&item.path, item.follow), look)?);
     match same {
         true => Err(Cause::Text(format!("it and {} are the same file", roots.source.shown(&item.path)))),
-        false => Ok(()),
+        false => roots.claims.file(item, copy),
     }
 }
 
