@@ -59,13 +59,18 @@ fn session_in_a_child_is_refused_and_goes_on_in_the_parent(on: On) {
     let data = bytes(1, 300_000);
     file.write_all_at(&data, 0).unwrap();
     let mut registered = session.buffer(data.len()).unwrap();
-    for drops_first in [true, false] {
+    let others = [true, false].map(|drops_first| {
+        let other = session.mount("mem").unwrap().create("other").unwrap();
+        (drops_first, other)
+    });
+    for (drops_first, other) in others {
         let read = file.submit_read_at(vec![0; data.len()], 0);
         session.flush();
         // SAFETY: the child uses what this thread alone uses, and ends without running anything of the parent's.
         let child = unsafe { libc::fork() };
         if child == 0 && drops_first {
-            drop((file, registered));
+            // Nothing else uses it, so this gives its handle back, in the parent.
+            drop(other);
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
