@@ -302,6 +302,10 @@ impl BatchWork {
         let mut left = payload.slice(described, data).unwrap_or(Span::EMPTY);
         let results = decode_batch_results(&results.to_vec(), request.len)?;
         for (index, result) in results.into_iter().enumerate() {
+            if self.entries.get(request.at + index).is_some_and(|entry| entry.result.is_none()) {
+                // The requests behind it may take long.
+                self.told.push(request.at + index);
+            }
             self.take_result(request.at + index, result)?;
             if let Some(entry) = self.entries.get(request.at + index) {
                 left = entry.take_data(&result, left)?;

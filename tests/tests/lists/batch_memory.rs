@@ -18,6 +18,7 @@ use dafs_tests::{on_sockets, on_verbs};
 use crate::batches::batches;
 
 on_sockets! {
+    ends_of_one_request_are_told_while_another_of_the_batch_waits_for_storage,
     buffers_lent_to_a_batch_lose_their_registration_when_its_session_ends_in_the_middle,
     batch_whose_memory_cannot_be_registered_is_done_all_the_same,
 }
@@ -153,4 +154,39 @@ fn batch_whose_memory_cannot_be_registered_is_done_all_the_same(on: On) {
         }
         assert_eq!(batches(&watcher) - before, requests, "{registers:?}");
     }
+}
+
+// [CLI-41]
+fn ends_of_one_request_are_told_while_another_of_the_batch_waits_for_storage(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let session = harness.session();
+    let root = session.mount("mem").unwrap();
+    let (file, other) = (root.create("f").unwrap(), root.create("g").unwrap());
+    let data = bytes(2, 100 * 4096);
+    file.write_all_at(&data, 0).unwrap();
+    faults.next(Kind::Write, Fault::Hold, 1);
+    let mut batch = session.owned_batch();
+    for place in 0..100 {
+        batch.read_at(&file, vec![0; 4096], place * 4096);
+    }
+    batch.write_at(&other, b"held".to_vec(), 0);
+    let mut pending = batch.submit(None);
+    let (sender, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut all = Vec::new();
+            while all.len() < 101 {
+                all.extend(pending.wait_some());
+                sender.send(all.len()).unwrap();
+            }
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..101), "each once");
+            let done = pending.wait();
+            assert!(done.buffers[..100].iter().zip(data.chunks(4096)).all(|(read, data)| read == data));
+        });
+        faults.wait_for_held(1);
+        let first = told.recv_timeout(std::time::Duration::from_secs(60));
+        faults.release();
+        assert!((1..101).contains(&first.unwrap()), "those of the first requests");
+    });
 }
