@@ -19,6 +19,7 @@ on_each_provider![
     copy_over_symbolic_links_does_not_follow_them,
     copy_with_something_in_the_way_reports_it_and_goes_on,
     copy_onto_itself_is_refused_and_loses_nothing,
+    copy_without_owners_keeps_all_else,
     copy_of_special_files_skips_them_and_fails,
     copy_by_each_method_is_the_same,
     copy_makes_directories_and_links_durable_unless_told_not_to,
@@ -199,6 +200,58 @@ fn copy_onto_itself_is_refused_and_loses_nothing(on: On) {
     assert_eq!(fs::read(world.data().join("dir/file")).unwrap(), b"content");
     dafs(["cp", world.local("a").to_str().unwrap(), world.local("b").to_str().unwrap()])
         .failed(2, &["neither side is on a server"]);
+}
+
+fn copy_without_owners_keeps_all_else(on: On) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    // Whatever this client may be, there it acts as somebody who can give nothing away.
+    let world = World::start_with(on, |server, directory| {
+        let data = directory.join("squashed");
+        fs::create_dir(&data).unwrap();
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o777)).unwrap();
+        let squash = if fs::metadata(&data).unwrap().uid() == 0 { "1000:1000" } else { "server" };
+        server.arg("--export").arg(format!("squashed={},squash={squash}", data.display()));
+    });
+    let tree = world.local("tree");
+    let is_root = fs::metadata(world.data()).unwrap().uid() == 0;
+    fs::create_dir_all(tree.join("below")).unwrap();
+    fs::write(tree.join("large"), dafs_tests::suite::bytes(1, 600_000)).unwrap();
+    symlink("nowhere", tree.join("link")).unwrap();
+    for number in 0..100 {
+        fs::write(tree.join(format!("below/{number}")), number.to_string()).unwrap();
+    }
+    for (name, mode) in [("large", 0o6751), ("below/1", 0o4755), ("below", 0o2750), ("below/2", 0o600)] {
+        if is_root {
+            chown(tree.join(name), Some(1234), Some(4321)).unwrap();
+        }
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let expected = look(&tree);
+    let options: [&[&str]; 2] = [&["-r"], &["-r", "--no-owner"]];
+    for (number, (export, options)) in ["squashed", "data"].iter().zip(options).enumerate() {
+        let copy = format!("{export}/copy{number}");
+        let mut words = vec!["cp"];
+        words.extend(options);
+        let url = world.url(&copy);
+        words.extend([tree.to_str().unwrap(), &url]);
+        dafs(words).succeeded();
+        let there = world.local(&copy);
+        assert_same_data(&there, &tree, &expected);
+        let mode = |name: &str| fs::metadata(there.join(name)).unwrap().mode() & 0o7777;
+        // No program runs as somebody that it was not given to.
+        assert_eq!((mode("large"), mode("below/1")), (0o751, 0o755));
+        assert_eq!((mode("below"), mode("below/2")), (0o2750, 0o600));
+        for name in ["large", "below", "below/7", "link", "."] {
+            let times = |root: &std::path::Path| {
+                let found = fs::symlink_metadata(root.join(name)).unwrap();
+                (found.mtime(), found.mtime_nsec())
+            };
+            assert_eq!(times(&there), times(&tree), "{name}");
+        }
+        if is_root && *export == "squashed" {
+            assert_eq!(fs::metadata(there.join("below/1")).unwrap().uid(), 1000);
+        }
+    }
 }
 
 fn copy_of_special_files_skips_them_and_fails(on: On) {

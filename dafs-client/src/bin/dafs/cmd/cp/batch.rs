@@ -112,7 +112,7 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
     for (item, meta, sink, later) in writing {
         match later.wait() {
             Ok(data) => {
-                let later = sink.begin_set_attributes(&meta, item.roots.keep_owner);
+                let later = sink.begin_set_attributes(&meta, &item.roots.keep_owner);
                 setting.push((Stored { item, meta, sink, data }, later));
             }
             Err(cause) => engine.failed(&item.roots.destination, "write", &item.path, &cause),
@@ -133,7 +133,7 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
     }
     for (Stored { item, meta, sink, data }, later) in committing {
         let durable = match later.wait() {
-            Err(cause) if cause.lost_writes() => sink.restore(&data, &meta, item.roots.keep_owner),
+            Err(cause) if cause.lost_writes() => sink.restore(&data, &meta, &item.roots.keep_owner),
             result => result,
         };
         match durable {
@@ -173,7 +173,7 @@ pub(super) fn copy_symlinks(engine: &Engine, items: Vec<Item>) {
         };
         match made {
             Ok(()) => {
-                let later = place.begin_set_attributes(&item.path, &item.meta, item.roots.keep_owner);
+                let later = place.begin_set_attributes(&item.path, &item.meta, &item.roots.keep_owner);
                 setting.push((item, later));
             }
             Err(cause) => engine.failed(place, "make the symbolic link", &item.path, &cause),

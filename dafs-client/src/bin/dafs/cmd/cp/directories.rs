@@ -24,7 +24,7 @@ pub(super) fn finish(engine: &Engine, mut directories: Vec<Item>) {
                 .iter()
                 .map(|item| {
                     let roots = &item.roots;
-                    roots.destination.begin_set_attributes(&item.path, &item.meta, roots.keep_owner)
+                    roots.destination.begin_set_attributes(&item.path, &item.meta, &roots.keep_owner)
                 })
                 .collect();
             for (item, later) in chunk.iter().zip(setting) {

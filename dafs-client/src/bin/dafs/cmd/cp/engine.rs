@@ -16,7 +16,7 @@ use super::batch;
 use super::claims::{self, Claim, Claims};
 use super::directories;
 use super::large::{self, Fault, Outcome};
-use super::place::{Cause, Meta, Place};
+use super::place::{Cause, KeepOwner, Meta, Place};
 use super::same;
 use super::tally::Tally;
 use crate::report::{Failure, Failures};
@@ -39,7 +39,7 @@ const WAITING_MAX: usize = 4096;
 pub(super) struct Roots {
     pub(super) source: Place,
     pub(super) destination: Place,
-    pub(super) keep_owner: bool,
+    pub(super) keep_owner: KeepOwner,
     /// Both are reached through one session.
     pub(super) one_session: bool,
     /// File system and number of the top directory of the copy, once it is there.

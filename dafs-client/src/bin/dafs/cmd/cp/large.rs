@@ -56,7 +56,7 @@ pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
             sink.truncate(end).map_err(|cause| Fault::Sink("set the size of", cause))?;
         }
         let now = source.metadata().map_err(|cause| Fault::Source("look at", cause))?;
-        sink.begin_set_attributes(&meta, roots.keep_owner)
+        sink.begin_set_attributes(&meta, &roots.keep_owner)
             .wait()
             .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
         match if engine.options.sync { sink.begin_commit().wait() } else { Ok(()) } {

@@ -91,7 +91,7 @@ pub(super) fn set_file_attributes(file: &File, meta: &Meta, keep_owner: bool) ->
     if keep_owner {
         std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid))?;
     }
-    file.set_permissions(fs::Permissions::from_mode(meta.mode & 0o7777))?;
+    file.set_permissions(fs::Permissions::from_mode(meta.mode_of_copy(keep_owner)))?;
     Ok(futimens(file.as_fd(), &time_spec(meta.atime), &time_spec(meta.mtime))?)
 }
 

@@ -22,7 +22,7 @@ use dafs_client::FileKind;
 
 use self::claims::Claims;
 use self::engine::{Engine, Item, Options, Roots};
-use self::place::{Cause, Meta, Place};
+use self::place::{Cause, KeepOwner, Meta, Place};
 use self::tally::Tally;
 use crate::flags::Cp;
 use crate::progress::Progress;
@@ -40,7 +40,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         ));
     }
     let failures = Arc::new(Failures::default());
-    let plan = Plan::new(destination, sources.len(), remotes)?;
+    let plan = Plan::new(destination, flags, remotes)?;
     let mut items = Vec::new();
     for source in sources {
         match plan.item(source, flags, remotes) {
@@ -98,20 +98,22 @@ struct Plan {
     existing: Option<Meta>,
     /// It was written with a slash at its end: only a directory is meant.
     slash: bool,
+    keep_owner: KeepOwner,
     claims: Arc<Claims>,
 }
 
 impl Plan {
-    fn new(destination: &OsStr, sources: usize, remotes: &Remotes) -> Result<Self> {
+    fn new(destination: &OsStr, flags: &Cp, remotes: &Remotes) -> Result<Self> {
         let place = place(destination, remotes)?;
         let existing = match place.metadata(Path::new(""), true) {
             Ok(meta) => Some(meta),
             Err(cause) if cause.is_not_found() => None,
             Err(cause) => return Err(place.failed("look at", Path::new(""), &cause)),
         };
-        let plan =
-            Self { place, existing, slash: destination.as_bytes().ends_with(b"/"), claims: Arc::default() };
-        if !plan.is_directory() && (sources > 1 || plan.slash && plan.existing.is_some()) {
+        let keep_owner = KeepOwner::new(!flags.no_owner && may_give_files_away(&place)?);
+        let slash = destination.as_bytes().ends_with(b"/");
+        let plan = Self { place, existing, slash, keep_owner, claims: Arc::default() };
+        if !plan.is_directory() && (flags.operands.len() > 2 || plan.slash && plan.existing.is_some()) {
             return Err(plan.no_directory());
         }
         Ok(plan)
@@ -164,7 +166,7 @@ impl Plan {
             false => self.place.clone(),
         };
         let one_session = same::refuse_copies_into_themselves(&source, &destination, &meta)?;
-        let keep_owner = !flags.no_owner && may_give_files_away(&destination)?;
+        let keep_owner = self.keep_owner.clone();
         let follow = !flags.recursive;
         let (copy, claims) = (OnceLock::new(), Arc::clone(&self.claims));
         let roots = Arc::new(Roots { source, destination, keep_owner, one_session, copy, claims });
@@ -210,7 +212,7 @@ fn base_name(source: &Place) -> PathBuf {
     }
 }
 
-/// Only root can give files to others: on a server, when it lets this client act as root.
+/// Only root can give files to others: on a server, when it lets this client act as root, which an export may forbid all the same.
 fn may_give_files_away(destination: &Place) -> Result<bool> {
     match destination {
         Place::Local(_) => Ok(nix::unistd::geteuid().is_root()),

@@ -10,7 +10,7 @@ use dafs_client::{Error, File, FileKind, OpenOptions, Stability, Status};
 
 use super::engine::{Item, SMALL_SIZE_MAX};
 use super::local;
-use super::place::{Cause, Later, Meta, Place};
+use super::place::{Cause, KeepOwner, Later, Meta, Place};
 use super::same;
 
 /// How often data that a restart of the server lost is written again before the copy is given up.
@@ -188,14 +188,14 @@ impl Sink {
     }
 
     /// Begins to set the attributes.
-    pub(super) fn begin_set_attributes(&self, meta: &Meta, keep_owner: bool) -> Later<()> {
+    pub(super) fn begin_set_attributes(&self, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
         match self {
             Self::Local(file) => {
-                Later::Now(local::set_file_attributes(file, meta, keep_owner).map_err(Cause::from))
+                Later::Now(local::set_file_attributes(file, meta, keep_owner.is_set()).map_err(Cause::from))
             }
             Self::Remote(file) => {
-                let (file, set) = (Arc::clone(file), meta.to_set(keep_owner));
-                Later::request(file.submit_set_attributes(&set), move || file.set_attributes(&set))
+                let file = Arc::clone(file);
+                keep_owner.begin_set(meta, move |set| file.submit_set_attributes(set))
             }
         }
     }
@@ -213,7 +213,7 @@ impl Sink {
 
     /// Writes a small file again, attributes included, as often as restarts of the server lose it. What was there before may be back too,
     /// where the machine was restarted as well.
-    pub(super) fn restore(&self, data: &[u8], meta: &Meta, keep_owner: bool) -> Result<(), Cause> {
+    pub(super) fn restore(&self, data: &[u8], meta: &Meta, keep_owner: &KeepOwner) -> Result<(), Cause> {
         let Self::Remote(file) = self else { return Ok(()) };
         for _ in 0..ROUNDS_MAX {
             self.begin_empty(u64::MAX).wait()?;

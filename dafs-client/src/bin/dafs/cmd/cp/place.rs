@@ -5,6 +5,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{Attributes, Error, FileKind, Pending, SetAttributes, SetTime, Status, Timestamp};
 
@@ -46,6 +48,10 @@ pub(super) struct Meta {
     /// The last change of anything about it.
     pub(super) ctime: Timestamp,
 }
+
+/// Whether copies get the owners of what is copied. Clones are the same: what one of them finds out holds for all.
+#[derive(Clone)]
+pub(super) struct KeepOwner(Arc<AtomicBool>);
 
 /// A step that has begun.
 pub(super) enum Later<T> {
@@ -157,11 +163,56 @@ impl From<&Attributes> for Meta {
     }
 }
 
+impl KeepOwner {
+    pub(super) fn new(keep: bool) -> Self {
+        Self(Arc::new(AtomicBool::new(keep)))
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Begins to set the attributes of a copy on a server, with those requests. Where owners may not be given, all else is set.
+    pub(super) fn begin_set(
+        &self,
+        meta: &Meta,
+        submit: impl Fn(&SetAttributes) -> Pending<Result<Attributes, Error>> + 'static,
+    ) -> Later<()> {
+        let (with_owner, set) = (self.is_set(), meta.to_set(self.is_set()));
+        let (pending, keep, without) = (submit(&set), self.clone(), meta.to_set(false));
+        Later::Wait(Box::new(move || {
+            // Setting them twice does no harm.
+            let settled =
+                |pending: Pending<Result<Attributes, Error>>, set: &SetAttributes| match pending.wait() {
+                    Err(Error::InDoubt { .. }) => submit(set).wait(),
+                    result => result,
+                };
+            match settled(pending, &set) {
+                Err(error) if with_owner && error.status() == Some(Status::PERMISSION) => {
+                    settled(submit(&without), &without)?;
+                    // Not for want of a right to the file: this client does not act as root there.
+                    keep.0.store(false, Ordering::Relaxed);
+                    Ok(())
+                }
+                result => Ok(result.map(drop)?),
+            }
+        }))
+    }
+}
+
 impl Meta {
+    /// The mode of the copy of a file or directory. A file of another owner is no program that runs as its owner.
+    pub(super) fn mode_of_copy(&self, keep_owner: bool) -> u32 {
+        match self.kind {
+            FileKind::File if !keep_owner => self.mode & 0o1777,
+            _ => self.mode & 0o7777,
+        }
+    }
+
     /// The attributes that a copy gets. Symbolic links have no mode of their own.
     pub(super) fn to_set(&self, keep_owner: bool) -> SetAttributes {
         SetAttributes {
-            mode: (self.kind != FileKind::Symlink).then_some(self.mode & 0o7777),
+            mode: (self.kind != FileKind::Symlink).then_some(self.mode_of_copy(keep_owner)),
             uid: keep_owner.then_some(self.uid),
             gid: keep_owner.then_some(self.gid),
             atime: Some(SetTime::At(self.atime)),
@@ -271,15 +322,13 @@ impl Place {
     }
 
     /// Begins to set the attributes of a directory or symbolic link.
-    pub(super) fn begin_set_attributes(&self, path: &Path, meta: &Meta, keep_owner: bool) -> Later<()> {
+    pub(super) fn begin_set_attributes(&self, path: &Path, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
         let own = self.path(path);
         match self {
-            Self::Local(_) => Later::Now(local::set_attributes(&own, meta, keep_owner)),
+            Self::Local(_) => Later::Now(local::set_attributes(&own, meta, keep_owner.is_set())),
             Self::Remote(target) => {
-                let set = meta.to_set(keep_owner);
-                let pending = target.export.submit_set_attributes(&own, false, &set);
                 let export = target.export.clone();
-                Later::request(pending, move || export.set_attributes(&own, false, &set))
+                keep_owner.begin_set(meta, move |set| export.submit_set_attributes(&own, false, set))
             }
         }
     }
