@@ -29,6 +29,22 @@ on_each_provider! {
     forged_handles_and_regions_are_refused,
 }
 
+mod bounds {
+    use super::{Bystander, Harness, On, Raw};
+
+    #[test]
+    fn connections_that_begin_no_session_are_bounded_and_others_get_in() {
+        let harness = Harness::start_with(On::Tcp, |config| config.handshake_ms = 3_600_000);
+        let bystander = Bystander::new(&harness);
+        let silent: Vec<_> = (0..1100).map(|_| Raw::connect(harness.address())).collect();
+        harness.session().ping().unwrap();
+        let connections = bystander.session.statistics().unwrap().connections;
+        assert!(connections <= 1024 + 2, "{connections} connections");
+        bystander.notices_nothing();
+        drop(silent);
+    }
+}
+
 /// Somebody else, who must not notice.
 struct Bystander {
     session: Session,

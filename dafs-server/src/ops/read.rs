@@ -261,7 +261,8 @@ fn unreachable_memory<T>(error: RegionError) -> Result<Option<T>, Problem> {
             Ok(None)
         }
         error => {
-            tracing::warn!(%error, "remote memory refused");
+            // Its client is told, and could fill the log.
+            tracing::debug!(%error, "remote memory refused");
             Err(Problem::Status(Status::REMOTE_ACCESS))
         }
     }

@@ -24,7 +24,7 @@ use crate::access::Access;
 use crate::backend::{FsResult, Storage};
 use crate::buffers::BufferPool;
 use crate::config::ExportConfig;
-use crate::connection::{Connection, ConnectionKey};
+use crate::connection::{Connection, ConnectionKey, Phase};
 use crate::inflight::{Operation, Wakeup};
 use crate::ops::{Sieve, Tuner};
 use crate::sched::Turns;
@@ -70,6 +70,9 @@ pub struct Server {
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
 }
+
+/// Connections of a listener that have not begun a session yet.
+const HANDSHAKES_MAX: usize = 1024;
 
 /// Sizes of chunks that are compared with each other, bytes.
 const CHUNK_SIZES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
@@ -124,12 +127,26 @@ impl Server {
 
     /// Takes an accepted connection over.
     pub fn add_connection(&mut self, listener: usize, endpoint: Box<dyn Endpoint>) -> ConnectionKey {
+        self.bound_handshakes(listener);
         self.generation += 1;
         let entry = self.connections.vacant_entry();
         let key = ConnectionKey { index: entry.key(), generation: self.generation };
         let address = self.listeners[listener].address.clone();
         entry.insert(Connection::new(key, endpoint, listener, address, self.now));
         key
+    }
+
+    /// Closes the one that has been without a session for longest where there are as many as may be.
+    fn bound_handshakes(&mut self, listener: usize) {
+        let without_session = |c: &&Connection| {
+            c.listener == listener && matches!(c.phase, Phase::Connected | Phase::Greeted(_))
+        };
+        let waiting = || self.connections.iter().map(|(_, connection)| connection).filter(without_session);
+        if waiting().count() >= HANDSHAKES_MAX
+            && let Some(oldest) = waiting().min_by_key(|connection| connection.since).map(|oldest| oldest.key)
+        {
+            self.close(oldest, &"too many connections begin a session at once, and this one was first");
+        }
     }
 
     /// A connection that is open.

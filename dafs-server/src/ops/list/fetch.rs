@@ -165,7 +165,7 @@ impl Server {
             Err(PostError::Full) => Err(Posting::Full),
             Err(PostError::Closed) => Err(Posting::Closed),
             Err(PostError::Invalid(why)) => {
-                tracing::warn!(why, "RDMA of a list refused");
+                tracing::debug!(why, "RDMA of a list refused");
                 Err(Posting::Refused)
             }
         }

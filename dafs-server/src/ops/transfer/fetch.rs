@@ -73,7 +73,7 @@ impl Server {
             }
             Err(PostError::Closed) => Progress::Wait,
             Err(PostError::Invalid(why)) => {
-                tracing::warn!(why, "RDMA refused");
+                tracing::debug!(why, "RDMA refused");
                 self.fail_chunk(index, chunk.slot, Status::REMOTE_ACCESS);
                 Progress::Continue
             }
