@@ -13,6 +13,7 @@ on_each_provider! {
     append_that_comes_short_is_an_error_and_the_next_follows_it,
     operation_that_hangs_delays_nobody_else,
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
+    commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
 }
 
@@ -168,6 +169,32 @@ fn commit_that_fails_is_told_and_the_next_names_what_is_lost(on: On) {
         file.write_all_at(b"doubtful", 100).unwrap();
         file.commit().unwrap();
         file.commit().unwrap();
+    });
+}
+
+// [STOR-16]
+fn commit_that_fails_beside_a_write_makes_the_write_doubtful(on: On) {
+    each_export(on, |scene| {
+        for size in SIZES {
+            let file = scene.file(b"committed");
+            file.commit().unwrap();
+            let other = scene.root.open("f").unwrap();
+            scene.faults.next(Kind::Write, Fault::Hold, 1);
+            let written = file.submit_write_at(bytes(7, size), 0);
+            scene.session.flush();
+            scene.faults.wait_for_held(1);
+            // What of the write is in the file by now may be among what this loses.
+            scene.faults.next(Kind::Commit, Fault::Fail(Status::IO), 1);
+            assert_status(other.commit(), Status::IO, "commit");
+            scene.faults.release();
+            let count = written.wait().result.unwrap() as u64;
+            match file.commit() {
+                Err(Error::WritesLost { ranges, .. }) => {
+                    assert_eq!((ranges.len(), ranges[0].clone()), (1, 0..count))
+                }
+                other => panic!("{other:?} hides that data of {size} bytes was lost"),
+            }
+        }
     });
 }
 

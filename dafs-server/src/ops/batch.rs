@@ -12,8 +12,7 @@ use dafs_proto::session::Moment;
 use dafs_proto::transport::{Access, MemoryRef, OpToken};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchLimits, BatchOperation, BatchRequest, BatchResult,
-    CHAIN_HANDLE, Header, ListReadReply, Lists, Method, Opcode, Stability, Status, Verifier, WriteReply,
-    decode_batch,
+    CHAIN_HANDLE, Header, ListReadReply, Lists, Method, Opcode, Stability, Status, WriteReply, decode_batch,
 };
 
 use self::inline::{InlineData, belongs};
@@ -371,6 +370,7 @@ impl Server {
         let single = single.filter(|(extent, _)| !self.is_divided(extent.len));
         if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {
             let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+            let verifier = self.target(node).verifier;
             let storage = &mut *self.storage;
             let connection = self.connections.get_mut(call.connection.index);
             let moved = with_remote_memory(connection, &call, &range(segment), access, |span| match write {
@@ -382,7 +382,6 @@ impl Server {
                 Some(Ok(count)) if write => {
                     self.turns.on_moved(count);
                     self.count_written(call.session, export, Method::Direct, count);
-                    let verifier = Verifier(self.storage.verifier(node.export));
                     let value = verifier.0;
                     self.end_part(place, BatchResult { status: Status::OK, count: count as u32, value });
                     return Ok(());

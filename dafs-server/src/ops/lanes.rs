@@ -232,18 +232,19 @@ impl Server {
         append: bool,
     ) -> Result<(), Problem> {
         let memory = self.lane_data(call, request.segment[0], request.len)?;
+        let target = self.target(node);
         if !append {
             match write_all(&mut *self.storage, node, request.offset, memory.span()) {
                 Ok(count) => {
                     let (offset, stability) = (request.offset, request.stability);
-                    return self.written(call, node, offset, count, stability, request.method);
+                    return self.written(call, target, offset, count, stability, request.method);
                 }
                 Err(NowError::Failed(status)) => return Err(status.into()),
                 Err(NowError::WouldBlock) => self.stats.storage_waits += 1,
             }
         }
         let (offset, stability) = (request.offset, request.stability);
-        self.write_later(call, node, offset, stability, append, vec![memory], request.method)
+        self.write_later(call, target, offset, stability, append, vec![memory], request.method)
     }
 
     /// A read into a lane: fast, the client gets it in a frame; else it fetches it there.

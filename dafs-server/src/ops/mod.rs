@@ -24,7 +24,7 @@ pub(crate) use transfer::pipeline::DEPTH_MAX as PIPELINE_DEPTH_MAX;
 pub(crate) use transfer::tuner::Tuner;
 pub(crate) use transfer::{Direction, Transfer};
 
-use crate::backend::{ExportId, FsReply, FsResult};
+use crate::backend::{ExportId, FsReply, FsResult, NodeId};
 use crate::dispatch::Answer;
 use crate::handles::OpenHandle;
 use crate::inflight::{Call, State};
@@ -52,9 +52,17 @@ pub(crate) enum After {
     /// A commit's verifier.
     Commit { export: ExportId },
     /// A write that is already in the file and becomes durable.
-    Written { export: ExportId, offset: u64, count: u32, stability: Stability },
+    Written { verifier: Verifier, offset: u64, count: u32, stability: Stability },
     /// A write by storage itself. The memory is kept until it is done by the operation.
-    Write { export: ExportId, offset: u64, stability: Stability, method: dafs_proto::wire::Method },
+    Write { target: Target, offset: u64, stability: Stability, method: dafs_proto::wire::Method },
+}
+
+/// What is about to be written: its file, and the verifier from before anything of it is. What is written while the verifier changes may
+/// be lost already, so the one from afterwards would vouch for too much.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) node: NodeId,
+    pub(crate) verifier: Verifier,
 }
 
 impl Server {
@@ -110,33 +118,38 @@ impl Server {
                 CommitReply { verifier: Verifier(self.storage.verifier(export)) }.encode(&mut body);
                 self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
             }
-            (After::Written { export, offset, count, stability }, _) => {
-                self.reply_written(call, export, offset, count, stability);
+            (After::Written { verifier, offset, count, stability }, _) => {
+                self.reply_written(call, verifier, offset, count, stability);
             }
-            (After::Write { export, offset, stability, method }, reply) => {
+            (After::Write { target, offset, stability, method }, reply) => {
                 let (offset, count) = match reply {
                     FsReply::Count(count) => (offset, count),
                     FsReply::Appended(offset, count) => (offset, count),
                     other => return self.mismatch(call, &other),
                 };
-                self.count_written(call.session, usize::from(export.0), method, count);
+                self.count_written(call.session, usize::from(target.node.export.0), method, count);
                 let count = u32::try_from(count).unwrap_or(u32::MAX);
-                self.reply_written(call, export, offset, count, stability);
+                self.reply_written(call, target.verifier, offset, count, stability);
             }
             (_, other) => self.mismatch(call, &other),
         }
+    }
+
+    /// To be taken before anything is written.
+    #[inline]
+    pub(crate) fn target(&self, node: NodeId) -> Target {
+        Target { node, verifier: Verifier(self.storage.verifier(node.export)) }
     }
 
     /// Answers a write.
     pub(crate) fn reply_written(
         &mut self,
         call: &Call,
-        export: ExportId,
+        verifier: Verifier,
         offset: u64,
         count: u32,
         stability: Stability,
     ) {
-        let verifier = Verifier(self.storage.verifier(export));
         let mut body = [0; WriteReply::HEAD_SIZE - HEADER_SIZE];
         WriteReply { offset, count, stability, verifier }.encode(&mut body);
         self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });

@@ -7,7 +7,7 @@ use dafs_proto::transport::{Access, HeapMemory, MemoryRef, Span};
 use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteRequest};
 
 use super::read::with_remote_memory;
-use super::{After, Direction, Server, Transfer};
+use super::{After, Direction, Server, Target, Transfer};
 use crate::backend::{FsOp, NodeId, NowError};
 use crate::dispatch::{Payload, Problem};
 use crate::inflight::Call;
@@ -54,6 +54,7 @@ impl Server {
         append: bool,
         payload: Payload<'_>,
     ) -> Result<(), Problem> {
+        let target = self.target(node);
         if !append {
             let outcome = match payload {
                 Payload::Current => {
@@ -66,7 +67,7 @@ impl Server {
                 Ok(count) => {
                     return self.written(
                         call,
-                        node,
+                        target,
                         request.offset,
                         count,
                         request.stability,
@@ -78,28 +79,37 @@ impl Server {
             }
         }
         let memory = self.kept_payload(call, payload)?;
-        self.write_later(call, node, request.offset, request.stability, append, vec![memory], Method::Inline)
+        self.write_later(
+            call,
+            target,
+            request.offset,
+            request.stability,
+            append,
+            vec![memory],
+            Method::Inline,
+        )
     }
 
     /// Data is in the file: answers, after making it durable where that was asked for.
     pub(crate) fn written(
         &mut self,
         call: &Call,
-        node: NodeId,
+        target: Target,
         offset: u64,
         count: usize,
         stability: Stability,
         method: Method,
     ) -> Result<(), Problem> {
+        let Target { node, verifier } = target;
         self.count_written(call.session, usize::from(node.export.0), method, count);
         let count = u32::try_from(count).expect("writes are bounded by transfer_size_max");
         if stability == Stability::Unstable {
-            self.reply_written(call, node.export, offset, count, stability);
+            self.reply_written(call, verifier, offset, count, stability);
             return Ok(());
         }
         let identity = self.handle(call)?.rights.identity.clone();
         let op = FsOp::Commit { node, offset, len: u64::from(count), stability };
-        self.start(call, &identity, op, After::Written { export: node.export, offset, count, stability });
+        self.start(call, &identity, op, After::Written { verifier, offset, count, stability });
         Ok(())
     }
 
@@ -108,7 +118,7 @@ impl Server {
     pub(crate) fn write_later(
         &mut self,
         call: &Call,
-        node: NodeId,
+        target: Target,
         offset: u64,
         stability: Stability,
         append: bool,
@@ -116,7 +126,8 @@ impl Server {
         method: Method,
     ) -> Result<(), Problem> {
         let identity = self.handle(call)?.rights.identity.clone();
-        let after = After::Write { export: node.export, offset, stability, method };
+        let node = target.node;
+        let after = After::Write { target, offset, stability, method };
         let op = if append {
             FsOp::Append { node, from, stability }
         } else {
@@ -129,6 +140,7 @@ impl Server {
     /// Straight out of the client's memory where the provider maps it; else as a transfer.
     fn write_direct(&mut self, call: &Call, transfer: Transfer) -> Result<(), Problem> {
         let (node, offset, stability) = (transfer.node, transfer.offset, transfer.stability);
+        let target = self.target(node);
         let divided = transfer.direction == Direction::Write && self.is_divided(transfer.len);
         if let ([segment], true) = (&transfer.segments[..], divided) {
             // All of it is the client's, or nothing of it is done.
@@ -144,7 +156,7 @@ impl Server {
             match moved {
                 Some(Ok(count)) => {
                     self.turns.on_moved(count);
-                    return self.written(call, node, offset, count, stability, Method::Direct);
+                    return self.written(call, target, offset, count, stability, Method::Direct);
                 }
                 Some(Err(NowError::Failed(status))) => return Err(status.into()),
                 Some(Err(NowError::WouldBlock)) => self.stats.storage_waits += 1,
@@ -155,15 +167,15 @@ impl Server {
             && let Some(memory) = self.remote_memory(call, &segment, Access::REMOTE_READ)?
         {
             let append = transfer.direction == Direction::Append;
-            return self.write_later(call, node, offset, stability, append, vec![memory], Method::Direct);
+            return self.write_later(call, target, offset, stability, append, vec![memory], Method::Direct);
         }
         if transfer.segments.len() > 1 && transfer.direction == Direction::Write {
             let extent = Extent::new(offset, transfer.len);
-            let target = (Direction::Write, node);
-            if let Some(count) = self.move_scattered(call, target, extent, &transfer.segments)? {
-                return self.written(call, node, offset, count, stability, Method::Direct);
+            let place = (Direction::Write, node);
+            if let Some(count) = self.move_scattered(call, place, extent, &transfer.segments)? {
+                return self.written(call, target, offset, count, stability, Method::Direct);
             }
-            return self.begin_scattered(call, target, extent, transfer.segments.into_vec(), stability);
+            return self.begin_scattered(call, place, extent, transfer.segments.into_vec(), stability);
         }
         self.begin_transfer(call, transfer)
     }

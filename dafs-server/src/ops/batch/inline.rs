@@ -9,6 +9,7 @@ use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchOperation, BatchReply, BatchResult, HEADER_SIZE, Method, Stability, Status,
 };
 
+use super::super::Target;
 use super::super::list::pack_behind;
 use super::super::write::write_all;
 use super::{BatchPlace, Server};
@@ -233,17 +234,17 @@ impl Server {
             let data = connection.and_then(|connection| connection.endpoint.payload().slice(at, len));
             // The payload was found to be as long as all data is.
             let data = data.ok_or(NowError::WouldBlock)?;
-            Ok((node, write_all(&mut *self.storage, node, offset, data)?))
+            let target = self.target(node);
+            Ok((target, write_all(&mut *self.storage, node, offset, data)?))
         });
         // What counts as a message need not count again.
         self.turns.on_moved(CALL_SIZE_MIN.saturating_sub(len));
         match written {
-            Ok((node, moved)) if moved == len || count == 1 => {
-                let value = self.storage.verifier(node.export);
+            Ok((Target { node, verifier }, moved)) if moved == len || count == 1 => {
                 for operation in &operations[..count] {
                     let own = moved.min(operation.len() as usize);
                     self.count_written(call.session, usize::from(node.export.0), Method::Inline, own);
-                    results.push(BatchResult { status: Status::OK, count: own as u32, value });
+                    results.push(BatchResult { status: Status::OK, count: own as u32, value: verifier.0 });
                 }
             }
             Err(NowError::Failed(status)) if count == 1 => results.push(BatchResult::failed(status)),

@@ -180,7 +180,8 @@ impl Server {
         Ok(())
     }
 
-    fn begin_list(&mut self, call: &Call, list: List) {
+    fn begin_list(&mut self, call: &Call, mut list: List) {
+        list.verifier = self.target(list.node).verifier;
         let token = self.park(*call, State::List(Box::new(list)));
         self.advance_list(token);
     }
@@ -363,7 +364,7 @@ impl Server {
     fn reply_list_written(&mut self, index: usize) {
         let call = self.operations[index].call;
         let Some(list) = self.list_at(index) else { return };
-        let (node, stability, count) = (list.node, list.stability, list.done);
+        let (node, stability, count, verifier) = (list.node, list.stability, list.done, list.verifier);
         let method = if list.place == Place::Inline { Method::Inline } else { Method::Direct };
         // Plain writes say where they went.
         let offset = match (call.header.opcode, list.extents.first()) {
@@ -371,7 +372,7 @@ impl Server {
             _ => 0,
         };
         self.count_written(call.session, usize::from(node.export.0), method, count as usize);
-        self.reply_written(&call, node.export, offset, count as u32, stability);
+        self.reply_written(&call, verifier, offset, count as u32, stability);
     }
 
     fn reply_list_read(&mut self, index: usize) {

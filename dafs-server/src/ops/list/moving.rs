@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use dafs_proto::extent::{Extent, Part, Parts, slice};
 use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
-use dafs_proto::wire::{Lists, Stability, Status};
+use dafs_proto::wire::{Lists, Stability, Status, Verifier};
 use smallvec::SmallVec;
 
 use super::super::read::range;
@@ -25,6 +25,8 @@ pub(crate) struct List {
     pub(super) direction: Direction,
     pub(super) node: NodeId,
     pub(super) stability: Stability,
+    /// From before anything was written.
+    pub(super) verifier: Verifier,
     pub(super) extents: Vec<Extent>,
     /// Of the client's memory, neighbours joined; empty for inline.
     pub(super) ranges: Vec<RemoteRange>,
@@ -183,6 +185,7 @@ impl List {
             direction,
             node,
             stability,
+            verifier: Verifier(0),
             extents: lists.extents,
             place: if ranges.is_empty() { Place::Inline } else { Place::Buffers },
             ranges,

@@ -18,7 +18,7 @@ pub(crate) mod tuner;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, RemoteRange};
-use dafs_proto::wire::{Method, Stability, Status};
+use dafs_proto::wire::{Method, Stability, Status, Verifier};
 use smallvec::{SmallVec, smallvec};
 
 use super::Server;
@@ -49,6 +49,8 @@ pub(crate) struct Transfer {
     pub(crate) len: u64,
     pub(crate) segments: Segments,
     pub(crate) stability: Stability,
+    /// From before anything was written.
+    verifier: Verifier,
     pipeline: Pipeline,
     /// Largest chunk while nobody else is there, bytes.
     chunk_size_max: u64,
@@ -96,6 +98,7 @@ impl Transfer {
             len,
             segments,
             stability: Stability::Unstable,
+            verifier: Verifier(0),
             pipeline: Pipeline::new(direction, len, 1),
             chunk_size_max: 0,
             slots: SmallVec::new(),
@@ -218,6 +221,7 @@ impl Server {
         };
         let (chunk_size, trial) = self.choose_chunk(call, &terms, transfer.len);
         transfer.chunk_size_max = chunk_size;
+        transfer.verifier = self.target(transfer.node).verifier;
         transfer.timed = trial.map(|trial| (self.now, trial));
         transfer.pipeline = Pipeline::new(transfer.direction, transfer.len, terms.depth);
         if transfer.direction == Direction::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
@@ -477,7 +481,7 @@ impl Server {
             transfer.len,
             transfer.segments.clone(),
         );
-        fresh.stability = transfer.stability;
+        (fresh.stability, fresh.verifier) = (transfer.stability, transfer.verifier);
         fresh.chunk_size_max = terms.chunk_size;
         fresh.pipeline = Pipeline::new(fresh.direction, fresh.len, terms.depth);
         let broken = std::mem::replace(transfer, fresh);
@@ -490,7 +494,7 @@ impl Server {
         let call = self.operations[index].call;
         let Some(transfer) = self.transfer(index) else { return };
         let (direction, node, offset) = (transfer.direction, transfer.node, transfer.offset);
-        let (len, stability) = (transfer.len, transfer.stability);
+        let (len, stability, verifier) = (transfer.len, transfer.stability, transfer.verifier);
         let done = match outcome {
             Ok(done) => {
                 self.on_timed_transfer(index, done);
@@ -511,7 +515,7 @@ impl Server {
             Direction::Write if stability == Stability::Unstable || done == 0 => {
                 self.count_written(call.session, usize::from(node.export.0), Method::Direct, done as usize);
                 let count = u32::try_from(done).unwrap_or(u32::MAX);
-                self.reply_written(&call, node.export, offset, count, stability);
+                self.reply_written(&call, verifier, offset, count, stability);
                 return self.retire(index);
             }
             Direction::Write => FsOp::Commit { node, offset, len: done, stability },
@@ -536,8 +540,8 @@ impl Server {
     fn finish_transfer(&mut self, index: usize, result: FsResult) {
         let call = self.operations[index].call;
         let Some(transfer) = self.transfer(index) else { return };
-        let (node, stability, export) =
-            (transfer.node, transfer.stability, usize::from(transfer.node.export.0));
+        let (verifier, stability, export) =
+            (transfer.verifier, transfer.stability, usize::from(transfer.node.export.0));
         let done = transfer.pipeline.outcome().and_then(Result::ok).unwrap_or(0);
         let (offset, count) = match result {
             Ok(FsReply::Appended(offset, count)) => (offset, count),
@@ -548,7 +552,7 @@ impl Server {
             }
         };
         self.count_written(call.session, export, Method::Direct, count);
-        self.reply_written(&call, node.export, offset, u32::try_from(count).unwrap_or(u32::MAX), stability);
+        self.reply_written(&call, verifier, offset, u32::try_from(count).unwrap_or(u32::MAX), stability);
         self.retire(index);
     }
 
