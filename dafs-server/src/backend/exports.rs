@@ -257,7 +257,8 @@ impl Waiting {
     }
 
     fn submit(&mut self, token: OpToken, export: ExportId, task: Task) -> Submitted {
-        match self.pool.submit(Box::new(move || (token, export, task.run()))) {
+        let panicked = (token, export, Err(Status::IO));
+        match self.pool.submit(Box::new(move || (token, export, task.run())), panicked) {
             Ok(()) => Submitted::Pending,
             Err(()) => Submitted::Done(Err(Status::AGAIN)),
         }

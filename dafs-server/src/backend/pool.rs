@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -73,7 +74,8 @@ impl AsFd for Wake {
 type Work<T> = Box<dyn FnOnce() -> T + Send>;
 
 enum Job<T> {
-    Work(Work<T>),
+    /// What is to be done, and the result where that panics.
+    Work(Work<T>, T),
     Dispose(Box<dyn Send>),
 }
 
@@ -116,8 +118,9 @@ impl<T: Send + 'static> Pool<T> {
         }
     }
 
-    /// Takes a job, to be started with the next [`Pool::flush`]; `Err` when full, or no thread can be started.
-    pub(super) fn submit(&mut self, work: Work<T>) -> Result<(), ()> {
+    /// Takes a job, to be started with the next [`Pool::flush`]; `Err` when full, or no thread can be started. `panicked` is its result
+    /// where it panics.
+    pub(super) fn submit(&mut self, work: Work<T>, panicked: T) -> Result<(), ()> {
         if self.pending_count >= JOBS_MAX {
             return Err(());
         }
@@ -127,7 +130,7 @@ impl<T: Send + 'static> Pool<T> {
         if self.threads.is_empty() {
             return Err(());
         }
-        self.staged.push(Job::Work(work));
+        self.staged.push(Job::Work(work, panicked));
         self.pending_count += 1;
         Ok(())
     }
@@ -203,14 +206,7 @@ fn run<T>(shared: &Shared<T>) {
     loop {
         if let Some(job) = queue.jobs.pop_front() {
             drop(queue);
-            match job {
-                Job::Work(work) => {
-                    let result = work();
-                    lock(&shared.done).push(result);
-                    shared.wake.raise();
-                }
-                Job::Dispose(value) => drop(value),
-            }
+            run_job(shared, job);
             queue = lock(&shared.queue);
         } else if queue.closing {
             return;
@@ -219,6 +215,18 @@ fn run<T>(shared: &Shared<T>) {
             queue = shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
             queue.idle_count -= 1;
         }
+    }
+}
+
+/// A panic, which has been reported by then, ends the job and not the thread: somebody waits for the result, and others for the thread.
+fn run_job<T>(shared: &Shared<T>, job: Job<T>) {
+    match job {
+        Job::Work(work, panicked) => {
+            let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or(panicked);
+            lock(&shared.done).push(result);
+            shared.wake.raise();
+        }
+        Job::Dispose(value) => drop(catch_unwind(AssertUnwindSafe(|| drop(value)))),
     }
 }
 
@@ -237,9 +245,9 @@ mod tests {
         let wake = Arc::new(Wake::new().unwrap());
         let mut pool = Pool::new(2, Arc::clone(&wake));
         for n in 0..JOBS_MAX {
-            assert_eq!(pool.submit(Box::new(move || n)), Ok(()), "{n}");
+            assert_eq!(pool.submit(Box::new(move || n), n), Ok(()), "{n}");
         }
-        assert_eq!(pool.submit(Box::new(|| 0)), Err(()));
+        assert_eq!(pool.submit(Box::new(|| 0), 0), Err(()));
         pool.flush();
         let mut done = Vec::new();
         while pool.pending() > 0 {
@@ -249,6 +257,29 @@ mod tests {
         }
         done.sort_unstable();
         assert!(done.into_iter().eq(0..JOBS_MAX));
-        assert_eq!(pool.submit(Box::new(|| 0)), Ok(()));
+        assert_eq!(pool.submit(Box::new(|| 0), 0), Ok(()));
+    }
+    // [STOR-20]
+    #[test]
+    fn job_that_panics_has_a_result_and_leaves_its_thread_to_others() {
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                panic!("one that a test wants");
+            }
+        }
+        let wake = Arc::new(Wake::new().unwrap());
+        let mut pool = Pool::new(1, Arc::clone(&wake));
+        pool.dispose(Panics);
+        pool.submit(Box::new(|| panic!("one that a test wants")), "panicked").unwrap();
+        pool.submit(Box::new(|| "went on"), "panicked").unwrap();
+        pool.flush();
+        let mut done = Vec::new();
+        while pool.pending() > 0 && !pool.threads.iter().all(JoinHandle::is_finished) {
+            wake.lower();
+            pool.poll(&mut done);
+            std::thread::yield_now();
+        }
+        assert_eq!(done, ["panicked", "went on"]);
     }
 }
