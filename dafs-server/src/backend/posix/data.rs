@@ -374,11 +374,14 @@ fn append(
                 done += count;
                 first = advance(&mut segments, first, count);
             }
-            Err(Errno(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) if done > 0 => break,
             Err(errno) => {
                 let status = Status::from(errno);
                 note_write_back(scope, stability, &Err::<(), _>(status));
-                return Err(status);
+                if done == 0 {
+                    return Err(status);
+                }
+                // A part is in the file: an error would say that nothing is, and the caller would append it again.
+                break;
             }
         }
     }

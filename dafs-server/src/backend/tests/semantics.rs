@@ -152,6 +152,33 @@ fn append_of_several_nodes_keeps_every_piece_whole() {
     });
 }
 
+// [STOR-11]
+#[test]
+fn append_that_fails_after_a_part_tells_of_the_part() {
+    const LEN: usize = 128 * 1024;
+    each(|f| {
+        let Some(directory) = &f.directory else { return };
+        let path = directory.path().join("root/source");
+        let source = f.open("source", RWC).unwrap();
+        f.write(source, 0, &[7; LEN]).unwrap();
+        f.read(source, 0, LEN).unwrap();
+        let from = f.storage.map(source, 0, LEN, 1);
+        if from.is_empty() {
+            eprintln!("not run: memory that faults (no window of the file is mapped)");
+            return;
+        }
+        // Half of the memory is gone.
+        std::fs::File::options().write(true).open(path).unwrap().set_len(LEN as u64 / 2).unwrap();
+        let log = f.open("log", RWC).unwrap();
+        f.write(log, 0, b"begun").unwrap();
+        let op = FsOp::Append { node: log, from: from.into_vec(), stability: Stability::Unstable };
+        let result = f.run(op);
+        let Ok(FsReply::Appended(5, count)) = result else { panic!("{result:?}") };
+        assert_eq!(f.stat("log").unwrap().size, 5 + count as u64);
+        assert_eq!(f.append(log, b"end"), Ok((5 + count as u64, 3)));
+    });
+}
+
 // [STOR-14]
 #[test]
 fn hole_punched_and_sought_stays_a_hole() {
