@@ -170,8 +170,7 @@ impl Server {
             | Opcode::Allocate
             | Opcode::Punch
             | Opcode::Seek
-            | Opcode::Hint
-            | Opcode::Statfs => self.execute_file(call, body, payload),
+            | Opcode::Hint => self.execute_file(call, body, payload),
             Opcode::Lookup
             | Opcode::Open
             | Opcode::Getattr
@@ -185,7 +184,8 @@ impl Server {
             | Opcode::XattrRead
             | Opcode::XattrWrite
             | Opcode::XattrList
-            | Opcode::XattrRemove => self.execute_name(call, body, payload),
+            | Opcode::XattrRemove
+            | Opcode::Statfs => self.execute_name(call, body, payload),
             Opcode::Hello
             | Opcode::Authenticate
             | Opcode::Notice

@@ -278,8 +278,10 @@ pub enum FsOp {
     },
     /// [`FsReply::Statistics`].
     Statfs {
-        /// Any node of the file system.
-        node: NodeId,
+        /// Anything in the file system.
+        at: At,
+        /// A symbolic link at the end is followed.
+        follow: bool,
     },
 }
 
@@ -393,7 +395,8 @@ fn nodes_of(op: &FsOp) -> (NodeId, Option<NodeId>) {
         | FsOp::XattrRead { at, .. }
         | FsOp::XattrWrite { at, .. }
         | FsOp::XattrList { at }
-        | FsOp::XattrRemove { at, .. } => (at.node, None),
+        | FsOp::XattrRemove { at, .. }
+        | FsOp::Statfs { at, .. } => (at.node, None),
         FsOp::Read { node, .. }
         | FsOp::Write { node, .. }
         | FsOp::Append { node, .. }
@@ -403,7 +406,6 @@ fn nodes_of(op: &FsOp) -> (NodeId, Option<NodeId>) {
         | FsOp::Punch { node, .. }
         | FsOp::Seek { node, .. }
         | FsOp::Hint { node, .. }
-        | FsOp::Readdir { node, .. }
-        | FsOp::Statfs { node } => (*node, None),
+        | FsOp::Readdir { node, .. } => (*node, None),
     }
 }

@@ -1,8 +1,6 @@
 //! Operations on an open file beside reading and writing.
 
-use dafs_proto::wire::{
-    AllocateRequest, CommitRequest, HintRequest, NameRequest, Opcode, SeekRequest, Status,
-};
+use dafs_proto::wire::{AllocateRequest, CommitRequest, HintRequest, Opcode, SeekRequest, Status};
 
 use super::{After, Server};
 use crate::backend::FsOp;
@@ -46,16 +44,12 @@ impl Server {
                 needs(readable || writable)?;
                 (FsOp::Seek { node, offset, what }, After::Seek)
             }
-            Opcode::Hint => {
+            _ => {
                 let HintRequest { offset, len, pattern } = HintRequest::decode(body)?;
                 (FsOp::Hint { node, offset, len, pattern }, After::Plain)
             }
-            _ => {
-                NameRequest::decode(body)?;
-                (FsOp::Statfs { node }, After::Statfs)
-            }
         };
-        if call.header.payload_len != 0 && call.header.opcode != Opcode::Statfs {
+        if call.header.payload_len != 0 {
             let extra = self.payload(call, payload).len();
             return Err(dafs_proto::wire::WireError::TrailingBytes {
                 what: "request without a payload",

@@ -106,6 +106,7 @@ fn name_op(
             (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like })
         }
         Opcode::Getattr => (FsOp::Getattr { at: at(node, payload)?, follow }, After::Attributes),
+        Opcode::Statfs => (FsOp::Statfs { at: at(node, payload)?, follow }, After::Statfs),
         Opcode::Setattr => {
             let mut reader = Reader::new(payload);
             let at = at(node, reader.prefixed("path", PATH_SIZE_MAX)?)?;

@@ -179,7 +179,8 @@ fn node_of(op: &FsOp) -> NodeId {
         | FsOp::XattrRead { at, .. }
         | FsOp::XattrWrite { at, .. }
         | FsOp::XattrList { at }
-        | FsOp::XattrRemove { at, .. } => at.node,
+        | FsOp::XattrRemove { at, .. }
+        | FsOp::Statfs { at, .. } => at.node,
         FsOp::Read { node, .. }
         | FsOp::Write { node, .. }
         | FsOp::Append { node, .. }
@@ -189,7 +190,6 @@ fn node_of(op: &FsOp) -> NodeId {
         | FsOp::Punch { node, .. }
         | FsOp::Seek { node, .. }
         | FsOp::Hint { node, .. }
-        | FsOp::Readdir { node, .. }
-        | FsOp::Statfs { node } => *node,
+        | FsOp::Readdir { node, .. } => *node,
     }
 }

@@ -376,6 +376,8 @@ fn statistics_of_the_file_system_are_answered(on: On) {
         assert!(found.block_size > 0 && found.blocks >= found.blocks_free, "{export}: {found:?}");
         assert_eq!(found.name_size_max, 255);
         assert_eq!(root.submit_statfs("").wait().unwrap().block_size, found.block_size);
+        assert_eq!(root.statfs(".").unwrap().block_size, found.block_size);
+        assert_status(root.statfs("missing"), Status::NOT_FOUND, "the space of what is not there");
     }
 }
 

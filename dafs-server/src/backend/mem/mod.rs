@@ -282,7 +282,10 @@ impl MemExport {
             FsOp::Readdir { node, cookie, size_max, attributes } => {
                 self.readdir(identity, node, cookie, size_max, attributes)
             }
-            FsOp::Statfs { node } => self.node(node).map(|_| FsReply::Statistics(self.statistics())),
+            FsOp::Statfs { at, follow } => {
+                self.tree.find(self.node(at.node)?.ino, &at.path, follow, identity)?;
+                Ok(FsReply::Statistics(self.statistics()))
+            }
             FsOp::XattrRead { .. }
             | FsOp::XattrWrite { .. }
             | FsOp::XattrList { .. }

@@ -88,6 +88,8 @@ pub(super) enum Outcome {
     Reply(FsReply),
     /// A node to be entered in the table.
     Opened(Box<Node>, Attributes),
+    /// The same, of a file that was cut.
+    Truncated(Box<Node>, Attributes),
 }
 
 /// What became of an attempt on the loop's thread.
@@ -151,8 +153,12 @@ impl Task {
             | FsOp::XattrRemove { .. } => {
                 xattr::execute(&scope, &self.node, &self.identity, &self.op).map(Outcome::Reply)
             }
-            FsOp::Statfs { .. } => {
+            FsOp::Statfs { at, .. } if at.path.is_empty() => {
                 Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(self.node.fd.as_fd())?.1)))
+            }
+            FsOp::Statfs { at, follow } => {
+                let named = scope.name(&self.node, &at.path, *follow)?;
+                Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(named.as_fd())?.1)))
             }
             _ => namespace::change(&scope, &self.node, self.second.as_ref(), &self.op).map(Outcome::Reply),
         }
@@ -172,7 +178,6 @@ fn needs_identity(op: &FsOp) -> bool {
             | FsOp::Punch { .. }
             | FsOp::Seek { .. }
             | FsOp::Hint { .. }
-            | FsOp::Statfs { .. }
     )
 }
 
@@ -371,6 +376,10 @@ impl PosixExport {
     pub(super) fn enter(&mut self, outcome: Outcome) -> Result<FsReply, Status> {
         match outcome {
             Outcome::Reply(reply) => Ok(reply),
+            Outcome::Truncated(node, attributes) => {
+                self.hot.forget_file(&node);
+                self.enter(Outcome::Opened(node, attributes))
+            }
             Outcome::Opened(node, attributes) => {
                 let id = self.nodes.insert(Arc::new(*node)).ok_or(Status::TOO_MANY_OPEN)?;
                 Ok(FsReply::Node(id, attributes))

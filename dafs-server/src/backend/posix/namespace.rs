@@ -23,7 +23,9 @@ pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<O
         }
         FsOp::Open { at, flags, mode } => {
             let (node, attributes) = open(scope, node, &at.path, *flags, *mode)?;
-            Ok(Outcome::Opened(Box::new(node), attributes))
+            let outcome =
+                if flags.contains(OpenFlags::TRUNCATE) { Outcome::Truncated } else { Outcome::Opened };
+            Ok(outcome(Box::new(node), attributes))
         }
         FsOp::Getattr { at, follow } => {
             let attributes = if at.path.is_empty() {

@@ -313,3 +313,15 @@ fn file_cut_and_grown_while_it_is_read_shows_only_bytes_that_it_had() {
     });
     hot.check_edges(&[WINDOW, size]);
 }
+
+#[test]
+fn hot_file_that_an_open_cuts_is_not_mapped_any_more() {
+    let Some(mut hot) = Hot::new(WINDOW) else { return };
+    hot.heat(0);
+    assert_eq!(hot.windows(), 1);
+    hot.fixture.open("f", RW).unwrap();
+    assert_eq!(hot.windows(), 1);
+    hot.fixture.open("f", RW | OpenFlags::TRUNCATE).unwrap();
+    assert_eq!(hot.windows(), 0);
+    hot.check(0, 10);
+}

@@ -382,7 +382,13 @@ fn node_closed_with_operations_in_flight_lets_them_finish() {
         let token = f.start(FsOp::Write { node, offset: 0, from, stability: Stability::DataSync });
         f.storage.close(node);
         assert_eq!(count(f.finish(token)), Ok(1 << 20), "{kind:?}");
-        assert!(matches!(f.run(FsOp::Statfs { node }), Err(Status::BAD_HANDLE)), "{kind:?}");
+        assert!(
+            matches!(
+                f.run(FsOp::Statfs { at: At { node, path: Vec::new() }, follow: true }),
+                Err(Status::BAD_HANDLE)
+            ),
+            "{kind:?}"
+        );
         let next = f.open("a", OpenFlags::READ).unwrap();
         assert_ne!(next, node);
         assert_eq!(f.read(next, 1 << 19, 3).unwrap(), [9; 3]);
