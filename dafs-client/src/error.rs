@@ -84,8 +84,8 @@ pub enum Error {
         /// The path below its export.
         path: Vec<u8>,
     },
-    /// What was done to a file was lost by a restart of the server before it was committed: write these ranges again, and where `attributes`,
-    /// set size and attributes again first.
+    /// What was done to a file was lost by a restart of the server before it was committed: write these ranges again, and where
+    /// `attributes`, set size and attributes again first.
     #[error("a restart of the server may have lost {} of {}: do that again", lost(.ranges, *.attributes), lossy(.path))]
     WritesLost {
         /// The path below its export.
