@@ -73,6 +73,12 @@ impl Identities {
         if change(identity) { Ok(acting) } else { Err(Status::PERMISSION) }
     }
 
+    /// Makes this thread act as the process itself again.
+    pub(super) fn act_as_itself(&self) -> Result<(), Status> {
+        self.restore();
+        CURRENT.with(|current| if current.borrow().is_none() { Ok(()) } else { Err(Status::PERMISSION) })
+    }
+
     /// Whether acting as `identity` changes the thread's credentials.
     pub(super) fn would_change(&self, identity: &Identity) -> bool {
         // Root's groups decide nothing.

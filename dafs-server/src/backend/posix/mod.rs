@@ -117,6 +117,8 @@ impl Task {
         let acting = if needs_identity(&self.op) {
             Some(self.shared.identities.act_as(&self.identity)?)
         } else {
+            // What the last operation here acted as is not to decide about this one.
+            self.shared.identities.act_as_itself()?;
             None
         };
         let setting =

@@ -60,6 +60,31 @@ fn identity_of_the_client_decides_and_owns() {
     }
 }
 
+// [STOR-5] [STOR-15]
+#[test]
+fn commit_after_an_operation_of_another_client_is_the_server_s_own() {
+    for kind in identity_kinds() {
+        let config = StorageConfig { pool_threads: 1, ..StorageConfig::default() };
+        let mut f = Fixture::with(kind, |_| {}, &config);
+        let root = f.identity.clone();
+        f.mkdir("open").unwrap();
+        set_mode(&mut f, "open", 0o777);
+        f.mkdir("closed").unwrap();
+        set_mode(&mut f, "closed", 0o700);
+        let named = f.lookup("closed").unwrap();
+        let file = f.open("closed/file", RWC).unwrap();
+        f.identity = user(1234, 5678, &[]);
+        f.mkdir("open/by-another").unwrap();
+        f.identity = root;
+        assert_eq!(f.write_submitted(file, 0, &[b"x"], Stability::FileSync), Ok(1), "{kind:?}");
+        f.identity = user(1234, 5678, &[]);
+        f.mkdir("open/once-more").unwrap();
+        f.identity = user(0, 0, &[]);
+        let commit = FsOp::Commit { node: named, offset: 0, len: 0, stability: Stability::FileSync };
+        f.run(commit).unwrap();
+    }
+}
+
 // [STOR-24]
 #[test]
 fn file_that_a_client_changes_loses_its_set_ids() {
