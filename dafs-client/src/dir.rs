@@ -108,8 +108,21 @@ impl Dir {
     }
 
     fn open_dir_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Dir>>> {
-        let path = clean(path.as_ref())?;
-        let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
+        self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY)
+    }
+
+    forms! {
+        /// As [`Dir::open_dir`], of what the last part of the path names itself: a symbolic link there is an error. With a path of one
+        /// part nothing leads elsewhere, whatever is renamed meanwhile.
+        open_dir_no_follow, submit_open_dir_no_follow, open_dir_no_follow_call, (path: impl AsRef<Path>) -> Dir
+    }
+
+    fn open_dir_no_follow_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Dir>>> {
+        self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY | OpenFlags::NO_FOLLOW)
+    }
+
+    fn directory_call(&self, path: &Path, flags: OpenFlags) -> Result<Call<Result<Dir>>> {
+        let path = clean(path)?;
         let mut body = [0; BODY_MAX];
         OpenRequest { flags, mode: 0 }.encode(&mut body);
         let named = Named {
@@ -392,6 +405,11 @@ impl Dir {
     /// As [`Dir::read_dir`], after the entry whose cookie is given.
     pub fn read_dir_from(&self, path: impl AsRef<Path>, attributes: bool, cookie: u64) -> Result<ReadDir> {
         Ok(ReadDir::new(self.open_dir(path)?, attributes, cookie))
+    }
+
+    /// The entries of this directory itself, with their attributes when `attributes`. It must have been opened, not looked up.
+    pub fn entries(&self, attributes: bool) -> ReadDir {
+        ReadDir::new(self.clone(), attributes, 0)
     }
 
     fn attributes_call(

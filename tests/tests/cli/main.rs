@@ -10,6 +10,7 @@ mod full;
 mod memlock;
 mod merged;
 mod programs;
+mod removal;
 mod same;
 mod trees;
 mod write_back;

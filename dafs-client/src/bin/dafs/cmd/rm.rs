@@ -1,9 +1,11 @@
-//! `dafs rm`. Never follows a symbolic link: names are removed in directories that were listed as such.
+//! `dafs rm`. Never follows a symbolic link below what was named: each directory is opened, and removed, by its one name in the directory
+//! that listed it, which stays open. A path could come to lead elsewhere, where another user may rename what is in the tree.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use dafs_client::{Error, FileKind, Pending};
+use dafs_client::{Dir, Error, FileKind, Pending};
 
 use crate::flags::Rm;
 use crate::remote::{Remotes, Target, entry_name, join, normal};
@@ -13,6 +15,10 @@ use crate::signals::{Interrupt, progressed};
 /// Removals in flight.
 const DEPTH: usize = 64;
 
+/// Directories of one that are opened ahead; in deep trees one alone, for they stay open on the server while others are emptied.
+const AHEAD: usize = 16;
+const AHEAD_LEVELS: usize = 32;
+
 pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
     let remover = Remover { flags, failures: Failures::default(), interrupt: Interrupt::catch(|| {}) };
     for url in &flags.urls {
@@ -20,6 +26,21 @@ pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
         remover.failures.keep_going(removed)?;
     }
     Ok(remover.failures.exit())
+}
+
+/// Removals that have begun, by what is to be removed.
+type Removing = Vec<(PathBuf, Pending<dafs_client::Result<()>>)>;
+
+/// A directory on the way from the top to what is being emptied.
+struct Level {
+    dir: Dir,
+    /// For people.
+    path: PathBuf,
+    /// Directories in it.
+    below: Vec<PathBuf>,
+    opening: VecDeque<(PathBuf, Pending<dafs_client::Result<Dir>>)>,
+    /// Of those that are empty.
+    removing: Removing,
 }
 
 struct Remover<'a> {
@@ -62,79 +83,110 @@ impl Remover<'_> {
         self.tree(target)
     }
 
-    /// A tree: directories are listed from the top, and removed from the bottom.
+    /// A tree: directories are listed on the way down, and removed on the way up.
     fn tree(&self, target: &Target) -> Result<()> {
-        let mut to_list = vec![target.path.clone()];
-        let mut directories = Vec::new();
-        while let Some(directory) = to_list.pop() {
-            if let Err(failure) = self.content(target, &directory, &mut to_list) {
-                self.failures.keep_going(Err(failure))?;
-            }
-            directories.push(directory);
+        let open = || target.export.open_dir_no_follow(&target.path);
+        let opened = match open() {
+            Err(Error::InDoubt { .. }) => open(),
+            result => result,
+        };
+        let mut levels = Vec::new();
+        match opened {
+            Ok(dir) => levels.push(self.list(target, dir, target.path.clone())?),
+            // It may be empty all the same.
+            Err(error) => self.failures.report(&target.failed("list", &error)),
         }
-        // Each after all that are in it: those of one depth have nothing to do with each other.
-        let depth = |path: &PathBuf| path.components().count();
-        directories.sort_by_key(|path| std::cmp::Reverse(depth(path)));
-        for level in directories.chunk_by(|one, other| depth(one) == depth(other)) {
-            for chunk in level.chunks(DEPTH) {
-                self.check_interrupt(target)?;
-                let removing: Vec<_> =
-                    chunk.iter().map(|path| (path.clone(), target.export.submit_remove_dir(path))).collect();
-                self.collect(target, removing, |path| target.export.remove_dir(path));
+        while let Some(mut level) = levels.pop() {
+            self.check_interrupt(target)?;
+            level.open_ahead(if levels.len() < AHEAD_LEVELS { AHEAD } else { 1 });
+            if let Some((path, opening)) = level.opening.pop_front() {
+                let below = self.opened(target, &mut level, path, opening)?;
+                levels.push(level);
+                levels.extend(below);
+                continue;
+            }
+            let Level { dir, path, removing, .. } = level;
+            self.collect(target, removing, |path| remove_dir(&dir, path).wait());
+            if let Some(above) = levels.last_mut() {
+                self.remove(target, above, path);
             }
         }
+        let removing = vec![(target.path.clone(), target.export.submit_remove_dir(&target.path))];
+        self.collect(target, removing, |path| target.export.remove_dir(path));
         Ok(())
+    }
+
+    /// The next level, where a directory could be opened.
+    fn opened(
+        &self,
+        target: &Target,
+        above: &mut Level,
+        path: PathBuf,
+        opening: Pending<dafs_client::Result<Dir>>,
+    ) -> Result<Option<Level>> {
+        let opened = match opening.wait() {
+            Err(Error::InDoubt { .. }) => open(&above.dir, &path).wait(),
+            result => result,
+        };
+        progressed();
+        match opened {
+            Ok(dir) => return self.list(target, dir, path).map(Some),
+            // Somebody else was faster.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                self.failures.report(&target.failed_at("list", &path, &error));
+                // It may be empty all the same.
+                self.remove(target, above, path);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Begins to remove a directory that should be empty.
+    fn remove(&self, target: &Target, above: &mut Level, path: PathBuf) {
+        let pending = remove_dir(&above.dir, &path);
+        above.removing.push((path, pending));
+        if above.removing.len() >= DEPTH {
+            let batch = std::mem::take(&mut above.removing);
+            self.collect(target, batch, |path| remove_dir(&above.dir, path).wait());
+        }
     }
 
     /// Removes what is in a directory and is none, and finds those that are.
-    fn content(&self, target: &Target, directory: &Path, below: &mut Vec<PathBuf>) -> Result<()> {
-        let failed = |error| target.failed_at("list", directory, &error);
-        let mut removing = Vec::new();
-        let entries = target.export.read_dir(directory, true).map_err(failed)?;
-        // Not through its path: that could have come to lead elsewhere.
-        let dir = entries.dir().clone();
-        for entry in entries {
+    fn list(&self, target: &Target, dir: Dir, path: PathBuf) -> Result<Level> {
+        let (mut below, mut removing) = (Vec::new(), Removing::new());
+        let again = |path: &Path| remove_file(&dir, path).wait();
+        for entry in dir.entries(true) {
             self.check_interrupt(target)?;
-            let entry = entry.map_err(failed)?;
-            let Some(name) = entry_name(&entry.name) else { continue };
-            let kind = match dir.entry_metadata(&entry) {
-                Ok(attributes) => attributes.kind,
-                Err(error) if error.is_not_found() => continue,
+            let entry = match entry {
+                Ok(entry) => entry,
                 Err(error) => {
-                    self.failures.report(&target.failed_at("look at", &join(directory, name), &error));
-                    continue;
+                    self.failures.report(&target.failed_at("list", &path, &error));
+                    break;
                 }
             };
-            let path = join(directory, name);
-            if kind == FileKind::Directory {
-                below.push(path);
-                continue;
+            let Some(name) = entry_name(&entry.name) else { continue };
+            let own = join(&path, name);
+            match dir.entry_metadata(&entry) {
+                Ok(attributes) if attributes.kind == FileKind::Directory => below.push(own),
+                Ok(_) => removing.push((own.clone(), remove_file(&dir, &own))),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => self.failures.report(&target.failed_at("look at", &own, &error)),
             }
-            let pending = dir.submit_remove_file(name);
-            removing.push((path, pending));
             if removing.len() >= DEPTH {
-                let batch = std::mem::take(&mut removing);
-                self.collect(target, batch, |path| target.export.remove_file(path));
+                self.collect(target, std::mem::take(&mut removing), again);
             }
         }
-        self.collect(target, removing, |path| target.export.remove_file(path));
-        Ok(())
+        self.collect(target, removing, again);
+        Ok(Level { dir, path, below, opening: VecDeque::new(), removing: Vec::new() })
     }
 
-    fn collect(
-        &self,
-        target: &Target,
-        removing: Vec<(PathBuf, Pending<dafs_client::Result<()>>)>,
-        again: impl Fn(&Path) -> dafs_client::Result<()>,
-    ) {
+    fn collect(&self, target: &Target, removing: Removing, again: impl Fn(&Path) -> dafs_client::Result<()>) {
         for (path, pending) in removing {
             let waited = pending.wait();
             progressed();
             let removed = match waited {
-                Err(Error::InDoubt { .. }) => match again(&path) {
-                    Err(error) if error.is_not_found() => Ok(()),
-                    result => result,
-                },
+                Err(Error::InDoubt { .. }) => again(&path),
                 result => result,
             };
             match removed {
@@ -153,4 +205,34 @@ impl Remover<'_> {
         }
         Ok(())
     }
+}
+
+impl Level {
+    /// Begins to open the directories that are next, `count` of them.
+    fn open_ahead(&mut self, count: usize) {
+        while self.opening.len() < count
+            && let Some(path) = self.below.pop()
+        {
+            let pending = open(&self.dir, &path);
+            self.opening.push_back((path, pending));
+        }
+    }
+}
+
+// In the directory that listed it, by its name alone.
+
+fn open(dir: &Dir, path: &Path) -> Pending<dafs_client::Result<Dir>> {
+    dir.submit_open_dir_no_follow(name(path))
+}
+
+fn remove_dir(dir: &Dir, path: &Path) -> Pending<dafs_client::Result<()>> {
+    dir.submit_remove_dir(name(path))
+}
+
+fn remove_file(dir: &Dir, path: &Path) -> Pending<dafs_client::Result<()>> {
+    dir.submit_remove_file(name(path))
+}
+
+fn name(path: &Path) -> &Path {
+    path.file_name().map_or(Path::new(""), Path::new)
 }

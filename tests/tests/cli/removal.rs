@@ -1,0 +1,113 @@
+//! `dafs rm -r` of a tree that another user changes meanwhile: what is in it may be lost, nothing else.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use dafs_tests::faulty::{Fault, Kind};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_sockets;
+
+use crate::programs::{command, dafs};
+
+// Nothing of this depends on how the data travels.
+on_sockets! {
+    rm_of_a_tree_never_reaches_what_links_put_into_it_lead_to,
+    rm_of_a_wide_and_deep_tree_leaves_nothing,
+}
+
+/// What is removed, and, with the same names, what must not be.
+const TREE: [&str; 6] = ["a/b/empty/", "a/b/1", "a/b/2", "a/3", "c/4", "empty/"];
+
+fn make(root: &Path) {
+    for path in TREE.map(|path| root.join(path)) {
+        let directory = if path.to_str().unwrap().ends_with('/') { &path } else { path.parent().unwrap() };
+        fs::create_dir_all(directory).unwrap();
+        if directory != path {
+            fs::write(&path, "").unwrap();
+        }
+    }
+}
+
+fn names(root: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::from([root.to_owned()]);
+    for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => found.extend(names(&entry.path())),
+            false => drop(found.insert(entry.path())),
+        }
+    }
+    found
+}
+
+fn url(harness: &Harness, path: &str) -> String {
+    let (server, on_socket) = (harness.url(), harness.url().starts_with("dafs+shm"));
+    format!("{server}{}/{path}", if on_socket { ":" } else { "" })
+}
+
+// At each operation of the removal the tree's owner puts a link in a directory's place.
+fn rm_of_a_tree_never_reaches_what_links_put_into_it_lead_to(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let (tree, kept, aside) =
+        (harness.data().join("tree"), harness.data().join("kept"), harness.data().join("aside"));
+    make(&kept);
+    let expected = names(&kept);
+    let swap = |path: &str| {
+        let own = Path::new("tree").join(path);
+        // Below the export, as links must be that the server follows.
+        let up: PathBuf = own.components().skip(1).map(|_| "..").collect();
+        let own: PathBuf = harness.data().join(&own).components().collect();
+        if fs::rename(&own, &aside).is_ok() {
+            symlink(up.join("kept").join(path), own).unwrap();
+        }
+    };
+    for kind in [Kind::Open, Kind::Readdir, Kind::Other] {
+        for path in ["", "a", "a/b", "a/b/empty", "c", "empty"] {
+            for nth in 0.. {
+                make(&tree);
+                faults.next(kind, Fault::Pass, nth);
+                faults.next(kind, Fault::Hold, 1);
+                let mut rm = command(["rm", "-r", &url(&harness, "data/tree")])
+                    .stderr(std::process::Stdio::null())
+                    .spawn()
+                    .unwrap();
+                while faults.held() == 0 && rm.try_wait().unwrap().is_none() {
+                    std::thread::yield_now();
+                }
+                let was_held = faults.held() > 0;
+                if was_held {
+                    swap(path);
+                }
+                faults.release();
+                rm.wait().unwrap();
+                assert_eq!(names(&kept), expected, "{path:?} swapped at {kind:?} {nth}");
+                for path in [&tree, &aside] {
+                    let _ = fs::remove_file(path);
+                    let _ = fs::remove_dir_all(path);
+                }
+                if !was_held {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn rm_of_a_wide_and_deep_tree_leaves_nothing(on: On) {
+    let harness = Harness::start(on);
+    let tree = harness.data().join("tree");
+    let deep: PathBuf = (0..200).map(|level| format!("level{level}")).collect();
+    fs::create_dir_all(tree.join(&deep)).unwrap();
+    for level in deep.ancestors() {
+        for name in ["x", "y", "z"] {
+            fs::create_dir(tree.join(level).join(name)).unwrap();
+            fs::write(tree.join(level).join(name).join("file"), "").unwrap();
+        }
+    }
+    for number in 0..300 {
+        fs::create_dir_all(tree.join(format!("wide/{number}/below"))).unwrap();
+    }
+    dafs(["rm", "-r", &url(&harness, "data/tree")]).succeeded();
+    assert_eq!(fs::read_dir(harness.data()).unwrap().count(), 0);
+}
