@@ -8,7 +8,7 @@ use super::super::paths::{check_open_flags, split_last};
 use super::super::{At, FsOp, FsReply, FsResult, Identity};
 use super::MemExport;
 use super::file::FileData;
-use super::tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, in_group};
+use super::tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, in_group, name_size};
 
 impl MemExport {
     pub(super) fn names(&mut self, identity: &Identity, op: FsOp) -> FsResult {
@@ -125,7 +125,7 @@ impl MemExport {
             Content::Symlink(target) => target.len() as u64,
             _ => 0,
         };
-        self.space.take(INODE_SIZE + size)?;
+        self.space.take(INODE_SIZE + size + name_size(name))?;
         let directory = self.tree.inode_mut(parent)?;
         let inherits = directory.mode & 0o2000 != 0;
         let inode = Inode {
@@ -265,6 +265,7 @@ impl MemExport {
     fn unlink(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<(), Status> {
         let now = self.clock.now();
         self.tree.directory_mut(parent)?.remove(name);
+        self.space.give(name_size(name));
         let inode = self.tree.inode_mut(ino)?;
         let directory = inode.kind() == FileKind::Directory;
         inode.links = if directory { 0 } else { inode.links - 1 };
@@ -313,6 +314,9 @@ impl MemExport {
         if is_directory && old_parent != new_parent {
             self.tree.inode(ino)?.check(identity, May::Write)?;
         }
+        let (old_size, new_size) = (name_size(&old_name), name_size(&new_name));
+        self.space.take(new_size.saturating_sub(old_size))?;
+        self.space.give(old_size.saturating_sub(new_size));
         if let Some(target) = target {
             self.unlink(new_parent, &new_name, target)?;
         }
@@ -353,6 +357,7 @@ impl MemExport {
         if inode.links == u32::MAX {
             return Err(Status::TOO_MANY_LINKS);
         }
+        self.space.take(name_size(&name))?;
         let now = self.clock.now();
         self.tree.directory_mut(parent)?.insert(&name, ino);
         let inode = self.tree.inode_mut(ino)?;

@@ -14,6 +14,12 @@ const LINKS_FOLLOWED_MAX: u32 = 40;
 /// Bytes that an inode counts for besides its data.
 pub(super) const INODE_SIZE: u64 = 256;
 
+/// Bytes that a name counts for: it is kept twice, for finding and for listing it.
+pub(super) fn name_size(name: &[u8]) -> u64 {
+    const PLACES_SIZE: u64 = 64;
+    2 * name.len() as u64 + PLACES_SIZE
+}
+
 /// An inode's number; never used twice.
 pub(super) type Ino = u64;
 

@@ -270,6 +270,35 @@ fn fifo_or_socket_in_a_directory_is_listed_but_not_opened() {
     }
 }
 
+// [STOR-25]
+#[test]
+fn names_of_an_export_in_memory_take_space_until_they_are_gone() {
+    let kind = ExportKind::Mem { size_max: 1 << 20 };
+    let mut f = Fixture::with(Kind::Mem, |export| export.kind = kind, &StorageConfig::default());
+    let free = |f: &mut Fixture| match f.run(FsOp::Statfs { at: f.at(""), follow: true }) {
+        Ok(FsReply::Statistics(statistics)) => statistics.blocks_free,
+        other => panic!("{other:?}"),
+    };
+    let empty = free(&mut f);
+    f.open("0", RWC).unwrap();
+    let name = |index: usize| format!("{index:0>200}");
+    let link = |f: &mut Fixture, index| f.run(FsOp::Link { from: f.at("0"), to: f.at(name(index)) });
+    let count = (0..).find(|index| link(&mut f, *index).is_err()).unwrap();
+    assert!((1000..3000).contains(&count), "{count} names of 200 bytes in 1 MiB");
+    assert!(matches!(link(&mut f, count), Err(Status::NO_SPACE)));
+    assert_eq!(f.rename("0", "longer".repeat(20), true), Err(Status::NO_SPACE));
+    f.rename(name(1), "1", true).unwrap();
+    f.rename("0", "longer".repeat(20), true).unwrap();
+    f.rename("1", "0", true).unwrap();
+    f.remove("longer".repeat(20), false).unwrap();
+    f.remove("0", false).unwrap();
+    for index in (0..count).filter(|index| *index != 1) {
+        f.remove(name(index), false).unwrap();
+    }
+    let left = free(&mut f);
+    assert!(left <= empty && empty - left <= 1, "{left} of {empty} blocks, with a file that is still open");
+}
+
 // [STOR-10]
 #[test]
 fn read_now_gives_all_or_would_block() {
