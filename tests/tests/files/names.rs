@@ -64,6 +64,12 @@ fn open_flags_mean_what_they_say(on: On) {
             "a directory is not written",
         );
         assert_status(root.open_dir("f"), Status::NOT_DIRECTORY, "a file is no directory");
+        root.symlink("d", "way").unwrap();
+        root.open_dir("way").unwrap().create("below").unwrap();
+        assert_status(root.open_dir_no_follow("way"), Status::NOT_DIRECTORY, "no-follow");
+        let opened = root.open_dir_no_follow("d").unwrap();
+        let listed: Vec<_> = opened.entries(false).map(|entry| entry.unwrap().name).collect();
+        assert_eq!(listed, [b"below"]);
         assert_status(root.open("f/x"), Status::NOT_DIRECTORY, "below a file");
     }
 }
