@@ -173,6 +173,9 @@ impl Engine {
     fn link_second_names(&self) {
         let items = std::mem::take(&mut *lock(&self.second_names));
         for chunk in items.chunks(BATCH_COUNT) {
+            if self.is_over() {
+                return;
+            }
             let (linked, others): (Vec<&Item>, Vec<&Item>) =
                 chunk.iter().partition(|item| self.first_name(item).is_some());
             let with_first = |item: &Item| self.first_name(item).map(|first| (item.clone(), first));
