@@ -43,9 +43,13 @@ fn with_flat_memory(program: &Program, run: impl FnOnce()) {
                 std::thread::park_timeout(Duration::from_millis(100));
             }
         });
-        run();
+        // A failed run ends the watch as well: else nobody heard of it.
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         done.store(true, Ordering::Release);
         watcher.thread().unpark();
+        if let Err(failure) = ran {
+            std::panic::resume_unwind(failure);
+        }
     });
     let grown = peak.load(Ordering::Acquire).saturating_sub(before);
     eprintln!("the server's memory grew by {} KiB at most, from {} KiB", grown >> 10, before >> 10);
@@ -127,8 +131,9 @@ fn copy_in(from: &Path, to: &Dir) -> u64 {
                 assert_eq!(write.wait().result.unwrap(), len);
             }
             times.wait().unwrap();
-            // A write that ended after the times were set would have changed them.
-            file.set_attributes(&mtime(metadata)).unwrap();
+            // A write that ended after the times were set would have changed them, and taken set-user-id bits off.
+            let set = SetAttributes { mode: Some(metadata.mode() & 0o7777), ..mtime(metadata) };
+            file.set_attributes(&set).unwrap();
             count += 1;
         }
         for (name, metadata) in batch {
