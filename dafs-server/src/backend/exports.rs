@@ -60,7 +60,8 @@ pub struct StorageConfig {
     /// Reads and writes that wait in io_uring at a time; more are queued.
     pub ring_entries: u32,
     /// The loop's thread never acts as another user: operations that would are done by other threads. The kernel takes RDMA calls
-    /// only from a thread with the very credentials with which it opened the device, and to change them and back counts.
+    /// only from a thread with the very credentials with which it opened the device, and to change them and back counts. So
+    /// [`super::hold_back`] is left to the program too, which has to call it before anything opens the device.
     pub loop_keeps_identity: bool,
     /// For simulation: replaces randomness (verifiers), and exports in memory can crash.
     pub seed: Option<u64>,
@@ -143,9 +144,10 @@ struct Waiting {
 
 impl Exports {
     /// Opens all exports. The calling thread is to drive them: where one is a directory, it gives up what would let clients write as only
-    /// user 0 may.
+    /// user 0 may, unless it is to keep its identity.
     pub fn new(exports: Vec<ExportConfig>, config: &StorageConfig) -> Result<Self, StorageError> {
-        if exports.iter().any(|export| matches!(export.kind, ExportKind::Posix(_))) {
+        let posix = exports.iter().any(|export| matches!(export.kind, ExportKind::Posix(_)));
+        if posix && !config.loop_keeps_identity {
             hold_back().map_err(StorageError::System)?;
         }
         let mut made: Vec<Export> = Vec::with_capacity(exports.len());

@@ -27,6 +27,7 @@ pub use exports::{
     Engine, ExportConfig, ExportKind, Exports, StorageConfig, StorageError, raise_open_files_limit,
 };
 pub use mem::Clock;
+pub use posix::hold_back;
 
 /// An export, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

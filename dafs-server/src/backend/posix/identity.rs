@@ -137,9 +137,13 @@ impl Drop for SettingIds {
     }
 }
 
-/// Takes out of effect, on the calling thread and those it starts, what would let clients write as only user 0 may: to be called before
-/// it starts threads, and before it opens what holds on to its credentials.
-pub(in crate::backend) fn hold_back() -> std::io::Result<()> {
+/// Takes out of effect, on the calling thread and those it starts, what would let clients write as only user 0 may: set-user-id bits of
+/// what they change stay off, and quotas hold. To be called before anything starts threads or opens what holds on to credentials, as RDMA
+/// devices and rings do. Once that is so, nothing is changed.
+///
+/// # Errors
+/// The system refuses it.
+pub fn hold_back() -> std::io::Result<()> {
     if set_effective(0, HELD_BACK) { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 

@@ -31,7 +31,7 @@ use class::{Classes, FsClass};
 use data::{Inodes, Throttle};
 use hot::HotWindows;
 use identity::Identities;
-pub(super) use identity::hold_back;
+pub use identity::hold_back;
 use map::Windows;
 pub(super) use resolve::Where;
 pub(super) use transfer::{Transfer, TransferNext};
