@@ -15,6 +15,7 @@ use dafs_tests::raw::{Message, Raw, write_body};
 use dafs_tests::suite::bytes;
 
 use crate::batch_requests::operation;
+use crate::batches::tell_all;
 
 on_each_provider! {
     batch_tells_what_has_ended_while_storage_has_the_rest,
@@ -83,12 +84,7 @@ fn batch_of_operations_that_move_nothing_tells_of_each_once(on: On) {
         let empty: Vec<usize> = (0..lens.len()).filter(|place| lens[*place] == 0).collect();
         assert_eq!(told, empty, "nothing keeps them");
         faults.release();
-        loop {
-            match pending.wait_some() {
-                some if some.is_empty() => break,
-                some => told.extend(some),
-            }
-        }
+        told.extend(tell_all(&mut pending));
         told.sort_unstable();
         assert_eq!(told, (0..lens.len()).collect::<Vec<_>>());
         let done = pending.wait();

@@ -19,7 +19,7 @@ use dafs_tests::suite::{EXPORTS, assert_same, bytes};
 use dafs_tests::{on_sockets, on_verbs};
 
 use crate::batch_requests::{body, encoded_with, operation, results, results_and_data};
-use crate::batches::batches;
+use crate::batches::{batches, tell_all};
 
 on_sockets! {
     batch_whose_data_disagrees_with_its_operations_is_refused_with_words_and_the_session_goes_on,
@@ -312,13 +312,7 @@ fn move_all(session: &Session, hints: Option<BatchHints>) {
         batch.read_at(&file, vec![0; *len], place(index));
     }
     let mut pending = batch.submit(hints);
-    let mut told = Vec::new();
-    loop {
-        match pending.wait_some() {
-            some if some.is_empty() => break,
-            some => told.extend(some),
-        }
-    }
+    let mut told = tell_all(&mut pending);
     told.sort_unstable();
     assert_eq!(told, (0..lens.len()).collect::<Vec<_>>());
     let done = pending.wait();

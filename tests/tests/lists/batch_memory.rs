@@ -15,7 +15,7 @@ use dafs_tests::raw::domain;
 use dafs_tests::suite::{assert_invalid, assert_same, bytes};
 use dafs_tests::{on_sockets, on_verbs};
 
-use crate::batches::batches;
+use crate::batches::{batches, tell_all};
 
 on_sockets! {
     ends_of_one_request_are_told_while_another_of_the_batch_waits_for_storage,
@@ -136,13 +136,7 @@ fn batch_whose_memory_cannot_be_registered_is_done_all_the_same(on: On) {
             batch.read_at(&file, vec![0; 9000], 10).read_at(&file, Vec::new(), 3);
             batch.write_at(&other, data[..9000].to_vec(), 200_000);
             let mut pending = batch.submit(hints);
-            let mut told = Vec::new();
-            loop {
-                match pending.wait_some() {
-                    some if some.is_empty() => break,
-                    some => told.extend(some),
-                }
-            }
+            let mut told = tell_all(&mut pending);
             told.sort_unstable();
             assert_eq!(told, [0, 1, 2], "{registers:?}");
             pending.expedite();

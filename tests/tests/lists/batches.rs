@@ -3,7 +3,10 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
-use dafs_client::{BatchHints, Error, Extent, File, OpenOptions, RegisteredBuf, Session, Stability, Status};
+use dafs_client::{
+    BatchHints, Error, Extent, File, IoBuffer, OpenOptions, PendingBatch, RegisteredBuf, Session, Stability,
+    Status,
+};
 use dafs_proto::wire::BATCH_MAX;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
@@ -27,6 +30,17 @@ fn file(session: &Session, export: &str, name: &str) -> File {
         root.open_with(name, OpenOptions::new().read(true).write(true).create(true).truncate(true)).unwrap();
     file.write_all_at(&bytes(name.len() as u64, SIZE), 0).unwrap();
     file
+}
+
+/// Takes what a batch tells until it has told all.
+pub(super) fn tell_all<B: IoBuffer>(pending: &mut PendingBatch<B>) -> Vec<usize> {
+    let mut told = Vec::new();
+    loop {
+        match pending.wait_some() {
+            some if some.is_empty() => return told,
+            some => told.extend(some),
+        }
+    }
 }
 
 /// Requests of this kind that the server has answered.
