@@ -9,4 +9,5 @@ mod drain;
 mod ending;
 mod life;
 mod load;
+mod nonblocking;
 mod restart;
