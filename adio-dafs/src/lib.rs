@@ -1,2 +1,3 @@
-//! MPI-IO over dafs. Nothing is here yet but the name.
+//! MPI-IO over dafs.
 #![deny(unsafe_code)]
+pub mod layout;
