@@ -2,7 +2,8 @@
 
 use std::sync::PoisonError;
 
-use dafs_client::{Direction, RegistrationPolicy};
+use crate::stand_in::{FileStandIn, RegistrationPolicy};
+use dafs_client::Direction;
 
 use super::account::{Chosen, Why};
 use super::{File, Transfer, raw};

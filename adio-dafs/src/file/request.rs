@@ -69,11 +69,11 @@ impl Request {
     pub fn test(&mut self) -> bool {
         loop {
             self.begin_more();
-            match self.under_way.front_mut() {
-                None => return true,
-                Some((started, _)) if !started.test() => return false,
-                Some(_) => self.collect_first(),
+            let Some((started, _)) = self.under_way.front_mut() else { return true };
+            if !started.test() {
+                return false;
             }
+            self.collect_first();
         }
     }
 
