@@ -4,38 +4,37 @@ use dafs_client::Status;
 
 use crate::layout::LayoutError;
 
-/// The classes of MPI 3.1, §13.7, that this driver answers with. Numbers are those of `adio_dafs.h`.
+/// The classes of MPI 3.1, §13.7, that this driver returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i32)]
 pub enum Class {
     /// An argument is not valid.
-    Argument = 1,
+    Argument,
     /// The access mode is not valid.
-    AccessMode = 2,
+    AccessMode,
     /// There is no such file.
-    NoSuchFile = 3,
+    NoSuchFile,
     /// The file exists already.
-    FileExists = 4,
+    FileExists,
     /// The name is not one of a file.
-    BadFile = 5,
+    BadFile,
     /// Permission denied.
-    Access = 6,
+    Access,
     /// The file, or its file system, is read-only.
-    ReadOnly = 7,
+    ReadOnly,
     /// No space is left.
-    NoSpace = 8,
+    NoSpace,
     /// The quota is used up.
-    Quota = 9,
+    Quota,
     /// Somebody else uses the file.
-    FileInUse = 10,
+    FileInUse,
     /// Out of memory.
-    NoMemory = 11,
+    NoMemory,
     /// Not supported on this file.
-    Unsupported = 12,
+    Unsupported,
     /// Any other failure of input or output.
-    Io = 13,
+    Io,
     /// A fault of this library.
-    Internal = 14,
+    Internal,
 }
 
 /// A failure: its class, and words for people.

@@ -4,10 +4,8 @@ use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::abi::adio_dafs_status;
 use crate::error::{Class, Error, Result};
-
-/// `ADIO_DAFS_OK`.
-pub(super) const OK: c_int = 0;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
@@ -21,12 +19,12 @@ pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> c_int {
         Err(Error::new(Class::Internal, what))
     });
     match result {
-        Ok(()) => OK,
+        Ok(()) => adio_dafs_status::ADIO_DAFS_OK as c_int,
         Err(error) => {
             // Words with a zero byte would be cut by C in any case.
             let words = error.message.replace('\0', " ");
             LAST_ERROR.with_borrow_mut(|last| *last = CString::new(words).unwrap_or_default());
-            error.class as c_int
+            adio_dafs_status::from(error.class) as c_int
         }
     }
 }

@@ -1,34 +1,40 @@
-//! The C interface: `adio_dafs.h`. Opaque handles, integer status, panics caught. What a function promises stands in the header.
+//! The C interface, of which `cargo xtask header` makes `adio_dafs.h`. Opaque handles, integer status, panics caught. Imports `file`, `name`.
 #![allow(unsafe_code, reason = "pointers of C callers")]
-#![allow(clippy::missing_safety_doc, reason = "the header is the contract")]
+#![allow(
+    clippy::missing_safety_doc,
+    non_camel_case_types,
+    reason = "the header is the contract, in the names of C"
+)]
 
+mod abi;
 mod guard;
 mod types;
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::error::{Class, Error, Result};
 use crate::file::{AccessMode, COUNTERS, File, Opening, Request};
 use crate::name::Surroundings;
-use guard::{OK, argument, guard, last_error};
-use types::{CHint, CTransfer, CView, bytes_out, hints, name, put, put_text};
-
-/// `ADIO_DAFS_ABI_VERSION`.
-const ABI_VERSION: c_int = 1;
+pub use abi::*;
+use guard::{argument, guard, last_error};
+use types::{bytes_out, hints, name, put, put_text};
 
 /// An open file, for C.
-pub struct CFile(Arc<File>);
+pub struct adio_dafs_file(Arc<File>);
 
 /// A transfer under way, for C.
-pub struct CRequest(Request);
+pub struct adio_dafs_request(Request);
 
+/// ADIO_DAFS_ABI_VERSION of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn adio_dafs_abi_version() -> c_int {
-    ABI_VERSION
+    ADIO_DAFS_ABI_VERSION
 }
 
+/// 1 when a file of this name is on a dafs server: dafs:/export/path (server in DAFS_ADDRESS), dafs://host/export/path,
+/// dafs+tcp://…, dafs+shm://…, dafs+verbs://…, or a path below a prefix in DAFS_MPI_PREFIX; else 0. Connects to nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_claims(file_name: *const c_char) -> c_int {
     let mut claims = 0;
@@ -38,51 +44,55 @@ pub unsafe extern "C" fn adio_dafs_claims(file_name: *const c_char) -> c_int {
         claims = c_int::from(Surroundings::of_process()?.claims(file_name));
         Ok(())
     });
-    if status != OK {
+    if status != adio_dafs_status::ADIO_DAFS_OK as c_int {
         // A setting that cannot be read must not quietly send the file elsewhere.
         guard::say_once();
     }
     claims
 }
 
+/// Opens or makes a file: by the first of the processes that open it together, which then gives the others a ticket. amode is a
+/// sum of the constants above; permissions are those of a file that is made (-1: 0666 less the umask); ranks is how many
+/// processes open it. Blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_open(
     file_name: *const c_char,
     amode: c_int,
     permissions: c_int,
     ranks: c_int,
-    hint_list: *const CHint,
+    hint_list: *const adio_dafs_hint,
     hint_count: usize,
-    file: *mut *mut CFile,
+    file: *mut *mut adio_dafs_file,
 ) -> c_int {
     guard(|| {
         // SAFETY: by the contract, strings, an array of hints, and room for a pointer.
         let (opening, file) =
             unsafe { (opening(file_name, amode, ranks, hint_list, hint_count)?, put(file)?) };
         let opening = Opening { permissions: u32::try_from(permissions).ok(), ..opening };
-        *file = Box::into_raw(Box::new(CFile(Arc::new(opening.open()?))));
+        *file = Box::into_raw(Box::new(adio_dafs_file(Arc::new(opening.open()?))));
         Ok(())
     })
 }
 
+/// Joins a file that another process has open. name, amode and hints are those of that open. Blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_join(
     file_name: *const c_char,
     amode: c_int,
     ranks: c_int,
-    ticket: *const u8,
+    ticket: *const c_void,
     len: usize,
-    hint_list: *const CHint,
+    hint_list: *const adio_dafs_hint,
     hint_count: usize,
-    file: *mut *mut CFile,
+    file: *mut *mut adio_dafs_file,
 ) -> c_int {
     guard(|| {
         // SAFETY: by the contract, strings, an array of hints, and room for a pointer.
         let (opening, file) =
             unsafe { (opening(file_name, amode, ranks, hint_list, hint_count)?, put(file)?) };
         // SAFETY: by the contract, so many bytes.
-        let ticket = unsafe { types::slice(ticket, len) }?;
-        *file = Box::into_raw(Box::new(CFile(Arc::new(opening.join(ticket)?))));
+        let ticket = unsafe { types::slice(ticket.cast::<u8>(), len) }?;
+        *file = Box::into_raw(Box::new(adio_dafs_file(Arc::new(opening.join(ticket)?))));
         Ok(())
     })
 }
@@ -93,7 +103,7 @@ unsafe fn opening<'a>(
     file_name: *const c_char,
     amode: c_int,
     ranks: c_int,
-    hint_list: *const CHint,
+    hint_list: *const adio_dafs_hint,
     hint_count: usize,
 ) -> Result<Opening<'a>> {
     // SAFETY: promised by the caller.
@@ -107,10 +117,11 @@ unsafe fn opening<'a>(
     })
 }
 
+/// Makes a ticket by which the other processes join the open file. It holds for a minute. Blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_share(
-    file: *const CFile,
-    ticket: *mut u8,
+    file: *const adio_dafs_file,
+    ticket: *mut c_void,
     capacity: usize,
     len: *mut usize,
 ) -> c_int {
@@ -126,12 +137,14 @@ pub unsafe extern "C" fn adio_dafs_share(
             )));
         }
         // SAFETY: by the contract, room for `capacity` bytes.
-        unsafe { bytes_out(&bytes, ticket) }
+        unsafe { bytes_out(&bytes, ticket.cast()) }
     })
 }
 
+/// Closes a file. Requests of it must have ended or been freed. The handle is gone, whatever is returned. DELETE_ON_CLOSE is the
+/// caller's. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_close(file: *mut CFile) -> c_int {
+pub unsafe extern "C" fn adio_dafs_close(file: *mut adio_dafs_file) -> c_int {
     guard(|| {
         if file.is_null() {
             return Err(argument("no file"));
@@ -142,16 +155,19 @@ pub unsafe extern "C" fn adio_dafs_close(file: *mut CFile) -> c_int {
     })
 }
 
+/// Removes a file by name. Blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_delete(file_name: *const c_char) -> c_int {
     // SAFETY: a string of the caller's, by the contract.
     guard(|| crate::file::delete(unsafe { name(file_name) }?))
 }
 
+/// Moves data. count gets the bytes moved from the beginning without a gap, also with an error; a read beyond the end of the
+/// file is short. Blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_transfer_run(
-    file: *const CFile,
-    transfer: *const CTransfer,
+    file: *const adio_dafs_file,
+    transfer: *const adio_dafs_transfer,
     count: *mut u64,
 ) -> c_int {
     guard(|| {
@@ -163,24 +179,28 @@ pub unsafe extern "C" fn adio_dafs_transfer_run(
     })
 }
 
+/// Starts to move data. The lists of the transfer may go when this returns; the memory belongs to the request until that has
+/// ended. Does not block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_transfer_submit(
-    file: *const CFile,
-    transfer: *const CTransfer,
-    request: *mut *mut CRequest,
+    file: *const adio_dafs_file,
+    transfer: *const adio_dafs_transfer,
+    request: *mut *mut adio_dafs_request,
 ) -> c_int {
     guard(|| {
         // SAFETY: by the contract, an open file, a transfer whose memory stays until the request has ended, and room for a pointer.
         let (file, transfer, request) =
             unsafe { (open_file(file)?, types::transfer(transfer)?, put(request)?) };
-        *request = Box::into_raw(Box::new(CRequest(file.submit(transfer)?)));
+        *request = Box::into_raw(Box::new(adio_dafs_request(file.submit(transfer)?)));
         Ok(())
     })
 }
 
+/// Sets done to 1 when the request has ended, and then count and the status; else done to 0 and returns ADIO_DAFS_OK. Moves data
+/// along. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_request_test(
-    request: *mut CRequest,
+    request: *mut adio_dafs_request,
     done: *mut c_int,
     count: *mut u64,
 ) -> c_int {
@@ -197,8 +217,9 @@ pub unsafe extern "C" fn adio_dafs_request_test(
     })
 }
 
+/// Waits for the end of a request. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_request_wait(request: *mut CRequest, count: *mut u64) -> c_int {
+pub unsafe extern "C" fn adio_dafs_request_wait(request: *mut adio_dafs_request, count: *mut u64) -> c_int {
     guard(|| {
         // SAFETY: by the contract, a request that nobody else uses now, and room for a number.
         let (request, count) = unsafe { (put(request)?, put(count)?) };
@@ -209,8 +230,9 @@ pub unsafe extern "C" fn adio_dafs_request_wait(request: *mut CRequest, count: *
     })
 }
 
+/// Frees a request. One that runs is cancelled, and waited for where the server may be at its memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_request_free(request: *mut CRequest) {
+pub unsafe extern "C" fn adio_dafs_request_free(request: *mut adio_dafs_request) {
     guard(|| {
         if !request.is_null() {
             // SAFETY: by the contract, a request of `adio_dafs_transfer_submit` that is not used any more.
@@ -220,9 +242,10 @@ pub unsafe extern "C" fn adio_dafs_request_free(request: *mut CRequest) {
     });
 }
 
+/// Bytes of a view's data before a byte of the file; from a byte in a gap, those before the next data.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_view_position(
-    view: *const CView,
+    view: *const adio_dafs_view,
     offset: u64,
     position: *mut u64,
 ) -> c_int {
@@ -234,8 +257,13 @@ pub unsafe extern "C" fn adio_dafs_view_position(
     })
 }
 
+/// The byte of the file where data after position bytes of the view begins.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_view_offset(view: *const CView, position: u64, offset: *mut u64) -> c_int {
+pub unsafe extern "C" fn adio_dafs_view_offset(
+    view: *const adio_dafs_view,
+    position: u64,
+    offset: *mut u64,
+) -> c_int {
     guard(|| {
         // SAFETY: by the contract, a view whose arrays are there, and room for a number.
         let (view, offset) = unsafe { (types::view(view)?, put(offset)?) };
@@ -244,14 +272,16 @@ pub unsafe extern "C" fn adio_dafs_view_offset(view: *const CView, position: u64
     })
 }
 
+/// Sets the size. By one process of those that have it open. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_resize(file: *const CFile, size: u64) -> c_int {
+pub unsafe extern "C" fn adio_dafs_resize(file: *const adio_dafs_file, size: u64) -> c_int {
     // SAFETY: by the contract, an open file.
     guard(|| unsafe { open_file(file) }?.resize(size))
 }
 
+/// The size now. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_size(file: *const CFile, size: *mut u64) -> c_int {
+pub unsafe extern "C" fn adio_dafs_size(file: *const adio_dafs_file, size: *mut u64) -> c_int {
     guard(|| {
         // SAFETY: by the contract, an open file and room for a number.
         let (file, size) = unsafe { (open_file(file)?, put(size)?) };
@@ -260,22 +290,26 @@ pub unsafe extern "C" fn adio_dafs_size(file: *const CFile, size: *mut u64) -> c
     })
 }
 
+/// Has space for the first size bytes set aside; the file grows to it. By one process. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_preallocate(file: *const CFile, size: u64) -> c_int {
+pub unsafe extern "C" fn adio_dafs_preallocate(file: *const adio_dafs_file, size: u64) -> c_int {
     // SAFETY: by the contract, an open file.
     guard(|| unsafe { open_file(file) }?.preallocate(size))
 }
 
+/// Makes durable what this process wrote. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_sync(file: *const CFile) -> c_int {
+pub unsafe extern "C" fn adio_dafs_sync(file: *const adio_dafs_file) -> c_int {
     // SAFETY: by the contract, an open file.
     guard(|| unsafe { open_file(file) }?.sync())
 }
 
+/// Takes hints over. Keys that it does not know, and values that cannot be, are passed over. At any time; from the next transfer
+/// on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_set_hints(
-    file: *const CFile,
-    hint_list: *const CHint,
+    file: *const adio_dafs_file,
+    hint_list: *const adio_dafs_hint,
     hint_count: usize,
 ) -> c_int {
     guard(|| {
@@ -286,9 +320,11 @@ pub unsafe extern "C" fn adio_dafs_set_hints(
     })
 }
 
+/// The index-th of the hints in force and of the counters (dafs_stat_…), as strings with an ending zero; found is 0 beyond the
+/// last. Strings that do not fit are cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_hint_at(
-    file: *const CFile,
+    file: *const adio_dafs_file,
     index: usize,
     key: *mut c_char,
     key_capacity: usize,
@@ -310,9 +346,10 @@ pub unsafe extern "C" fn adio_dafs_hint_at(
     })
 }
 
+/// Counters of this process, in a fixed order, to be added up over the processes. count gets how many there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_counters(
-    file: *const CFile,
+    file: *const adio_dafs_file,
     values: *mut u64,
     capacity: usize,
     count: *mut usize,
@@ -329,9 +366,11 @@ pub unsafe extern "C" fn adio_dafs_counters(
     })
 }
 
+/// What the hint dafs_explain asks to be said when the file is closed: which ways were chosen and why, and the counters of all
+/// processes, added up. len is 0 where the hint does not ask. With an ending zero; what does not fit is cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_explain(
-    file: *const CFile,
+    file: *const adio_dafs_file,
     values: *const u64,
     count: usize,
     text: *mut c_char,
@@ -348,6 +387,7 @@ pub unsafe extern "C" fn adio_dafs_explain(
     })
 }
 
+/// The words of the last error on this thread, "" where there was none. Valid until the thread's next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn adio_dafs_last_error() -> *const c_char {
     last_error()
@@ -355,7 +395,7 @@ pub extern "C" fn adio_dafs_last_error() -> *const c_char {
 
 /// # Safety
 /// It is null, or a file of `adio_dafs_open` or `adio_dafs_join` that is not closed meanwhile.
-unsafe fn open_file<'a>(file: *const CFile) -> Result<&'a Arc<File>> {
+unsafe fn open_file<'a>(file: *const adio_dafs_file) -> Result<&'a Arc<File>> {
     // SAFETY: promised by the caller.
     unsafe { file.as_ref() }.map(|file| &file.0).ok_or_else(|| argument("no file"))
 }

@@ -1,60 +1,18 @@
-//! The structs of the header, and what pointers of C become.
+//! What pointers of C become.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char};
 
 use dafs_client::Direction;
 
 use super::OsStrExt;
+use super::abi::{
+    ADIO_DAFS_READ, ADIO_DAFS_WRITE, adio_dafs_hint, adio_dafs_segment, adio_dafs_transfer, adio_dafs_type,
+    adio_dafs_view,
+};
 use super::guard::argument;
 use crate::error::Result;
 use crate::file::Transfer;
 use crate::layout::{Instances, Segment, Source, Type, View};
-
-#[repr(C)]
-pub struct CHint {
-    key: *const c_char,
-    value: *const c_char,
-}
-
-#[repr(C)]
-pub struct CSegment {
-    memory: *mut c_void,
-    offset: u64,
-    len: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CType {
-    offsets: *const i64,
-    lens: *const i64,
-    count: usize,
-    extent: i64,
-}
-
-#[repr(C)]
-pub struct CMemory {
-    base: *mut c_void,
-    count: u64,
-    of: CType,
-}
-
-#[repr(C)]
-pub struct CView {
-    displacement: u64,
-    of: CType,
-}
-
-#[repr(C)]
-pub struct CTransfer {
-    direction: c_int,
-    collective: c_int,
-    segments: *const CSegment,
-    segment_count: usize,
-    memory: *const CMemory,
-    view: *const CView,
-    position: u64,
-}
 
 /// # Safety
 /// It is null, or may be written, and by nobody else meanwhile.
@@ -88,7 +46,10 @@ pub(super) unsafe fn name<'a>(text: *const c_char) -> Result<&'a OsStr> {
 
 /// # Safety
 /// As of [`slice`] and [`name`].
-pub(super) unsafe fn hints<'a>(first: *const CHint, count: usize) -> Result<Vec<(&'a str, &'a str)>> {
+pub(super) unsafe fn hints<'a>(
+    first: *const adio_dafs_hint,
+    count: usize,
+) -> Result<Vec<(&'a str, &'a str)>> {
     // SAFETY: promised by the caller.
     let hints = unsafe { slice(first, count) }?;
     let texts = hints.iter().map(|hint| {
@@ -129,7 +90,7 @@ pub(super) unsafe fn put_text(text: &str, to: *mut c_char, capacity: usize) -> R
 
 /// # Safety
 /// Its arrays are there and nobody writes them meanwhile.
-unsafe fn datatype<'a>(of: &CType) -> Result<Type<'a>> {
+unsafe fn datatype<'a>(of: &adio_dafs_type) -> Result<Type<'a>> {
     // SAFETY: promised by the caller.
     let (offsets, lens) = unsafe { (slice(of.offsets, of.count)?, slice(of.lens, of.count)?) };
     Ok(Type::new(offsets, lens, of.extent)?)
@@ -137,21 +98,21 @@ unsafe fn datatype<'a>(of: &CType) -> Result<Type<'a>> {
 
 /// # Safety
 /// It is null, or a view as [`datatype`] says.
-pub(super) unsafe fn view<'a>(view: *const CView) -> Result<View<'a>> {
+pub(super) unsafe fn view<'a>(view: *const adio_dafs_view) -> Result<View<'a>> {
     // SAFETY: promised by the caller.
     let view = unsafe { view.as_ref() }.ok_or_else(|| argument("no view"))?;
     // SAFETY: promised by the caller.
-    Ok(View { displacement: view.displacement, of: unsafe { datatype(&view.of) }? })
+    Ok(View { displacement: view.displacement, of: unsafe { datatype(&view.r#type) }? })
 }
 
 /// # Safety
 /// It is null, or a transfer whose arrays are there, and whose memory is as [`Transfer::new`] says.
-pub(super) unsafe fn transfer<'a>(transfer: *const CTransfer) -> Result<Transfer<'a>> {
+pub(super) unsafe fn transfer<'a>(transfer: *const adio_dafs_transfer) -> Result<Transfer<'a>> {
     // SAFETY: promised by the caller.
     let transfer = unsafe { transfer.as_ref() }.ok_or_else(|| argument("no transfer"))?;
     let direction = match transfer.direction {
-        0 => Direction::Read,
-        1 => Direction::Write,
+        ADIO_DAFS_READ => Direction::Read,
+        ADIO_DAFS_WRITE => Direction::Write,
         other => return Err(argument(format!("direction {other}: it is ADIO_DAFS_READ or ADIO_DAFS_WRITE"))),
     };
     let source = match transfer.segments.is_null() && !transfer.memory.is_null() {
@@ -166,10 +127,10 @@ pub(super) unsafe fn transfer<'a>(transfer: *const CTransfer) -> Result<Transfer
 
 /// # Safety
 /// As of [`transfer`].
-unsafe fn segments<'a>(transfer: &CTransfer) -> Result<std::borrow::Cow<'a, [Segment]>> {
+unsafe fn segments<'a>(transfer: &adio_dafs_transfer) -> Result<std::borrow::Cow<'a, [Segment]>> {
     // SAFETY: promised by the caller.
     let segments = unsafe { slice(transfer.segments, transfer.segment_count) }?;
-    let own = |segment: &CSegment| Segment {
+    let own = |segment: &adio_dafs_segment| Segment {
         // Read and written by address alone.
         address: segment.memory.expose_provenance(),
         offset: segment.offset,
@@ -180,7 +141,7 @@ unsafe fn segments<'a>(transfer: &CTransfer) -> Result<std::borrow::Cow<'a, [Seg
 
 /// # Safety
 /// As of [`transfer`]; its memory is not null.
-unsafe fn typed<'a>(transfer: &CTransfer) -> Result<Source<'a>> {
+unsafe fn typed<'a>(transfer: &adio_dafs_transfer) -> Result<Source<'a>> {
     // SAFETY: promised by the caller.
     let memory = unsafe { transfer.memory.as_ref() }.ok_or_else(|| argument("no memory"))?;
     Ok(Source::Typed {
@@ -188,7 +149,7 @@ unsafe fn typed<'a>(transfer: &CTransfer) -> Result<Source<'a>> {
             base: memory.base.expose_provenance(),
             count: memory.count,
             // SAFETY: promised by the caller.
-            of: unsafe { datatype(&memory.of) }?,
+            of: unsafe { datatype(&memory.r#type) }?,
         },
         // SAFETY: promised by the caller.
         view: unsafe { view(transfer.view) }?,

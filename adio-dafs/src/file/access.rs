@@ -17,7 +17,7 @@ const CALL_ENTRIES_MAX: usize = 1 << 16;
 const CALL_SIZE_MAX: u64 = 1 << 30;
 
 /// What a transfer has moved, from its beginning without a gap, and what ended it early.
-pub type Moved = (u64, Result<()>);
+pub(super) type Moved = (u64, Result<()>);
 
 impl File {
     /// Moves data. Returns the bytes moved, with an error too; a read beyond the end of the file is short. Blocks.

@@ -1,7 +1,6 @@
 use crate::error::{Class, Error, Result};
 
 /// Bits of an access mode, with the numbers of ROMIO and Open MPI.
-#[expect(missing_docs, reason = "they are named as in MPI 3.1, §13.2.1")]
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct AccessModeBits;
