@@ -625,7 +625,7 @@ impl Core {
 
     /// A detached operation opened something: nobody will use it.
     pub(crate) fn close_unclaimed(&mut self, op: Op) {
-        let opens = matches!(op.opcode, Opcode::Open | Opcode::Lookup | Opcode::Mount);
+        let opens = matches!(op.opcode, Opcode::Open | Opcode::OpenToken | Opcode::Lookup | Opcode::Mount);
         if let (true, Work::Named(named)) = (opens, op.work)
             && let Some(reply) = named.reply
         {

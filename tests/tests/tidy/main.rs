@@ -79,6 +79,7 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-bench/src/peer/libnfs.rs",
     "dafs-bench/src/sys.rs",
     "dafs-client/src/bin/dafs/local_time.rs",
+    "dafs-client/src/file_raw.rs",
     "dafs-client/src/file_submit.rs",
     "dafs-client/src/memory.rs",
     "dafs-client/src/process.rs",

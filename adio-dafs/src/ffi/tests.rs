@@ -1,0 +1,1 @@
+//! Calls of the interface as C makes them, on no server.
