@@ -126,6 +126,7 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/src/transport/verbs/tests/faults.rs",
     "proto/src/transport/verbs/tests/layout.rs",
     "tests/src/area.rs",
+    "tests/tests/files/policy.rs",
     "tests/tests/files/registration.rs",
     "tests/tests/files/unreadable.rs",
     "tests/tests/session/ending.rs",
