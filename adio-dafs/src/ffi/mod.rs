@@ -405,6 +405,3 @@ impl From<std::str::Utf8Error> for Error {
         Self::new(Class::Argument, "a hint is no text")
     }
 }
-
-#[cfg(test)]
-mod tests;
