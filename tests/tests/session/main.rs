@@ -10,3 +10,6 @@ mod ending;
 mod life;
 mod load;
 mod restart;
+mod tokens;
+mod tokens_by_hand;
+mod tokens_lost;
