@@ -26,6 +26,7 @@
 //! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
 #![deny(unsafe_code)]
 
+mod background;
 mod batch_io;
 mod batch_memory;
 mod batch_plan;

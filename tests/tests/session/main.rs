@@ -9,6 +9,7 @@ mod drain;
 mod ending;
 mod life;
 mod load;
+mod nonblocking;
 mod restart;
 mod tokens;
 mod tokens_by_hand;
