@@ -22,7 +22,7 @@ on_sockets! {
     session_that_ended_is_replaced_at_the_next_open,
 }
 
-// [MPI-1]
+// [MPI-4]
 fn ranks_that_join_have_the_file_open_with_one_open(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -44,7 +44,7 @@ fn ranks_that_join_have_the_file_open_with_one_open(on: On) {
     assert!(found == expected);
 }
 
-// [MPI-2]
+// [MPI-5]
 fn rank_joins_by_path_when_the_token_is_of_no_use(on: On) {
     let mut harness = Harness::start(on);
     let name = name(&harness, on, "f");
