@@ -28,6 +28,9 @@ pub(crate) struct InstallArgs {
     /// With RDMA; needs libibverbs-dev, librdmacm-dev and libclang-dev
     #[arg(long)]
     pub(crate) verbs: bool,
+    /// Use this shared library of adio-dafs, instead of building one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dev", "verbs"])]
+    pub(crate) driver: Option<PathBuf>,
 }
 
 /// The name of the driver's shared library.
@@ -37,7 +40,10 @@ const DRIVER: &str = "libadio_dafs.so";
 pub(crate) fn install(root: &Path, args: &InstallArgs) -> Result<()> {
     let mpi = OpenMpi::find(&args.mpicc)?;
     println!("building for {} ({})", mpi.name(), args.mpicc.display());
-    let driver = build_driver(root, args)?;
+    let driver = match &args.driver {
+        Some(driver) => driver.clone(),
+        None => build_driver(root, args)?,
+    };
     let prefix = install_parts(root, args, &mpi, &driver)?;
     print!("{}", next_steps(&prefix, &mpi));
     Ok(())
