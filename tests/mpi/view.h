@@ -339,6 +339,7 @@ static inline void view_fill_background(MPI_File fh, MPI_Offset size)
     MPI_Status status;
     pattern_fill(background, VIEW_BACKGROUND, 0, (size_t)size);
     CHECK_MPI(MPI_File_set_size(fh, size));
+    check_publish(fh);
     if (check.rank == 0)
         CHECK_MPI(MPI_File_write_at(fh, 0, background, (int)size, MPI_BYTE, &status));
     free(background);
