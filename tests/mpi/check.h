@@ -7,6 +7,7 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <fnmatch.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -422,8 +423,9 @@ static inline int check_run(const struct check_case *one)
 static inline int check_usage(const char *program, const char *options)
 {
     if (check.rank == 0)
-        fprintf(stderr, "usage: %s --list | CASE[,CASE]|all FILE [--hint KEY=VALUE] [--seed N] [--seconds N] [--except CASE[,CASE]]\n"
-                        "       [--keep] [--expect-dafs] %s\n", program, options);
+        fprintf(stderr, "usage: %s --list | CASE[,CASE] FILE [--except CASE[,CASE]] [--hint KEY=VALUE] [--seed N] [--seconds N]\n"
+                        "       [--keep] [--expect-dafs] %s\nCASE is a name, a pattern such as '*_split', or all\n",
+                program, options);
     return CHECK_USAGE;
 }
 
@@ -455,13 +457,16 @@ static inline int check_parse(const char *options)
     return 1;
 }
 
-/* Whether a list with commas has a name. */
+/* Whether a list of shell patterns, with commas, has a name. */
 static inline int check_listed(const char *list, const char *name)
 {
-    size_t len = strlen(name);
-    for (const char *at = list; (at = strstr(at, name)) != NULL; at += len)
-        if ((at == list || at[-1] == ',') && (at[len] == ',' || at[len] == '\0'))
+    char one[200];
+    for (size_t len; *list != '\0'; list += len + (list[len] == ',')) {
+        len = strcspn(list, ",");
+        snprintf(one, sizeof one, "%.*s", (int)len, list);
+        if (fnmatch(one, name, 0) == 0)
             return 1;
+    }
     return 0;
 }
 
@@ -485,9 +490,9 @@ static inline int check_main(int argc, char **argv, const struct check_case *cas
     if (argc >= 3 && check_parse(options)) {
         check.file = argv[2];
         for (const struct check_case *one = cases; one->name != NULL; one++) {
-            int all = strcmp(argv[1], "all") == 0 && !check_listed(check_option("--except", 0, ""), one->name);
             int status;
-            if (!all && !check_listed(argv[1], one->name))
+            if (!check_listed(strcmp(argv[1], "all") == 0 ? "*" : argv[1], one->name) ||
+                check_listed(check_option("--except", 0, ""), one->name))
                 continue;
             status = check_run(one);
             found++;
