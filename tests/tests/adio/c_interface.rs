@@ -186,7 +186,7 @@ fn calls_without_what_they_need_are_errors(file: *mut adio_dafs_file) {
         assert_eq!(adio_dafs_open(c"dafs:/x".as_ptr(), 0, -1, 1, null(), 0, &mut other), 2);
         assert_eq!(adio_dafs_open(c"dafs+tcp://x/e/f".as_ptr(), 8, -1, 1, null(), 5, &mut other), ARGUMENT);
         assert_eq!(adio_dafs_close(null_mut()), ARGUMENT);
-        assert_eq!(adio_dafs_transfer_run(null(), null(), &mut count), ARGUMENT);
+        assert_eq!(adio_dafs_transfer_run(null_mut(), null(), &mut count), ARGUMENT);
         assert_eq!(adio_dafs_transfer_run(file, null(), &mut count), ARGUMENT);
         assert_eq!(adio_dafs_transfer_run(file, &segments_transfer(7, &[]), &mut count), ARGUMENT);
         assert_eq!(adio_dafs_transfer_run(file, &segments_transfer(0, &bad), &mut count), ARGUMENT);

@@ -14,6 +14,7 @@ pub(crate) struct OpenMpi {
     version: String,
     compiler: PathBuf,
     include_directories: Vec<PathBuf>,
+    library_directories: Vec<PathBuf>,
     component_directory: PathBuf,
 }
 
@@ -37,8 +38,10 @@ impl OpenMpi {
             Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(PathBuf::from).collect())
         };
         let include_directories = headers_of(words("--showme:incdirs")?)?;
+        let library_directories = words("--showme:libdirs")?;
         let compiler = words("--showme:command")?.into_iter().next().unwrap_or_else(|| "cc".into());
-        Ok(Self { version, compiler, include_directories, component_directory: component_directory(mpicc)? })
+        let component_directory = component_directory(mpicc)?;
+        Ok(Self { version, compiler, include_directories, library_directories, component_directory })
     }
 
     /// For people.
@@ -54,6 +57,11 @@ impl OpenMpi {
     /// Where its headers are, those of its inside too.
     pub(crate) fn include_directories(&self) -> &[PathBuf] {
         &self.include_directories
+    }
+
+    /// Where its libraries are.
+    pub(crate) fn library_directories(&self) -> &[PathBuf] {
+        &self.library_directories
     }
 
     /// Where its own components are.

@@ -109,29 +109,20 @@ fn compile(root: &Path, lib: &Path, mpi: &OpenMpi, part: &Part) -> Result<()> {
     let target = lib.join(part.target);
     let new = target.with_extension("new");
     let mut command = Command::new(mpi.compiler());
-    command.args([
-        "-std=gnu11",
-        "-O2",
-        "-g",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-    ]);
-    command.args(part.flags);
-    command.arg("-I").arg(root.join("adio-dafs/include")).arg("-I").arg(source.join("common"));
+    command.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]);
+    command.args(["-Wall", "-Wextra", "-Werror"]);
+    command.arg("-I").arg(root.join("adio-dafs/include")).arg("-I").arg(&source);
     for directory in mpi.include_directories() {
         command.arg("-isystem").arg(directory);
     }
-    for directory in part.sources {
-        for file in sources_in(&source.join(directory))? {
-            command.arg(file);
-        }
+    for name in part.sources {
+        command.args(sources_in(&source.join(name))?);
     }
-    command.arg("-o").arg(&new).arg("-L").arg(lib).arg("-ladio_dafs");
-    command.arg(format!("-Wl,-rpath,{}", part.rpath));
+    command.arg("-o").arg(&new).arg("-L").arg(lib);
+    for directory in mpi.library_directories() {
+        command.arg("-L").arg(directory);
+    }
+    command.args(part.libraries).arg("-Wl,--no-undefined").arg(format!("-Wl,-rpath,{}", part.rpath));
     let output = command.output().with_context(|| format!("cannot run {}", mpi.compiler().display()))?;
     if !output.status.success() {
         bail!("{} was not built:\n{}", part.target, String::from_utf8_lossy(&output.stderr).trim_end());
