@@ -9,6 +9,7 @@ use crate::support::{counter, name, open, requests, run, segment};
 
 on_sockets! {
     requests_of_each_method_are_as_few_as_it_says,
+    close_commits_what_was_written_once,
 }
 
 // [MPI-11]
@@ -33,4 +34,28 @@ fn requests_of_each_method_are_as_few_as_it_says(on: On) {
         // A window is read and written.
         assert_eq!(counter(&file, "calls"), expected, "{hints:?}");
     }
+}
+
+// [MPI-30]
+fn close_commits_what_was_written_once(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let commits = || requests(&session, &["Commit"]);
+    let name = name(&harness, on, "f");
+    let close = |hints: &[(&str, &str)], writes: bool, syncs: bool| {
+        let before = commits();
+        let file = open(&name, hints);
+        if writes {
+            run(&file, Direction::Write, &[segment(&mut [1; 10], 0)]).unwrap();
+        }
+        if syncs {
+            file.sync().unwrap();
+        }
+        file.finish().unwrap();
+        commits() - before
+    };
+    assert_eq!(close(&[], true, false), 1);
+    assert_eq!(close(&[], true, true), 1);
+    assert_eq!(close(&[], false, false), 0);
+    assert_eq!(close(&[("dafs_commit_on_close", "false")], true, false), 0);
 }
