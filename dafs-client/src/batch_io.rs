@@ -298,7 +298,7 @@ impl<B: IoBuffer> OwnedBatch<B> {
 }
 
 impl<B: IoBuffer> PendingBatch<B> {
-    /// Whether all operations have ended; moves the session along. Does not block.
+    /// Whether all operations have ended; moves the session along. Never blocks, as [`Pending::test`].
     pub fn test(&mut self) -> bool {
         match &mut self.state {
             Running::Batch { pending, .. } => pending.test(),

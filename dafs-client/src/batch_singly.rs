@@ -62,14 +62,14 @@ impl Singles {
         if let Some(first) = self.pending.first_mut() {
             first.test();
         }
-        self.collect();
+        self.collect(Pending::has_ended);
         self.pending.is_empty()
     }
 
     /// Waits until some have ended that were not told, and answers their places; none when all are told. Blocks.
     pub(crate) fn wait_some(&mut self) -> Vec<usize> {
         if self.untold.is_empty() && wait_any(&mut self.pending).is_some() {
-            self.collect();
+            self.collect(Pending::is_done);
         }
         std::mem::take(&mut self.untold)
     }
@@ -77,7 +77,7 @@ impl Singles {
     /// Waits for all: their memory and their results, in order. Fails as a whole where the session ended. Blocks.
     pub(crate) fn wait(mut self) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
         while wait_any(&mut self.pending).is_some() {
-            self.collect();
+            self.collect(Pending::is_done);
         }
         let (mut keeps, mut results) = (Vec::with_capacity(self.len()), Ok(Vec::with_capacity(self.len())));
         for Single { keep, result } in self.ended.into_iter().flatten() {
@@ -92,9 +92,9 @@ impl Singles {
     }
 
     /// Takes what has ended out of what is in flight.
-    fn collect(&mut self) {
+    fn collect(&mut self, has_ended: fn(&Pending<Single>) -> bool) {
         for at in (0..self.pending.len()).rev() {
-            if self.pending[at].has_ended() {
+            if has_ended(&self.pending[at]) {
                 let (pending, place) = (self.pending.swap_remove(at), self.places.swap_remove(at));
                 self.ended[place] = Some(pending.wait());
                 self.untold.push(place);

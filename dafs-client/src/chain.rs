@@ -115,7 +115,7 @@ impl<'a> Chain<'a> {
         let making = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
         let mut link = Link::new(Opcode::Open, !flags.intersects(making));
         OpenRequest { flags, mode: options.mode_bits() }.encode(&mut link.body);
-        (link.body_len, link.reopen) = (8, Some(Reopen::Open { flags: flags - making }));
+        (link.body_len, link.reopen) = (8, Some(Reopen::open(flags)));
         self.options = options.clone();
         self.push(Link { payload: path.clone(), path, saves: true, ..link })
     }

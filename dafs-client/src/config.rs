@@ -84,8 +84,9 @@ impl Default for ReconnectPolicy {
 /// What moves a session along while the application does not call into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Background {
-    /// No thread: the session is moved along by calls alone. The server may end a session that is idle for longer
-    /// than its lease; files are then opened again.
+    /// No thread that stays: the session is moved along by calls alone. The server may end a session that is idle for longer
+    /// than its lease; files are then opened again. A thread is started where [`crate::Pending::test`] finds the connection broken, and
+    /// ends when it is made again.
     None,
     /// A thread that sleeps nearly always and keeps an idle session alive.
     #[default]

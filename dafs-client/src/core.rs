@@ -137,6 +137,8 @@ pub(crate) struct Core {
     pub(crate) spoke: bool,
     /// A thread is responsible for receiving; others wait to be told.
     pub(crate) leader: bool,
+    /// Somebody who does not wait needs the connection again: for the background thread.
+    pub(crate) reconnect_wanted: bool,
     /// That thread sleeps without the lock: who receives must arm the endpoint again.
     pub(crate) leader_sleeps: bool,
     /// Threads that wait to be told.
@@ -622,8 +624,8 @@ impl Core {
     }
 
     /// A detached operation opened something: nobody will use it.
-    fn close_unclaimed(&mut self, op: Op) {
-        let opens = matches!(op.opcode, Opcode::Open | Opcode::Lookup | Opcode::Mount);
+    pub(crate) fn close_unclaimed(&mut self, op: Op) {
+        let opens = matches!(op.opcode, Opcode::Open | Opcode::OpenToken | Opcode::Lookup | Opcode::Mount);
         if let (true, Work::Named(named)) = (opens, op.work)
             && let Some(reply) = named.reply
         {
@@ -635,17 +637,6 @@ impl Core {
     pub(crate) fn collect(&mut self, index: usize) -> Op {
         self.uncollected -= 1;
         self.ops.remove(index)
-    }
-
-    /// The caller lost interest: the operation runs on, and its result is dropped.
-    pub(crate) fn detach(&mut self, index: usize) {
-        let Some(op) = self.ops.get_mut(index) else { return };
-        if op.done {
-            let op = self.collect(index);
-            self.close_unclaimed(op);
-        } else {
-            op.detached = true;
-        }
     }
 
     /// Gives a handle back to the server, without waiting.

@@ -93,10 +93,9 @@ impl Dir {
             open_flags: Some(flags),
             ..Named::default()
         };
-        let kept = flags - (OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE);
         let (owner, base, options) = (Arc::clone(&self.owner), Arc::clone(&self.node), options.clone());
         let finish = Finish::boxed(move |op| {
-            let (node, attributes) = opened(op, &owner, &base, &path, Reopen::Open { flags: kept })?;
+            let (node, attributes) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
             Ok(File::new(owner, node, attributes, &options))
         });
         Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
@@ -135,7 +134,7 @@ impl Dir {
         };
         let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
         let finish = Finish::boxed(move |op| {
-            let (node, _) = opened(op, &owner, &base, &path, Reopen::Open { flags })?;
+            let (node, _) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
             Ok(Dir::new(owner, node))
         });
         Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
@@ -553,7 +552,7 @@ fn bytes(op: Op) -> Result<Vec<u8>> {
 }
 
 /// The node that a lookup or open answered.
-fn opened(
+pub(crate) fn opened(
     op: Op,
     owner: &Arc<Owner>,
     base: &Node,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use dafs_proto::transport::util::Home;
 use dafs_proto::transport::{Domain, TransportError};
 
+use crate::background::Threads;
 use crate::clock::Clock;
 use crate::config::{Background, Config};
 use crate::connect::Server;
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) server: Server,
     pub(crate) config: Config,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) threads: Threads,
     /// The background thread, if any, ends.
     pub(crate) stopping: AtomicBool,
     /// Whose it is.
@@ -69,6 +71,7 @@ impl Shared {
         server: Server,
         config: Config,
         clock: Arc<dyn Clock>,
+        threads: Threads,
     ) -> Self {
         let registrar = Registrar::new(Arc::clone(&domain), config.registration);
         registrar.set_useful_min(core.registered_size_min(&config));
@@ -85,6 +88,7 @@ impl Shared {
             server,
             config,
             clock,
+            threads,
             stopping: AtomicBool::new(false),
             home: Home::here(),
         }
@@ -214,7 +218,7 @@ impl Shared {
         if let Err(broken) = core.send_some() {
             self.on_broken(&mut core, broken);
         }
-        let mut core = self.wait_until(core, |core| core.ops.get(index).is_none_or(|op| op.done));
+        let mut core = self.wait_until(core, |core| core.has_ended(index));
         let op = core.collect(index);
         self.note_calm(&mut core);
         std::mem::forget(unwinding);
@@ -223,10 +227,13 @@ impl Shared {
 
     /// A blocking operation has ended. After many without another thread in sight the session is one thread's again.
     fn note_calm(&self, core: &mut Core) {
-        if self.contended.load(Ordering::Relaxed)
-            && self.config.background != Background::Progress
-            && core.calm.lasts()
-        {
+        if !self.contended.load(Ordering::Relaxed) || self.config.background == Background::Progress {
+            return;
+        }
+        if self.threads.take_refused() {
+            core.calm.on_collision();
+        }
+        if core.calm.lasts() {
             self.contended.store(false, Ordering::Relaxed);
         }
     }
@@ -372,16 +379,31 @@ impl Shared {
     /// Something arrived, or ended: others look whether it is theirs.
     pub(crate) fn tell(&self, core: &Core) {
         if core.followers > 0 {
-            self.wake.notify_all();
+            self.wake_all();
         }
     }
 
-    /// Moves the session along without waiting: receives, sends, connects again where that is due.
+    /// Wakes whoever waits to be told, and the background thread.
+    pub(crate) fn wake_all(&self) {
+        self.wake.notify_all();
+    }
+
+    /// Gives the lock back and sleeps until woken, or until `limit` has passed.
+    pub(crate) fn wait_for_wake(&self, core: Guard<'_>, limit: Duration) {
+        drop(self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Moves the session along: receives and sends without waiting, and connects again where that is due, which blocks.
     pub(crate) fn turn<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
-        self.collect_closes(&mut core);
-        if core.endpoint.is_none() && core.dead.is_none() && !core.leader {
+        if core.is_broken() && !core.leader {
             core = reconnect::reconnect(self, core);
         }
+        self.move_along(core)
+    }
+
+    /// Receives and sends, without waiting.
+    pub(crate) fn move_along<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
+        self.collect_closes(&mut core);
         let outcome = core.receive().and_then(|received| {
             if received {
                 self.tell(&core);
@@ -408,8 +430,7 @@ impl Shared {
     pub(crate) fn turn_and_wait(&self, limit: Duration) {
         let mut core = self.lock();
         if core.leader {
-            drop(self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner));
-            return;
+            return self.wait_for_wake(core, limit);
         }
         core = self.turn(core);
         if core.endpoint.is_some() && !core.leader {
@@ -417,21 +438,6 @@ impl Shared {
             core = self.wait_once(core, &mut spins, Some(limit));
         }
         self.tell(&core);
-    }
-
-    /// Sleeps until `limit` has passed or the session stops; for the background thread.
-    pub(crate) fn idle(&self, limit: Duration) {
-        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.stopping.load(Ordering::Acquire) {
-            drop(self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner));
-        }
-    }
-
-    /// Ends the background thread.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-        let _core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wake.notify_all();
     }
 
     /// Ends the session, and tells the server. While requests are in flight it takes their replies for [`GOODBYE_MAX`] at most: an end

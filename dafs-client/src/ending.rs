@@ -11,6 +11,22 @@ use crate::op::{Named, Op, Work};
 use crate::pieces::void;
 
 impl Core {
+    /// Whether an operation has ended; one that is not there any more has.
+    pub(crate) fn has_ended(&self, index: usize) -> bool {
+        self.ops.get(index).is_none_or(|op| op.done)
+    }
+
+    /// The caller lost interest: the operation runs on, and its result is dropped.
+    pub(crate) fn detach(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        if op.done {
+            let op = self.collect(index);
+            self.close_unclaimed(op);
+        } else {
+            op.detached = true;
+        }
+    }
+
     /// The session is over: every operation ends with `error`, and no peer reaches their memory any more.
     pub(crate) fn die(&mut self, error: Error) {
         if let Some(mut endpoint) = self.endpoint.take() {

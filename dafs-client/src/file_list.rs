@@ -147,7 +147,7 @@ impl File {
         self.submit_list_buf(TransferKind::Write(self.stability), extents, buffer, parts)
     }
 
-    fn run_list(&self, kind: TransferKind, extents: &[Extent], memory: Memory) -> Result<Op> {
+    pub(crate) fn run_list(&self, kind: TransferKind, extents: &[Extent], memory: Memory) -> Result<Op> {
         let parts = list_parts(kind, extents, memory, Keep::None);
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
     }

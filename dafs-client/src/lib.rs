@@ -15,6 +15,7 @@
 //! - [`Session`] is the connection to a server: it reconnects by itself, and ends when its last handle is dropped.
 //! - [`Export`] and [`Dir`] name files; [`File`] reads and writes them, blocking, or with `submit_` methods nonblocking.
 //! - [`File::read_list`] and [`File::write_list`] move many [`Extent`]s of a file, to and from many pieces of memory, in one request.
+//! - [`File::share`] makes a [`Token`] of a file, by which other sessions open it with no open of their own.
 //! - [`Chain`] sends requests that depend on each other together: open, read and close in one round trip.
 //! - [`Session::batch_io`] and [`Session::owned_batch`] do many independent reads and writes, on any files, in one request.
 //! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted in one [`Batch`].
@@ -25,6 +26,7 @@
 //! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
 #![deny(unsafe_code)]
 
+mod background;
 mod batch_io;
 mod batch_memory;
 mod batch_plan;
@@ -43,8 +45,10 @@ mod ending;
 mod error;
 mod file;
 mod file_list;
+mod file_raw;
 mod file_submit;
 pub mod io_path;
+mod key_file;
 mod lanes;
 mod learned;
 mod list;
@@ -63,6 +67,7 @@ mod registration;
 mod session;
 mod sleep;
 mod stream;
+mod token;
 mod transfer;
 mod transmit;
 mod unstable;
@@ -83,7 +88,7 @@ pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
 pub use dafs_proto::wire::{
     Attributes, Crossovers, DirEntry, FileKind, FsStatistics, GatherSwitches, LimitsReply, Opcode,
-    SetAttributes, SetTime, Stability, Statistics, Status, Thresholds, Timestamp, XattrSetMode,
+    SetAttributes, SetTime, Stability, Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
 };
 pub use devices::{RdmaDevice, rdma_devices};
 pub use dir::{Dir, Export};
@@ -91,7 +96,8 @@ pub use durable::DurableWriter;
 pub use error::{Error, Result};
 pub use file::{AccessPattern, File};
 pub use file_list::{ListRead, ListTransferred};
-pub use io_path::{Direction, Registration};
+pub use io_path::{Direction, IoPath, Registration};
+pub use key_file::load_key;
 pub use memory::{IoBuffer, RegisteredBuf};
 pub use noncontiguous::Noncontiguous;
 pub use options::OpenOptions;

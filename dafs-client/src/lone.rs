@@ -112,7 +112,7 @@ impl Shared {
         if let Err(broken) = outcome {
             self.on_broken(&mut core, broken);
         }
-        let mut core = self.wait_until(core, |core| core.ops.get(index).is_none_or(|op| op.done));
+        let mut core = self.wait_until(core, |core| core.has_ended(index));
         Lone::Ended(Box::new(core.collect(index)))
     }
 }

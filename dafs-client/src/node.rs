@@ -23,6 +23,13 @@ pub(crate) enum Reopen {
     },
 }
 
+impl Reopen {
+    /// How a file is opened again that was opened by these flags: without those that make or cut a file.
+    pub(crate) fn open(flags: OpenFlags) -> Self {
+        Self::Open { flags: flags - (OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE) }
+    }
+}
+
 /// Something that this session has open on the server. Outlives sessions: after a restart of the server it has another handle.
 pub(crate) struct Node {
     /// Name of the export.

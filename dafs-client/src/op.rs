@@ -251,7 +251,7 @@ impl Op {
         let making = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
         match (self.opcode, &self.work) {
             (_, Work::Chain(chain)) => chain.repeats(),
-            (Opcode::Mount | Opcode::Lookup | Opcode::Close, _) => true,
+            (Opcode::Mount | Opcode::Lookup | Opcode::Close | Opcode::Share | Opcode::OpenToken, _) => true,
             (Opcode::Open, Work::Named(named)) => {
                 named.open_flags.is_some_and(|flags| !flags.intersects(making))
             }

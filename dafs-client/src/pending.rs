@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::core::Core;
 use crate::driver::Owner;
 use crate::error::{Error, Result};
 use crate::memory::{IoBuffer, KeepBox};
@@ -74,16 +75,17 @@ impl<T> Pending<T> {
         Self { state: State::Ready(result) }
     }
 
-    /// Whether the operation has ended; moves the session along. Does not block, except while a broken connection is made again.
+    /// Whether the operation has ended; moves the session along. Never blocks: a connection that broke is made again by another thread of
+    /// the library ([`crate::Background`]), and the answer is no while another thread is in the middle of things. Over
+    /// [`crate::Session::connect_with`] without a progress thread there is no other thread: there it blocks while it connects again.
     pub fn test(&mut self) -> bool {
         let State::Op { owner, index, .. } = &self.state else { return true };
-        let core = owner.shared.lock();
-        let is_done = |core: &crate::core::Core| core.ops.get(*index).is_none_or(|op| op.done);
-        if is_done(&core) {
+        let Some(core) = owner.shared.lock_if_free() else { return false };
+        if core.has_ended(*index) {
             return true;
         }
-        let core = owner.shared.turn(core);
-        is_done(&core)
+        let core = owner.shared.turn_at_once(core);
+        core.has_ended(*index)
     }
 
     /// Its place among the operations of its session, while it is not collected.
@@ -94,10 +96,17 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Whether the operation has ended, as far as this side has heard; a look, without moving the session along. Does not block.
+    /// Whether the operation has ended, as far as this side has heard; a look, without moving the session along. Never blocks: the answer
+    /// is no while another thread is in the middle of things.
     pub fn has_ended(&self) -> bool {
         let State::Op { owner, index, .. } = &self.state else { return true };
-        owner.shared.lock().ops.get(*index).is_none_or(|op| op.done)
+        owner.shared.lock_if_free().is_some_and(|core| core.has_ended(*index))
+    }
+
+    /// As [`Pending::has_ended`], for callers who may wait for the lock.
+    pub(crate) fn is_done(&self) -> bool {
+        let State::Op { owner, index, .. } = &self.state else { return true };
+        owner.shared.lock().has_ended(*index)
     }
 
     /// Waits for the end and answers the result. Blocks.
@@ -105,8 +114,7 @@ impl<T> Pending<T> {
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Op { owner, index, finish } => {
                 let core = owner.shared.lock();
-                let mut core =
-                    owner.shared.wait_until(core, |core| core.ops.get(index).is_none_or(|op| op.done));
+                let mut core = owner.shared.wait_until(core, |core| core.has_ended(index));
                 let op = core.collect(index);
                 drop(core);
                 finish.run(op)
@@ -172,12 +180,12 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
             owner.shared.clock.sleep(Duration::from_micros(200));
         }
     }
-    let found_in = |core: &crate::core::Core| {
+    let found_in = |core: &Core| {
         if core.uncollected == 0 {
             return None;
         }
         pendings.iter().position(|pending| match &pending.state {
-            State::Op { index, .. } => core.ops.get(*index).is_none_or(|op| op.done),
+            State::Op { index, .. } => core.has_ended(*index),
             _ => true,
         })
     };
@@ -196,7 +204,7 @@ pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
     if wait_any(pendings).is_none() {
         return Vec::new();
     }
-    pendings.extract_if(.., |pending| pending.has_ended()).map(Pending::wait).collect()
+    pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
 }
 
 /// How a program with many operations in flight wants to hear of their ends: the hints of DAFS 1.0's batches.
@@ -221,7 +229,7 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
     });
     if let Some(owner) = owner {
         let until = owner.shared.clock.now().after(hints.window);
-        while pendings.iter().filter(|pending| pending.has_ended()).count() < wanted {
+        while pendings.iter().filter(|pending| pending.is_done()).count() < wanted {
             let left = until.since(owner.shared.clock.now());
             if left.is_zero() {
                 break;
@@ -229,7 +237,7 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
             owner.shared.turn_and_wait(left);
         }
     }
-    pendings.extract_if(.., |pending| pending.has_ended()).map(Pending::wait).collect()
+    pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
 }
 
 /// Waits for all operations and answers their results in order. Blocks.

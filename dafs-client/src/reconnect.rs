@@ -1,6 +1,7 @@
 //! After the connection broke: connect again, take the session up, and send again what was not answered; or, when the
 //! server forgot the session, build it anew.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -18,19 +19,32 @@ use crate::error::Error;
 use crate::node::{Node, Reopen};
 use crate::op::Work;
 
-/// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends.
+/// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends. Blocks.
 pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a> {
-    if core.dead.is_some() || core.endpoint.is_some() {
+    if !core.is_broken() {
         return core;
     }
-    core.leader = true;
-    let resume = core.resume.clone();
+    let resume = begin(&mut core);
     drop(core);
+    finish(shared, resume)
+}
+
+/// From now on a thread connects again, which then calls [`finish`] with what this answers.
+pub(crate) fn begin(core: &mut Core) -> Resume {
+    core.leader = true;
+    core.reconnect_wanted = false;
+    core.resume.clone()
+}
+
+/// Connects again and takes the new connection into use, or ends the session. Blocks.
+pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
     let outcome = attempts(shared, resume);
     let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
     core.leader = false;
     match outcome {
-        Ok(_) if core.dead.is_none() && core.is_futile() => {
+        // Closed meanwhile.
+        _ if core.dead.is_some() => {}
+        Ok(_) if core.is_futile() => {
             let cause = format!(
                 "it broke {FUTILE_MAX} times in a row before any request in flight was answered; the server may be unable to \
                  reach the memory of one, or to stand it: its log says why"
@@ -38,14 +52,14 @@ pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a
             tracing::error!(server = %shared.server.name, "giving the session up: {cause}");
             core.die(Error::Connection { server: shared.server.name.clone(), cause });
         }
-        Ok(fresh) if core.dead.is_none() => {
+        Ok(fresh) => {
             core.install(fresh, shared);
             shared.push(&mut core, false);
         }
-        // Closed meanwhile.
-        Ok(_) => {}
         Err(error) => {
-            tracing::error!(server = %shared.server.name, "giving the session up: {error}");
+            if !shared.stopping.load(Ordering::Acquire) {
+                tracing::error!(server = %shared.server.name, "giving the session up: {error}");
+            }
             core.die(error);
         }
     }
@@ -93,16 +107,19 @@ fn attempts(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
         if is_final(&error) {
             return Err(error);
         }
+        if shared.stopping.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
         let now = shared.clock.now();
-        if attempt >= policy.attempts_max
-            || now.after(pause) >= given_up
-            || shared.stopping.load(std::sync::atomic::Ordering::Acquire)
-        {
+        if attempt >= policy.attempts_max || now.after(pause) >= given_up {
             let seconds = now.since(began).as_secs_f64();
             let cause = format!("{error} ({attempt} attempts to connect again in {seconds:.1} s)");
             return Err(Error::Connection { server: shared.server.name.clone(), cause });
         }
         shared.clock.sleep(pause);
+        if shared.stopping.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
         pause = (pause * 2).min(policy.backoff_max);
     }
 }
@@ -236,6 +253,11 @@ fn rebuild_call(
 }
 
 impl Core {
+    /// The connection is to be made again.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.endpoint.is_none() && self.dead.is_none()
+    }
+
     /// The connection that broke was one too many of those that brought no reply to what was sent.
     fn is_futile(&mut self) -> bool {
         let brought = self.session.replies() != self.futility.replies;

@@ -1,5 +1,5 @@
 use std::ffi::OsStr;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dafs_proto::address::{Address, Url};
@@ -10,6 +10,7 @@ use dafs_proto::wire::{
     decode_message_pack,
 };
 
+use crate::background::{self, Threads};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Background, Config};
 use crate::connect::{self, Established, Server};
@@ -105,7 +106,7 @@ impl Session {
             for why in tried.iter().rev() {
                 candidate.server.reason = format!("{why}; {}", candidate.server.reason);
             }
-            match Self::begin(candidate.domain, candidate.server, config, Arc::clone(&clock)) {
+            match Self::begin(candidate.domain, candidate.server, config, Arc::clone(&clock), true) {
                 Ok(session) => return Ok(session),
                 Err(error @ (Error::Handshake(_) | Error::Peer(_))) => return Err(error),
                 Err(error) => {
@@ -123,7 +124,8 @@ impl Session {
     }
 
     /// Connects over a given provider, with a given clock: for simulation, and for sessions that share registered
-    /// memory. No thread of the library is started unless `config.background` is [`Background::Progress`].
+    /// memory. No thread of the library is started unless `config.background` is [`Background::Progress`]; without one
+    /// [`Pending::test`] connects again itself, and blocks meanwhile.
     pub fn connect_with(
         domain: Arc<dyn Domain>,
         address: Address,
@@ -141,7 +143,7 @@ impl Session {
         if config.background == Background::KeepAlive {
             config.background = Background::None;
         }
-        Self::begin(domain, server, &config, clock)
+        Self::begin(domain, server, &config, clock, false)
     }
 
     fn begin(
@@ -149,6 +151,7 @@ impl Session {
         server: Server,
         config: &Config,
         clock: Arc<dyn Clock>,
+        may_start_threads: bool,
     ) -> Result<Self> {
         let mut client_id = config.client_id.unwrap_or_default();
         if config.client_id.is_none() {
@@ -160,9 +163,10 @@ impl Session {
         let limits = (&config, config.connect_timeout);
         let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;
         let core = core(established, Arc::clone(&domain), &config, &*clock);
-        let shared = Arc::new(Shared::new(core, domain, server, config, clock));
+        let shared =
+            Arc::new(Shared::new(core, domain, server, config, clock, Threads::new(may_start_threads)));
         shared.begin_lanes();
-        start_background(&shared);
+        background::start(&shared);
         Ok(Self { owner: Arc::new(Owner { shared }) })
     }
 
@@ -470,6 +474,7 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         heard: false,
         spoke: false,
         leader: false,
+        reconnect_wanted: false,
         leader_sleeps: false,
         followers: 0,
         dead: None,
@@ -483,52 +488,5 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         learned: Learned::default(),
         calm: Default::default(),
         terms,
-    }
-}
-
-/// Starts the thread that the configuration asks for.
-fn start_background(shared: &Arc<Shared>) {
-    let weak = Arc::downgrade(shared);
-    let builder = std::thread::Builder::new().name("dafs-client".into());
-    let started = match shared.config.background {
-        Background::None => return,
-        Background::KeepAlive => builder.spawn(move || keep_alive(&weak)),
-        Background::Progress => {
-            shared.contended.store(true, std::sync::atomic::Ordering::Relaxed);
-            builder.spawn(move || progress(&weak))
-        }
-    };
-    if let Err(error) = started {
-        tracing::warn!("no background thread: {error}; an idle session may end");
-    }
-}
-
-fn keep_alive(weak: &Weak<Shared>) {
-    while let Some(shared) = weak.upgrade() {
-        if shared.stopping.load(std::sync::atomic::Ordering::Acquire) {
-            return;
-        }
-        let pause = {
-            let core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
-            let keep_alive_ms = u64::from(core.terms.welcome.keep_alive_ms);
-            if core.leader || core.dead.is_some() {
-                drop(core);
-            } else {
-                shared.keeping_alive.store(true, std::sync::atomic::Ordering::Relaxed);
-                drop(shared.turn(core));
-                shared.keeping_alive.store(false, std::sync::atomic::Ordering::Relaxed);
-            }
-            Duration::from_millis((keep_alive_ms / 4).clamp(10, 10_000))
-        };
-        shared.idle(pause);
-    }
-}
-
-fn progress(weak: &Weak<Shared>) {
-    while let Some(shared) = weak.upgrade() {
-        if shared.stopping.load(std::sync::atomic::Ordering::Acquire) {
-            return;
-        }
-        shared.turn_and_wait(Duration::from_millis(100));
     }
 }

@@ -164,6 +164,8 @@ impl Server {
             | Opcode::FenceRead
             | Opcode::FenceWrite => self.execute_session(call, body, payload),
             Opcode::Lanes => self.lend_lanes(call, body, payload),
+            Opcode::Share => self.share(call, body, payload),
+            Opcode::OpenToken => self.open_token(call, body, payload),
             Opcode::Readdir => self.readdir(call, body, payload),
             Opcode::Commit
             | Opcode::Truncate

@@ -295,7 +295,10 @@ impl Server {
     /// What a forgotten operation brought back.
     fn discard(&mut self, operation: Operation, result: FsResult) {
         if let Ok(crate::backend::FsReply::Node(node, _)) = result {
-            self.storage.close(node);
+            self.release_node(node);
+        }
+        if let State::Storage(after) = &operation.state {
+            self.release_held(after);
         }
         self.release_buffers(operation.state.into_buffers());
     }

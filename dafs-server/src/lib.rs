@@ -27,6 +27,8 @@ pub mod run;
 mod sched;
 pub mod server;
 pub mod sessions;
+mod shared_nodes;
 pub mod stats;
+mod tokens;
 
 pub use run::{Running, run};

@@ -1,14 +1,15 @@
 //! The golden messages of `spec/vectors/messages.txt`: what is encoded today is what was written down, and decodes to the same.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
-// [WIRE-1] [WIRE-3] [WIRE-5] [WIRE-6] [WIRE-9] [WIRE-10] [WIRE-11]
+// [WIRE-1] [WIRE-3] [WIRE-5] [WIRE-6] [WIRE-9] [WIRE-10] [WIRE-11] [WIRE-12]
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
-    BatchFlags, BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult,
-    CHAIN_HANDLE, CommitRequest, FileHandle, Flags, HEADER_SIZE, Header, LaneTerms, ListReadReply,
-    ListRequest, Lists, Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest, Slot,
-    Stability, Status, TwoNames, Verifier, WriteReply, WriteRequest, decode_batch, decode_batch_results,
-    decode_lists, decode_noticed_results, decode_segments, encode_lists, encode_noticed_result,
+    Attributes, BatchFlags, BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult,
+    CHAIN_HANDLE, CommitRequest, FileHandle, FileKind, Flags, HEADER_SIZE, Header, LaneTerms, ListReadReply,
+    ListRequest, Lists, Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest,
+    ShareReply, ShareRequest, Slot, Stability, Status, Timestamp, Token, TwoNames, Verifier, WriteReply,
+    WriteRequest, decode_batch, decode_batch_results, decode_lists, decode_message_pack,
+    decode_noticed_results, decode_segments, encode_lists, encode_message_pack, encode_noticed_result,
     encode_segments, lists_size,
 };
 
@@ -251,6 +252,49 @@ fn vector_open_in_a_chain() {
     let flags = Flags::CHAIN_FORWARD | Flags::SAVE_HANDLE;
     let header = Header { flags, payload_len: 5, ..request(Opcode::Open) };
     check("open request that begins a chain", &head(header, |bytes| body.encode(bytes), 8), 5);
+}
+
+#[test]
+fn vector_share() {
+    let body = ShareRequest { rights: OpenFlags::READ | OpenFlags::WRITE, ttl_ms: 5000 };
+    check("share request", &head(request(Opcode::Share), |bytes| body.encode(bytes), 8), 0);
+    assert_eq!(ShareRequest::decode(&vector("share request")[HEADER_SIZE..]), Ok(body));
+    let token: [u8; 32] = std::array::from_fn(|place| u8::try_from(place).unwrap());
+    assert_eq!(vector("share reply payload"), token);
+    let header = Header { payload_len: 32, ..request(Opcode::Share).reply(Status::OK) };
+    let body = ShareReply { ttl_ms: 5000 };
+    check("share reply", &head(header, |bytes| body.encode(bytes), 8), 32);
+    assert_eq!(ShareReply::decode(&vector("share reply")[HEADER_SIZE..]), Ok(body));
+    assert_eq!(Token::decode(&vector("share reply payload")), Ok(Token::from(token)));
+}
+
+#[test]
+fn vector_open_by_token() {
+    let header = Header { payload_len: 32, ..request(Opcode::OpenToken) };
+    check("open by token request", &head(header, |_| {}, 0), 32);
+    let time = Timestamp { seconds: 1, nanoseconds: 2 };
+    let attributes = Attributes {
+        kind: FileKind::File,
+        mode: 0o644,
+        links: 1,
+        uid: 1000,
+        gid: 100,
+        size: 5,
+        allocated: 4096,
+        file_id: 3,
+        fs_id: 4,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        device: 0,
+    };
+    let payload = vector("open by token reply payload");
+    assert_eq!(hex(&encode_message_pack(&attributes)), hex(&payload));
+    assert_eq!(decode_message_pack("attributes", &payload), Ok(attributes));
+    let payload_len = u32::try_from(payload.len()).unwrap();
+    let reply = request(Opcode::OpenToken).reply(Status::OK);
+    let header = Header { payload_len, handle: FileHandle(0x3_0000_0004), ..reply };
+    check("open by token reply", &head(header, |_| {}, 0), payload_len);
 }
 
 #[test]

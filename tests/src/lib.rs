@@ -8,6 +8,7 @@
 //! - [`cut`] breaks connections after any byte.
 //! - [`program`] runs the server as a process of its own.
 //! - [`raw`] is a client that may break the rules of the protocol.
+//! - [`silent`] takes a stopped server's place and says nothing.
 //! - [`suite`] is what the suites share: one body for every provider, reproducible bytes.
 //! - [`sim`] is a world on virtual time: server and clients over a simulated network with seeded faults, and an
 //!   oracle that knows every acknowledged byte.
@@ -22,7 +23,9 @@ pub mod faulty;
 pub mod fuzz;
 pub mod gate;
 pub mod harness;
+pub mod mpi;
 pub mod program;
 pub mod raw;
+pub mod silent;
 pub mod sim;
 pub mod suite;

@@ -10,13 +10,16 @@
 
 mod checks;
 mod guest;
+mod header;
 mod libtest;
+mod mpi;
 mod packages;
 mod process;
 mod report;
 mod run;
 mod suite;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -33,6 +36,17 @@ enum Task {
     /// Run every suite on every provider, then the checks, and print a table
     #[command(after_help = TEST_HELP)]
     Test(TestArgs),
+    /// Make the C header of adio-dafs anew
+    Header,
+    /// MPI-IO on dafs: the driver and its glue for the MPI library of this machine
+    #[command(subcommand)]
+    Mpi(MpiTask),
+}
+
+#[derive(Subcommand)]
+enum MpiTask {
+    /// Build the driver and its glue for the MPI library that is installed, and install them in a directory
+    Install(mpi::InstallArgs),
 }
 
 const TEST_HELP: &str = "\
@@ -85,8 +99,7 @@ struct TestArgs {
 }
 
 fn main() -> ExitCode {
-    let Task::Test(args) = Cli::parse().command;
-    match run::test(&args) {
+    match run(Cli::parse().command) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -94,6 +107,24 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Whether nothing failed.
+fn run(task: Task) -> anyhow::Result<bool> {
+    match task {
+        Task::Test(args) => run::test(&args),
+        Task::Header => {
+            println!("made {}", header::write(&root())?.display());
+            Ok(true)
+        }
+        Task::Mpi(MpiTask::Install(args)) => mpi::install(&root(), &args).map(|()| true),
+    }
+}
+
+/// The root of the workspace. Asked at run time: two checkouts may share a target directory, and with it this program.
+fn root() -> PathBuf {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("xtask"), PathBuf::from);
+    own.parent().map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
 #[cfg(test)]
@@ -109,7 +140,7 @@ mod tests {
     #[test]
     fn provider_dash_is_a_value_not_an_option() {
         let cli = Cli::try_parse_from(["xtask", "test", "--provider", "-"]).unwrap();
-        let Task::Test(args) = cli.command;
+        let Task::Test(args) = cli.command else { panic!("the task is test") };
         assert_eq!(args.provider, ["-"]);
     }
 }

@@ -9,6 +9,7 @@ mod read;
 mod readdir;
 mod room;
 mod session;
+mod token;
 mod transfer;
 mod write;
 
@@ -39,6 +40,8 @@ pub(crate) enum After {
     Attributes,
     /// A new handle; attributes in the payload. The node is not known yet.
     Node { like: OpenHandle },
+    /// A new handle of a node that is open and held for it; attributes in the payload.
+    Held { open: OpenHandle },
     /// The root of an export.
     Mount { root: OpenHandle },
     /// Bytes in the payload; at most this many.
@@ -84,7 +87,10 @@ impl Server {
     pub(crate) fn finish(&mut self, call: &Call, after: After, result: FsResult) {
         let reply = match result {
             Ok(reply) => reply,
-            Err(status) => return self.reply_status(call, status),
+            Err(status) => {
+                self.release_held(&after);
+                return self.reply_status(call, status);
+            }
         };
         match (after, reply) {
             (After::Plain, _) => self.reply(call, Status::OK, Answer::default()),
@@ -93,6 +99,9 @@ impl Server {
             }
             (After::Node { like }, FsReply::Node(node, attributes)) => {
                 self.reply_handle(call, OpenHandle { node, ..like }, &encode_message_pack(&attributes));
+            }
+            (After::Held { open }, FsReply::Attributes(attributes)) => {
+                self.reply_handle(call, open, &encode_message_pack(&attributes));
             }
             (After::Mount { root }, FsReply::Attributes(attributes)) => {
                 let reply = MountReply { read_only: root.rights.read_only, attributes };
@@ -131,7 +140,17 @@ impl Server {
                 let count = u32::try_from(count).unwrap_or(u32::MAX);
                 self.reply_written(call, target.verifier, offset, count, stability);
             }
-            (_, other) => self.mismatch(call, &other),
+            (after, other) => {
+                self.release_held(&after);
+                self.mismatch(call, &other);
+            }
+        }
+    }
+
+    /// Lets go of the node that is held for a reply which is not going to name it.
+    pub(crate) fn release_held(&mut self, after: &After) {
+        if let After::Held { open } = after {
+            self.release_node(open.node);
         }
     }
 
@@ -168,7 +187,7 @@ impl Server {
             Some(handle) => self.reply(call, Status::OK, Answer { handle, payload, ..Answer::default() }),
             None => {
                 if !is_root {
-                    self.storage.close(node);
+                    self.release_node(node);
                 }
                 self.reply_status(call, Status::TOO_MANY_OPEN);
             }

@@ -150,7 +150,7 @@ impl Server {
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         let open = session.handles.remove(call.header.handle)?;
         if !open.is_root {
-            self.storage.close(open.node);
+            self.release_node(open.node);
         }
         self.reply_status(call, Status::OK);
         Ok(())

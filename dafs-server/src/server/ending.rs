@@ -94,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Ends a session: handles are closed, operations in flight are forgotten once nothing holds their memory.
+    /// Ends a session: handles are closed, its tokens end, operations in flight are forgotten once nothing holds their memory.
     pub(crate) fn end_session(&mut self, key: SessionKey, why: End<'_>) {
         let Some(mut session) = self.sessions.remove(key) else { return };
         self.log_end(&session, &why);
@@ -103,8 +103,11 @@ impl Server {
         }
         for handle in session.handles.drain() {
             if !handle.is_root {
-                self.storage.close(handle.node);
+                self.release_node(handle.node);
             }
+        }
+        while let Some(node) = self.tokens.take_of(key) {
+            self.release_node(node);
         }
         self.forget_operations(key);
         self.buffers.end_session(key);

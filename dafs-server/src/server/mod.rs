@@ -29,7 +29,9 @@ use crate::inflight::{Operation, Wakeup};
 use crate::ops::{Sieve, Tuner};
 use crate::sched::Turns;
 use crate::sessions::{SessionKey, SessionTable};
+use crate::shared_nodes::SharedNodes;
 use crate::stats::Stats;
+use crate::tokens::TokenTable;
 
 /// The server.
 pub struct Server {
@@ -43,6 +45,8 @@ pub struct Server {
     pub(crate) listeners: Vec<ListenerInfo>,
     pub(crate) connections: Slab<Connection>,
     pub(crate) sessions: SessionTable,
+    pub(crate) tokens: TokenTable,
+    pub(crate) shared_nodes: SharedNodes,
     pub(crate) operations: Slab<Operation>,
     pub(crate) buffers: BufferPool,
     /// Where the lanes of a listener's connections are registered.
@@ -93,6 +97,8 @@ impl Server {
             listeners: Vec::new(),
             connections: Slab::new(),
             sessions: SessionTable::default(),
+            tokens: TokenTable::default(),
+            shared_nodes: SharedNodes::default(),
             operations: Slab::new(),
             wakeups: VecDeque::new(),
             stats: Stats::new(exports),

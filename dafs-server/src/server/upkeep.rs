@@ -27,6 +27,7 @@ impl Server {
         for session in self.sessions.expired(now, self.settings.lease) {
             self.end_session(session, End::LeaseOver);
         }
+        self.end_expired_tokens();
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
         self.active_sessions = u32::try_from(active).unwrap_or(u32::MAX).max(1);
         self.raise_credits();

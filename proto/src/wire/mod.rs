@@ -16,6 +16,7 @@ mod negotiate;
 mod opcode;
 mod readwrite;
 mod status;
+mod token;
 
 pub use attr::{
     Attributes, DirEntry, FileKind, FsStatistics, SetAttributes, SetTime, Timestamp, XATTR_VALUE_SIZE_MAX,
@@ -52,6 +53,7 @@ pub use readwrite::{
     Verifier, WireRange, WriteReply, WriteRequest, decode_segments, encode_segments,
 };
 pub use status::Status;
+pub use token::{ShareReply, ShareRequest, TOKEN_SIZE, Token};
 
 /// The largest head, bytes.
 pub const HEAD_SIZE_MAX: usize = 112;

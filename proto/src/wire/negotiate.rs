@@ -29,6 +29,8 @@ bitflags::bitflags! {
         const LISTS = 0x10;
         /// Many operations in one request.
         const BATCHES = 0x20;
+        /// One session opens a file for others.
+        const TOKENS = 0x40;
     }
 }
 

@@ -65,6 +65,10 @@ opcodes! {
     Getattr = 0x0014, true;
     /// Changes attributes.
     Setattr = 0x0015, false;
+    /// Makes a token of an open file, by which other sessions open the same.
+    Share = 0x0016, false;
+    /// Opens the file that a token names.
+    OpenToken = 0x0017, false;
     /// Reads file data.
     Read = 0x0020, true;
     /// Writes file data.

@@ -73,6 +73,7 @@ statuses! {
     SERVER_FULL = 0x1009, EUSERS, "the server has as many sessions as it may have";
     DRAINING = 0x100a, ESHUTDOWN, "the server is shutting down";
     REMOTE_ACCESS = 0x100b, EFAULT, "the client's memory could not be reached";
+    NO_TOKEN = 0x100c, ESTALE, "the token is unknown, its time is over, or it is not for this client";
 }
 
 impl Status {

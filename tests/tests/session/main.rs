@@ -9,4 +9,8 @@ mod drain;
 mod ending;
 mod life;
 mod load;
+mod nonblocking;
 mod restart;
+mod tokens;
+mod tokens_by_hand;
+mod tokens_lost;

@@ -1,19 +1,12 @@
 //! Flags made into the settings of a session.
 
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use dafs_client::{Config, Key, MethodOverride, ReconnectPolicy, WaitPolicy};
-use dafs_proto::session::parse_key_file;
+use dafs_client::{Config, Error, Key, MethodOverride, ReconnectPolicy, WaitPolicy};
 
 use crate::flags::{Global, Method, Poll};
-use crate::quote::shown_path;
 use crate::report::{Failure, Result};
-
-/// Bytes of a key file at most.
-const KEY_FILE_SIZE_MAX: u64 = 1 << 20;
 
 /// What all commands go by.
 #[derive(Clone, Debug)]
@@ -89,38 +82,10 @@ pub(crate) fn start_logging(verbose: u8) {
 
 /// The first key of a key file.
 fn load_key(path: &Path) -> Result<Key> {
-    let name = shown_path(path);
-    let failed = |error| Failure::local("read the key file", path, &error);
-    let file =
-        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(Failure::text(format!(
-            "{name} is no file: give --key-file a file with a line NAME:SECRET"
-        )));
-    }
-    if metadata.mode() & 0o077 != 0 {
-        return Err(Failure::text(format!(
-            "others may read the key in {name} (mode {:03o}): take that away with `chmod 600 {name}`, \
-             and have a new key made if one could have read it",
-            metadata.mode() & 0o777
-        )));
-    }
-    let mut text = String::new();
-    file.take(KEY_FILE_SIZE_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > KEY_FILE_SIZE_MAX {
-        return Err(Failure::text(format!(
-            "{name} is larger than {KEY_FILE_SIZE_MAX} bytes: is it a key file?"
-        )));
-    }
-    let lines = parse_key_file(&text)
-        .map_err(|error| Failure::text(format!("cannot read the key file {name}: {error}")))?;
-    match lines.into_iter().next() {
-        Some(line) => Ok(line.key),
-        None => Err(Failure::text(format!(
-            "there is no key in {name}: write a line NAME:SECRET into it, as `dafs-server keygen NAME` prints it"
-        ))),
-    }
+    dafs_client::load_key(path).map_err(|error| match error {
+        Error::Invalid(text) => Failure::text(text),
+        other => Failure::text(other.to_string()),
+    })
 }
 
 #[cfg(test)]

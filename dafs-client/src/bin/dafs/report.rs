@@ -44,11 +44,6 @@ impl Failure {
         Self::Usage(text.into())
     }
 
-    /// `cannot <action> '<path>': <why>`, of a file of this machine.
-    pub(crate) fn local(action: &str, path: &Path, error: &io::Error) -> Self {
-        Self::Text(format!("cannot {action} {}: {}", shown_path(path), system_message(error)))
-    }
-
     /// `cannot <action> '<subject>': <why> (<what to do>)`, of something on a server.
     pub(crate) fn remote(action: &str, subject: &[u8], error: &Error) -> Self {
         Self::Text(format!("cannot {action} {}: {}", quoted(subject), explain(error)))

@@ -1,0 +1,55 @@
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::abi::adio_dafs_status;
+use crate::error::{Class, Error, Result};
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// Runs the body of a function: its status for C. A panic becomes `ADIO_DAFS_ERR_INTERNAL`.
+pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> c_int {
+    let outcome = catch_unwind(AssertUnwindSafe(body));
+    let result = outcome.unwrap_or_else(|panic| {
+        let what = format!("a fault of adio-dafs, which should be reported: {}", words_of(&*panic));
+        Err(Error::new(Class::Internal, what))
+    });
+    match result {
+        Ok(()) => adio_dafs_status::ADIO_DAFS_OK as c_int,
+        Err(error) => {
+            // Words with a zero byte would be cut by C in any case.
+            let words = error.message.replace('\0', " ");
+            LAST_ERROR.with_borrow_mut(|last| *last = CString::new(words).unwrap_or_default());
+            adio_dafs_status::from(error.class) as c_int
+        }
+    }
+}
+
+fn words_of(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("it gave no reason")
+}
+
+/// The words of the last error on this thread.
+pub(super) fn last_error() -> *const c_char {
+    LAST_ERROR.with_borrow(|last| last.as_ptr())
+}
+
+/// Says the last error on standard error, the first time.
+pub(super) fn say_once() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        LAST_ERROR.with_borrow(|last| eprintln!("adio-dafs: {}", last.to_string_lossy()));
+    }
+}
+
+pub(super) fn argument(what: impl Into<String>) -> Error {
+    Error::new(Class::Argument, what)
+}

@@ -1,0 +1,407 @@
+//! The C interface, of which `cargo xtask header` makes `adio_dafs.h`. Opaque handles, integer status, panics caught. Imports `file`, `name`.
+#![allow(unsafe_code, reason = "pointers of C callers")]
+#![allow(
+    clippy::missing_safety_doc,
+    non_camel_case_types,
+    reason = "the header is the contract, in the names of C"
+)]
+
+mod abi;
+mod guard;
+mod types;
+
+use std::ffi::{c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use crate::error::{Class, Error, Result};
+use crate::file::{AccessMode, COUNTERS, File, Opening, Request};
+use crate::name::Surroundings;
+pub use abi::*;
+use guard::{argument, guard, last_error};
+use types::{bytes_out, hints, name, put, put_text};
+
+/// An open file, for C.
+pub struct adio_dafs_file(Arc<File>);
+
+/// A transfer under way, for C.
+pub struct adio_dafs_request(Request);
+
+/// ADIO_DAFS_ABI_VERSION of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn adio_dafs_abi_version() -> c_int {
+    ADIO_DAFS_ABI_VERSION
+}
+
+/// 1 when a file of this name is on a dafs server: dafs:/export/path (server in DAFS_ADDRESS), dafs://host/export/path,
+/// dafs+tcp://…, dafs+shm://…, dafs+verbs://…, or a path below a prefix in DAFS_MPI_PREFIX; else 0. Connects to nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_claims(file_name: *const c_char) -> c_int {
+    let mut claims = 0;
+    let status = guard(|| {
+        // SAFETY: a string of the caller's, by the contract.
+        let file_name = unsafe { name(file_name) }?;
+        claims = c_int::from(Surroundings::of_process()?.claims(file_name));
+        Ok(())
+    });
+    if status != adio_dafs_status::ADIO_DAFS_OK as c_int {
+        // A setting that cannot be read must not quietly send the file elsewhere.
+        guard::say_once();
+    }
+    claims
+}
+
+/// Opens or makes a file: by the first of the processes that open it together, which then gives the others a ticket. amode is a
+/// sum of the constants above; permissions are those of a file that is made (-1: 0666 less the umask); ranks is how many
+/// processes open it. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_open(
+    file_name: *const c_char,
+    amode: c_int,
+    permissions: c_int,
+    ranks: c_int,
+    hint_list: *const adio_dafs_hint,
+    hint_count: usize,
+    file: *mut *mut adio_dafs_file,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, strings, an array of hints, and room for a pointer.
+        let (opening, file) =
+            unsafe { (opening(file_name, amode, ranks, hint_list, hint_count)?, put(file)?) };
+        let opening = Opening { permissions: u32::try_from(permissions).ok(), ..opening };
+        *file = Box::into_raw(Box::new(adio_dafs_file(Arc::new(opening.open()?))));
+        Ok(())
+    })
+}
+
+/// Joins a file that another process has open. name, amode and hints are those of that open. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_join(
+    file_name: *const c_char,
+    amode: c_int,
+    ranks: c_int,
+    ticket: *const c_void,
+    len: usize,
+    hint_list: *const adio_dafs_hint,
+    hint_count: usize,
+    file: *mut *mut adio_dafs_file,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, strings, an array of hints, and room for a pointer.
+        let (opening, file) =
+            unsafe { (opening(file_name, amode, ranks, hint_list, hint_count)?, put(file)?) };
+        // SAFETY: by the contract, so many bytes.
+        let ticket = unsafe { types::slice(ticket.cast::<u8>(), len) }?;
+        *file = Box::into_raw(Box::new(adio_dafs_file(Arc::new(opening.join(ticket)?))));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The name is a string, and the hints an array of as many as it says, of strings.
+unsafe fn opening<'a>(
+    file_name: *const c_char,
+    amode: c_int,
+    ranks: c_int,
+    hint_list: *const adio_dafs_hint,
+    hint_count: usize,
+) -> Result<Opening<'a>> {
+    // SAFETY: promised by the caller.
+    let (name, hints) = unsafe { (name(file_name)?, hints(hint_list, hint_count)?) };
+    Ok(Opening {
+        name,
+        mode: AccessMode::new(amode)?,
+        permissions: None,
+        ranks: usize::try_from(ranks).unwrap_or(1),
+        hints,
+    })
+}
+
+/// Makes a ticket by which the other processes join the open file. It holds for a minute. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_share(
+    file: *mut adio_dafs_file,
+    ticket: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and room for a length.
+        let (file, len) = unsafe { (open_file(file)?, put(len)?) };
+        let bytes = file.share()?;
+        *len = bytes.len();
+        if bytes.len() > capacity {
+            return Err(argument(format!(
+                "a ticket has {} bytes, and there is room for {capacity}",
+                bytes.len()
+            )));
+        }
+        // SAFETY: by the contract, room for `capacity` bytes.
+        unsafe { bytes_out(&bytes, ticket.cast()) }
+    })
+}
+
+/// Closes a file. Requests of it must have ended or been freed. The handle is gone, whatever is returned. DELETE_ON_CLOSE is the
+/// caller's. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_close(file: *mut adio_dafs_file) -> c_int {
+    guard(|| {
+        if file.is_null() {
+            return Err(argument("no file"));
+        }
+        // SAFETY: by the contract, a file of `adio_dafs_open` or `adio_dafs_join` that is not used any more.
+        let file = unsafe { Box::from_raw(file) };
+        file.0.finish()
+    })
+}
+
+/// Removes a file by name. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_delete(file_name: *const c_char) -> c_int {
+    // SAFETY: a string of the caller's, by the contract.
+    guard(|| crate::file::delete(unsafe { name(file_name) }?))
+}
+
+/// Moves data. count gets the bytes moved from the beginning without a gap, also with an error; a read beyond the end of the
+/// file is short. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_transfer_run(
+    file: *mut adio_dafs_file,
+    transfer: *const adio_dafs_transfer,
+    count: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file, a transfer whose memory is there, and room for a count.
+        let (file, transfer, count) = unsafe { (open_file(file)?, types::transfer(transfer)?, put(count)?) };
+        let (moved, result) = file.run(transfer);
+        *count = moved;
+        result
+    })
+}
+
+/// Starts to move data. The lists of the transfer may go when this returns; the memory belongs to the request until that has
+/// ended. Does not block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_transfer_submit(
+    file: *mut adio_dafs_file,
+    transfer: *const adio_dafs_transfer,
+    request: *mut *mut adio_dafs_request,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file, a transfer whose memory stays until the request has ended, and room for a pointer.
+        let (file, transfer, request) =
+            unsafe { (open_file(file)?, types::transfer(transfer)?, put(request)?) };
+        *request = Box::into_raw(Box::new(adio_dafs_request(file.submit(transfer)?)));
+        Ok(())
+    })
+}
+
+/// Sets done to 1 when the request has ended, and then count and the status; else done to 0 and returns ADIO_DAFS_OK. Moves data
+/// along. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_request_test(
+    request: *mut adio_dafs_request,
+    done: *mut c_int,
+    count: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, a request that nobody else uses now, and room for two numbers.
+        let (request, done, count) = unsafe { (put(request)?, put(done)?, put(count)?) };
+        *done = c_int::from(request.0.test());
+        if *done == 0 {
+            return Ok(());
+        }
+        let (moved, result) = request.0.outcome();
+        *count = moved;
+        result
+    })
+}
+
+/// Waits for the end of a request. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_request_wait(request: *mut adio_dafs_request, count: *mut u64) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, a request that nobody else uses now, and room for a number.
+        let (request, count) = unsafe { (put(request)?, put(count)?) };
+        request.0.wait();
+        let (moved, result) = request.0.outcome();
+        *count = moved;
+        result
+    })
+}
+
+/// Frees a request. One that runs is cancelled, and waited for where the server may be at its memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_request_free(request: *mut adio_dafs_request) {
+    guard(|| {
+        if !request.is_null() {
+            // SAFETY: by the contract, a request of `adio_dafs_transfer_submit` that is not used any more.
+            drop(unsafe { Box::from_raw(request) });
+        }
+        Ok(())
+    });
+}
+
+/// Bytes of a view's data before a byte of the file; from a byte in a gap, those before the next data.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_view_position(
+    view: *const adio_dafs_view,
+    offset: u64,
+    position: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, a view whose arrays are there, and room for a number.
+        let (view, position) = unsafe { (types::view(view)?, put(position)?) };
+        *position = view.position_of(offset);
+        Ok(())
+    })
+}
+
+/// The byte of the file where data after position bytes of the view begins.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_view_offset(
+    view: *const adio_dafs_view,
+    position: u64,
+    offset: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, a view whose arrays are there, and room for a number.
+        let (view, offset) = unsafe { (types::view(view)?, put(offset)?) };
+        *offset = view.offset_of(position)?;
+        Ok(())
+    })
+}
+
+/// Sets the size. By one process of those that have it open. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_resize(file: *mut adio_dafs_file, size: u64) -> c_int {
+    // SAFETY: by the contract, an open file.
+    guard(|| unsafe { open_file(file) }?.resize(size))
+}
+
+/// The size now. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_size(file: *mut adio_dafs_file, size: *mut u64) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and room for a number.
+        let (file, size) = unsafe { (open_file(file)?, put(size)?) };
+        *size = file.size()?;
+        Ok(())
+    })
+}
+
+/// Has space for the first size bytes set aside; the file grows to it. By one process. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_preallocate(file: *mut adio_dafs_file, size: u64) -> c_int {
+    // SAFETY: by the contract, an open file.
+    guard(|| unsafe { open_file(file) }?.preallocate(size))
+}
+
+/// Makes durable what this process wrote. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_sync(file: *mut adio_dafs_file) -> c_int {
+    // SAFETY: by the contract, an open file.
+    guard(|| unsafe { open_file(file) }?.sync())
+}
+
+/// Takes hints over. Keys that it does not know, and values that cannot be, are passed over. At any time; from the next transfer
+/// on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_set_hints(
+    file: *mut adio_dafs_file,
+    hint_list: *const adio_dafs_hint,
+    hint_count: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and an array of hints.
+        let (file, hints) = unsafe { (open_file(file)?, hints(hint_list, hint_count)?) };
+        file.take_hints(hints);
+        Ok(())
+    })
+}
+
+/// The index-th of the hints in force and of the counters (dafs_stat_…), as strings with an ending zero; found is 0 beyond the
+/// last. Strings that do not fit are cut.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_hint_at(
+    file: *mut adio_dafs_file,
+    index: usize,
+    key: *mut c_char,
+    key_capacity: usize,
+    value: *mut c_char,
+    value_capacity: usize,
+    found: *mut c_int,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and room for a number.
+        let (file, found) = unsafe { (open_file(file)?, put(found)?) };
+        let hint = file.shown_hints().into_iter().nth(index);
+        *found = c_int::from(hint.is_some());
+        let Some((own_key, own_value)) = hint else { return Ok(()) };
+        // SAFETY: by the contract, room for so many bytes.
+        unsafe {
+            put_text(&own_key, key, key_capacity)?;
+            put_text(&own_value, value, value_capacity)
+        }
+    })
+}
+
+/// Counters of this process, in a fixed order, to be added up over the processes. count gets how many there are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_counters(
+    file: *mut adio_dafs_file,
+    values: *mut u64,
+    capacity: usize,
+    count: *mut usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and room for a number.
+        let (file, count) = unsafe { (open_file(file)?, put(count)?) };
+        *count = COUNTERS.len();
+        if capacity < COUNTERS.len() {
+            return Err(argument(format!("there are {} counters, and room for {capacity}", COUNTERS.len())));
+        }
+        // SAFETY: by the contract, room for `capacity` numbers, each of which may be written.
+        unsafe { bytes_out(&file.counter_values(), values) }
+    })
+}
+
+/// What the hint dafs_explain asks to be said when the file is closed: which ways were chosen and why, and the counters of all
+/// processes, added up. len is 0 where the hint does not ask. With an ending zero; what does not fit is cut.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_explain(
+    file: *mut adio_dafs_file,
+    values: *const u64,
+    count: usize,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file, so many numbers, and room for a length.
+        let (file, values, len) = unsafe { (open_file(file)?, types::slice(values, count)?, put(len)?) };
+        let words = file.explanation(values).unwrap_or_default();
+        *len = words.len().min(capacity.saturating_sub(1));
+        // SAFETY: by the contract, room for so many bytes.
+        unsafe { put_text(&words, text, capacity) }
+    })
+}
+
+/// The words of the last error on this thread, "" where there was none. Valid until the thread's next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn adio_dafs_last_error() -> *const c_char {
+    last_error()
+}
+
+/// # Safety
+/// It is null, or a file of `adio_dafs_open` or `adio_dafs_join` that is not closed meanwhile.
+unsafe fn open_file<'a>(file: *mut adio_dafs_file) -> Result<&'a Arc<File>> {
+    // SAFETY: promised by the caller.
+    unsafe { file.as_ref() }.map(|file| &file.0).ok_or_else(|| argument("no file"))
+}
+
+impl From<std::str::Utf8Error> for Error {
+    fn from(_: std::str::Utf8Error) -> Self {
+        Self::new(Class::Argument, "a hint is no text")
+    }
+}

@@ -1,0 +1,158 @@
+//! What pointers of C become.
+
+use std::ffi::{CStr, OsStr, c_char};
+
+use dafs_client::Direction;
+
+use super::OsStrExt;
+use super::abi::{
+    ADIO_DAFS_READ, ADIO_DAFS_WRITE, adio_dafs_hint, adio_dafs_segment, adio_dafs_transfer, adio_dafs_type,
+    adio_dafs_view,
+};
+use super::guard::argument;
+use crate::error::Result;
+use crate::file::Transfer;
+use crate::layout::{Instances, Segment, Source, Type, View};
+
+/// # Safety
+/// It is null, or may be written, and by nobody else meanwhile.
+pub(super) unsafe fn put<'a, T>(place: *mut T) -> Result<&'a mut T> {
+    // SAFETY: promised by the caller.
+    unsafe { place.as_mut() }.ok_or_else(|| argument("a pointer for a result is null"))
+}
+
+/// # Safety
+/// It is null, or an array of so many that nobody writes meanwhile.
+pub(super) unsafe fn slice<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if first.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(argument(format!("an array of {count} is null, or cannot be")));
+    }
+    // SAFETY: promised by the caller.
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
+}
+
+/// # Safety
+/// It is null, or a string with an ending zero that nobody writes meanwhile.
+pub(super) unsafe fn name<'a>(text: *const c_char) -> Result<&'a OsStr> {
+    if text.is_null() {
+        return Err(argument("a name is null"));
+    }
+    // SAFETY: promised by the caller.
+    Ok(OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()))
+}
+
+/// # Safety
+/// As of [`slice`] and [`name`].
+pub(super) unsafe fn hints<'a>(
+    first: *const adio_dafs_hint,
+    count: usize,
+) -> Result<Vec<(&'a str, &'a str)>> {
+    // SAFETY: promised by the caller.
+    let hints = unsafe { slice(first, count) }?;
+    let texts = hints.iter().map(|hint| {
+        // SAFETY: promised by the caller.
+        let (key, value) = unsafe { (name(hint.key)?, name(hint.value)?) };
+        Ok((std::str::from_utf8(key.as_bytes())?, std::str::from_utf8(value.as_bytes())?))
+    });
+    texts.collect()
+}
+
+/// # Safety
+/// There is room for all of it.
+pub(super) unsafe fn bytes_out<T: Copy>(from: &[T], to: *mut T) -> Result<()> {
+    if to.is_null() {
+        return Err(argument("a pointer for a result is null"));
+    }
+    // SAFETY: promised by the caller; the source is this library's own.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    Ok(())
+}
+
+/// Writes a string with an ending zero; what does not fit is cut.
+///
+/// # Safety
+/// There is room for `capacity` bytes.
+pub(super) unsafe fn put_text(text: &str, to: *mut c_char, capacity: usize) -> Result<()> {
+    let Some(room) = capacity.checked_sub(1) else { return Err(argument("there is no room for a string")) };
+    let mut len = text.len().min(room);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    // SAFETY: promised by the caller.
+    unsafe {
+        bytes_out(&text.as_bytes()[..len], to.cast::<u8>())?;
+        bytes_out(&[0], to.cast::<u8>().wrapping_add(len))
+    }
+}
+
+/// # Safety
+/// Its arrays are there and nobody writes them meanwhile.
+unsafe fn datatype<'a>(of: &adio_dafs_type) -> Result<Type<'a>> {
+    // SAFETY: promised by the caller.
+    let (offsets, lens) = unsafe { (slice(of.offsets, of.count)?, slice(of.lens, of.count)?) };
+    Ok(Type::new(offsets, lens, of.extent)?)
+}
+
+/// # Safety
+/// It is null, or a view as [`datatype`] says.
+pub(super) unsafe fn view<'a>(view: *const adio_dafs_view) -> Result<View<'a>> {
+    // SAFETY: promised by the caller.
+    let view = unsafe { view.as_ref() }.ok_or_else(|| argument("no view"))?;
+    // SAFETY: promised by the caller.
+    Ok(View { displacement: view.displacement, of: unsafe { datatype(&view.r#type) }? })
+}
+
+/// # Safety
+/// It is null, or a transfer whose arrays are there, and whose memory is as [`Transfer::new`] says.
+pub(super) unsafe fn transfer<'a>(transfer: *const adio_dafs_transfer) -> Result<Transfer<'a>> {
+    // SAFETY: promised by the caller.
+    let transfer = unsafe { transfer.as_ref() }.ok_or_else(|| argument("no transfer"))?;
+    let direction = match transfer.direction {
+        ADIO_DAFS_READ => Direction::Read,
+        ADIO_DAFS_WRITE => Direction::Write,
+        other => return Err(argument(format!("direction {other}: it is ADIO_DAFS_READ or ADIO_DAFS_WRITE"))),
+    };
+    let source = match transfer.segments.is_null() && !transfer.memory.is_null() {
+        // SAFETY: promised by the caller.
+        true => unsafe { typed(transfer) }?,
+        // SAFETY: promised by the caller.
+        false => Source::Segments(unsafe { segments(transfer) }?),
+    };
+    // SAFETY: promised by the caller.
+    Ok(unsafe { Transfer::new(direction, transfer.collective != 0, source) })
+}
+
+/// # Safety
+/// As of [`transfer`].
+unsafe fn segments<'a>(transfer: &adio_dafs_transfer) -> Result<std::borrow::Cow<'a, [Segment]>> {
+    // SAFETY: promised by the caller.
+    let segments = unsafe { slice(transfer.segments, transfer.segment_count) }?;
+    let own = |segment: &adio_dafs_segment| Segment {
+        // Read and written by address alone.
+        address: segment.memory.expose_provenance(),
+        offset: segment.offset,
+        len: segment.len,
+    };
+    Ok(segments.iter().map(own).collect())
+}
+
+/// # Safety
+/// As of [`transfer`]; its memory is not null.
+unsafe fn typed<'a>(transfer: &adio_dafs_transfer) -> Result<Source<'a>> {
+    // SAFETY: promised by the caller.
+    let memory = unsafe { transfer.memory.as_ref() }.ok_or_else(|| argument("no memory"))?;
+    Ok(Source::Typed {
+        memory: Instances {
+            base: memory.base.expose_provenance(),
+            count: memory.count,
+            // SAFETY: promised by the caller.
+            of: unsafe { datatype(&memory.r#type) }?,
+        },
+        // SAFETY: promised by the caller.
+        view: unsafe { view(transfer.view) }?,
+        position: transfer.position,
+    })
+}

@@ -1,0 +1,277 @@
+//! Blocking transfers: which method and which memory mode, and the run of it.
+
+use std::sync::PoisonError;
+
+use crate::stand_in::{FileStandIn, RegistrationPolicy};
+use dafs_client::Direction;
+
+use super::account::{Chosen, Why};
+use super::{File, Transfer, raw};
+use crate::error::{Class, Error, Result};
+use crate::hint::{MemoryMode, Method, Settings};
+use crate::layout::{BatchLimits, Segment, Segments, next_batch};
+use crate::memory::{Cell, Timed};
+
+/// What goes in one call of the client library at most: so much is described at once.
+const CALL_ENTRIES_MAX: usize = 1 << 16;
+const CALL_SIZE_MAX: u64 = 1 << 30;
+
+/// What a transfer has moved, from its beginning without a gap, and what ended it early.
+pub(super) type Moved = (u64, Result<()>);
+
+impl File {
+    /// Moves data. Returns the bytes moved, with an error too; a read beyond the end of the file is short. Blocks.
+    pub fn run(&self, transfer: Transfer<'_>) -> Moved {
+        let direction = transfer.direction();
+        let outcome = self.begin(&transfer).and_then(|()| transfer.single());
+        let moved = match outcome {
+            Ok(Some(segment)) => self.run_single(direction, &segment),
+            Ok(None) => self.run_segments(transfer),
+            Err(error) => (0, Err(error)),
+        };
+        self.counters.on_moved(direction, moved.0);
+        if moved.1.is_err() {
+            self.counters.failures.add(1);
+        }
+        moved
+    }
+
+    /// A transfer begins: it is counted, where the file was opened for it.
+    pub(super) fn begin(&self, transfer: &Transfer<'_>) -> Result<()> {
+        let direction = transfer.direction();
+        self.counters.on_transfer(direction, transfer.is_collective());
+        match direction {
+            Direction::Read if !self.mode.reads() => {
+                let what = Error::new(Class::Access, "the file was opened with MPI_MODE_WRONLY");
+                Err(what.cannot("read", &self.place.shown))
+            }
+            Direction::Read => Ok(()),
+            Direction::Write => {
+                self.unstable.store(true, std::sync::atomic::Ordering::Release);
+                self.check_writes("write")
+            }
+        }
+    }
+
+    #[inline]
+    fn run_single(&self, direction: Direction, segment: &Segment) -> Moved {
+        let settings = self.settings();
+        let (mode, timed) = self.choose_mode(&settings, direction, segment.len, true);
+        self.counters.on_call(Method::Multiple, mode);
+        let moved = self.move_segment(direction, segment);
+        self.tell(timed, segment.len, &moved);
+        let why = Why::OnePiece;
+        self.note(&settings, Chosen { direction, method: None, mode, why }, 1, segment.len);
+        moved
+    }
+
+    /// All of one segment; a write that came short is tried again from there, for its reason.
+    fn move_segment(&self, direction: Direction, segment: &Segment) -> Moved {
+        let mut moved = 0;
+        while moved < segment.len {
+            let rest = Segment {
+                address: segment.address.wrapping_add(usize::try_from(moved).unwrap_or(usize::MAX)),
+                offset: segment.offset + moved,
+                len: segment.len - moved,
+            };
+            match raw::run(&self.inner, direction, &rest) {
+                Ok(0) => break,
+                Ok(count) => moved += count as u64,
+                Err(error) => return (moved, Err(self.failed(direction, error))),
+            }
+            if direction == Direction::Read {
+                break;
+            }
+        }
+        (moved, Ok(()))
+    }
+
+    fn run_segments(&self, transfer: Transfer<'_>) -> Moved {
+        let (direction, settings) = (transfer.direction(), self.settings());
+        let segments = match transfer.into_segments() {
+            Ok(segments) => segments,
+            Err(error) => return (0, Err(error)),
+        };
+        match self.method(&settings, direction) {
+            (Method::List, why) => self.run_lists(direction, &settings, segments, why),
+            (Method::Multiple, why) => self.run_multiple(direction, &settings, segments, why),
+            (Method::Sieve, why) => self.run_sieved(direction, &settings, segments, why),
+        }
+    }
+
+    /// The method for many segments, and why.
+    pub(super) fn method(&self, settings: &Settings, direction: Direction) -> (Method, Why) {
+        match (settings.method(direction), direction) {
+            // Without locks, what others write in the gaps meanwhile would be undone.
+            (Method::Sieve, Direction::Write) if self.ranks > 1 => (Method::Multiple, Why::SieveNeedsLocks),
+            (Method::Sieve, Direction::Write) if !self.mode.reads() => {
+                (Method::Multiple, Why::SieveNeedsReads)
+            }
+            (method, _) => (method, Why::Hint),
+        }
+    }
+
+    fn run_lists(
+        &self,
+        direction: Direction,
+        settings: &Settings,
+        mut segments: Segments<'_>,
+        why: Why,
+    ) -> Moved {
+        let (mut moved, limits) = (0, call_limits(settings));
+        while let Some(batch) = next_batch(&mut segments, limits) {
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(error) => return (moved, Err(error.into())),
+            };
+            let (mode, timed) = self.choose_mode(settings, direction, batch.len, false);
+            self.counters.segments.add(batch.segments as u64);
+            self.counters.on_call(Method::List, mode);
+            self.note(
+                &settings,
+                Chosen { direction, method: Some(Method::List), mode, why },
+                batch.segments,
+                batch.len,
+            );
+            let outcome = raw::run_list(&self.inner, direction, &batch);
+            let (count, result) = match outcome {
+                Ok(count) => (count as u64, Ok(())),
+                Err(error) => (0, Err(self.failed(direction, error))),
+            };
+            moved += count;
+            let done = (count, result);
+            self.tell(timed, batch.len, &done);
+            match done.1 {
+                Err(error) => return (moved, Err(error)),
+                Ok(()) if count < batch.len && direction == Direction::Write => {
+                    return (moved, Err(self.short(direction)));
+                }
+                // The file ends.
+                Ok(()) if count < batch.len => return (moved, Ok(())),
+                Ok(()) => {}
+            }
+        }
+        (moved, Ok(()))
+    }
+
+    pub(super) fn run_multiple(
+        &self,
+        direction: Direction,
+        settings: &Settings,
+        mut segments: Segments<'_>,
+        why: Why,
+    ) -> Moved {
+        let mut moved = 0;
+        while let Some(next) = segments.next_segment() {
+            let segment = match next {
+                Ok((segment, _)) => segment,
+                Err(error) => return (moved, Err(error.into())),
+            };
+            let (mode, timed) = self.choose_mode(settings, direction, segment.len, true);
+            self.counters.segments.add(1);
+            self.counters.on_call(Method::Multiple, mode);
+            self.note(
+                &settings,
+                Chosen { direction, method: Some(Method::Multiple), mode, why },
+                1,
+                segment.len,
+            );
+            let done = self.move_segment(direction, &segment);
+            self.tell(timed, segment.len, &done);
+            moved += done.0;
+            if done.1.is_err() || done.0 < segment.len {
+                return (moved, done.1);
+            }
+        }
+        (moved, Ok(()))
+    }
+
+    /// The memory mode for one call, which is set at the file, and what to tell its end where it is measured.
+    #[inline]
+    fn choose_mode(
+        &self,
+        settings: &Settings,
+        direction: Direction,
+        len: u64,
+        in_one_piece: bool,
+    ) -> (MemoryMode, Option<Timed>) {
+        let chosen = match settings.memory {
+            // Nothing is registered in any mode.
+            MemoryMode::Auto if len < self.direct_size_min(direction) => (MemoryMode::Dafs, None),
+            MemoryMode::Auto => {
+                let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
+                let (mode, timed) = trials.begin(Cell::of(direction, len, in_one_piece));
+                (mode, Some(timed))
+            }
+            mode => (mode, None),
+        };
+        self.inner.set_registration_policy(policy(chosen.0));
+        chosen
+    }
+
+    /// As [`File::choose_mode`], for a call that nobody waits for.
+    pub(super) fn choose_mode_unmeasured(
+        &self,
+        settings: &Settings,
+        direction: Direction,
+        len: u64,
+        in_one_piece: bool,
+    ) -> MemoryMode {
+        let mode = match settings.memory {
+            MemoryMode::Auto if len < self.direct_size_min(direction) => MemoryMode::Dafs,
+            MemoryMode::Auto => {
+                let trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
+                trials.best(Cell::of(direction, len, in_one_piece))
+            }
+            mode => mode,
+        };
+        self.inner.set_registration_policy(policy(mode));
+        mode
+    }
+
+    pub(super) fn direct_size_min(&self, direction: Direction) -> u64 {
+        self.direct_sizes_min[usize::from(direction == Direction::Write)]
+    }
+
+    fn tell(&self, timed: Option<Timed>, len: u64, moved: &Moved) {
+        if let Some(timed) = timed
+            && moved.1.is_ok()
+            && moved.0 == len
+        {
+            self.trials.lock().unwrap_or_else(PoisonError::into_inner).end(timed, len);
+        }
+    }
+
+    pub(super) fn note(&self, settings: &Settings, chosen: Chosen, segments: usize, len: u64) {
+        if settings.explain {
+            self.account.lock().unwrap_or_else(PoisonError::into_inner).note(chosen, segments, len);
+        }
+    }
+
+    pub(super) fn failed(&self, direction: Direction, error: dafs_client::Error) -> Error {
+        self.cannot(if direction == Direction::Read { "read" } else { "write" }, error)
+    }
+
+    /// A list was written in part, and the server gave no reason.
+    pub(super) fn short(&self, direction: Direction) -> Error {
+        debug_assert_eq!(direction, Direction::Write);
+        Error::new(Class::NoSpace, "only a part was written: space may have run out")
+            .cannot("write", &self.place.shown)
+    }
+}
+
+pub(super) fn call_limits(settings: &Settings) -> BatchLimits {
+    let entries = match settings.list_max {
+        0 => CALL_ENTRIES_MAX,
+        max => max.min(CALL_ENTRIES_MAX),
+    };
+    BatchLimits { entries, len: CALL_SIZE_MAX }
+}
+
+fn policy(mode: MemoryMode) -> RegistrationPolicy {
+    match mode {
+        MemoryMode::Auto | MemoryMode::Dafs => RegistrationPolicy::Library,
+        MemoryMode::Adio => RegistrationPolicy::Operation,
+        MemoryMode::AdioCache => RegistrationPolicy::Kept,
+    }
+}

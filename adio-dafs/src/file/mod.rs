@@ -1,0 +1,185 @@
+//! A file that an MPI program has open: what MPI-IO asks of a file system, done by the client library. Imports all rooms but `ffi`.
+//!
+//! - [`File`] opens, joins, closes; sizes, durability, hints.
+//! - [`Transfer`] is what is to be moved; `access` runs it in one of three methods, [`Request`] without waiting.
+//! - [`Counters`] and [`Account`] tell what became of it.
+
+mod access;
+mod account;
+mod amode;
+mod counters;
+mod open;
+mod raw;
+mod request;
+mod sieve;
+mod ticket;
+mod transfer;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use dafs_client::{RegistrationCounters, SetAttributes};
+
+pub use account::Account;
+pub use amode::{AccessMode, AccessModeBits};
+pub use counters::{COUNTERS, Counters};
+pub use open::{Opening, delete};
+pub use request::Request;
+pub use transfer::Transfer;
+
+use crate::error::{Class, Error, Result};
+use crate::hint::Settings;
+use crate::memory::Trials;
+use crate::name::Place;
+use crate::server::Server;
+use crate::stand_in::SessionStandIn;
+
+/// An open file. Shared by threads.
+pub struct File {
+    inner: dafs_client::File,
+    server: Arc<Server>,
+    place: Place,
+    mode: AccessMode,
+    /// Processes that opened it together.
+    ranks: usize,
+    /// It was opened by a token, not by its path.
+    joined: bool,
+    settings: RwLock<Arc<Settings>>,
+    trials: Mutex<Trials>,
+    counters: Counters,
+    account: Mutex<Account>,
+    /// Something was written and not made durable since.
+    unstable: AtomicBool,
+    /// Smallest transfers for which memory has to be within the server's reach, bytes: read, write.
+    direct_sizes_min: [u64; 2],
+    /// What was registered in the session before.
+    registered_before: RegistrationCounters,
+}
+
+impl File {
+    /// Sets the size. Blocks.
+    pub fn resize(&self, size: u64) -> Result<()> {
+        self.check_writes("resize")?;
+        self.inner.truncate(size).map_err(|error| self.cannot("resize", error))?;
+        self.unstable.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The size now, bytes. Blocks.
+    pub fn size(&self) -> Result<u64> {
+        let attributes = self.inner.metadata().map_err(|error| self.cannot("look at", error))?;
+        Ok(attributes.size)
+    }
+
+    /// Has space set aside for the first `size` bytes; the file grows to it. Where its file system cannot, it grows by a hole. Blocks.
+    pub fn preallocate(&self, size: u64) -> Result<()> {
+        self.check_writes("preallocate")?;
+        if size == 0 {
+            return Ok(());
+        }
+        self.unstable.store(true, Ordering::Release);
+        match self.inner.allocate(0, size) {
+            Err(error) if error.status() == Some(dafs_client::Status::NOT_SUPPORTED) => {
+                let now = self.size()?;
+                if now < size { self.resize(size) } else { Ok(()) }
+            }
+            outcome => outcome.map_err(|error| self.cannot("preallocate", error)),
+        }
+    }
+
+    /// Makes durable what this process wrote. Blocks.
+    pub fn sync(&self) -> Result<()> {
+        self.counters.syncs.add(1);
+        self.unstable.store(false, Ordering::Release);
+        self.inner.commit().map_err(|error| {
+            self.unstable.store(true, Ordering::Release);
+            self.cannot("sync", error)
+        })
+    }
+
+    /// What closing a file asks for; the handle is given back when it is dropped. Blocks.
+    pub fn finish(&self) -> Result<()> {
+        let commits = self.settings().commit_on_close && self.unstable.load(Ordering::Acquire);
+        if commits { self.sync() } else { Ok(()) }
+    }
+
+    /// Sets permission bits. Blocks.
+    pub fn set_permissions(&self, mode: u32) -> Result<()> {
+        let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        self.inner.set_attributes(&set).map(drop).map_err(|error| self.cannot("set permissions of", error))
+    }
+
+    /// Takes hints over, from the next transfer on. What cannot be is passed over.
+    pub fn take_hints<'a>(&self, hints: impl IntoIterator<Item = (&'a str, &'a str)>) {
+        let mut current = self.settings.write().unwrap_or_else(PoisonError::into_inner);
+        let mut settings = (**current).clone();
+        settings.take(hints);
+        if settings.cache_entries != current.cache_entries {
+            self.server.session.set_registrations_max(settings.cache_entries);
+        }
+        *current = Arc::new(settings);
+    }
+
+    /// The hints in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The hints in force, and the counters, as `MPI_File_get_info` shows them.
+    pub fn shown_hints(&self) -> Vec<(String, String)> {
+        let settings = self.settings();
+        let hints = settings.shown().map(|(key, value)| (key.to_owned(), value));
+        let counters = COUNTERS.iter().zip(self.counter_values());
+        let counters = counters.map(|(name, value)| (format!("dafs_stat_{name}"), value.to_string()));
+        let session = &self.server.session;
+        let own = [
+            ("dafs_server".to_owned(), self.place.server.to_string()),
+            ("dafs_transport".to_owned(), session.provider().name().to_owned()),
+        ];
+        hints.chain(own).chain(counters).collect()
+    }
+
+    /// What became of this process's transfers, in the order of [`COUNTERS`]. Registrations are those of all files of the session since
+    /// this one was opened.
+    pub fn counter_values(&self) -> Vec<u64> {
+        let now = self.server.session.registration_counters();
+        self.counters.values(&self.registered_before, &now)
+    }
+
+    /// What the hint `dafs_explain` asks to be said; `None` where it does not. `totals` are the counters of all processes, added up.
+    pub fn explanation(&self, totals: &[u64]) -> Option<String> {
+        if !self.settings().explain {
+            return None;
+        }
+        let account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(account.explain(self, totals))
+    }
+
+    /// Where the file is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The server that it is on.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    fn check_writes(&self, action: &str) -> Result<()> {
+        match self.mode.writes() {
+            true => Ok(()),
+            false => Err(Error::new(Class::ReadOnly, "the file was opened with MPI_MODE_RDONLY")
+                .cannot(action, &self.place.shown)),
+        }
+    }
+
+    fn cannot(&self, action: &str, error: dafs_client::Error) -> Error {
+        Error::from(error).cannot(action, &self.place.shown)
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File({})", self.place.shown)
+    }
+}

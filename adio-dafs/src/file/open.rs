@@ -1,0 +1,166 @@
+//! Opening: by one process, which gives the others a ticket.
+
+use std::ffi::OsStr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use dafs_client::{Direction, Export, FileKind, IoPath, OpenOptions, Registration, Status};
+
+use super::ticket::Ticket;
+use super::{AccessMode, Account, Counters, File};
+use crate::error::{Class, Error, Result};
+use crate::hint::Settings;
+use crate::memory::Trials;
+use crate::name::{Place, Surroundings};
+use crate::server::Server;
+use crate::stand_in::SessionStandIn;
+
+/// For so long others may join.
+const TICKET_TIME: Duration = Duration::from_secs(60);
+
+/// How a file is opened.
+#[derive(Clone, Debug)]
+pub struct Opening<'a> {
+    /// As the program gave it.
+    pub name: &'a OsStr,
+    /// Access mode.
+    pub mode: AccessMode,
+    /// Permission bits of a file that is made; `None` for 0666 less the umask.
+    pub permissions: Option<u32>,
+    /// Processes that open it together.
+    pub ranks: usize,
+    /// Hints.
+    pub hints: Vec<(&'a str, &'a str)>,
+}
+
+impl Opening<'_> {
+    /// Opens or makes the file. Blocks.
+    pub fn open(&self) -> Result<File> {
+        let place = self.place()?;
+        let mut options = self.options();
+        options.mode(self.permissions.unwrap_or_else(|| 0o666 & !umask()) & 0o7777);
+        options.create(self.mode.creates()).create_new(self.mode.is_exclusive());
+        let opened = Server::on_export(&place, |server, export| {
+            Ok((Arc::clone(server), export.open_with(&place.path, &options)?))
+        });
+        let (server, inner) = opened.map_err(|error| error.cannot("open", &place.shown))?;
+        self.made(place, server, inner, false)
+    }
+
+    /// Joins the file that another process has open. Blocks.
+    pub fn join(&self, ticket: &[u8]) -> Result<File> {
+        let place = self.place()?;
+        let ticket = Ticket::decode(ticket)?;
+        ticket.check(&place)?;
+        let options = self.options();
+        let opened = Server::on_export(&place, |server, export| {
+            let by_token = ticket.token().map(|token| export.open_token(&token, &place.path, &options));
+            match by_token {
+                Some(Ok(file)) => Ok((Arc::clone(server), file, true)),
+                // Its time is over, or the server was restarted, or it is for another user: the path may do.
+                _ => Ok((Arc::clone(server), by_path(export, &place, &options)?, false)),
+            }
+        });
+        let (server, inner, joined) = opened.map_err(|error| error.cannot("open", &place.shown))?;
+        if inner.attributes_at_open().file_id != ticket.file_id() {
+            let what = "it was replaced while the ranks opened it: open it again";
+            return Err(Error::new(Class::NoSuchFile, what).cannot("open", &place.shown));
+        }
+        self.made(place, server, inner, joined)
+    }
+
+    fn place(&self) -> Result<Place> {
+        let shown = self.name.to_string_lossy();
+        Surroundings::of_process()?.place(self.name).map_err(|error| error.cannot("open", &shown))
+    }
+
+    fn options(&self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.read(self.mode.reads()).write(self.mode.writes());
+        options
+    }
+
+    fn made(
+        &self,
+        place: Place,
+        server: Arc<Server>,
+        inner: dafs_client::File,
+        joined: bool,
+    ) -> Result<File> {
+        if inner.attributes_at_open().kind == FileKind::Directory {
+            return Err(Error::new(Class::BadFile, "it is a directory").cannot("open", &place.shown));
+        }
+        let mut settings = Settings::of_process();
+        settings.take(self.hints.iter().copied());
+        let session = &server.session;
+        session.set_registrations_max(settings.cache_entries);
+        let direct_sizes_min = [Direction::Read, Direction::Write].map(|d| direct_size_min(session, d));
+        Ok(File {
+            registered_before: session.registration_counters(),
+            inner,
+            mode: self.mode,
+            ranks: self.ranks.max(1),
+            joined,
+            settings: RwLock::new(Arc::new(settings)),
+            trials: Mutex::new(Trials::default()),
+            counters: Counters::default(),
+            account: Mutex::new(Account::default()),
+            unstable: AtomicBool::new(false),
+            direct_sizes_min,
+            place,
+            server,
+        })
+    }
+}
+
+impl File {
+    /// A ticket by which other processes join, for a minute. Blocks.
+    pub fn share(&self) -> Result<Vec<u8>> {
+        let shared = self.inner.share(self.mode.reads(), self.mode.writes(), TICKET_TIME);
+        let token = match shared {
+            Ok(token) => Some(token),
+            // The others then open it by its path.
+            Err(error) if is_of_no_tokens(&error) => None,
+            Err(error) => return Err(self.cannot("share", error)),
+        };
+        let file_id = self.inner.attributes_at_open().file_id;
+        Ok(Ticket::new(token.as_ref(), &self.place, file_id).encode())
+    }
+}
+
+/// Removes a file by name. Blocks.
+pub fn delete(name: &OsStr) -> Result<()> {
+    let shown = name.to_string_lossy();
+    let place = Surroundings::of_process()?.place(name).map_err(|error| error.cannot("delete", &shown))?;
+    let removed = Server::on_export(&place, |_, export| export.remove_file(&place.path));
+    removed.map_err(|error| error.cannot("delete", &place.shown))
+}
+
+fn by_path(export: &Export, place: &Place, options: &OpenOptions) -> dafs_client::Result<dafs_client::File> {
+    export.open_with(&place.path, options)
+}
+
+/// The server gives no tokens, or no more of them now.
+fn is_of_no_tokens(error: &dafs_client::Error) -> bool {
+    match error {
+        dafs_client::Error::Invalid(_) => true,
+        other => matches!(other.status(), Some(Status::NOT_SUPPORTED | Status::TOO_MANY_OPEN)),
+    }
+}
+
+/// The smallest transfer for which registered memory is used, bytes.
+fn direct_size_min(session: &dafs_client::Session, direction: Direction) -> u64 {
+    let is_direct = |size: &u64| {
+        let (decision, _) = session.decide(direction, *size, Registration::Registered);
+        decision.path == IoPath::Direct
+    };
+    (0..40).map(|power| 1u64 << power).find(is_direct).unwrap_or(u64::MAX)
+}
+
+/// The file mode creation mask, which cannot be asked for without setting it but here.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
+}

@@ -1,0 +1,132 @@
+//! Calls of the client library with memory by address. All that is called here belongs to a [`super::Transfer`], whose maker promised that
+//! the memory is there until the transfer has ended.
+#![allow(unsafe_code, reason = "memory of MPI programs, by address")]
+
+use dafs_client::{Direction, ListRead, Pending, Result};
+
+use crate::layout::{Batch, Piece, Segment};
+
+/// A stretch that is moved without waiting.
+pub(super) enum Started {
+    /// Of one segment.
+    Plain(Pending<Result<usize>>),
+    /// A list that is read.
+    ListRead(Pending<Result<ListRead>>),
+}
+
+fn pointer(address: usize) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address)
+}
+
+fn len(segment: &Segment) -> usize {
+    // Layouts have no segment beyond the addresses.
+    usize::try_from(segment.len).unwrap_or(usize::MAX)
+}
+
+/// Moves one segment; the bytes moved. Blocks.
+#[inline]
+pub(super) fn run(file: &dafs_client::File, direction: Direction, segment: &Segment) -> Result<usize> {
+    if segment.len == 0 {
+        return Ok(0);
+    }
+    let (pointer, len) = (pointer(segment.address), len(segment));
+    match direction {
+        Direction::Read => {
+            // SAFETY: promised by the maker of the transfer; the bytes need no initial value of Rust's, they come from C.
+            let memory = unsafe { std::slice::from_raw_parts_mut(pointer, len) };
+            file.read_at(memory, segment.offset)
+        }
+        Direction::Write => {
+            // SAFETY: as above.
+            let memory = unsafe { std::slice::from_raw_parts(pointer, len) };
+            file.write_at(memory, segment.offset)
+        }
+    }
+}
+
+/// Moves a list; the bytes moved from its beginning without a gap. Blocks.
+pub(super) fn run_list(file: &dafs_client::File, direction: Direction, batch: &Batch) -> Result<usize> {
+    let pieces = batch.memory.iter();
+    match direction {
+        Direction::Read => {
+            let memory = pieces.map(|piece| (pointer(piece.address), piece.len));
+            // SAFETY: promised by the maker of the transfer.
+            unsafe { file.read_list_raw(&batch.extents, memory) }.map(|read| read.count)
+        }
+        Direction::Write => {
+            let memory = pieces.map(|piece| (pointer(piece.address).cast_const(), piece.len));
+            // SAFETY: as above.
+            unsafe { file.write_list_raw(&batch.extents, memory) }
+        }
+    }
+}
+
+/// Starts to move one segment.
+pub(super) fn start(file: &dafs_client::File, direction: Direction, segment: &Segment) -> Started {
+    let (pointer, len) = (pointer(segment.address), len(segment));
+    // SAFETY: promised by the maker of the transfer; the request holds what is returned until it has ended.
+    Started::Plain(unsafe {
+        match direction {
+            Direction::Read => file.submit_read_raw_at(pointer, len, segment.offset),
+            Direction::Write => file.submit_write_raw_at(pointer, len, segment.offset),
+        }
+    })
+}
+
+/// Starts to move a list.
+pub(super) fn start_list(file: &dafs_client::File, direction: Direction, batch: &Batch) -> Started {
+    match direction {
+        Direction::Read => {
+            let memory: Vec<_> =
+                batch.memory.iter().map(|piece| (pointer(piece.address), piece.len)).collect();
+            // SAFETY: as in `start`.
+            Started::ListRead(unsafe { file.submit_read_list_raw(&batch.extents, &memory) })
+        }
+        Direction::Write => {
+            let memory: Vec<_> =
+                batch.memory.iter().map(|piece| (pointer(piece.address).cast_const(), piece.len)).collect();
+            // SAFETY: as in `start`.
+            Started::Plain(unsafe { file.submit_write_list_raw(&batch.extents, &memory) })
+        }
+    }
+}
+
+impl Started {
+    /// Whether it has ended. Does not block.
+    pub(super) fn test(&mut self) -> bool {
+        match self {
+            Self::Plain(pending) => pending.test(),
+            Self::ListRead(pending) => pending.test(),
+        }
+    }
+
+    /// The bytes moved without a gap. Blocks until it has ended.
+    pub(super) fn wait(self) -> Result<u64> {
+        match self {
+            Self::Plain(pending) => pending.wait().map(|count| count as u64),
+            Self::ListRead(pending) => pending.wait().map(|read| read.count as u64),
+        }
+    }
+
+    /// Gives it up. Blocks while the server may be at its memory.
+    pub(super) fn cancel(self) {
+        match self {
+            Self::Plain(pending) => drop(pending.cancel()),
+            Self::ListRead(pending) => drop(pending.cancel()),
+        }
+    }
+}
+
+/// Copies bytes of a window into memory of the transfer.
+pub(super) fn copy_out(from: &[u8], to: Piece) {
+    let len = from.len().min(to.len);
+    // SAFETY: the memory is promised by the maker of the transfer, and is not the window, which is this library's own.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), pointer(to.address), len) };
+}
+
+/// Copies memory of the transfer into a window.
+pub(super) fn copy_in(from: Piece, to: &mut [u8]) {
+    let len = to.len().min(from.len);
+    // SAFETY: as in `copy_out`.
+    unsafe { std::ptr::copy_nonoverlapping(pointer(from.address).cast_const(), to.as_mut_ptr(), len) };
+}

@@ -1,0 +1,193 @@
+//! Transfers that nobody waits for. They go on while the program computes: over shm and RDMA by the server alone.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dafs_client::Direction;
+
+use super::access::{Moved, call_limits};
+use super::account::{Chosen, Why};
+use super::raw::{self, Started};
+use super::{File, Transfer};
+use crate::error::Result;
+use crate::hint::{Method, Settings};
+use crate::layout::{Segments, next_batch};
+
+/// Calls of the client library that a request has under way at most; the next begins when one has ended.
+const UNDER_WAY_MAX: usize = 64;
+
+/// A transfer under way. Dropping it gives the transfer up, and blocks while the server may be at its memory.
+pub struct Request {
+    file: Arc<File>,
+    direction: Direction,
+    /// What is not begun yet.
+    rest: Option<Segments<'static>>,
+    settings: Arc<Settings>,
+    /// In the order of the transfer, with the bytes of each.
+    under_way: VecDeque<(Started, u64)>,
+    moved: u64,
+    result: Result<()>,
+    /// Nothing more counts: an error, or the end of the file.
+    is_over: bool,
+}
+
+impl File {
+    /// Starts to move data. Does not block.
+    pub fn submit(self: &Arc<Self>, transfer: Transfer<'_>) -> Result<Request> {
+        self.counters.nonblocking.add(1);
+        let direction = transfer.direction();
+        let mut request = Request {
+            file: Arc::clone(self),
+            direction,
+            rest: None,
+            settings: self.settings(),
+            under_way: VecDeque::new(),
+            moved: 0,
+            result: Ok(()),
+            is_over: false,
+        };
+        self.begin(&transfer)?;
+        match transfer.single()? {
+            Some(segment) if segment.len == 0 => {}
+            Some(segment) => {
+                let mode = self.choose_mode_unmeasured(&request.settings, direction, segment.len, true);
+                self.counters.on_call(Method::Multiple, mode);
+                self.note(
+                    &request.settings,
+                    Chosen { direction, method: None, mode, why: Why::OnePiece },
+                    1,
+                    segment.len,
+                );
+                request.under_way.push_back((raw::start(&self.inner, direction, &segment), segment.len));
+            }
+            None => {
+                request.rest = Some(transfer.into_owned().into_segments()?);
+                request.begin_more();
+            }
+        }
+        Ok(request)
+    }
+}
+
+impl Request {
+    /// Whether it has ended; moves it along. Does not block.
+    pub fn test(&mut self) -> bool {
+        loop {
+            self.begin_more();
+            let Some((started, _)) = self.under_way.front_mut() else { return true };
+            if !started.test() {
+                return false;
+            }
+            self.collect_first();
+        }
+    }
+
+    /// Waits for its end. Blocks.
+    pub fn wait(&mut self) {
+        loop {
+            self.begin_more();
+            if self.under_way.is_empty() {
+                return;
+            }
+            self.collect_first();
+        }
+    }
+
+    /// What it moved, when it has ended.
+    pub fn outcome(&self) -> Moved {
+        (self.moved, self.result.clone())
+    }
+
+    /// Begins what may be under way together.
+    fn begin_more(&mut self) {
+        while !self.is_over && self.under_way.len() < UNDER_WAY_MAX {
+            let Some(segments) = &mut self.rest else { return };
+            let (file, direction) = (&self.file, self.direction);
+            let (method, why) = match file.method(&self.settings, direction) {
+                // Its windows would have to be copied while nobody is there.
+                (Method::Sieve, _) => (Method::List, Why::SieveWaits),
+                other => other,
+            };
+            let next = match method {
+                Method::Multiple => segments.next_segment().transpose().map(|next| {
+                    next.map(|(segment, _)| {
+                        let mode = file.choose_mode_unmeasured(&self.settings, direction, segment.len, true);
+                        file.counters.on_call(method, mode);
+                        file.counters.segments.add(1);
+                        file.note(
+                            &self.settings,
+                            Chosen { direction, method: Some(method), mode, why },
+                            1,
+                            segment.len,
+                        );
+                        (raw::start(&file.inner, direction, &segment), segment.len)
+                    })
+                }),
+                _ => next_batch(segments, call_limits(&self.settings)).transpose().map(|next| {
+                    next.map(|batch| {
+                        let mode = file.choose_mode_unmeasured(&self.settings, direction, batch.len, false);
+                        file.counters.on_call(method, mode);
+                        file.counters.segments.add(batch.segments as u64);
+                        file.note(
+                            &self.settings,
+                            Chosen { direction, method: Some(method), mode, why },
+                            batch.segments,
+                            batch.len,
+                        );
+                        (raw::start_list(&file.inner, direction, &batch), batch.len)
+                    })
+                }),
+            };
+            match next {
+                Ok(Some(started)) => self.under_way.push_back(started),
+                Ok(None) => self.rest = None,
+                Err(error) => {
+                    self.rest = None;
+                    self.fail(error.into());
+                }
+            }
+        }
+    }
+
+    /// Takes the first of those under way, which blocks until it has ended.
+    fn collect_first(&mut self) {
+        let Some((started, len)) = self.under_way.pop_front() else { return };
+        let outcome = started.wait();
+        if self.is_over {
+            return;
+        }
+        match outcome {
+            Ok(count) => {
+                self.moved += count;
+                self.file.counters.on_moved(self.direction, count);
+                if count < len && self.direction == Direction::Write {
+                    self.fail(self.file.short(self.direction));
+                }
+                self.is_over |= count < len;
+            }
+            Err(error) => self.fail(self.file.failed(self.direction, error)),
+        }
+    }
+
+    fn fail(&mut self, error: crate::error::Error) {
+        if self.result.is_ok() {
+            self.file.counters.failures.add(1);
+            self.result = Err(error);
+        }
+        self.is_over = true;
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        for (started, _) in self.under_way.drain(..) {
+            started.cancel();
+        }
+    }
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Request({:?}, {} under way)", self.file, self.under_way.len())
+    }
+}

@@ -1,0 +1,326 @@
+//! What a program may ask for: hints in an `MPI_Info`, or variables of the environment. One table says what there is; imports `error` and
+//! nothing else.
+
+use std::fmt;
+
+use dafs_client::Direction;
+
+/// How ordinary memory gets within the server's reach: the modes of Wu and Panda, "MPI-IO on DAFS over VIA", §4.2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MemoryMode {
+    /// Whichever of the others is measured to be quickest, by size and direction.
+    #[default]
+    Auto,
+    /// ADIO-on-the-fly: registered for each operation.
+    Adio,
+    /// ADIO-CACHE-on-the-fly: kept registered, the least recently used giving way.
+    AdioCache,
+    /// DAFS-on-the-fly: the client library decides.
+    Dafs,
+}
+
+/// How a transfer of many segments becomes requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// Lists of segments, as many in a request as a message describes.
+    #[default]
+    List,
+    /// A request for each segment.
+    Multiple,
+    /// Client data sieving: windows with their gaps, read whole; written by reading, changing and writing.
+    Sieve,
+}
+
+/// Who joins the segments of several processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Collective {
+    /// The MPI library, by its two-phase exchange, as its own hints say.
+    #[default]
+    TwoPhase,
+    /// Nobody: each process moves its own.
+    Independent,
+}
+
+/// What is in force for a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `dafs_memory`.
+    pub memory: MemoryMode,
+    /// `dafs_cache_entries`: registrations kept, of the process.
+    pub cache_entries: usize,
+    /// `dafs_read_method`, `dafs_write_method`, or both by `dafs_method`; `None` where ROMIO's hints decide.
+    methods: [Option<Method>; 2],
+    /// `romio_ds_read`, `romio_ds_write`: data sieving was asked for.
+    sieves: [Switch; 2],
+    /// `dafs_list_max`: blocks of the flattened file type in a request at most; 0 for as many as a message describes.
+    pub list_max: usize,
+    /// `ind_rd_buffer_size`, `ind_wr_buffer_size`: windows of data sieving, bytes.
+    sieve_sizes: [usize; 2],
+    /// `dafs_collective`.
+    pub collective: Collective,
+    /// `dafs_explain`.
+    pub explain: bool,
+    /// `dafs_commit_on_close`: what was written is made durable before the file is closed, as MPI demands.
+    pub commit_on_close: bool,
+    /// `striping_factor`: accepted and reported; one server holds a file.
+    pub striping_factor: u32,
+    /// `striping_unit`, bytes: accepted and reported.
+    pub striping_unit: u32,
+}
+
+/// ROMIO's three-valued hints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Switch {
+    Enable,
+    Disable,
+    #[default]
+    Automatic,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            memory: MemoryMode::default(),
+            cache_entries: 200,
+            methods: [None; 2],
+            sieves: [Switch::default(); 2],
+            list_max: 0,
+            // ROMIO's own.
+            sieve_sizes: [4 << 20, 512 << 10],
+            collective: Collective::default(),
+            explain: false,
+            commit_on_close: true,
+            striping_factor: 1,
+            striping_unit: 0,
+        }
+    }
+}
+
+/// A hint: its key, and how it is set and shown.
+struct Row {
+    key: &'static str,
+    /// `false` when the value cannot be.
+    set: fn(&mut Settings, &str) -> bool,
+    show: fn(&Settings) -> String,
+}
+
+const READ: usize = 0;
+const WRITE: usize = 1;
+
+/// Windows of data sieving, bytes.
+const SIEVE_SIZES: std::ops::RangeInclusive<usize> = 4096..=1 << 30;
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    Row { key: "dafs_memory", set: |s, v| put(&mut s.memory, parse_named(v)), show: |s| s.memory.to_string() },
+    Row { key: "dafs_cache_entries", set: |s, v| put(&mut s.cache_entries, v.parse().ok().filter(|n| *n <= 1 << 20)),
+          show: |s| s.cache_entries.to_string() },
+    // Before those of one direction, which count more.
+    Row { key: "dafs_method", set: |s, v| put(&mut s.methods, parse_method(v).map(|method| [method; 2])),
+          show: |s| if s.method(Direction::Read) == s.method(Direction::Write) { s.method(Direction::Read).to_string() } else { String::new() } },
+    Row { key: "dafs_read_method", set: |s, v| put(&mut s.methods[READ], parse_method(v)), show: |s| s.method(Direction::Read).to_string() },
+    Row { key: "dafs_write_method", set: |s, v| put(&mut s.methods[WRITE], parse_method(v)), show: |s| s.method(Direction::Write).to_string() },
+    Row { key: "dafs_list_max", set: |s, v| put(&mut s.list_max, v.parse().ok()), show: |s| s.list_max.to_string() },
+    Row { key: "dafs_collective", set: |s, v| put(&mut s.collective, parse_named(v)), show: |s| s.collective.to_string() },
+    Row { key: "dafs_explain", set: |s, v| put(&mut s.explain, parse_bool(v)), show: |s| s.explain.to_string() },
+    Row { key: "dafs_commit_on_close", set: |s, v| put(&mut s.commit_on_close, parse_bool(v)), show: |s| s.commit_on_close.to_string() },
+    Row { key: "romio_ds_read", set: |s, v| put(&mut s.sieves[READ], parse_named(v)), show: |s| s.sieves[READ].to_string() },
+    Row { key: "romio_ds_write", set: |s, v| put(&mut s.sieves[WRITE], parse_named(v)), show: |s| s.sieves[WRITE].to_string() },
+    Row { key: "ind_rd_buffer_size", set: |s, v| put(&mut s.sieve_sizes[READ], parse_size(v)), show: |s| s.sieve_sizes[READ].to_string() },
+    Row { key: "ind_wr_buffer_size", set: |s, v| put(&mut s.sieve_sizes[WRITE], parse_size(v)), show: |s| s.sieve_sizes[WRITE].to_string() },
+    Row { key: "striping_factor", set: |s, v| put(&mut s.striping_factor, v.parse().ok().filter(|n| *n > 0)), show: |s| s.striping_factor.to_string() },
+    Row { key: "striping_unit", set: |s, v| put(&mut s.striping_unit, v.parse().ok()), show: |s| s.striping_unit.to_string() },
+];
+
+impl Settings {
+    /// The defaults, and what the environment says instead: `DAFS_MPI_MEMORY` for the hint `dafs_memory` and so on.
+    pub fn of_process() -> Self {
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let mut settings = Self::default();
+        for row in ROWS {
+            let Some(own) = row.key.strip_prefix("dafs_") else { continue };
+            let name = format!("DAFS_MPI_{}", own.to_ascii_uppercase());
+            if let Some(value) = variable(&name)
+                && !settings.set(row.key, &value)
+            {
+                eprintln!("adio-dafs: {name}={value} is not a value of the hint {}: passed over", row.key);
+            }
+        }
+        settings
+    }
+
+    /// Takes hints over; keys that are not known, and values that cannot be, are passed over, as MPI demands.
+    pub fn take<'a>(&mut self, hints: impl IntoIterator<Item = (&'a str, &'a str)>) {
+        let hints: Vec<(&str, &str)> = hints.into_iter().collect();
+        // In the table's order: a hint for one direction counts more than one for both, wherever it stands.
+        for row in ROWS {
+            for (_, value) in hints.iter().filter(|(key, _)| *key == row.key) {
+                self.set(row.key, value);
+            }
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> bool {
+        let row = ROWS.iter().find(|row| row.key == key);
+        row.is_some_and(|row| (row.set)(self, value.trim()))
+    }
+
+    /// All hints and their values, as a program may read them.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
+        ROWS.iter().map(|row| (row.key, (row.show)(self))).filter(|(_, value)| !value.is_empty())
+    }
+
+    /// How segments become requests.
+    pub fn method(&self, direction: Direction) -> Method {
+        let sieves = self.sieves[place(direction)] == Switch::Enable;
+        self.methods[place(direction)].unwrap_or(if sieves { Method::Sieve } else { Method::List })
+    }
+
+    /// Windows of data sieving, bytes.
+    pub fn sieve_size(&self, direction: Direction) -> usize {
+        self.sieve_sizes[place(direction)]
+    }
+}
+
+fn place(direction: Direction) -> usize {
+    match direction {
+        Direction::Read => READ,
+        Direction::Write => WRITE,
+    }
+}
+
+fn put<T>(target: &mut T, value: Option<T>) -> bool {
+    match value {
+        Some(value) => {
+            *target = value;
+            true
+        }
+        None => false,
+    }
+}
+
+fn parse_bool(value: &str) -> Option<bool> {
+    match value {
+        "true" | "enable" | "1" | "yes" | "on" => Some(true),
+        "false" | "disable" | "0" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn parse_size(value: &str) -> Option<usize> {
+    value.parse().ok().filter(|size| SIEVE_SIZES.contains(size))
+}
+
+/// `Some(None)` for `auto`.
+fn parse_method(value: &str) -> Option<Option<Method>> {
+    if value == "auto" { Some(None) } else { parse_named(value).map(Some) }
+}
+
+/// Values of a hint that have names.
+trait Named: Copy + PartialEq + 'static {
+    const NAMES: &'static [(&'static str, Self)];
+
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
+    }
+}
+
+fn parse_named<T: Named>(value: &str) -> Option<T> {
+    T::NAMES.iter().find(|(name, _)| *name == value).map(|(_, value)| *value)
+}
+
+macro_rules! names {
+    ($type:ty: $($name:literal = $value:ident),*) => {
+        impl Named for $type {
+            const NAMES: &'static [(&'static str, Self)] = &[$(($name, Self::$value)),*];
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+names!(MemoryMode: "auto" = Auto, "adio" = Adio, "adio_cache" = AdioCache, "dafs" = Dafs);
+names!(Method: "list" = List, "multiple" = Multiple, "sieve" = Sieve);
+names!(Collective: "two_phase" = TwoPhase, "independent" = Independent);
+names!(Switch: "enable" = Enable, "disable" = Disable, "automatic" = Automatic);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(hints: &[(&str, &str)]) -> Settings {
+        let mut settings = Settings::default();
+        settings.take(hints.iter().copied());
+        settings
+    }
+
+    #[test]
+    fn hint_taken_is_shown_and_one_that_cannot_be_changes_nothing() {
+        for (key, value) in [
+            ("dafs_memory", "adio_cache"),
+            ("dafs_cache_entries", "0"),
+            ("dafs_method", "sieve"),
+            ("dafs_read_method", "multiple"),
+            ("dafs_write_method", "multiple"),
+            ("dafs_list_max", "128"),
+            ("dafs_collective", "independent"),
+            ("dafs_explain", "true"),
+            ("dafs_commit_on_close", "false"),
+            ("romio_ds_read", "enable"),
+            ("romio_ds_write", "disable"),
+            ("ind_rd_buffer_size", "4096"),
+            ("ind_wr_buffer_size", "1073741824"),
+            ("striping_factor", "4"),
+            ("striping_unit", "65536"),
+        ] {
+            let settings = with(&[(key, value)]);
+            assert_ne!(settings, Settings::default(), "{key}");
+            assert!(settings.shown().any(|shown| shown == (key, value.to_owned())), "{key}");
+            for bad in ["", "nonsense", "-1", "99999999999999999999"] {
+                assert_eq!(with(&[(key, bad)]), Settings::default(), "{key}={bad}");
+            }
+        }
+        assert_eq!(with(&[("cb_nodes", "2"), ("unknown", "x")]), Settings::default());
+        for size in ["4095", "1073741825"] {
+            assert_eq!(with(&[("ind_rd_buffer_size", size)]), Settings::default());
+        }
+        // What is shown, taken over by another file, is the same.
+        let settings = with(&[("dafs_write_method", "multiple"), ("romio_ds_read", "enable")]);
+        let shown: Vec<(&str, String)> = settings.shown().collect();
+        let again = with(&shown.iter().map(|(key, value)| (*key, value.as_str())).collect::<Vec<_>>());
+        assert_eq!(again.shown().collect::<Vec<_>>(), shown);
+    }
+
+    #[test]
+    fn method_of_one_direction_counts_more_than_of_both_and_both_more_than_romios() {
+        let methods = |settings: Settings| [Direction::Read, Direction::Write].map(|d| settings.method(d));
+        assert_eq!(methods(Settings::default()), [Method::List; 2]);
+        assert_eq!(methods(with(&[("romio_ds_read", "enable")])), [Method::Sieve, Method::List]);
+        let both = ("dafs_method", "list");
+        assert_eq!(methods(with(&[("romio_ds_read", "enable"), both])), [Method::List; 2]);
+        assert_eq!(
+            methods(with(&[("dafs_write_method", "multiple"), both])),
+            [Method::List, Method::Multiple]
+        );
+        let auto = [("dafs_method", "multiple"), ("dafs_write_method", "auto")];
+        assert_eq!(methods(with(&auto)), [Method::Multiple, Method::List]);
+    }
+
+    #[test]
+    fn variables_of_the_environment_are_defaults() {
+        let settings = Settings::from_variables(|name| match name {
+            "DAFS_MPI_MEMORY" => Some("dafs".to_owned()),
+            "DAFS_MPI_LIST_MAX" => Some("128".to_owned()),
+            "DAFS_MPI_EXPLAIN" => Some("perhaps".to_owned()),
+            _ => None,
+        });
+        assert_eq!(settings, with(&[("dafs_memory", "dafs"), ("dafs_list_max", "128")]));
+    }
+}

@@ -1,0 +1,71 @@
+use dafs_client::Extent;
+
+use super::source::{Segment, Segments};
+use super::types::LayoutError;
+
+/// A stretch of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins.
+    pub address: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Some segments of a transfer, as two lists: what touches in the file is one extent, and what touches in memory one piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Of the file.
+    pub extents: Vec<Extent>,
+    /// Of memory.
+    pub memory: Vec<Piece>,
+    /// Bytes of either list.
+    pub len: u64,
+    /// Segments that it came of.
+    pub segments: usize,
+}
+
+/// When a batch is full: behind the segment with which one of these is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchLimits {
+    /// Blocks of the flattened file type, those without bytes too.
+    pub entries: usize,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Batch {
+    fn add(&mut self, segment: Segment) {
+        let Segment { address, offset, len } = segment;
+        match self.extents.last_mut() {
+            Some(last) if last.offset + last.len == offset => last.len += len,
+            _ => self.extents.push(Extent::new(offset, len)),
+        }
+        // A piece of memory is no longer than there are addresses.
+        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+        match self.memory.last_mut() {
+            Some(last) if last.address.checked_add(last.len) == Some(address) => last.len += bytes,
+            _ => self.memory.push(Piece { address, len: bytes }),
+        }
+        self.len += len;
+        self.segments += 1;
+    }
+}
+
+/// The next segments, as many as the limits allow; `None` at the end.
+pub fn next_batch(segments: &mut Segments<'_>, limits: BatchLimits) -> Option<Result<Batch, LayoutError>> {
+    let mut batch = Batch::default();
+    let mut entries = 0usize;
+    while entries < limits.entries.max(1) && batch.len < limits.len.max(1) {
+        match segments.next_segment() {
+            None => break,
+            Some(Err(error)) => return Some(Err(error)),
+            Some(Ok((segment, passed))) => {
+                // Of several blocks without bytes before a segment at the limit, some would belong to the batch before.
+                entries = entries.saturating_add(passed).saturating_add(1);
+                batch.add(segment);
+            }
+        }
+    }
+    (batch.segments > 0).then_some(Ok(batch))
+}

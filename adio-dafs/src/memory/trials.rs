@@ -1,0 +1,218 @@
+use std::time::{Duration, Instant};
+
+use dafs_client::Direction;
+
+use crate::hint::MemoryMode;
+
+/// What is tried against each other.
+const MODES: [MemoryMode; 3] = [MemoryMode::Dafs, MemoryMode::AdioCache, MemoryMode::Adio];
+
+/// Transfers of a mode in a row. The quickest of them is its time: what disturbs a transfer makes it slower, and the first by another mode
+/// finds its registrations to be made, which a program that uses its buffers again does not pay twice. The next count for how that pays.
+const ROW: u32 = 4;
+
+/// Transfers by the quickest mode between two comparisons: at first; they double each time that the choice stays, up to a bound.
+const PAUSE_MIN: u32 = 32;
+const PAUSE_MAX: u32 = 4096;
+
+/// So much quicker another mode has to be to be taken instead.
+const CLEARLY: f32 = 0.95;
+
+/// Sizes are classed by powers of two.
+const CLASSES: usize = 48;
+
+/// Which modes were quickest for the transfers of a file, by direction, size, and whether they are in one piece.
+#[derive(Debug)]
+pub struct Trials {
+    cells: Vec<State>,
+}
+
+/// A kind of transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell(usize);
+
+/// A transfer whose time is to be told.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    cell: Cell,
+    mode: usize,
+    began: Instant,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// The mode that was found best.
+    best: usize,
+    /// The mode that is being tried, and how many of its transfers are still to end.
+    trying: usize,
+    to_end: u32,
+    /// Times of the comparison under way: nanoseconds a byte, 0 where there is none.
+    times: [f32; MODES.len()],
+    /// Transfers until the next comparison, and what that was at its beginning.
+    left: u32,
+    pause: u32,
+    /// Comparisons so far.
+    compared: u32,
+}
+
+impl Cell {
+    /// The kind of a transfer.
+    pub fn of(direction: Direction, len: u64, in_one_piece: bool) -> Self {
+        let class = (u64::BITS - len.leading_zeros()).min(CLASSES as u32 - 1) as usize;
+        let direction = usize::from(direction == Direction::Write);
+        Self((class * 2 + direction) * 2 + usize::from(in_one_piece))
+    }
+}
+
+impl Default for Trials {
+    fn default() -> Self {
+        Self { cells: vec![State { to_end: ROW, ..State::default() }; CLASSES * 4] }
+    }
+}
+
+impl Trials {
+    /// The mode for a transfer that begins now, and what to tell its end.
+    pub fn begin(&mut self, cell: Cell) -> (MemoryMode, Timed) {
+        let state = &mut self.cells[cell.0];
+        let mode = if state.left > 0 { state.best } else { state.trying };
+        (MODES[mode], Timed { cell, mode, began: Instant::now() })
+    }
+
+    /// The mode for a transfer whose time says nothing: nobody waits for it.
+    pub fn best(&self, cell: Cell) -> MemoryMode {
+        MODES[self.cells[cell.0].best]
+    }
+
+    /// A transfer has ended, and has moved so many bytes.
+    pub fn end(&mut self, timed: Timed, len: u64) {
+        self.record(timed.cell, timed.mode, len, timed.began.elapsed());
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+    fn record(&mut self, cell: Cell, mode: usize, len: u64, time: Duration) {
+        let state = &mut self.cells[cell.0];
+        if state.left > 0 {
+            state.left -= 1;
+            return;
+        }
+        if mode != state.trying {
+            return;
+        }
+        if (state.trying, state.to_end) == (0, ROW) {
+            state.times = Default::default();
+        }
+        let ns = time.as_nanos() as f32 / len.max(1) as f32;
+        let known = &mut state.times[mode];
+        *known = if *known == 0.0 { ns } else { known.min(ns) };
+        state.to_end -= 1;
+        if state.to_end > 0 {
+            return;
+        }
+        state.to_end = ROW;
+        state.trying = (state.trying + 1) % MODES.len();
+        if state.trying == 0 {
+            state.decide();
+        }
+    }
+
+    /// Nanoseconds a byte that the modes took at the last comparison, and the best; `None` before the first.
+    pub fn known(&self, cell: Cell) -> Option<([(MemoryMode, f32); MODES.len()], MemoryMode)> {
+        let state = &self.cells[cell.0];
+        let times = std::array::from_fn(|mode| (MODES[mode], state.times[mode]));
+        (state.compared > 0 && state.left > 0).then_some((times, MODES[state.best]))
+    }
+}
+
+impl State {
+    fn decide(&mut self) {
+        let quickest = (0..MODES.len()).min_by(|a, b| self.times[*a].total_cmp(&self.times[*b])).unwrap_or(0);
+        let first = self.compared == 0;
+        let changes =
+            quickest != self.best && (first || self.times[quickest] < self.times[self.best] * CLEARLY);
+        if changes {
+            self.best = quickest;
+        }
+        self.pause = match changes || first {
+            true => PAUSE_MIN,
+            false => (self.pause * 2).min(PAUSE_MAX),
+        };
+        self.left = self.pause;
+        self.compared += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    /// Runs so many transfers whose time a function of the mode tells; how often each was taken.
+    fn run(trials: &mut Trials, cell: Cell, count: u32, time: impl Fn(MemoryMode, u32) -> u64) -> [u32; 3] {
+        let mut taken = [0; 3];
+        for round in 0..count {
+            let (mode, timed) = trials.begin(cell);
+            taken[timed.mode] += 1;
+            trials.record(cell, timed.mode, SIZE, Duration::from_nanos(time(mode, round)));
+        }
+        taken
+    }
+
+    #[test]
+    fn quickest_mode_is_taken_nearly_always() {
+        let cell = Cell::of(Direction::Read, SIZE, true);
+        for best in MODES {
+            let mut trials = Trials::default();
+            let taken =
+                run(&mut trials, cell, 10_000, |mode, _| if mode == best { 100_000 } else { 150_000 });
+            assert_eq!(trials.best(cell), best);
+            let place = MODES.iter().position(|mode| *mode == best).unwrap();
+            assert!(taken[place] > 9_800, "{best}: {taken:?}");
+        }
+    }
+
+    #[test]
+    fn first_transfer_of_a_mode_may_be_slow() {
+        let cell = Cell::of(Direction::Write, SIZE, false);
+        let mut trials = Trials::default();
+        // The cache pays from the second use of a buffer on.
+        run(&mut trials, cell, ROW * 3, |mode, round| match mode {
+            MemoryMode::AdioCache if round != ROW => 50_000,
+            MemoryMode::AdioCache => 900_000,
+            _ => 100_000,
+        });
+        assert_eq!(trials.best(cell), MemoryMode::AdioCache);
+    }
+
+    #[test]
+    fn change_is_noticed_and_noise_changes_nothing() {
+        let cell = Cell::of(Direction::Read, SIZE, true);
+        let mut trials = Trials::default();
+        run(&mut trials, cell, 1000, |mode, _| if mode == MemoryMode::Adio { 100 } else { 200 });
+        assert_eq!(trials.best(cell), MemoryMode::Adio);
+        run(&mut trials, cell, 2 * PAUSE_MAX, |mode, _| if mode == MemoryMode::Dafs { 100 } else { 200 });
+        assert_eq!(trials.best(cell), MemoryMode::Dafs);
+        // As good as equal: the choice stays.
+        run(&mut trials, cell, 4 * PAUSE_MAX, |mode, _| if mode == MemoryMode::Adio { 98 } else { 100 });
+        assert_eq!(trials.best(cell), MemoryMode::Dafs);
+    }
+
+    #[test]
+    fn kinds_of_transfers_are_apart() {
+        let kinds = [
+            Cell::of(Direction::Read, 4096, true),
+            Cell::of(Direction::Read, 4096, false),
+            Cell::of(Direction::Write, 4096, true),
+            Cell::of(Direction::Read, 8192, true),
+        ];
+        for (index, kind) in kinds.iter().enumerate() {
+            assert!(kinds[..index].iter().all(|other| other != kind));
+        }
+        assert_eq!(Cell::of(Direction::Read, 4096, true), Cell::of(Direction::Read, 8191, true));
+        // The largest that there is has its place.
+        assert!(Cell::of(Direction::Write, u64::MAX, true).0 < CLASSES * 4);
+        let mut trials = Trials::default();
+        run(&mut trials, kinds[0], 100, |mode, _| if mode == MemoryMode::Adio { 1 } else { 2 });
+        assert_eq!([trials.best(kinds[0]), trials.best(kinds[1])], [MemoryMode::Adio, MemoryMode::Dafs]);
+    }
+}

@@ -1,0 +1,36 @@
+//! How many requests and registrations it takes.
+
+use dafs_client::Direction;
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_sockets;
+use dafs_tests::suite::bytes;
+
+use crate::support::{counter, name, open, requests, run, segment};
+
+on_sockets! {
+    requests_of_each_method_are_as_few_as_it_says,
+}
+
+// [MPI-11]
+fn requests_of_each_method_are_as_few_as_it_says(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let mut data = bytes(1, 2048 * 100);
+    for (hints, expected) in [
+        (vec![("dafs_method", "multiple")], 2048),
+        (vec![("dafs_method", "list"), ("dafs_list_max", "128")], 16),
+        (vec![("dafs_method", "list"), ("dafs_list_max", "127")], 17),
+        (vec![("dafs_method", "sieve"), ("ind_wr_buffer_size", "1000000")], 6),
+    ] {
+        let file = open(&name(&harness, on, "f"), &hints);
+        let list: Vec<_> = data.chunks_mut(100).zip(0..).map(|(c, row)| segment(c, row * 1000)).collect();
+        let asked = ["Read", "Write", "ReadList", "WriteList"];
+        let before = requests(&session, &asked);
+        assert_eq!(run(&file, Direction::Write, &list).unwrap(), 204_800);
+        if hints.iter().all(|(_, value)| *value != "sieve") {
+            assert_eq!(requests(&session, &asked) - before, expected, "{hints:?}");
+        }
+        // A window is read and written.
+        assert_eq!(counter(&file, "calls"), expected, "{hints:?}");
+    }
+}
