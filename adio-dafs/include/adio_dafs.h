@@ -152,7 +152,7 @@ int adio_dafs_join(const char *file_name,
                    struct adio_dafs_file **file);
 
 // Makes a ticket by which the other processes join the open file. It holds for a minute. Blocks.
-int adio_dafs_share(const struct adio_dafs_file *file, void *ticket, size_t capacity, size_t *len);
+int adio_dafs_share(struct adio_dafs_file *file, void *ticket, size_t capacity, size_t *len);
 
 // Closes a file. Requests of it must have ended or been freed. The handle is gone, whatever is returned. DELETE_ON_CLOSE is the
 // caller's. Blocks.
@@ -163,11 +163,11 @@ int adio_dafs_delete(const char *file_name);
 
 // Moves data. count gets the bytes moved from the beginning without a gap, also with an error; a read beyond the end of the
 // file is short. Blocks.
-int adio_dafs_transfer_run(const struct adio_dafs_file *file, const struct adio_dafs_transfer *transfer, uint64_t *count);
+int adio_dafs_transfer_run(struct adio_dafs_file *file, const struct adio_dafs_transfer *transfer, uint64_t *count);
 
 // Starts to move data. The lists of the transfer may go when this returns; the memory belongs to the request until that has
 // ended. Does not block.
-int adio_dafs_transfer_submit(const struct adio_dafs_file *file,
+int adio_dafs_transfer_submit(struct adio_dafs_file *file,
                               const struct adio_dafs_transfer *transfer,
                               struct adio_dafs_request **request);
 
@@ -188,24 +188,24 @@ int adio_dafs_view_position(const struct adio_dafs_view *view, uint64_t offset, 
 int adio_dafs_view_offset(const struct adio_dafs_view *view, uint64_t position, uint64_t *offset);
 
 // Sets the size. By one process of those that have it open. Blocks.
-int adio_dafs_resize(const struct adio_dafs_file *file, uint64_t size);
+int adio_dafs_resize(struct adio_dafs_file *file, uint64_t size);
 
 // The size now. Blocks.
-int adio_dafs_size(const struct adio_dafs_file *file, uint64_t *size);
+int adio_dafs_size(struct adio_dafs_file *file, uint64_t *size);
 
 // Has space for the first size bytes set aside; the file grows to it. By one process. Blocks.
-int adio_dafs_preallocate(const struct adio_dafs_file *file, uint64_t size);
+int adio_dafs_preallocate(struct adio_dafs_file *file, uint64_t size);
 
 // Makes durable what this process wrote. Blocks.
-int adio_dafs_sync(const struct adio_dafs_file *file);
+int adio_dafs_sync(struct adio_dafs_file *file);
 
 // Takes hints over. Keys that it does not know, and values that cannot be, are passed over. At any time; from the next transfer
 // on.
-int adio_dafs_set_hints(const struct adio_dafs_file *file, const struct adio_dafs_hint *hint_list, size_t hint_count);
+int adio_dafs_set_hints(struct adio_dafs_file *file, const struct adio_dafs_hint *hint_list, size_t hint_count);
 
 // The index-th of the hints in force and of the counters (dafs_stat_…), as strings with an ending zero; found is 0 beyond the
 // last. Strings that do not fit are cut.
-int adio_dafs_hint_at(const struct adio_dafs_file *file,
+int adio_dafs_hint_at(struct adio_dafs_file *file,
                       size_t index,
                       char *key,
                       size_t key_capacity,
@@ -214,11 +214,11 @@ int adio_dafs_hint_at(const struct adio_dafs_file *file,
                       int *found);
 
 // Counters of this process, in a fixed order, to be added up over the processes. count gets how many there are.
-int adio_dafs_counters(const struct adio_dafs_file *file, uint64_t *values, size_t capacity, size_t *count);
+int adio_dafs_counters(struct adio_dafs_file *file, uint64_t *values, size_t capacity, size_t *count);
 
 // What the hint dafs_explain asks to be said when the file is closed: which ways were chosen and why, and the counters of all
 // processes, added up. len is 0 where the hint does not ask. With an ending zero; what does not fit is cut.
-int adio_dafs_explain(const struct adio_dafs_file *file, const uint64_t *values, size_t count, char *text, size_t capacity, size_t *len);
+int adio_dafs_explain(struct adio_dafs_file *file, const uint64_t *values, size_t count, char *text, size_t capacity, size_t *len);
 
 // The words of the last error on this thread, "" where there was none. Valid until the thread's next call.
 const char *adio_dafs_last_error(void);

@@ -1,5 +1,6 @@
 //! Storage that fails on demand, in front of the real one: errors, short writes, operations that hang until they are let go.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -8,7 +9,9 @@ use std::time::Duration;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::Status;
-use dafs_server::backend::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted};
+use dafs_server::backend::{
+    ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, Storage, Submitted,
+};
 
 /// A wait for less than this is no failure.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -59,6 +62,10 @@ struct Inside {
     held: usize,
     released: bool,
     lost: u64,
+    /// What was opened and not closed.
+    nodes: HashSet<NodeId>,
+    /// Nodes that were closed and had not been open.
+    strays: Vec<NodeId>,
     wake: UnixStream,
 }
 
@@ -76,7 +83,8 @@ impl Faults {
         let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
         wake.set_nonblocking(true).expect("a flag");
         woken.set_nonblocking(true).expect("a flag");
-        let inside = Inside { rules: Vec::new(), held: 0, released: true, lost: 0, wake };
+        let (nodes, strays) = Default::default();
+        let inside = Inside { rules: Vec::new(), held: 0, released: true, lost: 0, nodes, strays, wake };
         let faults = Self { inside: Arc::new((Mutex::new(inside), Condvar::new())) };
         let shared = faults.clone();
         let wrap = move |storage| -> Box<dyn Storage> {
@@ -120,6 +128,19 @@ impl Faults {
     /// Operations that are held now.
     pub fn held(&self) -> usize {
         self.lock().held
+    }
+
+    /// What the server has opened and not closed: files, directories, paths. Nothing was closed twice.
+    pub fn open_nodes(&self) -> usize {
+        let inside = self.lock();
+        assert!(inside.strays.is_empty(), "closed without being open: {:?}", inside.strays);
+        inside.nodes.len()
+    }
+
+    fn note_opened(&self, result: &FsResult) {
+        if let Ok(FsReply::Node(node, _)) = result {
+            self.lock().nodes.insert(*node);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
@@ -198,7 +219,11 @@ impl Storage for FaultyStorage {
                 return Submitted::Pending;
             }
         }
-        self.storage.submit(token, identity, op)
+        let submitted = self.storage.submit(token, identity, op);
+        if let Submitted::Done(result) = &submitted {
+            self.faults.note_opened(result);
+        }
+        submitted
     }
 
     fn flush(&mut self) {
@@ -206,6 +231,7 @@ impl Storage for FaultyStorage {
     }
 
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
+        let known = done.len();
         let mut drained = [0; 64];
         while matches!(self.woken.read(&mut drained), Ok(count) if count > 0) {}
         if !self.held.is_empty() && self.faults.lock().released {
@@ -218,6 +244,7 @@ impl Storage for FaultyStorage {
             self.storage.flush();
         }
         self.storage.poll(done);
+        done[known..].iter().for_each(|(_, result)| self.faults.note_opened(result));
     }
 
     fn pending(&self) -> usize {
@@ -225,6 +252,11 @@ impl Storage for FaultyStorage {
     }
 
     fn close(&mut self, node: NodeId) {
+        let mut inside = self.faults.lock();
+        if !inside.nodes.remove(&node) {
+            inside.strays.push(node);
+        }
+        drop(inside);
         self.storage.close(node);
     }
 

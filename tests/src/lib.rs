@@ -23,6 +23,7 @@ pub mod faulty;
 pub mod fuzz;
 pub mod gate;
 pub mod harness;
+pub mod mpi;
 pub mod program;
 pub mod raw;
 pub mod silent;

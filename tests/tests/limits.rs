@@ -191,7 +191,7 @@ fn sessions_beyond_the_limit_are_refused_until_one_ends(on: On) {
 }
 
 fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {
-    let harness = Harness::start(on);
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
     let other = harness.session();
     let root = session.mount("mem").unwrap();
@@ -215,10 +215,19 @@ fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {
     // The root is one of them.
     assert_eq!(files.len(), handles_max - 1);
     assert_status(root.lookup("f", true), Status::TOO_MANY_OPEN, "another kind of handle");
-    other.mount("mem").unwrap().open("f").unwrap();
+    let others = other.mount("mem").unwrap().open("f").unwrap();
+    let token = others.share(true, false, Duration::ZERO).unwrap();
+    let by_token = root.open_token(&token, "f", OpenOptions::new().read(true));
+    assert_status(by_token, Status::TOO_MANY_OPEN, "a handle by a token");
     files.truncate(10);
     while session.statistics().unwrap().handles > 100 {}
     root.open("f").unwrap();
+    // What could not be opened holds nothing.
+    drop((root, files, session, others));
+    other.close();
+    while faults.open_nodes() > 0 {
+        std::thread::yield_now();
+    }
 }
 
 fn open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on(on: On) {

@@ -4,7 +4,9 @@
 // [SESS-10] [SESS-11] [SESS-14] [SESS-50] [SESS-51] [SESS-52]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
-use dafs_client::{Error, File, Session, Stability};
+use std::time::Duration;
+
+use dafs_client::{Error, Export, File, Session, Stability, Status};
 use dafs_proto::transport::sim::{FaultPlan, Random};
 use dafs_tests::sim::{BlockOracle, Record, RecordOracle, World, WorldPlan};
 
@@ -66,10 +68,9 @@ impl<'w> Scenario<'w> {
         for node in 1..=2 {
             let session = insist(world, || world.connect(u32::from(node), &World::client_config(node)));
             let export = insist(world, || session.mount("data"));
-            scenario.files.push(insist(world, || {
-                export
-                    .open_with("blocks", dafs_client::OpenOptions::new().read(true).write(true).create(true))
-            }));
+            let first = scenario.files.first();
+            let file = insist(world, || open_blocks(&export, first));
+            scenario.files.push(file);
             scenario.logs.push(insist(world, || {
                 export.open_with("log", dafs_client::OpenOptions::new().read(true).write(true).create(true))
             }));
@@ -255,13 +256,27 @@ impl<'w> Scenario<'w> {
     }
 }
 
+/// Opens what another client has open, as long as the server knows that, else by its path.
+fn open_blocks(export: &Export, first: Option<&File>) -> dafs_client::Result<File> {
+    let mut options = dafs_client::OpenOptions::new();
+    let options = options.read(true).write(true).create(true);
+    if let Some(first) = first {
+        let token = first.share(true, true, Duration::ZERO)?;
+        match export.open_token(&token, "blocks", options) {
+            Err(error) if error.status() == Some(Status::NO_TOKEN) => {}
+            opened => return opened,
+        }
+    }
+    export.open_with("blocks", options)
+}
+
 /// Tries what is not sent again by itself until it succeeds.
 fn insist<T>(world: &World, mut attempt: impl FnMut() -> dafs_client::Result<T>) -> T {
     for _ in 0..1000 {
         match attempt() {
             Ok(value) => return value,
             Err(Error::InDoubt { .. } | Error::Connect(_) | Error::Connection { .. }) => {
-                world.let_time_pass(std::time::Duration::from_millis(10));
+                world.let_time_pass(Duration::from_millis(10));
             }
             Err(error) => panic!("{error}"),
         }
@@ -341,8 +356,38 @@ mod sim {
             for (session, _) in &files {
                 session.probe().expect("a calm world answers");
             }
-            world.let_time_pass(std::time::Duration::from_secs(1));
+            world.let_time_pass(Duration::from_secs(1));
             assert_eq!(world.buffers_lent(), 0, "seed {seed}: bytes of buffers that are left");
+        }
+    }
+
+    // [SESS-74]
+    #[test]
+    fn token_in_virtual_time_lives_as_long_as_it_was_granted() {
+        let world = World::new(1, WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 });
+        let sessions = [1, 2].map(|node| world.connect(node.into(), &World::client_config(node)).unwrap());
+        let [root, other] = [0, 1].map(|number| sessions[number].mount("data").unwrap());
+        let file = root.create("f").unwrap();
+        let minute = Duration::from_secs(60);
+        for (asked, lives) in
+            [(Duration::from_secs(5), Duration::from_secs(5)), (Duration::ZERO, minute), (2 * minute, minute)]
+        {
+            let token = file.share(true, false, asked).unwrap();
+            let begin = world.net().now();
+            let pass_until = |time| {
+                while let Some(left) = (begin + time).checked_sub(world.net().now()).filter(|d| !d.is_zero())
+                {
+                    world.let_time_pass(left.min(Duration::from_secs(5)));
+                    // Who is silent loses its session.
+                    sessions.iter().for_each(|session| session.probe().unwrap());
+                }
+            };
+            let open = || other.open_token(&token, "f", dafs_client::OpenOptions::new().read(true));
+            open().unwrap();
+            pass_until(lives - Duration::from_millis(100));
+            open().unwrap();
+            pass_until(lives);
+            assert_eq!(open().unwrap_err().status(), Some(Status::NO_TOKEN), "{asked:?}");
         }
     }
 

@@ -12,6 +12,7 @@ mod checks;
 mod guest;
 mod header;
 mod libtest;
+mod mpi;
 mod packages;
 mod process;
 mod report;
@@ -37,6 +38,15 @@ enum Task {
     Test(TestArgs),
     /// Make the C header of adio-dafs anew
     Header,
+    /// MPI-IO on dafs: the driver and its glue for the MPI library of this machine
+    #[command(subcommand)]
+    Mpi(MpiTask),
+}
+
+#[derive(Subcommand)]
+enum MpiTask {
+    /// Build the driver and its glue for the MPI library that is installed, and install them in a directory
+    Install(mpi::InstallArgs),
 }
 
 const TEST_HELP: &str = "\
@@ -107,6 +117,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
             println!("made {}", header::write(&root())?.display());
             Ok(true)
         }
+        Task::Mpi(MpiTask::Install(args)) => mpi::install(&root(), &args).map(|()| true),
     }
 }
 

@@ -53,6 +53,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &["nfs-ganesha", "nfs-ganesha-vfs", "libnfs-dev"],
     },
     Need {
+        name: "open-mpi",
+        purpose: "MPI programs over dafs",
+        probes: &[Probe::Program("mpicc"), Probe::Program("mpirun"), Probe::Program("ompi_info")],
+        packages: &["openmpi-bin", "libopenmpi-dev"],
+    },
+    Need {
         name: "rdma-device",
         purpose: "RDMA on a device whose IP address is in DAFS_VERBS_ADDRESS",
         probes: &[Probe::Variable("DAFS_VERBS_ADDRESS")],

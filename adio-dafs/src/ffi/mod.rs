@@ -120,7 +120,7 @@ unsafe fn opening<'a>(
 /// Makes a ticket by which the other processes join the open file. It holds for a minute. Blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_share(
-    file: *const adio_dafs_file,
+    file: *mut adio_dafs_file,
     ticket: *mut c_void,
     capacity: usize,
     len: *mut usize,
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn adio_dafs_delete(file_name: *const c_char) -> c_int {
 /// file is short. Blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_transfer_run(
-    file: *const adio_dafs_file,
+    file: *mut adio_dafs_file,
     transfer: *const adio_dafs_transfer,
     count: *mut u64,
 ) -> c_int {
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn adio_dafs_transfer_run(
 /// ended. Does not block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_transfer_submit(
-    file: *const adio_dafs_file,
+    file: *mut adio_dafs_file,
     transfer: *const adio_dafs_transfer,
     request: *mut *mut adio_dafs_request,
 ) -> c_int {
@@ -274,14 +274,14 @@ pub unsafe extern "C" fn adio_dafs_view_offset(
 
 /// Sets the size. By one process of those that have it open. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_resize(file: *const adio_dafs_file, size: u64) -> c_int {
+pub unsafe extern "C" fn adio_dafs_resize(file: *mut adio_dafs_file, size: u64) -> c_int {
     // SAFETY: by the contract, an open file.
     guard(|| unsafe { open_file(file) }?.resize(size))
 }
 
 /// The size now. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_size(file: *const adio_dafs_file, size: *mut u64) -> c_int {
+pub unsafe extern "C" fn adio_dafs_size(file: *mut adio_dafs_file, size: *mut u64) -> c_int {
     guard(|| {
         // SAFETY: by the contract, an open file and room for a number.
         let (file, size) = unsafe { (open_file(file)?, put(size)?) };
@@ -292,14 +292,14 @@ pub unsafe extern "C" fn adio_dafs_size(file: *const adio_dafs_file, size: *mut 
 
 /// Has space for the first size bytes set aside; the file grows to it. By one process. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_preallocate(file: *const adio_dafs_file, size: u64) -> c_int {
+pub unsafe extern "C" fn adio_dafs_preallocate(file: *mut adio_dafs_file, size: u64) -> c_int {
     // SAFETY: by the contract, an open file.
     guard(|| unsafe { open_file(file) }?.preallocate(size))
 }
 
 /// Makes durable what this process wrote. Blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adio_dafs_sync(file: *const adio_dafs_file) -> c_int {
+pub unsafe extern "C" fn adio_dafs_sync(file: *mut adio_dafs_file) -> c_int {
     // SAFETY: by the contract, an open file.
     guard(|| unsafe { open_file(file) }?.sync())
 }
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn adio_dafs_sync(file: *const adio_dafs_file) -> c_int {
 /// on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_set_hints(
-    file: *const adio_dafs_file,
+    file: *mut adio_dafs_file,
     hint_list: *const adio_dafs_hint,
     hint_count: usize,
 ) -> c_int {
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn adio_dafs_set_hints(
 /// last. Strings that do not fit are cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_hint_at(
-    file: *const adio_dafs_file,
+    file: *mut adio_dafs_file,
     index: usize,
     key: *mut c_char,
     key_capacity: usize,
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn adio_dafs_hint_at(
 /// Counters of this process, in a fixed order, to be added up over the processes. count gets how many there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_counters(
-    file: *const adio_dafs_file,
+    file: *mut adio_dafs_file,
     values: *mut u64,
     capacity: usize,
     count: *mut usize,
@@ -370,7 +370,7 @@ pub unsafe extern "C" fn adio_dafs_counters(
 /// processes, added up. len is 0 where the hint does not ask. With an ending zero; what does not fit is cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_explain(
-    file: *const adio_dafs_file,
+    file: *mut adio_dafs_file,
     values: *const u64,
     count: usize,
     text: *mut c_char,
@@ -395,7 +395,7 @@ pub extern "C" fn adio_dafs_last_error() -> *const c_char {
 
 /// # Safety
 /// It is null, or a file of `adio_dafs_open` or `adio_dafs_join` that is not closed meanwhile.
-unsafe fn open_file<'a>(file: *const adio_dafs_file) -> Result<&'a Arc<File>> {
+unsafe fn open_file<'a>(file: *mut adio_dafs_file) -> Result<&'a Arc<File>> {
     // SAFETY: promised by the caller.
     unsafe { file.as_ref() }.map(|file| &file.0).ok_or_else(|| argument("no file"))
 }
@@ -405,6 +405,3 @@ impl From<std::str::Utf8Error> for Error {
         Self::new(Class::Argument, "a hint is no text")
     }
 }
-
-#[cfg(test)]
-mod tests;

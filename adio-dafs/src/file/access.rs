@@ -60,7 +60,7 @@ impl File {
         let moved = self.move_segment(direction, segment);
         self.tell(timed, segment.len, &moved);
         let why = Why::OnePiece;
-        self.note(Chosen { direction, method: None, mode, why }, 1, segment.len);
+        self.note(&settings, Chosen { direction, method: None, mode, why }, 1, segment.len);
         moved
     }
 
@@ -126,7 +126,12 @@ impl File {
             let (mode, timed) = self.choose_mode(settings, direction, batch.len, false);
             self.counters.segments.add(batch.segments as u64);
             self.counters.on_call(Method::List, mode);
-            self.note(Chosen { direction, method: Some(Method::List), mode, why }, batch.segments, batch.len);
+            self.note(
+                &settings,
+                Chosen { direction, method: Some(Method::List), mode, why },
+                batch.segments,
+                batch.len,
+            );
             let outcome = raw::run_list(&self.inner, direction, &batch);
             let (count, result) = match outcome {
                 Ok(count) => (count as u64, Ok(())),
@@ -164,7 +169,12 @@ impl File {
             let (mode, timed) = self.choose_mode(settings, direction, segment.len, true);
             self.counters.segments.add(1);
             self.counters.on_call(Method::Multiple, mode);
-            self.note(Chosen { direction, method: Some(Method::Multiple), mode, why }, 1, segment.len);
+            self.note(
+                &settings,
+                Chosen { direction, method: Some(Method::Multiple), mode, why },
+                1,
+                segment.len,
+            );
             let done = self.move_segment(direction, &segment);
             self.tell(timed, segment.len, &done);
             moved += done.0;
@@ -231,8 +241,8 @@ impl File {
         }
     }
 
-    pub(super) fn note(&self, chosen: Chosen, segments: usize, len: u64) {
-        if self.settings().explain {
+    pub(super) fn note(&self, settings: &Settings, chosen: Chosen, segments: usize, len: u64) {
+        if settings.explain {
             self.account.lock().unwrap_or_else(PoisonError::into_inner).note(chosen, segments, len);
         }
     }

@@ -159,6 +159,11 @@ impl File {
         &self.place
     }
 
+    /// The server that it is on.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
     fn check_writes(&self, action: &str) -> Result<()> {
         match self.mode.writes() {
             true => Ok(()),

@@ -52,7 +52,12 @@ impl File {
             Some(segment) => {
                 let mode = self.choose_mode_unmeasured(&request.settings, direction, segment.len, true);
                 self.counters.on_call(Method::Multiple, mode);
-                self.note(Chosen { direction, method: None, mode, why: Why::OnePiece }, 1, segment.len);
+                self.note(
+                    &request.settings,
+                    Chosen { direction, method: None, mode, why: Why::OnePiece },
+                    1,
+                    segment.len,
+                );
                 request.under_way.push_back((raw::start(&self.inner, direction, &segment), segment.len));
             }
             None => {
@@ -109,7 +114,12 @@ impl Request {
                         let mode = file.choose_mode_unmeasured(&self.settings, direction, segment.len, true);
                         file.counters.on_call(method, mode);
                         file.counters.segments.add(1);
-                        file.note(Chosen { direction, method: Some(method), mode, why }, 1, segment.len);
+                        file.note(
+                            &self.settings,
+                            Chosen { direction, method: Some(method), mode, why },
+                            1,
+                            segment.len,
+                        );
                         (raw::start(&file.inner, direction, &segment), segment.len)
                     })
                 }),
@@ -119,6 +129,7 @@ impl Request {
                         file.counters.on_call(method, mode);
                         file.counters.segments.add(batch.segments as u64);
                         file.note(
+                            &self.settings,
                             Chosen { direction, method: Some(method), mode, why },
                             batch.segments,
                             batch.len,

@@ -77,7 +77,7 @@ impl File {
             }
             let len: u64 = window.segments.iter().map(|segment| segment.len).sum();
             let chosen = Chosen { direction, method: Some(Method::Sieve), mode: MemoryMode::Dafs, why };
-            self.note(chosen, window.segments.len(), len);
+            self.note(settings, chosen, window.segments.len(), len);
             let done = self.run_window(direction, &window, &mut buffer);
             moved += done.0;
             if done.1.is_err() || done.0 < len {

@@ -38,7 +38,7 @@ impl<'a> Transfer<'a> {
         {
             return Ok(None);
         }
-        let mut segments = Segments::new(self.source.clone())?;
+        let mut segments = Segments::new(self.source.borrowed())?;
         let first = segments.next_segment().transpose()?;
         Ok(match (first, segments.left()) {
             (Some((segment, _)), 0) => Some(segment),

@@ -54,6 +54,18 @@ impl Source<'_> {
         }
     }
 
+    /// The same, without copying its lists.
+    pub fn borrowed(&self) -> Source<'_> {
+        match self {
+            Self::Segments(segments) => Source::Segments(std::borrow::Cow::Borrowed(segments)),
+            Self::Typed { memory, view, position } => Source::Typed {
+                memory: Instances { base: memory.base, count: memory.count, of: memory.of.borrowed() },
+                view: View { displacement: view.displacement, of: view.of.borrowed() },
+                position: *position,
+            },
+        }
+    }
+
     /// The same with lists of its own.
     pub fn into_owned(self) -> Source<'static> {
         match self {

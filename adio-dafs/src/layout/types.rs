@@ -84,6 +84,17 @@ impl<'a> Type<'a> {
         self.size
     }
 
+    /// The same, without copying its blocks.
+    pub fn borrowed(&self) -> Type<'_> {
+        Type {
+            offsets: Cow::Borrowed(&self.offsets),
+            lens: Cow::Borrowed(&self.lens),
+            extent: self.extent,
+            size: self.size,
+            dense: self.dense,
+        }
+    }
+
     /// The same with blocks of its own.
     pub fn into_owned(self) -> Type<'static> {
         Type {

@@ -11,3 +11,6 @@ mod life;
 mod load;
 mod nonblocking;
 mod restart;
+mod tokens;
+mod tokens_by_hand;
+mod tokens_lost;

@@ -1,0 +1,110 @@
+/* What both ways into an MPI library share: the outcome of a call as an MPI error class, hints, and what the ranks of a
+ * communicator agree on. Knows MPI's constants and adio_dafs.h; talks MPI only by the three functions at the end, which
+ * each way supplies. */
+#ifndef DAFS_GLUE_H
+#define DAFS_GLUE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <mpi.h>
+
+#include "adio_dafs.h"
+
+/* Room for a key and for a value, with the ending zero. */
+#define DAFS_KEY_SIZE (MPI_MAX_INFO_KEY + 1)
+#define DAFS_VALUE_SIZE (MPI_MAX_INFO_VAL + 1)
+
+/* A file that is open on this rank. */
+struct dafs_file {
+    adio_dafs_file *handle;
+    /* Collective calls: each rank moves its own data (dafs_collective=independent). */
+    bool independent;
+    /* A collective call is under way: an error is kept for its end, so that the exchange with other ranks goes on. */
+    bool collective;
+    /* The first error of the call that is under way: an MPI error class. A thread that makes progress may set it. */
+    atomic_int error;
+    /* A read of the call that is under way came to the end of the file. */
+    atomic_bool short_read;
+};
+
+/* A growing list of hints. Owns its strings. */
+struct dafs_hints {
+    adio_dafs_hint *list;
+    size_t count;
+    size_t capacity;
+};
+
+/* A collective open. */
+struct dafs_opening {
+    MPI_Comm comm;
+    int rank;
+    int size;
+    const char *name;
+    /* As the program gave it, on all ranks. */
+    int amode;
+    const struct dafs_hints *hints;
+    /* What went wrong on this rank before: the open then fails on all. */
+    int class;
+};
+
+/* The MPI error class of a status. */
+int dafs_class(int status);
+
+/* Tells what failed and why in one line on stderr, unless the MPI error class alone says it. */
+void dafs_report(const char *verb, const char *name, int status);
+
+/* True where the library has the interface that this was compiled for; else false and one line on stderr. */
+bool dafs_abi_matches(void);
+
+/* Appends a copy. Without memory the hint is lost, as hints may be. */
+void dafs_hints_add(struct dafs_hints *hints, const char *key, const char *value);
+void dafs_hints_free(struct dafs_hints *hints);
+
+/* Hands hints to the file and learns what is in force. */
+void dafs_set_hints(struct dafs_file *file, const adio_dafs_hint *hints, size_t count);
+
+/* The value that is in force for a key; false where there is none. */
+bool dafs_hint_value(struct dafs_file *file, const char *key, char value[DAFS_VALUE_SIZE]);
+
+/* Opens a file on all ranks of a communicator: one open at the server, the other ranks join it. The same MPI error class on
+ * all ranks. Collective. */
+int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *file);
+
+/* Says what the hint dafs_explain asks for, and closes. The same MPI error class on all ranks. Collective. */
+int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank);
+
+/* Moves data and waits. Returns an MPI error class; moved gets the bytes. In a collective call an error is kept and success
+ * pretended. */
+int dafs_transfer(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t wanted, uint64_t *moved);
+
+/* The outcome of a transfer that has ended, by the rules of dafs_transfer(). */
+int dafs_settle(struct dafs_file *file, bool collective, int direction, int status, uint64_t wanted, uint64_t *moved);
+
+/* The first error of the call that ends now, as an MPI error class; forgets it. */
+int dafs_take_error(struct dafs_file *file);
+
+/* Ends a collective call: all ranks learn of an error of any, and whether any read came to the end of the file. Collective. */
+int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, bool *short_read);
+
+/* Bytes that a read from position on, of wanted bytes, finds in a file as long as it is now. */
+uint64_t dafs_bytes_before_end(struct dafs_file *file, const adio_dafs_view *view, uint64_t position, uint64_t wanted);
+
+/* Makes one rank's outcome that of all. Collective. */
+int dafs_share_class(MPI_Comm comm, int class);
+
+/* The largest class of any rank. Collective. */
+int dafs_max_class(MPI_Comm comm, int class);
+
+/* --- Supplied by each way. All are collective and return an MPI error class. --- */
+
+/* The first rank's bytes, for all. */
+int dafs_bcast(MPI_Comm comm, void *data, size_t len);
+/* The largest value of any rank, for all. */
+int dafs_max(MPI_Comm comm, int *values, int count);
+/* The sums over all ranks, for the first; it is rank 0 that gets them in place. */
+int dafs_sum_at_first(MPI_Comm comm, int rank, uint64_t *values, int count);
+
+#endif

@@ -1,0 +1,69 @@
+/* Outcomes: MPI error classes, and words for people. */
+#include <stdio.h>
+
+#include "dafs_glue.h"
+
+int dafs_class(int status)
+{
+    switch (status) {
+    case ADIO_DAFS_OK:
+        return MPI_SUCCESS;
+    case ADIO_DAFS_ERR_ARG:
+        return MPI_ERR_ARG;
+    case ADIO_DAFS_ERR_AMODE:
+        return MPI_ERR_AMODE;
+    case ADIO_DAFS_ERR_NO_SUCH_FILE:
+        return MPI_ERR_NO_SUCH_FILE;
+    case ADIO_DAFS_ERR_FILE_EXISTS:
+        return MPI_ERR_FILE_EXISTS;
+    case ADIO_DAFS_ERR_BAD_FILE:
+        return MPI_ERR_BAD_FILE;
+    case ADIO_DAFS_ERR_ACCESS:
+        return MPI_ERR_ACCESS;
+    case ADIO_DAFS_ERR_READ_ONLY:
+        return MPI_ERR_READ_ONLY;
+    case ADIO_DAFS_ERR_NO_SPACE:
+        return MPI_ERR_NO_SPACE;
+    case ADIO_DAFS_ERR_QUOTA:
+        return MPI_ERR_QUOTA;
+    case ADIO_DAFS_ERR_FILE_IN_USE:
+        return MPI_ERR_FILE_IN_USE;
+    case ADIO_DAFS_ERR_NO_MEMORY:
+        return MPI_ERR_NO_MEM;
+    case ADIO_DAFS_ERR_UNSUPPORTED:
+        return MPI_ERR_UNSUPPORTED_OPERATION;
+    case ADIO_DAFS_ERR_IO:
+        return MPI_ERR_IO;
+    default:
+        return MPI_ERR_INTERN;
+    }
+}
+
+void dafs_report(const char *verb, const char *name, int status)
+{
+    switch (status) {
+    case ADIO_DAFS_OK:
+    case ADIO_DAFS_ERR_AMODE:
+    case ADIO_DAFS_ERR_NO_SUCH_FILE:
+    case ADIO_DAFS_ERR_FILE_EXISTS:
+    case ADIO_DAFS_ERR_READ_ONLY:
+    case ADIO_DAFS_ERR_NO_SPACE:
+    case ADIO_DAFS_ERR_QUOTA:
+        return;
+    default:
+        fprintf(stderr, "adio-dafs: cannot %s %s: %s\n", verb, name, adio_dafs_last_error());
+    }
+}
+
+bool dafs_abi_matches(void)
+{
+    int found = adio_dafs_abi_version();
+
+    if (found == ADIO_DAFS_ABI_VERSION)
+        return true;
+    fprintf(stderr,
+            "adio-dafs: cannot use libadio_dafs.so: it has interface %d, this was built for %d; run cargo xtask mpi install "
+            "again\n",
+            found, ADIO_DAFS_ABI_VERSION);
+    return false;
+}

@@ -1,0 +1,223 @@
+/* What the ranks of a communicator do together: open, close, and end a collective call with one outcome. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "dafs_glue.h"
+
+/* The amodes are handed over as they are. */
+_Static_assert(MPI_MODE_CREATE == ADIO_DAFS_CREATE && MPI_MODE_RDONLY == ADIO_DAFS_RDONLY, "amode");
+_Static_assert(MPI_MODE_WRONLY == ADIO_DAFS_WRONLY && MPI_MODE_RDWR == ADIO_DAFS_RDWR, "amode");
+_Static_assert(MPI_MODE_DELETE_ON_CLOSE == ADIO_DAFS_DELETE_ON_CLOSE && MPI_MODE_UNIQUE_OPEN == ADIO_DAFS_UNIQUE_OPEN, "amode");
+_Static_assert(MPI_MODE_EXCL == ADIO_DAFS_EXCL && MPI_MODE_APPEND == ADIO_DAFS_APPEND, "amode");
+_Static_assert(MPI_MODE_SEQUENTIAL == ADIO_DAFS_SEQUENTIAL, "amode");
+
+/* What the first rank tells the others; the ticket follows. */
+struct invitation {
+    int class;
+    /* The amode that the file was opened with. */
+    int used_amode;
+    uint64_t ticket_len;
+};
+
+/* What the ranks agree on after an open. Each value is the largest of any rank. */
+enum { OPEN_CLASS, OPEN_LOWEST_FAILED, OPEN_TWO_PHASE, OPEN_VALUES };
+
+/* Both exchanges of the MPI library read what they are about to write in part, so a file that is only written is opened for both.
+ * Where that is not allowed, it is opened as asked. */
+static int open_first(const struct dafs_opening *opening, struct dafs_file *file, int *used_amode)
+{
+    const struct dafs_hints *hints = opening->hints;
+    int amode = opening->amode;
+    int status;
+
+    if (amode & MPI_MODE_WRONLY)
+        amode = (amode & ~MPI_MODE_WRONLY) | MPI_MODE_RDWR;
+    /* Sequential access is for one direction by MPI's rules, and shared pointers never read to write. */
+    if (opening->amode & MPI_MODE_SEQUENTIAL)
+        amode = opening->amode;
+    status = adio_dafs_open(opening->name, amode, -1, opening->size, hints->list, hints->count, &file->handle);
+    if (status == ADIO_DAFS_ERR_ACCESS && amode != opening->amode) {
+        amode = opening->amode;
+        status = adio_dafs_open(opening->name, amode, -1, opening->size, hints->list, hints->count, &file->handle);
+    }
+    *used_amode = amode;
+    return status;
+}
+
+/* The first rank opens the file and makes a ticket for the others. */
+static void open_and_invite(const struct dafs_opening *opening, struct dafs_file *file, struct invitation *invitation, void *ticket)
+{
+    size_t len = 0;
+    int status = open_first(opening, file, &invitation->used_amode);
+
+    if (status == ADIO_DAFS_OK && opening->size > 1) {
+        status = adio_dafs_share(file->handle, ticket, ADIO_DAFS_TICKET_SIZE_MAX, &len);
+        if (status != ADIO_DAFS_OK) {
+            dafs_report("share", opening->name, status);
+            adio_dafs_close(file->handle);
+            file->handle = NULL;
+        }
+    } else {
+        dafs_report("open", opening->name, status);
+    }
+    invitation->class = dafs_class(status);
+    invitation->ticket_len = len;
+}
+
+static int give_up(struct dafs_file *file, int class)
+{
+    if (file->handle)
+        adio_dafs_close(file->handle);
+    file->handle = NULL;
+    return class;
+}
+
+/* All ranks say how it went; where any failed, all give up what they have. */
+static int agree_on_open(const struct dafs_opening *opening, struct dafs_file *file, int status, int class)
+{
+    int values[OPEN_VALUES];
+    int talk;
+
+    if (file->handle)
+        dafs_set_hints(file, NULL, 0);
+    values[OPEN_CLASS] = class;
+    values[OPEN_LOWEST_FAILED] = class == MPI_SUCCESS ? 0 : opening->size - opening->rank;
+    values[OPEN_TWO_PHASE] = !file->independent;
+    talk = dafs_max(opening->comm, values, OPEN_VALUES);
+    if (talk != MPI_SUCCESS)
+        values[OPEN_CLASS] = talk;
+    if (values[OPEN_CLASS] == MPI_SUCCESS) {
+        file->independent = !values[OPEN_TWO_PHASE];
+        return MPI_SUCCESS;
+    }
+    if (values[OPEN_LOWEST_FAILED] == opening->size - opening->rank)
+        dafs_report("join", opening->name, status);
+    return give_up(file, values[OPEN_CLASS]);
+}
+
+int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *file)
+{
+    struct invitation invitation = {0};
+    const struct dafs_hints *hints = opening->hints;
+    int status = ADIO_DAFS_OK;
+    int class;
+    char ticket[ADIO_DAFS_TICKET_SIZE_MAX];
+
+    invitation.class = opening->class;
+    if (opening->rank == 0 && opening->class == MPI_SUCCESS)
+        open_and_invite(opening, file, &invitation, ticket);
+    class = dafs_bcast(opening->comm, &invitation, sizeof invitation);
+    if (class == MPI_SUCCESS)
+        class = invitation.class;
+    if (class != MPI_SUCCESS)
+        return give_up(file, class);
+    if (opening->size == 1)
+        return agree_on_open(opening, file, status, class);
+    class = dafs_bcast(opening->comm, ticket, invitation.ticket_len);
+    if (class == MPI_SUCCESS)
+        class = opening->class;
+    if (class == MPI_SUCCESS && opening->rank != 0) {
+        status = adio_dafs_join(opening->name, invitation.used_amode, opening->size, ticket, invitation.ticket_len, hints->list,
+                                hints->count, &file->handle);
+        class = dafs_class(status);
+    }
+    return agree_on_open(opening, file, status, class);
+}
+
+/* The first rank says what the hint dafs_explain asks for, with the counters of all. */
+static void explain(struct dafs_file *file, MPI_Comm comm, int rank)
+{
+    uint64_t values[ADIO_DAFS_COUNTERS_MAX] = {0};
+    const size_t capacity = 64 * 1024;
+    size_t count = 0, len = 0;
+    char *text;
+
+    adio_dafs_counters(file->handle, values, ADIO_DAFS_COUNTERS_MAX, &count);
+    if (dafs_sum_at_first(comm, rank, values, ADIO_DAFS_COUNTERS_MAX) != MPI_SUCCESS || rank != 0)
+        return;
+    text = malloc(capacity);
+    if (text && adio_dafs_explain(file->handle, values, count, text, capacity, &len) == ADIO_DAFS_OK && len > 0)
+        fputs(text, stderr);
+    free(text);
+}
+
+int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank)
+{
+    int status;
+
+    explain(file, comm, rank);
+    status = adio_dafs_close(file->handle);
+    file->handle = NULL;
+    /* Open MPI's MPI_File_close() returns success whatever we say, so it is said here too. */
+    if (status != ADIO_DAFS_OK)
+        fprintf(stderr, "adio-dafs: cannot close a file: %s\n", adio_dafs_last_error());
+    return dafs_max_class(comm, dafs_class(status));
+}
+
+int dafs_settle(struct dafs_file *file, bool collective, int direction, int status, uint64_t wanted, uint64_t *moved)
+{
+    int none = MPI_SUCCESS;
+
+    if (status == ADIO_DAFS_OK) {
+        if (direction == ADIO_DAFS_READ && *moved < wanted)
+            atomic_store(&file->short_read, true);
+        return MPI_SUCCESS;
+    }
+    if (!collective)
+        return dafs_class(status);
+    atomic_compare_exchange_strong(&file->error, &none, dafs_class(status));
+    *moved = wanted;
+    return MPI_SUCCESS;
+}
+
+int dafs_transfer(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t wanted, uint64_t *moved)
+{
+    int status;
+
+    /* The call fails anyway: waiting for a server once is enough. */
+    if (file->collective && atomic_load(&file->error) != MPI_SUCCESS) {
+        *moved = wanted;
+        return MPI_SUCCESS;
+    }
+    status = adio_dafs_transfer_run(file->handle, transfer, moved);
+    return dafs_settle(file, file->collective, transfer->direction, status, wanted, moved);
+}
+
+int dafs_take_error(struct dafs_file *file)
+{
+    return atomic_exchange(&file->error, MPI_SUCCESS);
+}
+
+int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, bool *short_read)
+{
+    int values[2] = {error, atomic_exchange(&file->short_read, false)};
+    int talk = dafs_max(comm, values, 2);
+
+    *short_read = values[1] != 0;
+    return talk != MPI_SUCCESS ? talk : values[0];
+}
+
+uint64_t dafs_bytes_before_end(struct dafs_file *file, const adio_dafs_view *view, uint64_t position, uint64_t wanted)
+{
+    uint64_t size = 0, end = 0;
+
+    if (adio_dafs_size(file->handle, &size) != ADIO_DAFS_OK || adio_dafs_view_position(view, size, &end) != ADIO_DAFS_OK)
+        return wanted;
+    if (end <= position)
+        return 0;
+    return end - position < wanted ? end - position : wanted;
+}
+
+int dafs_share_class(MPI_Comm comm, int class)
+{
+    int talk = dafs_bcast(comm, &class, sizeof class);
+
+    return talk != MPI_SUCCESS ? talk : class;
+}
+
+int dafs_max_class(MPI_Comm comm, int class)
+{
+    int talk = dafs_max(comm, &class, 1);
+
+    return talk != MPI_SUCCESS ? talk : class;
+}

@@ -1,0 +1,168 @@
+/* The fs module: what OMPIO does with a file besides moving data. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dafs_ompio.h"
+#include "ompi/mca/fs/base/base.h"
+
+const char dafs_deleted[] = "dafs:\n";
+
+/* Shared file pointers are OMPIO's: memory that the ranks of one node share. Its other ways put files beside the file by POSIX
+ * calls, or open two more files for each rank. Across nodes there is none, and hooks.c says so when one is asked for. */
+static void choose_shared_pointers(ompio_file_t *fh)
+{
+    if (fh->f_sharedfp && strcmp(fh->f_sharedfp_component->mca_component_name, "sm") != 0) {
+        fh->f_sharedfp = NULL;
+        fh->f_sharedfp_component = NULL;
+    }
+}
+
+static struct dafs_ompio_file *file_new(void)
+{
+    struct dafs_ompio_file *file = calloc(1, sizeof *file);
+
+    if (file) {
+        pthread_mutex_init(&file->call_lock, NULL);
+        pthread_mutex_init(&file->info_lock, NULL);
+    }
+    return file;
+}
+
+static void file_free(struct dafs_ompio_file *file)
+{
+    pthread_mutex_destroy(&file->call_lock);
+    pthread_mutex_destroy(&file->info_lock);
+    free(file);
+}
+
+/* OMPIO does not look whether all ranks gave the same. To be asked before anything is made. */
+static int amode_is_same(ompio_file_t *fh)
+{
+    int values[2] = {fh->f_amode, -fh->f_amode};
+    int class = dafs_max(fh->f_comm, values, 2);
+
+    return class == MPI_SUCCESS && values[0] != -values[1] ? MPI_ERR_NOT_SAME : class;
+}
+
+/* OMPIO's amode may have been changed from "write only"; f_amode is what the program gave. */
+static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_info_t *info, ompio_file_t *fh)
+{
+    struct dafs_ompio_file *file = file_new();
+    /* A rank without memory takes part all the same, for the others wait for it. */
+    struct dafs_file none = {0};
+    struct dafs_hints hints = {0};
+    struct dafs_opening opening = {comm, fh->f_rank, fh->f_size, name, fh->f_amode, &hints, file ? MPI_SUCCESS : MPI_ERR_NO_MEM};
+    int class = amode_is_same(fh);
+
+    (void)amode;
+    fh->fd = -1;
+    dafs_hints_of_info(&hints, info);
+    if (class == MPI_SUCCESS)
+        class = dafs_open_together(&opening, file ? &file->common : &none);
+    dafs_hints_free(&hints);
+    if (class != MPI_SUCCESS) {
+        if (file)
+            file_free(file);
+        /* OMPIO closes what it could not open, and would remove it then: perhaps a file that MPI_MODE_EXCL is to protect. */
+        fh->f_amode &= ~MPI_MODE_DELETE_ON_CLOSE;
+        return class;
+    }
+    fh->f_fs_ptr = file;
+    fh->f_flags |= OMPIO_LOCK_NEVER;
+    choose_shared_pointers(fh);
+    if (fh->f_fh) {
+        dafs_hook(fh->f_fh, file);
+        dafs_info_start(fh->f_fh, file);
+    }
+    return OMPI_SUCCESS;
+}
+
+/* The first rank removes the file, once all have closed it. OMPIO would then remove its own idea of the full name, on each rank. */
+static int delete_on_close(ompio_file_t *fh)
+{
+    int status = fh->f_rank == 0 ? adio_dafs_delete(fh->f_filename) : ADIO_DAFS_OK;
+    char *deleted = strdup(dafs_deleted);
+
+    if (deleted) {
+        free(fh->f_fullfilename);
+        fh->f_fullfilename = deleted;
+    }
+    dafs_report("delete", fh->f_filename, status);
+    return dafs_share_class(fh->f_comm, dafs_class(status));
+}
+
+static int fs_close(ompio_file_t *fh)
+{
+    struct dafs_ompio_file *file = dafs_file_of(fh);
+    int class, deletion = MPI_SUCCESS;
+
+    /* The open failed. */
+    if (!file)
+        return OMPI_SUCCESS;
+    fh->f_fs_ptr = NULL;
+    class = dafs_close_together(&file->common, fh->f_comm, fh->f_rank);
+    file_free(file);
+    if (fh->f_amode & MPI_MODE_DELETE_ON_CLOSE)
+        deletion = delete_on_close(fh);
+    return class != MPI_SUCCESS ? class : deletion;
+}
+
+static int fs_delete(char *name, opal_info_t *info)
+{
+    int status;
+
+    (void)info;
+    if (strcmp(name, dafs_deleted) == 0)
+        return OMPI_SUCCESS;
+    status = adio_dafs_delete(name);
+    dafs_report("delete", name, status);
+    return dafs_class(status);
+}
+
+static int fs_set_size(ompio_file_t *fh, OMPI_MPI_OFFSET_TYPE size)
+{
+    int status = ADIO_DAFS_OK;
+
+    if (fh->f_rank == 0)
+        status = adio_dafs_resize(dafs_file_of(fh)->common.handle, (uint64_t)size);
+    return dafs_share_class(fh->f_comm, dafs_class(status));
+}
+
+static int fs_get_size(ompio_file_t *fh, OMPI_MPI_OFFSET_TYPE *size)
+{
+    uint64_t bytes = 0;
+    int status = adio_dafs_size(dafs_file_of(fh)->common.handle, &bytes);
+
+    *size = (OMPI_MPI_OFFSET_TYPE)bytes;
+    return dafs_class(status);
+}
+
+int dafs_fs_sync(ompio_file_t *fh)
+{
+    return dafs_max_class(fh->f_comm, dafs_class(adio_dafs_sync(dafs_file_of(fh)->common.handle)));
+}
+
+/* After the queries: another component's may have written there. */
+static int module_init(ompio_file_t *fh)
+{
+    fh->f_fstype = DAFS_FSTYPE;
+    return OMPI_SUCCESS;
+}
+
+static int module_finalize(ompio_file_t *fh)
+{
+    (void)fh;
+    return OMPI_SUCCESS;
+}
+
+mca_fs_base_module_1_0_0_t dafs_fs_module = {
+    .fs_module_init = module_init,
+    .fs_module_finalize = module_finalize,
+    .fs_file_open = fs_open,
+    .fs_file_close = fs_close,
+    .fs_file_delete = fs_delete,
+    .fs_file_set_size = fs_set_size,
+    .fs_file_get_size = fs_get_size,
+    .fs_file_sync = dafs_fs_sync,
+};

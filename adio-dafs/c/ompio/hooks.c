@@ -1,0 +1,336 @@
+/* Functions that stand before OMPIO's own, for files of ours alone: each MPI_File has its copy of the table of functions that
+ * MPI's calls go through. OMPIO 4.1
+ *   - returns success from reads and writes whose fbtl failed, and hangs where one rank's fails in a collective call;
+ *   - never ends a nonblocking call that moves no bytes;
+ *   - tells a collective read beyond the end of the file as complete;
+ *   - stores atomic mode and ignores it, and sets space aside by reading and writing the whole file. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "dafs_ompio.h"
+#include "ompi/errhandler/errcode-internal.h"
+
+static struct dafs_ompio_file *file_of(ompi_file_t *fp)
+{
+    return dafs_file_of(dafs_handle_of(fp));
+}
+
+static uint64_t bytes_of(int count, ompi_datatype_t *type)
+{
+    size_t size;
+
+    opal_datatype_type_size(&type->super, &size);
+    return (uint64_t)count * size;
+}
+
+/* Begins a call of OMPIO that tells an error of the fbtl only by way of the file. */
+static void enter(struct dafs_ompio_file *file, bool collective)
+{
+    pthread_mutex_lock(&file->call_lock);
+    file->common.collective = collective;
+    atomic_store(&file->common.short_read, false);
+    dafs_take_error(&file->common);
+}
+
+/* Ends it: the error that OMPIO returned or else the one that it passed over, as a class. */
+static int leave(struct dafs_ompio_file *file, int code)
+{
+    int error = dafs_take_error(&file->common);
+
+    file->common.collective = false;
+    pthread_mutex_unlock(&file->call_lock);
+    return code != OMPI_SUCCESS ? ompi_errcode_get_mpi_code(code) : error;
+}
+
+/* What the functions below take, as OMPIO's. */
+#define READ (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
+#define WRITE (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
+#define READ_AT (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
+#define WRITE_AT (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
+#define IREAD (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
+#define IWRITE (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
+#define IREAD_AT (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
+#define IWRITE_AT (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
+#define READ_BEGIN (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type)
+#define WRITE_BEGIN (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type)
+#define READ_AT_BEGIN (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type)
+#define WRITE_AT_BEGIN (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type)
+#define READ_END (ompi_file_t * fp, void *buf, ompi_status_public_t *status)
+#define WRITE_END (ompi_file_t * fp, const void *buf, ompi_status_public_t *status)
+
+/* --- Whether a call is allowed, as an MPI error class. What it depends on is the same on all ranks. --- */
+
+#define ALLOWED MPI_SUCCESS
+
+/* OMPIO's collective functions do not look at the amode. */
+static int readable(ompi_file_t *fp)
+{
+    return dafs_handle_of(fp)->f_amode & MPI_MODE_WRONLY ? MPI_ERR_ACCESS : MPI_SUCCESS;
+}
+
+static int writable(ompi_file_t *fp)
+{
+    return dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : MPI_SUCCESS;
+}
+
+/* Shared file pointers are OMPIO's, within one node: see fs_module.c. */
+static int pointer_shared(ompi_file_t *fp)
+{
+    return dafs_handle_of(fp)->f_sharedfp ? MPI_SUCCESS : MPI_ERR_UNSUPPORTED_OPERATION;
+}
+
+/* --- One process by itself --- */
+
+#define INDEPENDENT(name, parameters, check, ...)                                                                                  \
+    static int our_##name parameters                                                                                                     \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = file_of(fp);                                                                                \
+        int error = check;                                                                                                         \
+                                                                                                                                   \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        enter(file, false);                                                                                                        \
+        error = leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                       \
+        dafs_info_refresh(fp, file);                                                                                               \
+        return error;                                                                                                              \
+    }
+
+INDEPENDENT(read, READ, ALLOWED, fp, buf, count, type, status)
+INDEPENDENT(write, WRITE, ALLOWED, fp, buf, count, type, status)
+INDEPENDENT(read_at, READ_AT, ALLOWED, fp, at, buf, count, type, status)
+INDEPENDENT(write_at, WRITE_AT, ALLOWED, fp, at, buf, count, type, status)
+INDEPENDENT(read_shared, READ, pointer_shared(fp), fp, buf, count, type, status)
+INDEPENDENT(write_shared, WRITE, pointer_shared(fp), fp, buf, count, type, status)
+
+/* --- One process by itself, and nonblocking. OMPIO has no nonblocking exchange, so the collective ones and the split ones
+ * are of this kind too. The lock keeps a request from being taken for one of a collective call. --- */
+
+#define NONBLOCKING(name, parameters, check, ...)                                                                                  \
+    static int our_##name parameters                                                                                                     \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = file_of(fp);                                                                                \
+        int error = check;                                                                                                         \
+                                                                                                                                   \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        count = bytes_of(count, type) == 0 ? 0 : count;                                                                            \
+        enter(file, false);                                                                                                        \
+        return leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                        \
+    }
+
+NONBLOCKING(iread, IREAD, ALLOWED, fp, buf, count, type, request)
+NONBLOCKING(iwrite, IWRITE, ALLOWED, fp, buf, count, type, request)
+NONBLOCKING(iread_at, IREAD_AT, ALLOWED, fp, at, buf, count, type, request)
+NONBLOCKING(iwrite_at, IWRITE_AT, ALLOWED, fp, at, buf, count, type, request)
+NONBLOCKING(iread_all, IREAD, ALLOWED, fp, buf, count, type, request)
+NONBLOCKING(iwrite_all, IWRITE, ALLOWED, fp, buf, count, type, request)
+NONBLOCKING(iread_at_all, IREAD_AT, ALLOWED, fp, at, buf, count, type, request)
+NONBLOCKING(iwrite_at_all, IWRITE_AT, ALLOWED, fp, at, buf, count, type, request)
+NONBLOCKING(iread_shared, IREAD, pointer_shared(fp), fp, buf, count, type, request)
+NONBLOCKING(iwrite_shared, IWRITE, pointer_shared(fp), fp, buf, count, type, request)
+NONBLOCKING(read_all_begin, READ_BEGIN, readable(fp), fp, buf, count, type)
+NONBLOCKING(write_all_begin, WRITE_BEGIN, writable(fp), fp, buf, count, type)
+NONBLOCKING(read_at_all_begin, READ_AT_BEGIN, readable(fp), fp, at, buf, count, type)
+NONBLOCKING(write_at_all_begin, WRITE_AT_BEGIN, writable(fp), fp, at, buf, count, type)
+NONBLOCKING(read_ordered_begin, READ_BEGIN, pointer_shared(fp), fp, buf, count, type)
+NONBLOCKING(write_ordered_begin, WRITE_BEGIN, pointer_shared(fp), fp, buf, count, type)
+
+/* The end of a split call: it has waited, and the ranks agree. */
+static int end_split(ompi_file_t *fp, int code)
+{
+    ompio_file_t *fh = dafs_handle_of(fp);
+    int error = code == OMPI_SUCCESS ? MPI_SUCCESS : ompi_errcode_get_mpi_code(code);
+
+    /* A request that failed is left for its error to be told. */
+    if (error != MPI_SUCCESS && fh->f_split_coll_req && fh->f_split_coll_req != MPI_REQUEST_NULL)
+        ompi_request_free(&fh->f_split_coll_req);
+    dafs_info_refresh(fp, file_of(fp));
+    return dafs_max_class(fh->f_comm, error);
+}
+
+#define SPLIT_END(name, parameters)                                                                                                \
+    static int our_##name parameters                                                                                                     \
+    {                                                                                                                              \
+        return end_split(fp, file_of(fp)->ompio.io_module_file_##name(fp, buf, status));                                           \
+    }
+
+SPLIT_END(read_all_end, READ_END)
+SPLIT_END(write_all_end, WRITE_END)
+SPLIT_END(read_at_all_end, READ_END)
+SPLIT_END(write_at_all_end, WRITE_END)
+SPLIT_END(read_ordered_end, READ_END)
+SPLIT_END(write_ordered_end, WRITE_END)
+
+/* --- All processes together --- */
+
+/* Bytes of the view's data before the individual file pointer. */
+static int64_t position_of(const ompio_file_t *fh)
+{
+    if (fh->f_view_extent == 0)
+        return 0;
+    return (fh->f_offset - fh->f_disp) / fh->f_view_extent * (int64_t)fh->f_view_size + (int64_t)fh->f_total_bytes;
+}
+
+#define HERE position_of(dafs_handle_of(fp))
+#define THERE at *(int64_t) dafs_handle_of(fp)->f_etype_size
+/* Only known to OMPIO. */
+#define NOWHERE -1
+
+/* How much a read of wanted bytes found, some of which was beyond the end of the file. */
+static uint64_t bytes_found(struct dafs_ompio_file *file, const ompio_file_t *fh, uint64_t position, uint64_t wanted)
+{
+    size_t count = fh->f_iov_count;
+    int64_t *numbers = calloc(2 * count + 1, sizeof *numbers);
+    adio_dafs_view view = {(uint64_t)fh->f_disp, {numbers, numbers + count, count, fh->f_view_extent}};
+    uint64_t found;
+
+    if (!numbers)
+        return wanted;
+    for (size_t i = 0; i < count; i++) {
+        numbers[i] = (int64_t)(intptr_t)fh->f_decoded_iov[i].iov_base;
+        numbers[count + i] = (int64_t)fh->f_decoded_iov[i].iov_len;
+    }
+    found = dafs_bytes_before_end(&file->common, &view, position, wanted);
+    free(numbers);
+    return found;
+}
+
+/* The ranks agree on the outcome of a call that began at a position of the view's data. */
+static int agree(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status)
+{
+    ompio_file_t *fh = dafs_handle_of(fp);
+    struct dafs_ompio_file *file = file_of(fp);
+    bool short_read;
+    int class = dafs_agree(&file->common, fh->f_comm, error, &short_read);
+
+    if (status != MPI_STATUS_IGNORE && class != MPI_SUCCESS)
+        status->_ucount = 0;
+    else if (status != MPI_STATUS_IGNORE && short_read && position != NOWHERE)
+        status->_ucount = bytes_found(file, fh, (uint64_t)position, wanted);
+    dafs_info_refresh(fp, file);
+    return class;
+}
+
+/* `alone` is what each process does by itself where the hint dafs_collective says so. */
+#define COLLECTIVE(name, alone, parameters, check, from, ...)                                                                      \
+    static int our_##name parameters                                                                                                     \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = file_of(fp);                                                                                \
+        int64_t position = from;                                                                                                   \
+        int error = check;                                                                                                         \
+                                                                                                                                   \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        enter(file, true);                                                                                                         \
+        error = leave(file, file->common.independent ? file->ompio.io_module_file_##alone(__VA_ARGS__)                             \
+                                                     : file->ompio.io_module_file_##name(__VA_ARGS__));                            \
+        return agree(fp, error, position, bytes_of(count, type), status);                                                          \
+    }
+
+COLLECTIVE(read_all, read, READ, readable(fp), HERE, fp, buf, count, type, status)
+COLLECTIVE(write_all, write, WRITE, writable(fp), HERE, fp, buf, count, type, status)
+COLLECTIVE(read_at_all, read_at, READ_AT, readable(fp), THERE, fp, at, buf, count, type, status)
+COLLECTIVE(write_at_all, write_at, WRITE_AT, writable(fp), THERE, fp, at, buf, count, type, status)
+COLLECTIVE(read_ordered, read_ordered, READ, pointer_shared(fp), NOWHERE, fp, buf, count, type, status)
+COLLECTIVE(write_ordered, write_ordered, WRITE, pointer_shared(fp), NOWHERE, fp, buf, count, type, status)
+
+/* --- The rest --- */
+
+static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
+{
+    int error = pointer_shared(fp);
+
+    return error != MPI_SUCCESS ? error : file_of(fp)->ompio.io_module_file_seek_shared(fp, offset, whence);
+}
+
+static int our_get_position_shared(ompi_file_t *fp, MPI_Offset *offset)
+{
+    int error = pointer_shared(fp);
+
+    return error != MPI_SUCCESS ? error : file_of(fp)->ompio.io_module_file_get_position_shared(fp, offset);
+}
+
+/* A size that is the same on all ranks is what the first does something with. */
+static int by_first(ompi_file_t *fp, MPI_Offset size, int (*act)(adio_dafs_file *, uint64_t))
+{
+    ompio_file_t *fh = dafs_handle_of(fp);
+    MPI_Offset first = size;
+    int class = dafs_bcast(fh->f_comm, &first, sizeof first);
+
+    if (class == MPI_SUCCESS && first != size)
+        class = MPI_ERR_NOT_SAME;
+    if (class == MPI_SUCCESS && fh->f_rank == 0)
+        class = dafs_class(act(file_of(fp)->common.handle, (uint64_t)size));
+    return dafs_max_class(fh->f_comm, class);
+}
+
+/* OMPIO prints a line on each rank where this fails. */
+static int our_set_size(ompi_file_t *fp, MPI_Offset size)
+{
+    return by_first(fp, size, adio_dafs_resize);
+}
+
+/* OMPIO reads and writes all of the file for this, and returns an error on one rank. */
+static int our_preallocate(ompi_file_t *fp, MPI_Offset size)
+{
+    return by_first(fp, size, adio_dafs_preallocate);
+}
+
+/* OMPIO refuses while any file has a nonblocking call under way, and then leaves other ranks waiting. */
+static int our_sync(ompi_file_t *fp)
+{
+    int class;
+
+    if (dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY)
+        return MPI_ERR_ACCESS;
+    class = dafs_fs_sync(dafs_handle_of(fp));
+    dafs_info_refresh(fp, file_of(fp));
+    return class;
+}
+
+static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype, ompi_datatype_t *filetype, const char *datarep,
+                    opal_info_t *info)
+{
+    struct dafs_ompio_file *file = file_of(fp);
+    struct dafs_hints hints = {0};
+    int code = file->ompio.io_module_file_set_view(fp, disp, etype, filetype, datarep, info);
+
+    if (code != OMPI_SUCCESS)
+        return code;
+    dafs_hints_of_info(&hints, info);
+    if (hints.count) {
+        dafs_set_hints(&file->common, hints.list, hints.count);
+        atomic_store(&file->info_stale, true);
+        dafs_info_refresh(fp, file);
+    }
+    dafs_hints_free(&hints);
+    return code;
+}
+
+/* Without locks at the server there is no atomic mode; OMPIO would promise it and do nothing. */
+static int our_set_atomicity(ompi_file_t *fp, int flag)
+{
+    if (!flag)
+        return file_of(fp)->ompio.io_module_file_set_atomicity(fp, flag);
+    if (dafs_handle_of(fp)->f_rank == 0)
+        fprintf(stderr, "adio-dafs: cannot set atomic mode of %s: not supported; order accesses by MPI_File_sync and MPI_Barrier\n",
+                fp->f_filename);
+    return MPI_ERR_UNSUPPORTED_OPERATION;
+}
+
+#define HOOK(name) fp->f_io_selected_module.v2_0_0.io_module_file_##name = our_##name
+
+void dafs_hook(ompi_file_t *fp, struct dafs_ompio_file *file)
+{
+    file->ompio = fp->f_io_selected_module.v2_0_0;
+    HOOK(read), HOOK(write), HOOK(read_at), HOOK(write_at), HOOK(read_shared), HOOK(write_shared);
+    HOOK(iread), HOOK(iwrite), HOOK(iread_at), HOOK(iwrite_at), HOOK(iread_shared), HOOK(iwrite_shared);
+    HOOK(iread_all), HOOK(iwrite_all), HOOK(iread_at_all), HOOK(iwrite_at_all);
+    HOOK(read_all_begin), HOOK(write_all_begin), HOOK(read_at_all_begin), HOOK(write_at_all_begin);
+    HOOK(read_ordered_begin), HOOK(write_ordered_begin);
+    HOOK(read_all_end), HOOK(write_all_end), HOOK(read_at_all_end), HOOK(write_at_all_end);
+    HOOK(read_ordered_end), HOOK(write_ordered_end);
+    HOOK(read_all), HOOK(write_all), HOOK(read_at_all), HOOK(write_at_all), HOOK(read_ordered), HOOK(write_ordered);
+    HOOK(seek_shared), HOOK(get_position_shared), HOOK(set_size), HOOK(preallocate);
+    HOOK(set_view), HOOK(set_atomicity), HOOK(sync);
+}

@@ -1,0 +1,207 @@
+/* Hints and counters in the file's info, where MPI_File_get_info() looks without asking anybody.
+ *
+ * MPI_File_set_info() tells those who subscribed to a key. It then keeps what the program set beside what the subscriber
+ * returned, as _OMPI_IN_<key>, and MPI_File_get_info() shows the former. What is to be seen is what is in force, so these are
+ * removed. Counters change with each transfer: their digits are written in place. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dafs_ompio.h"
+
+/* Digits of 64 bits, and the ending zero. */
+#define DIGITS_SIZE 24
+
+static const char stat_prefix[] = "dafs_stat_";
+
+static bool is_stat(const char *key)
+{
+    return strncmp(key, stat_prefix, sizeof stat_prefix - 1) == 0;
+}
+
+static bool is_saved(const char *key)
+{
+    return strncmp(key, OPAL_INFO_SAVE_PREFIX, sizeof OPAL_INFO_SAVE_PREFIX - 1) == 0;
+}
+
+/* A longer key cannot be subscribed to, and MPI_File_set_info() may then remove its entry. */
+static bool is_watched(const char *key)
+{
+    return strlen(key) + strlen(OPAL_INFO_SAVE_PREFIX) < OPAL_MAX_INFO_KEY;
+}
+
+void dafs_hints_of_info(struct dafs_hints *hints, opal_info_t *info)
+{
+    opal_info_entry_t *entry;
+
+    if (!info)
+        return;
+    OPAL_THREAD_LOCK(info->i_lock);
+    OPAL_LIST_FOREACH(entry, &info->super, opal_info_entry_t)
+    {
+        if (!is_saved(entry->ie_key))
+            dafs_hints_add(hints, entry->ie_key, entry->ie_value);
+    }
+    OPAL_THREAD_UNLOCK(info->i_lock);
+}
+
+/* Finds the entry of a counter and gives it room for any number. */
+static void plant(struct dafs_stat *stat, opal_info_t *info)
+{
+    opal_info_entry_t *entry;
+    char *digits = calloc(1, DIGITS_SIZE);
+
+    if (!digits)
+        return;
+    OPAL_THREAD_LOCK(info->i_lock);
+    OPAL_LIST_FOREACH(entry, &info->super, opal_info_entry_t)
+    {
+        if (strcmp(entry->ie_key, stat->key) == 0)
+            stat->entry = entry;
+    }
+    if (stat->entry) {
+        snprintf(digits, DIGITS_SIZE, "%s", stat->entry->ie_value);
+        free(stat->entry->ie_value);
+        stat->entry->ie_value = stat->digits = digits;
+    } else {
+        free(digits);
+    }
+    OPAL_THREAD_UNLOCK(info->i_lock);
+}
+
+static void add_stat(struct dafs_ompio_file *file, opal_info_t *info, const char *key, const char *value)
+{
+    struct dafs_stat *stat = &file->stats[file->stat_count];
+
+    if (file->stat_count == ADIO_DAFS_COUNTERS_MAX)
+        return;
+    file->stat_count++;
+    *stat = (struct dafs_stat){.shown = strtoull(value, NULL, 10)};
+    snprintf(stat->key, sizeof stat->key, "%s", key);
+    if (is_watched(key))
+        plant(stat, info);
+}
+
+/* Shows one hint or counter as it is, not as the program asked for it. */
+static void show(opal_info_t *info, const char *key, const char *value)
+{
+    char saved[sizeof OPAL_INFO_SAVE_PREFIX + DAFS_KEY_SIZE];
+
+    snprintf(saved, sizeof saved, "%s%s", OPAL_INFO_SAVE_PREFIX, key);
+    opal_info_delete(info, saved);
+    opal_info_set(info, key, value);
+}
+
+/* Makes all that the info shows anew. */
+static void rebuild(opal_info_t *info, struct dafs_ompio_file *file)
+{
+    char key[DAFS_KEY_SIZE], value[DAFS_VALUE_SIZE];
+    int found = 1;
+
+    atomic_store(&file->info_stale, false);
+    file->stat_count = 0;
+    for (size_t i = 0;; i++) {
+        int status = adio_dafs_hint_at(file->common.handle, i, key, sizeof key, value, sizeof value, &found);
+
+        if (status != ADIO_DAFS_OK || !found)
+            return;
+        show(info, key, value);
+        if (is_stat(key))
+            add_stat(file, info, key, value);
+    }
+}
+
+static void write_digits(char to[DIGITS_SIZE], uint64_t value)
+{
+    char reversed[DIGITS_SIZE];
+    int len = 0;
+
+    memset(to, 0, DIGITS_SIZE);
+
+    do {
+        reversed[len++] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value);
+    while (len)
+        *to++ = reversed[--len];
+}
+
+/* Shows a counter's new value: into its entry, or the slow way. */
+static void update(opal_info_t *info, struct dafs_stat *stat, uint64_t value)
+{
+    char digits[DIGITS_SIZE];
+
+    write_digits(digits, value);
+    if (!stat->entry) {
+        opal_info_set(info, stat->key, digits);
+    } else {
+        OPAL_THREAD_LOCK(info->i_lock);
+        if (stat->entry->ie_value == stat->digits)
+            memcpy(stat->digits, digits, sizeof digits);
+        OPAL_THREAD_UNLOCK(info->i_lock);
+    }
+    stat->shown = value;
+}
+
+/* adio_dafs_hint_at() tells the counters in the order of adio_dafs_counters(). */
+static void update_all(opal_info_t *info, struct dafs_ompio_file *file)
+{
+    uint64_t values[ADIO_DAFS_COUNTERS_MAX];
+    size_t count = 0;
+
+    if (adio_dafs_counters(file->common.handle, values, ADIO_DAFS_COUNTERS_MAX, &count) != ADIO_DAFS_OK || count != file->stat_count)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        if (values[i] != file->stats[i].shown)
+            update(info, &file->stats[i], values[i]);
+    }
+}
+
+void dafs_info_refresh(ompi_file_t *fp, struct dafs_ompio_file *file)
+{
+    opal_info_t *info = fp->super.s_info;
+
+    pthread_mutex_lock(&file->info_lock);
+    if (atomic_load(&file->info_stale))
+        rebuild(info, file);
+    else
+        update_all(info, file);
+    pthread_mutex_unlock(&file->info_lock);
+}
+
+/* MPI_File_set_info() set a key that we know. What is returned goes into the info under this key; nothing hides it, until the
+ * next call shows what is in force instead. An entry of a counter stays. */
+static char *hint_changed(opal_infosubscriber_t *object, char *key, char *value)
+{
+    static _Thread_local char in_force[DAFS_VALUE_SIZE];
+    struct dafs_ompio_file *file = dafs_file_of(dafs_handle_of((ompi_file_t *)object));
+    adio_dafs_hint hint = {key, value};
+    bool stat = is_stat(key);
+
+    if (!file || !value)
+        return value;
+    if (!stat)
+        dafs_set_hints(&file->common, &hint, 1);
+    atomic_store(&file->info_stale, true);
+    if (!dafs_hint_value(&file->common, key, in_force))
+        return NULL;
+    return stat || strcmp(in_force, value) == 0 ? in_force : NULL;
+}
+
+void dafs_info_start(ompi_file_t *fp, struct dafs_ompio_file *file)
+{
+    char key[DAFS_KEY_SIZE], value[DAFS_VALUE_SIZE];
+    int found = 1;
+
+    for (size_t i = 0;; i++) {
+        int status = adio_dafs_hint_at(file->common.handle, i, key, sizeof key, value, sizeof value, &found);
+
+        if (status != ADIO_DAFS_OK || !found)
+            break;
+        /* Calls hint_changed() at once, which must find the value that is in force. */
+        opal_info_set(fp->super.s_info, key, value);
+        if (is_watched(key))
+            opal_infosubscribe_subscribe(&fp->super, key, value, hint_changed);
+    }
+    rebuild(fp->super.s_info, file);
+}

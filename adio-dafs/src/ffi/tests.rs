@@ -1,1 +1,0 @@
-//! Calls of the interface as C makes them, on no server.

@@ -1,0 +1,366 @@
+/* Collective calls: blocking, split and nonblocking, with ranks that move much, little and nothing.
+ *
+ * Each pattern of access is a case for each of the three families: the name's ending says which.
+ */
+#include "access.h"
+
+/* What one rank moves: blocks of bytes of the file, in order, from memory without holes. */
+struct part {
+    int blocks;
+    MPI_Offset first;  /* Byte of the file. */
+    int len;           /* Of each block. */
+    MPI_Offset stride; /* From one block to the next. */
+};
+
+typedef struct part pattern_of_rank(int rank);
+
+static MPI_Offset part_bytes(struct part part)
+{
+    return (MPI_Offset)part.blocks * part.len;
+}
+
+/* The bytes of a part; each holds the pattern of the file's place. */
+static void part_fill(unsigned char *memory, struct part part, uint64_t tag)
+{
+    for (int i = 0; i < part.blocks; i++)
+        pattern_fill(memory + (size_t)i * (size_t)part.len, tag, (uint64_t)(part.first + i * part.stride), (size_t)part.len);
+}
+
+static void part_set_view(MPI_File fh, struct part part)
+{
+    MPI_Datatype type;
+    if (part.blocks == 0 || part.len == 0) {
+        CHECK_MPI(MPI_File_set_view(fh, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+        return;
+    }
+    MPI_Type_create_hvector(part.blocks, part.len, (MPI_Aint)part.stride, MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+    CHECK_MPI(MPI_File_set_view(fh, part.first, MPI_BYTE, type, "native", MPI_INFO_NULL));
+    MPI_Type_free(&type);
+}
+
+/* Reads the blocks of every rank by an open of this rank's own, and compares them. */
+static void part_check_all(pattern_of_rank *pattern_of)
+{
+    for (int rank = 0; rank < check.ranks; rank++) {
+        struct part part = pattern_of(rank);
+        unsigned char *memory = check_alloc((size_t)part.len);
+        MPI_File fh = check_open_as(MPI_COMM_SELF, check.file, MPI_MODE_RDONLY, __FILE__, __LINE__);
+        for (int i = 0; i < part.blocks; i += 1 + part.blocks / 64) {
+            MPI_Offset at = part.first + i * part.stride;
+            MPI_Status status;
+            CHECK_MPI(MPI_File_read_at(fh, at, memory, part.len, MPI_BYTE, &status));
+            CHECK_COUNT(&status, MPI_BYTE, part.len);
+            CHECK_PATTERN(memory, (uint64_t)rank + 1, (uint64_t)at, (size_t)part.len);
+        }
+        CHECK_MPI(MPI_File_close(&fh));
+        free(memory);
+    }
+}
+
+static struct part nobody(int rank)
+{
+    (void)rank;
+    return (struct part){0, 0, 0, 0};
+}
+
+/* Moves the pattern once: by a view and a pointer, or, where each rank has one block, by offsets. */
+static void part_move(MPI_File fh, pattern_of_rank *pattern_of, enum access how, int writes, uint64_t tag_rank)
+{
+    struct part part = pattern_of((int)tag_rank);
+    size_t bytes = (size_t)part_bytes(part);
+    unsigned char *memory = guarded_alloc(bytes, 0), *want = check_alloc(bytes);
+    int by_pointer = access_has_pointer(how);
+    MPI_Status status;
+    part_fill(want, part, tag_rank + 1);
+    if (writes)
+        memcpy(memory, want, bytes);
+    part_set_view(fh, part);
+    CHECK_MPI(access_run(how, writes, fh, 0, memory, (int)bytes, MPI_BYTE, &status));
+    if (bytes != 0 || pattern_of == nobody) /* The count of nothing has a case of its own: libraries get it wrong. */
+        CHECK_COUNT(&status, MPI_BYTE, (int)bytes);
+    CHECK_BYTES(memory, want, 0, bytes);
+    if (by_pointer) {
+        MPI_Offset position = -1;
+        CHECK_MPI(MPI_File_get_position(fh, &position));
+        CHECK_EQUAL(position, bytes);
+    }
+    GUARDED_FREE(memory, bytes, 0);
+    free(want);
+}
+
+/* Writes a pattern, compares the file, and reads the own part and the one of the next rank. */
+static void move(pattern_of_rank *pattern_of, enum access at, enum access pointer)
+{
+    for (int i = 0; i < 2; i++) {
+        enum access how = i == 0 ? at : pointer;
+        int before = check.failures;
+        MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+        part_move(fh, pattern_of, how, 1, (uint64_t)check.rank);
+        check_publish(fh);
+        part_check_all(pattern_of);
+        MPI_Barrier(MPI_COMM_WORLD);
+        part_move(fh, pattern_of, how, 0, (uint64_t)check.rank);
+        part_move(fh, pattern_of, how, 0, (uint64_t)((check.rank + 1) % check.ranks));
+        CHECK_MPI(MPI_File_close(&fh));
+        CHECK(check.failures == before, "that was %s", access_names[how]);
+        check_remove(check.file);
+    }
+}
+
+/* --- Patterns --- */
+
+static struct part equal(int rank)
+{
+    return (struct part){1, (MPI_Offset)rank * 100000, 100000, 0};
+}
+
+static struct part different_sizes(int rank)
+{
+    static const int lens[] = {1, 70001, 4096, 1000000};
+    return (struct part){1, (MPI_Offset)rank * 1000000 + 17, lens[rank % 4], 0};
+}
+
+static struct part some_without_data(int rank)
+{
+    return rank % 2 ? (struct part){1, (MPI_Offset)rank * 50000, 50000, 0} : (struct part){0, 0, 0, 0};
+}
+
+static struct part only_the_last(int rank)
+{
+    return rank == check.ranks - 1 ? (struct part){300, 12345, 333, 1000} : (struct part){0, 0, 0, 0};
+}
+
+/* Columns of a matrix: each rank has a run of each row. */
+static struct part block_column(int rank)
+{
+    return (struct part){512, (MPI_Offset)rank * 256, 256, 256 * (MPI_Offset)check.ranks};
+}
+
+/* Columns with room between them that nobody writes. */
+static struct part sparse_columns(int rank)
+{
+    return (struct part){200, 8 + (MPI_Offset)rank * 100, 90, 100 * (MPI_Offset)check.ranks + 3000};
+}
+
+static struct part single_bytes(int rank)
+{
+    return (struct part){3000, rank, 1, check.ranks};
+}
+
+/* Ranks in the opposite order. */
+static struct part reversed(int rank)
+{
+    return (struct part){1, (MPI_Offset)(check.ranks - 1 - rank) * 65537, 65537, 0};
+}
+
+/* More than the buffers of two-phase I/O hold. */
+static struct part large(int rank)
+{
+    return (struct part){24, (MPI_Offset)rank * 262144, 262144, 262144 * (MPI_Offset)check.ranks};
+}
+
+/* Ranks that are GiBs apart, beyond 4 GiB. */
+static struct part far_apart(int rank)
+{
+    return (struct part){5, ((MPI_Offset)rank << 32) + ((MPI_Offset)3 << 31) + 1, 3000, 10000};
+}
+
+#define PATTERN(name)                                   \
+    static void run_##name(void)                        \
+    {                                                   \
+        move(name, AT_ALL, ALL);                        \
+    }                                                   \
+    static void run_##name##_split(void)                \
+    {                                                   \
+        move(name, AT_ALL_SPLIT, ALL_SPLIT);            \
+    }                                                   \
+    static void run_##name##_nonblocking(void)          \
+    {                                                   \
+        move(name, IAT_ALL, IALL);                      \
+    }
+
+PATTERN(equal)
+PATTERN(different_sizes)
+PATTERN(some_without_data)
+PATTERN(only_the_last)
+PATTERN(nobody)
+PATTERN(block_column)
+PATTERN(sparse_columns)
+PATTERN(single_bytes)
+PATTERN(reversed)
+PATTERN(large)
+PATTERN(far_apart)
+
+/* --- Cases of their own --- */
+
+/* Makes the file with `len` bytes; all ranks see it when this returns. */
+static void make_file(int len)
+{
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    unsigned char *memory = check_alloc((size_t)len);
+    MPI_Status status;
+    pattern_fill(memory, 50, 0, (size_t)len);
+    if (check.rank == 0)
+        CHECK_MPI(MPI_File_write(fh, memory, len, MPI_BYTE, &status));
+    CHECK_MPI(MPI_File_close(&fh));
+    MPI_Barrier(MPI_COMM_WORLD);
+    free(memory);
+}
+
+/* All ranks read the same bytes, and bytes that overlap. */
+static void run_overlapping_reads(void)
+{
+    enum { SIZE = 300000, LEN = 120000 };
+    unsigned char *memory = check_alloc(LEN);
+    MPI_File fh;
+    make_file(SIZE);
+    fh = CHECK_OPEN(MPI_MODE_RDONLY);
+    for (int step = 0; step <= 50000; step += 12500) {
+        MPI_Offset at = (MPI_Offset)check.rank * step;
+        MPI_Status status;
+        CHECK_MPI(MPI_File_read_at_all(fh, at, memory, LEN, MPI_BYTE, &status));
+        CHECK_COUNT(&status, MPI_BYTE, LEN);
+        CHECK_PATTERN(memory, 50, (uint64_t)at, LEN);
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+    free(memory);
+}
+
+/* Reads at the end of a file: the ranks get what is left, or nothing. */
+static void run_end_of_file(void)
+{
+    enum { LEN = 1000 };
+    const int size = LEN * check.ranks - LEN / 2;
+    unsigned char memory[LEN];
+    MPI_Offset at = (MPI_Offset)check.rank * LEN;
+    MPI_Status status;
+    MPI_File fh;
+    make_file(size);
+    fh = CHECK_OPEN(MPI_MODE_RDONLY);
+    for (int i = 0; i < 3; i++, at += LEN) {
+        int want = at >= size ? 0 : size - at < LEN ? (int)(size - at) : LEN;
+        CHECK_MPI(MPI_File_read_at_all(fh, at, memory, LEN, MPI_BYTE, &status));
+        CHECK_COUNT(&status, MPI_BYTE, want);
+        CHECK_PATTERN(memory, 50, (uint64_t)at, (size_t)want);
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
+/* Many collective calls one after the other, each of other sizes, with messages between. */
+static void run_sequence(void)
+{
+    enum { ROUNDS = 60, SLOT = 3000 };
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    unsigned char memory[SLOT];
+    MPI_Status status;
+    for (int round = 0; round < ROUNDS; round++) {
+        int len = (round * 631 + check.rank * 977) % SLOT, sum = 0;
+        MPI_Offset at = ((MPI_Offset)round * check.ranks + check.rank) * SLOT;
+        pattern_fill(memory, (uint64_t)round, (uint64_t)at, (size_t)len);
+        CHECK_MPI(MPI_File_write_at_all(fh, at, memory, len, MPI_BYTE, &status));
+        if (len != 0)
+            CHECK_COUNT(&status, MPI_BYTE, len);
+        MPI_Allreduce(&round, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        CHECK_EQUAL(sum, round * check.ranks);
+    }
+    check_publish(fh);
+    for (int round = 0; round < ROUNDS; round++) {
+        int rank = (check.rank + round) % check.ranks, len = (round * 631 + rank * 977) % SLOT;
+        MPI_Offset at = ((MPI_Offset)round * check.ranks + rank) * SLOT;
+        CHECK_MPI(MPI_File_read_at_all(fh, at, memory, len, MPI_BYTE, &status));
+        if (len != 0)
+            CHECK_COUNT(&status, MPI_BYTE, len);
+        CHECK_PATTERN(memory, (uint64_t)round, (uint64_t)at, (size_t)len);
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
+/* Between begin and end of a split call the rank computes, sends messages, and uses another file. */
+static void run_split_with_work(void)
+{
+    enum { LEN = 50000 };
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_File other = check_open_as(MPI_COMM_SELF, check.file, MPI_MODE_RDWR, __FILE__, __LINE__);
+    MPI_Offset at = (MPI_Offset)check.rank * LEN, behind = (MPI_Offset)(check.ranks + check.rank) * LEN;
+    unsigned char *memory = check_alloc(LEN), *small = check_alloc(LEN);
+    MPI_Status status;
+    int sum = 0;
+    pattern_fill(memory, 1, (uint64_t)at, LEN);
+    pattern_fill(small, 2, (uint64_t)behind, LEN);
+    CHECK_MPI(MPI_File_write_at_all_begin(fh, at, memory, LEN, MPI_BYTE));
+    CHECK_MPI(MPI_File_write_at(other, behind, small, LEN, MPI_BYTE, &status));
+    MPI_Allreduce(&check.rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    CHECK_MPI(MPI_File_write_at_all_end(fh, memory, &status));
+    CHECK_COUNT(&status, MPI_BYTE, LEN);
+    CHECK_MPI(MPI_File_close(&other));
+    check_publish(fh);
+    CHECK_EQUAL(check_reread(check.file, at, small, LEN), LEN);
+    CHECK_PATTERN(small, 1, (uint64_t)at, LEN);
+    CHECK_EQUAL(check_reread(check.file, behind, small, LEN), LEN);
+    CHECK_PATTERN(small, 2, (uint64_t)behind, LEN);
+    CHECK_MPI(MPI_File_close(&fh));
+    free(memory);
+    free(small);
+}
+
+/* Several nonblocking collective calls on one file at once, completed in another order than started. */
+static void run_outstanding_nonblocking(void)
+{
+    enum { CALLS = 8, LEN = 20000 };
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    unsigned char *memory = check_alloc(CALLS * LEN);
+    MPI_Request requests[CALLS];
+    MPI_Status status;
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < CALLS; i++) {
+            MPI_Offset at = ((MPI_Offset)i * check.ranks + check.rank) * LEN;
+            if (round == 0) {
+                pattern_fill(memory + i * LEN, 1, (uint64_t)at, LEN);
+                CHECK_MPI(MPI_File_iwrite_at_all(fh, at, memory + i * LEN, LEN, MPI_BYTE, &requests[i]));
+            } else {
+                CHECK_MPI(MPI_File_iread_at_all(fh, at, memory + i * LEN, LEN, MPI_BYTE, &requests[i]));
+            }
+        }
+        for (int i = CALLS - 1; i >= 0; i--) {
+            MPI_Offset at = ((MPI_Offset)i * check.ranks + check.rank) * LEN;
+            CHECK_MPI(MPI_Wait(&requests[i], &status));
+            CHECK_COUNT(&status, MPI_BYTE, LEN);
+            CHECK_PATTERN(memory + i * LEN, 1, (uint64_t)at, LEN);
+        }
+        check_publish(fh);
+        memset(memory, CHECK_POISON, CALLS * LEN);
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+    free(memory);
+}
+
+#define CASES(name, what)                                                             \
+    {#name, 1, run_##name, what}, {#name "_split", 1, run_##name##_split, what ", by begin and end"}, \
+    {                                                                                 \
+        #name "_nonblocking", 1, run_##name##_nonblocking, what ", by iwrite and iread" \
+    }
+
+int main(int argc, char **argv)
+{
+    static const struct check_case cases[] = {
+        CASES(equal, "a block of each rank"),
+        CASES(different_sizes, "1 byte to 1 MB"),
+        CASES(some_without_data, "each second rank moves nothing"),
+        CASES(only_the_last, "one rank moves all"),
+        CASES(nobody, "no rank moves anything, and the statuses say so"),
+        CASES(block_column, "columns of a matrix"),
+        CASES(sparse_columns, "columns with gaps"),
+        CASES(single_bytes, "bytes of the ranks by turns"),
+        CASES(reversed, "ranks in the opposite order"),
+        CASES(large, "6 MiB of each rank, by turns"),
+        CASES(far_apart, "ranks that lie 4 GiB apart"),
+        {"overlapping_reads", 1, run_overlapping_reads, "ranks read the same bytes"},
+        {"end_of_file", 1, run_end_of_file, "ranks read at the end of the file and beyond"},
+        {"sequence", 1, run_sequence, "60 calls of all sizes, with messages between"},
+        {"split_with_work", 1, run_split_with_work, "work between begin and end"},
+        {"outstanding_nonblocking", 1, run_outstanding_nonblocking, "8 nonblocking collective calls at once"},
+        {NULL, 0, NULL, NULL},
+    };
+    return check_main(argc, argv, cases, "", MPI_THREAD_SINGLE);
+}

@@ -1,0 +1,181 @@
+//! One open for all ranks, access modes, errors by their classes.
+
+use std::sync::Arc;
+
+use adio_dafs::error::Class;
+use adio_dafs::file::{AccessMode, delete};
+use dafs_client::Direction;
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_sockets;
+use dafs_tests::suite::bytes;
+
+use crate::support::{RDONLY, RDWR, RDWR_CREATE, WRONLY, name, open, opening, requests, run, segment};
+
+on_sockets! {
+    ranks_that_join_have_the_file_open_with_one_open,
+    rank_joins_by_path_when_the_token_is_of_no_use,
+    ticket_that_is_none_is_refused,
+    errors_have_their_classes,
+    file_is_used_as_its_access_mode_says,
+    sizes_are_set_and_preallocated,
+    hints_are_shown_with_counters,
+    session_that_ended_is_replaced_at_the_next_open,
+}
+
+// [MPI-4]
+fn ranks_that_join_have_the_file_open_with_one_open(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let name = name(&harness, on, "f");
+    let first = open(&name, &[]);
+    let ticket = first.share().unwrap();
+    let others: Vec<_> = (0..3).map(|_| Arc::new(opening(&name, RDWR, &[]).join(&ticket).unwrap())).collect();
+    assert_eq!(requests(&session, &["Open"]), 1);
+    // The first may close: the others go on.
+    first.finish().unwrap();
+    drop(first);
+    for (rank, file) in others.iter().enumerate() {
+        let mut data = bytes(rank as u64, 10_000);
+        assert_eq!(run(file, Direction::Write, &[segment(&mut data, rank as u64 * 10_000)]).unwrap(), 10_000);
+    }
+    let mut found = vec![0; 30_000];
+    assert_eq!(run(&others[2], Direction::Read, &[segment(&mut found, 0)]).unwrap(), 30_000);
+    let expected: Vec<u8> = (0..3).flat_map(|rank| bytes(rank, 10_000)).collect();
+    assert!(found == expected);
+}
+
+// [MPI-5]
+fn rank_joins_by_path_when_the_token_is_of_no_use(on: On) {
+    let mut harness = Harness::start(on);
+    let name = name(&harness, on, "f");
+    let first = open(&name, &[]);
+    let mut data = bytes(1, 100);
+    run(&first, Direction::Write, &[segment(&mut data, 0)]).unwrap();
+    let ticket = first.share().unwrap();
+    // A restarted server knows no tokens.
+    harness.restart();
+    let joined = opening(&name, RDWR, &[]).join(&ticket).unwrap();
+    let mut found = vec![0; 100];
+    assert_eq!(run(&joined, Direction::Read, &[segment(&mut found, 0)]).unwrap(), 100);
+    assert_eq!(found, data);
+    // Another file under the name is not the one.
+    std::fs::write(harness.data().join("other"), b"other").unwrap();
+    std::fs::rename(harness.data().join("other"), harness.data().join("f")).unwrap();
+    let ticket = {
+        let old = open(&name, &[]);
+        let ticket = old.share().unwrap();
+        std::fs::write(harness.data().join("third"), b"third").unwrap();
+        std::fs::rename(harness.data().join("third"), harness.data().join("f")).unwrap();
+        harness.restart();
+        ticket
+    };
+    assert_eq!(opening(&name, RDWR, &[]).join(&ticket).unwrap_err().class, Class::NoSuchFile);
+}
+
+fn ticket_that_is_none_is_refused(on: On) {
+    let harness = Harness::start(on);
+    let (name, other) = (name(&harness, on, "f"), name(&harness, on, "g"));
+    let ticket = open(&name, &[]).share().unwrap();
+    open(&other, &[]);
+    for len in 0..ticket.len() {
+        let error = opening(&name, RDWR, &[]).join(&ticket[..len]).unwrap_err();
+        assert_eq!(error.class, Class::Argument, "{error}");
+    }
+    for seed in 0..200 {
+        let garbage = bytes(seed, seed as usize);
+        assert_eq!(opening(&name, RDWR, &[]).join(&garbage).unwrap_err().class, Class::Argument);
+    }
+    assert_eq!(opening(&other, RDWR, &[]).join(&ticket).unwrap_err().class, Class::BadFile);
+}
+
+fn errors_have_their_classes(on: On) {
+    let harness = Harness::start(on);
+    let class = |path: &str, mode| opening(&name(&harness, on, path), mode, &[]).open().unwrap_err().class;
+    std::fs::create_dir(harness.data().join("dir")).unwrap();
+    std::fs::write(harness.data().join("there"), b"x").unwrap();
+    assert_eq!(class("missing", RDWR), Class::NoSuchFile);
+    assert_eq!(class("missing/f", RDWR_CREATE), Class::NoSuchFile);
+    assert_eq!(class("there", RDWR_CREATE | 64), Class::FileExists);
+    assert_eq!(class("there/f", RDWR_CREATE), Class::BadFile);
+    assert_eq!(class("dir", RDONLY), Class::BadFile);
+    assert_eq!(class("dir", RDWR), Class::BadFile);
+    assert_eq!(class(&"n".repeat(300), RDWR_CREATE), Class::BadFile);
+    let no_export = format!("{}/none/f", name(&harness, on, "f").trim_end_matches("/data/f"));
+    assert_eq!(opening(&no_export, RDWR, &[]).open().unwrap_err().class, Class::NoSuchFile);
+    assert_eq!(delete(name(&harness, on, "missing").as_ref()).unwrap_err().class, Class::NoSuchFile);
+    delete(name(&harness, on, "there").as_ref()).unwrap();
+    assert_eq!(class("there", RDWR), Class::NoSuchFile);
+    assert!(AccessMode::new(RDONLY | 1).is_err());
+}
+
+fn file_is_used_as_its_access_mode_says(on: On) {
+    let harness = Harness::start(on);
+    let name = name(&harness, on, "f");
+    let mut data = bytes(1, 10);
+    let writes = opening(&name, WRONLY | 1, &[]).open().unwrap();
+    let reads = opening(&name, RDONLY, &[]).open().unwrap();
+    let io = |file, direction| run(file, direction, &[segment(&mut data.clone(), 0)]);
+    assert_eq!(io(&writes, Direction::Write).unwrap(), 10);
+    assert_eq!(io(&reads, Direction::Read).unwrap(), 10);
+    assert_eq!(io(&writes, Direction::Read).unwrap_err().class, Class::Access);
+    assert_eq!(io(&reads, Direction::Write).unwrap_err().class, Class::ReadOnly);
+    assert_eq!(reads.resize(0).unwrap_err().class, Class::ReadOnly);
+    assert_eq!(reads.preallocate(100).unwrap_err().class, Class::ReadOnly);
+    run(&reads, Direction::Read, &[segment(&mut data, 0)]).unwrap();
+}
+
+fn sizes_are_set_and_preallocated(on: On) {
+    let harness = Harness::start(on);
+    let file = open(&name(&harness, on, "f"), &[]);
+    assert_eq!(file.size().unwrap(), 0);
+    file.resize(5 << 30).unwrap();
+    assert_eq!(file.size().unwrap(), 5 << 30);
+    file.resize(10).unwrap();
+    file.preallocate(0).unwrap();
+    assert_eq!(file.size().unwrap(), 10);
+    file.preallocate(100_000).unwrap();
+    assert_eq!(file.size().unwrap(), 100_000);
+    // It never shrinks.
+    file.preallocate(5).unwrap();
+    assert_eq!(file.size().unwrap(), 100_000);
+    file.sync().unwrap();
+}
+
+// [MPI-50] [MPI-51]
+fn hints_are_shown_with_counters(on: On) {
+    let harness = Harness::start(on);
+    let name = name(&harness, on, "f");
+    let file = open(&name, &[("dafs_memory", "adio"), ("striping_factor", "4"), ("unknown", "x")]);
+    let shown =
+        |key: &str| file.shown_hints().into_iter().find(|(own, _)| own == key).map(|(_, value)| value);
+    assert_eq!(shown("dafs_memory").as_deref(), Some("adio"));
+    assert_eq!(shown("striping_factor").as_deref(), Some("4"));
+    assert_eq!(shown("unknown"), None);
+    assert_eq!(shown("dafs_stat_writes").as_deref(), Some("0"));
+    run(&file, Direction::Write, &[segment(&mut bytes(1, 10), 0)]).unwrap();
+    assert_eq!(shown("dafs_stat_writes").as_deref(), Some("1"));
+    assert_eq!(shown("dafs_stat_written_bytes").as_deref(), Some("10"));
+    file.take_hints([("dafs_memory", "dafs"), ("dafs_list_max", "nonsense")]);
+    assert_eq!(shown("dafs_memory").as_deref(), Some("dafs"));
+    assert_eq!(shown("dafs_list_max").as_deref(), Some("0"));
+    assert_eq!(file.explanation(&file.counter_values()), None);
+    file.take_hints([("dafs_explain", "true")]);
+    run(&file, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap();
+    let words = file.explanation(&file.counter_values()).unwrap();
+    for part in ["/data/f", "read: 1 calls, 10 bytes", "reads 1", "writes 1"] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+}
+
+fn session_that_ended_is_replaced_at_the_next_open(on: On) {
+    let mut harness = Harness::start(on);
+    let name = name(&harness, on, "f");
+    let file = open(&name, &[]);
+    harness.stop();
+    // Gone for longer than anybody waits: the session of this process is over.
+    file.server().session.close();
+    assert_eq!(run(&file, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap_err().class, Class::Io);
+    harness.restart();
+    let again = open(&name, &[]);
+    assert_eq!(run(&again, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap(), 0);
+}

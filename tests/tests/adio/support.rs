@@ -1,0 +1,66 @@
+//! A server, and files on it as an MPI program names them.
+#![allow(unsafe_code, reason = "transfers of memory by address, as C programs make them")]
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use adio_dafs::error::Result;
+use adio_dafs::file::{AccessMode, COUNTERS, File, Opening, Request, Transfer};
+use adio_dafs::layout::{Segment, Source};
+use dafs_client::{Direction, Session};
+use dafs_tests::harness::{Harness, On};
+
+pub(crate) const RDWR_CREATE: i32 = 8 | 1;
+pub(crate) const RDWR: i32 = 8;
+pub(crate) const RDONLY: i32 = 2;
+pub(crate) const WRONLY: i32 = 4;
+
+/// The name of a file on the server.
+pub(crate) fn name(harness: &Harness, on: On, path: &str) -> String {
+    match on {
+        On::Shm => format!("{}:/data/{path}", harness.url()),
+        _ => format!("{}/data/{path}", harness.url()),
+    }
+}
+
+pub(crate) fn opening<'a>(name: &'a str, mode: i32, hints: &[(&'a str, &'a str)]) -> Opening<'a> {
+    let mode = AccessMode::new(mode).unwrap();
+    Opening { name: OsStr::new(name), mode, permissions: None, ranks: 1, hints: hints.to_vec() }
+}
+
+pub(crate) fn open(name: &str, hints: &[(&str, &str)]) -> Arc<File> {
+    Arc::new(opening(name, RDWR_CREATE, hints).open().unwrap())
+}
+
+/// A segment over a part of a buffer.
+pub(crate) fn segment(memory: &mut [u8], offset: u64) -> Segment {
+    Segment { address: memory.as_mut_ptr().expose_provenance(), offset, len: memory.len() as u64 }
+}
+
+fn transfer<'a>(direction: Direction, segments: &'a [Segment]) -> Transfer<'a> {
+    // SAFETY: the tests keep the buffers until the transfer has ended.
+    unsafe { Transfer::new(direction, false, Source::Segments(segments.into())) }
+}
+
+/// Moves segments; the bytes moved.
+pub(crate) fn run(file: &File, direction: Direction, segments: &[Segment]) -> Result<u64> {
+    let (moved, result) = file.run(transfer(direction, segments));
+    result.map(|()| moved)
+}
+
+pub(crate) fn submit(file: &Arc<File>, direction: Direction, segments: &[Segment]) -> Result<Request> {
+    file.submit(transfer(direction, segments))
+}
+
+/// A counter of the file.
+pub(crate) fn counter(file: &File, name: &str) -> u64 {
+    let place = COUNTERS.iter().position(|other| *other == name).unwrap();
+    file.counter_values()[place]
+}
+
+/// Requests of some opcodes that the server has answered.
+pub(crate) fn requests(session: &Session, names: &[&str]) -> u64 {
+    let operations = session.statistics().unwrap().operations;
+    let of = operations.iter().filter(|(opcode, _)| names.contains(&opcode.as_str()));
+    of.map(|(_, count)| *count).sum()
+}

@@ -1,0 +1,62 @@
+//! The shared libraries that the glue is compiled to.
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Below DIR/lib.
+    pub(super) target: &'static str,
+    /// Files below adio-dafs/c; a directory stands for all in it.
+    pub(super) sources: &'static [&'static str],
+    /// Of the linker, besides those of all parts.
+    pub(super) libraries: &'static [&'static str],
+    /// Where it finds the libraries of DIR/lib.
+    pub(super) rpath: &'static str,
+}
+
+/// The libraries of a part that calls the driver and Open MPI, inside too. Open MPI unloads components before the threads of a session end.
+const OF_GLUE: &[&str] = &["-ladio_dafs", "-lmpi", "-lopen-pal", "-Wl,-z,nodelete"];
+
+pub(super) const PARTS: &[Part] = &[
+    Part {
+        target: "openmpi/mca_fs_dafs.so",
+        sources: &[
+            "common",
+            "ompio/comm.c",
+            "ompio/fs_component.c",
+            "ompio/fs_module.c",
+            "ompio/hooks.c",
+            "ompio/info.c",
+        ],
+        libraries: OF_GLUE,
+        rpath: "$ORIGIN/..",
+    },
+    Part {
+        target: "openmpi/mca_fbtl_dafs.so",
+        sources: &["common", "ompio/comm.c", "ompio/fbtl.c", "ompio/info.c"],
+        libraries: OF_GLUE,
+        rpath: "$ORIGIN/..",
+    },
+    Part {
+        target: "libdafs_adio.so",
+        sources: &[
+            "common",
+            "romio/comm.c",
+            "romio/driver.c",
+            "romio/file.c",
+            "romio/info.c",
+            "romio/layout.c",
+            "romio/mpi_file.c",
+            "romio/request.c",
+            "romio/transfer.c",
+        ],
+        libraries: OF_GLUE,
+        rpath: "$ORIGIN",
+    },
+    // Preloaded into programs without MPI too, mpirun among them: it loads the driver when a file is opened.
+    Part {
+        target: "libdafs_romio.so",
+        sources: &["romio/preload.c"],
+        libraries: &["-ldl"],
+        rpath: "$ORIGIN",
+    },
+];
