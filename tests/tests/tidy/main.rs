@@ -76,8 +76,6 @@ const LONG_FILES: &[Exception] = &[];
 /// Files that may hold unsafe code. Each says why at its top, in its `allow(unsafe_code, reason = ...)`.
 #[rustfmt::skip]
 const UNSAFE_FILES: &[&str] = &[
-    "adio-dafs/src/ffi/abi.rs",
-    "adio-dafs/src/ffi/guard.rs",
     "adio-dafs/src/ffi/mod.rs",
     "adio-dafs/src/ffi/types.rs",
     "adio-dafs/src/file/raw.rs",
