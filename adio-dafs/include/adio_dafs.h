@@ -83,8 +83,8 @@ typedef struct adio_dafs_segment {
   uint64_t len;
 } adio_dafs_segment;
 
-// A flattened datatype: blocks in the order of its typemap, and what lies from one instance to the next, bytes. Blocks without
-// bytes hold none, and count as entries of a list (dafs_list_max).
+// A flattened datatype: blocks in the order of its typemap, and what lies from one instance to the next, bytes. Blocks may be
+// without bytes.
 typedef struct adio_dafs_type {
   const int64_t *offsets;
   const int64_t *lens;

@@ -52,8 +52,10 @@ pub struct Settings {
     methods: [Option<Method>; 2],
     /// `romio_ds_read`, `romio_ds_write`: data sieving was asked for.
     sieves: [Switch; 2],
-    /// `dafs_list_max`: blocks of the flattened file type in a request at most; 0 for as many as a message describes.
+    /// `dafs_list_max`: segments in a request at most; 0 for as many as a message describes.
     pub list_max: usize,
+    /// `dafs_list_bounds`: the bounds of the file type count as a segment of a call, as in the measurements of PVFS list I/O.
+    pub list_bounds: bool,
     /// `ind_rd_buffer_size`, `ind_wr_buffer_size`: windows of data sieving, bytes.
     sieve_sizes: [usize; 2],
     /// `dafs_collective`.
@@ -85,6 +87,7 @@ impl Default for Settings {
             methods: [None; 2],
             sieves: [Switch::default(); 2],
             list_max: 0,
+            list_bounds: false,
             // ROMIO's own.
             sieve_sizes: [4 << 20, 512 << 10],
             collective: Collective::default(),
@@ -147,6 +150,11 @@ const ROWS: &[Row] = &[
         key: "dafs_list_max",
         set: |s, v| put(&mut s.list_max, v.parse().ok()),
         show: |s| s.list_max.to_string(),
+    },
+    Row {
+        key: "dafs_list_bounds",
+        set: |s, v| put(&mut s.list_bounds, parse_bool(v)),
+        show: |s| s.list_bounds.to_string(),
     },
     Row {
         key: "dafs_collective",
@@ -334,6 +342,7 @@ mod tests {
             ("dafs_read_method", "multiple"),
             ("dafs_write_method", "multiple"),
             ("dafs_list_max", "128"),
+            ("dafs_list_bounds", "true"),
             ("dafs_collective", "independent"),
             ("dafs_explain", "true"),
             ("dafs_commit_on_close", "false"),
