@@ -29,6 +29,7 @@ fn requests_of_each_method_are_as_few_as_it_says(on: On) {
         (vec![("dafs_method", "multiple")], 2048),
         (vec![("dafs_method", "list"), ("dafs_list_max", "128")], 16),
         (vec![("dafs_method", "list"), ("dafs_list_max", "127")], 17),
+        (vec![("dafs_list_max", "128"), ("dafs_list_bounds", "true")], 17),
         (vec![("dafs_method", "sieve"), ("ind_wr_buffer_size", "1000000")], 6),
     ] {
         let file = open(&name(&harness, on, "f"), &hints);
