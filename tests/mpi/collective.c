@@ -194,27 +194,13 @@ PATTERN(far_apart)
 
 /* --- Cases of their own --- */
 
-/* Makes the file with `len` bytes; all ranks see it when this returns. */
-static void make_file(int len)
-{
-    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
-    unsigned char *memory = check_alloc((size_t)len);
-    MPI_Status status;
-    pattern_fill(memory, 50, 0, (size_t)len);
-    if (check.rank == 0)
-        CHECK_MPI(MPI_File_write(fh, memory, len, MPI_BYTE, &status));
-    CHECK_MPI(MPI_File_close(&fh));
-    MPI_Barrier(MPI_COMM_WORLD);
-    free(memory);
-}
-
 /* All ranks read the same bytes, and bytes that overlap. */
 static void run_overlapping_reads(void)
 {
     enum { SIZE = 300000, LEN = 120000 };
     unsigned char *memory = check_alloc(LEN);
     MPI_File fh;
-    make_file(SIZE);
+    check_make(check.file, 50, SIZE);
     fh = CHECK_OPEN(MPI_MODE_RDONLY);
     for (int step = 0; step <= 50000; step += 12500) {
         MPI_Offset at = (MPI_Offset)check.rank * step;
@@ -236,7 +222,7 @@ static void run_end_of_file(void)
     MPI_Offset at = (MPI_Offset)check.rank * LEN;
     MPI_Status status;
     MPI_File fh;
-    make_file(size);
+    check_make(check.file, 50, size);
     fh = CHECK_OPEN(MPI_MODE_RDONLY);
     for (int i = 0; i < 3; i++, at += LEN) {
         int want = at >= size ? 0 : size - at < LEN ? (int)(size - at) : LEN;
