@@ -19,4 +19,3 @@ pub mod layout;
 pub mod memory;
 pub mod name;
 pub mod server;
-mod stand_in;

@@ -8,7 +8,7 @@ use crate::batch_work::Bounce;
 use crate::core::Core;
 use crate::driver::Shared;
 use crate::memory::{RawMemory, RegisteredBuf, tell_of_refusal, tell_once};
-use crate::registration::Hold;
+use crate::registration::{Hold, RegistrationPolicy};
 
 /// Memory that is copied is kept for the next batch up to this many bytes: making and registering it anew costs more than a batch.
 pub(crate) const BOUNCE_KEPT_MAX: usize = 4 << 20;
@@ -97,7 +97,7 @@ fn register(shared: &Shared, operations: &[Part]) -> Result<Registered, RegionEr
             continue;
         }
         let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-        let made = shared.registrar.register(&raw, access)?;
+        let made = shared.registrar.register(&raw, access, RegistrationPolicy::Library)?;
         registered.holds.extend(made.holds);
         registered.ranges[usize::from(write)] = made.ranges.into_vec().into_iter();
     }

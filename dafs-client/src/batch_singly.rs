@@ -12,6 +12,7 @@ use crate::file_list::{list_parts, list_read};
 use crate::memory::{Keep, Revocation};
 use crate::op::{Op, TransferKind, Work};
 use crate::pending::{Finish, Pending, count, wait_any};
+use crate::registration::RegistrationPolicy;
 use crate::transfer::{Memory, submit_transfer};
 
 /// Operations of one batch, each in flight or ended.
@@ -128,7 +129,7 @@ fn submit_single(owner: &Arc<Owner>, part: Part, keep: Keep) -> Pending<Single> 
         None => Memory::Raw(part.memory),
     };
     let write = part.write;
-    let parts = list_parts(kind, &part.extents, memory, keep);
+    let parts = list_parts(kind, &part.extents, memory, keep, RegistrationPolicy::Library);
     let finish = Finish::boxed(move |op| finished(op, write));
     submit_transfer(owner, part.node, parts, finish, |error, keep| Single { keep, result: Err(error) })
 }

@@ -2,7 +2,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::transport::{MemoryRef, RemoteRange};
+use dafs_proto::transport::{Access, MemoryRef, RemoteRange};
 use dafs_proto::wire::{
     AllocateRequest, Attributes, CommitReply, CommitRequest, HintRequest, Opcode, SeekReply, SeekRequest,
     SeekWhat, SetAttributes, Stability,
@@ -12,13 +12,14 @@ use smallvec::SmallVec;
 use crate::dir::{forms, getattr_call, setattr_call, submitted};
 use crate::driver::Owner;
 use crate::error::{Error, Result};
+use crate::io_path::{Direction, IoPath, Registration, decide};
 use crate::lone::{Ask, Lone, LoneRequest};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::node::Node;
 use crate::op::{BODY_MAX, Named, Op, TransferKind, Work};
 use crate::options::OpenOptions;
 use crate::pending::{Call, Finish, Pending, count};
-use crate::registration::Lease;
+use crate::registration::{Lease, PolicyCell, RegistrationPolicy};
 use crate::session::{done, reply};
 use crate::transfer::{Memory, TransferParts, access};
 use crate::unstable::{self, Taken};
@@ -36,6 +37,7 @@ pub struct File {
     pub(crate) appends: bool,
     opened_as: Attributes,
     pub(crate) position: Mutex<u64>,
+    policy: PolicyCell,
 }
 
 /// How a range of a file will be used. The server may ignore it.
@@ -67,6 +69,7 @@ impl File {
             appends: options.appends(),
             opened_as,
             position: Mutex::new(0),
+            policy: PolicyCell::default(),
         }
     }
 
@@ -78,6 +81,50 @@ impl File {
     /// Attributes when it was opened. Does not ask the server.
     pub fn attributes_at_open(&self) -> &Attributes {
         &self.opened_as
+    }
+
+    /// Says who registers ordinary memory for transfers of this file: those that begin from now on, batches excepted
+    /// ([`crate::Session::batch_io`]), which go by the session's configuration. Does not block.
+    pub fn set_registration_policy(&self, policy: RegistrationPolicy) {
+        self.policy.set(policy);
+    }
+
+    /// Who registers ordinary memory for transfers of this file.
+    #[inline]
+    pub fn registration_policy(&self) -> RegistrationPolicy {
+        self.policy.get()
+    }
+
+    /// How a blocking unstable transfer of `size` bytes of ordinary memory, in one piece and not pinned, would travel now, and why, in
+    /// words. Does not ask the server.
+    pub fn explain(&self, direction: Direction, size: u64) -> String {
+        let (shared, policy) = (&self.owner.shared, self.registration_policy());
+        let look = |registration| {
+            let core = shared.lock();
+            let circumstances = core.circumstances(&shared.config, direction, size, registration);
+            let circumstances = circumstances.under(policy);
+            (decide(&circumstances), circumstances)
+        };
+        let (mut decision, mut circumstances) = look(Registration::Ordinary);
+        let access = match direction {
+            Direction::Read => Access::REMOTE_WRITE,
+            Direction::Write => Access::REMOTE_READ,
+        };
+        let mut note = "";
+        match policy {
+            RegistrationPolicy::Library => {}
+            RegistrationPolicy::Operation => note = "; the file's memory is registered for each operation",
+            RegistrationPolicy::Kept if shared.registrar.can_keep() => {
+                note = "; the file's registrations are kept";
+                if decision.path == IoPath::Inline || shared.registrar.keeps(access, size) {
+                    (decision, circumstances) = look(Registration::Registered);
+                }
+            }
+            RegistrationPolicy::Kept => {
+                note = "; no registrations are kept: the session keeps none, or the kernel does not tell of changes";
+            }
+        }
+        decision.explain(&circumstances) + note
     }
 
     /// Reads at `offset` into a slice; answers the bytes read, fewer than the slice holds only at the end of the
@@ -308,17 +355,19 @@ impl File {
 
     #[inline]
     fn run(&self, opcode: Opcode, kind: TransferKind, offset: u64, memory: Memory) -> Result<Op> {
-        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None };
+        let policy = self.registration_policy();
+        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None, policy };
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
     }
 
     /// One request and its reply on the short way, where that is open to ordinary memory.
     #[inline]
     fn lone(&self, ask: Ask, offset: u64, memory: RawMemory) -> Option<Result<usize>> {
-        if let Some(lease) = self.owner.shared.registrar.lease(&memory, access(ask.kind())) {
+        let policy = self.registration_policy();
+        if let Some(lease) = self.owner.shared.registrar.lease(&memory, access(ask.kind()), policy) {
             return Some(self.run_leased(ask, offset, memory, &lease));
         }
-        let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range: None };
+        let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range: None, policy };
         match self.owner.shared.run_lone(&request) {
             Lone::NotBegun => None,
             Lone::Done(count) => Some(Ok(count)),
@@ -354,7 +403,8 @@ impl File {
     ) -> Result<usize> {
         let lone = match range {
             Some(_) => {
-                let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range };
+                let policy = self.registration_policy();
+                let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range, policy };
                 self.owner.shared.run_lone(&request)
             }
             None => Lone::NotBegun,

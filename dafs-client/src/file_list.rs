@@ -14,6 +14,7 @@ use crate::file::File;
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
 use crate::op::{Op, TransferKind, Work};
 use crate::pending::{Finish, Pending, Transferred, count, transferred};
+use crate::registration::RegistrationPolicy;
 use crate::transfer::{Memory, TransferParts, submit_transfer};
 
 /// What a read of a list brought.
@@ -148,7 +149,7 @@ impl File {
     }
 
     pub(crate) fn run_list(&self, kind: TransferKind, extents: &[Extent], memory: Memory) -> Result<Op> {
-        let parts = list_parts(kind, extents, memory, Keep::None);
+        let parts = list_parts(kind, extents, memory, Keep::None, self.registration_policy());
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
     }
 
@@ -211,7 +212,7 @@ impl File {
             Some(ranges) if !ranges.is_empty() => Memory::RegisteredParts(raw, ranges.into_iter().collect()),
             _ => Memory::Raw(raw),
         };
-        let parts = list_parts(kind, extents, memory, Keep::Many(keeps));
+        let parts = list_parts(kind, extents, memory, Keep::Many(keeps), self.registration_policy());
         let finish = Finish::boxed(move |mut op| {
             let keep = match &mut op.work {
                 // Registrations made for the operation end before its memory goes back.
@@ -240,7 +241,7 @@ impl File {
             Ok(memory) => memory,
             Err(error) => return Pending::ready(Transferred { buffer, result: Err(error) }),
         };
-        let parts = list_parts(kind, extents, memory, Keep::Registered(buffer));
+        let parts = list_parts(kind, extents, memory, Keep::Registered(buffer), self.registration_policy());
         let finish = Finish::Plain(transferred::<RegisteredBuf>);
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| Transferred {
             buffer: RegisteredBuf::from_keep(KeepBox(keep)),
@@ -254,12 +255,13 @@ pub(crate) fn list_parts(
     extents: &[Extent],
     memory: Memory,
     keep: Keep,
+    policy: RegistrationPolicy,
 ) -> TransferParts {
     let opcode = match kind {
         TransferKind::Write(_) => Opcode::WriteList,
         _ => Opcode::ReadList,
     };
-    TransferParts { opcode, kind, offset: 0, extents: Some(extents.to_vec()), memory, keep }
+    TransferParts { opcode, kind, offset: 0, extents: Some(extents.to_vec()), memory, keep, policy }
 }
 
 fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {

@@ -47,6 +47,7 @@ impl File {
             extents: None,
             memory: Memory::Kept,
             keep: buffer.into_keep().0,
+            policy: self.registration_policy(),
         };
         let path = self.node.path.clone();
         let finish = Finish::boxed(move |op| appended(op, &path));
@@ -98,7 +99,13 @@ impl File {
     ) -> Pending<Result<ListRead>> {
         // SAFETY: promised by the caller.
         let memory = memory.iter().map(|&(pointer, len)| unsafe { RawMemory::new(pointer, len) });
-        let parts = list_parts(TransferKind::Read, extents, Memory::Raw(memory.collect()), Keep::None);
+        let parts = list_parts(
+            TransferKind::Read,
+            extents,
+            Memory::Raw(memory.collect()),
+            Keep::None,
+            self.registration_policy(),
+        );
         let finish = Finish::Plain(list_read);
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, _| Err(error))
     }
@@ -117,7 +124,8 @@ impl File {
             // SAFETY: promised by the caller; a write only reads the memory.
             .map(|&(pointer, len)| unsafe { RawMemory::new(pointer.cast_mut(), len) });
         let kind = TransferKind::Write(self.stability);
-        let parts = list_parts(kind, extents, Memory::Raw(memory.collect()), Keep::None);
+        let parts =
+            list_parts(kind, extents, Memory::Raw(memory.collect()), Keep::None, self.registration_policy());
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| {
             Err(error)
         })
@@ -137,6 +145,7 @@ impl File {
             extents: None,
             memory: Memory::Kept,
             keep: buffer.into_keep().0,
+            policy: self.registration_policy(),
         };
         let finish = Finish::Plain(transferred::<B>);
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| Transferred {
@@ -153,7 +162,8 @@ impl File {
         offset: u64,
     ) -> Pending<Result<usize>> {
         let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None };
+        let policy = self.registration_policy();
+        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None, policy };
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| {
             Err(error)
         })

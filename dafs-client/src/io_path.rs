@@ -3,6 +3,7 @@
 use dafs_proto::wire::Thresholds;
 
 use crate::config::MethodOverride;
+use crate::registration::RegistrationPolicy;
 
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +85,18 @@ pub struct Circumstances {
     pub cuts_inline: bool,
     /// Copying into those buffers goes on while the server, which has them mapped, works on what was copied before: for blocking writes.
     pub staging_overlaps: bool,
+}
+
+impl Circumstances {
+    /// For a transfer of a file with this policy: unless it is the library's, memory is registered whatever that costs, and not copied.
+    #[inline]
+    pub(crate) fn under(mut self, policy: RegistrationPolicy) -> Self {
+        if policy != RegistrationPolicy::Library {
+            self.registers_ordinary_memory = true;
+            self.staging_overlaps = false;
+        }
+        self
+    }
 }
 
 /// A decision and its reason.
@@ -283,6 +296,31 @@ mod tests {
             assert_eq!(decision.reason == Reason::CutInline { inline_max }, cut, "{inline_max}");
             c.cuts_inline = false;
             assert_eq!(decide(&c).path, IoPath::DirectRegister, "{inline_max}");
+        }
+    }
+
+    // [CLI-48] on every kind of provider
+    #[test]
+    fn decision_under_a_policy_registers_and_does_not_copy() {
+        for policy in [RegistrationPolicy::Operation, RegistrationPolicy::Kept] {
+            for (registers, can_stage, overlaps) in
+                [(true, true, true), (true, true, false), (false, true, true), (false, false, false)]
+            {
+                for direction in [Direction::Read, Direction::Write] {
+                    let decided = |size| {
+                        let mut c = circumstances(direction, size, Registration::Ordinary);
+                        (c.registers_ordinary_memory, c.can_stage, c.staging_overlaps) =
+                            (registers, can_stage, overlaps);
+                        decide(&c.under(policy)).path
+                    };
+                    let size_min = if direction == Direction::Read { 2000 } else { 8001 };
+                    assert_eq!(decided(size_min - 1), IoPath::Inline, "{policy:?}");
+                    assert_eq!(decided(size_min), IoPath::DirectRegister, "{policy:?}");
+                }
+            }
+            let mut staged = circumstances(Direction::Read, 1 << 20, Registration::Ordinary);
+            staged.method = MethodOverride::Staged;
+            assert_eq!(decide(&staged.under(policy)).path, IoPath::Staged, "the configuration goes before");
         }
     }
 

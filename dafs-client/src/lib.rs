@@ -21,7 +21,8 @@
 //! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted in one [`Batch`].
 //! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too; how they are registered, and
 //!   kept registered where they are pinned ([`Session::pin`]), is set by [`RegistrationConfig`] and counted by
-//!   [`Session::registration_counters`]. How data in many pieces travels is set by [`Noncontiguous`].
+//!   [`Session::registration_counters`]. Each file may have a [`RegistrationPolicy`] of its own, which can change at any time.
+//!   How data in many pieces travels is set by [`Noncontiguous`].
 //!
 //! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
 #![deny(unsafe_code)]
@@ -103,5 +104,7 @@ pub use noncontiguous::Noncontiguous;
 pub use options::OpenOptions;
 pub use pending::{BatchHints, Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use read_dir::ReadDir;
-pub use registration::{Pin, PinnedBuf, RegistrationConfig, RegistrationCost, RegistrationCounters};
+pub use registration::{
+    Pin, PinnedBuf, RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy,
+};
 pub use session::{Agreed, Batch, Session};

@@ -24,6 +24,7 @@ use crate::memory::RawMemory;
 use crate::node::Node;
 use crate::op::{Named, Op, Transfer, TransferKind, Work};
 use crate::pieces::void;
+use crate::registration::RegistrationPolicy;
 use crate::transfer::check_extent;
 
 /// What is asked.
@@ -46,6 +47,8 @@ pub(crate) struct LoneRequest<'a> {
     pub(crate) memory: RawMemory,
     /// Where the server reaches the memory, when it is registered.
     pub(crate) range: Option<RemoteRange>,
+    /// Of the file.
+    pub(crate) policy: RegistrationPolicy,
 }
 
 /// What became of it.
@@ -183,7 +186,8 @@ impl Core {
             Some(_) => Registration::Registered,
             None => Registration::Ordinary,
         };
-        match decide(&self.circumstances(config, direction, len as u64, registration)).path {
+        let circumstances = self.circumstances(config, direction, len as u64, registration);
+        match decide(&circumstances.under(request.policy)).path {
             IoPath::Inline if len <= inline_max as usize => Some(IoPath::Inline),
             IoPath::Direct if len <= self.terms.welcome.transfer_size_max as usize => Some(IoPath::Direct),
             _ => None,
@@ -403,7 +407,14 @@ mod tests {
 
     fn run(session: &Session, file: &File, ask: Ask, bytes: &mut [u8]) -> Lone {
         let memory = RawMemory::of_mut(bytes);
-        let request = LoneRequest { ask, node: Some(&file.node), offset: 0, memory, range: None };
+        let request = LoneRequest {
+            ask,
+            node: Some(&file.node),
+            offset: 0,
+            memory,
+            range: None,
+            policy: RegistrationPolicy::Library,
+        };
         session.owner.shared.run_lone(&request)
     }
 
@@ -542,7 +553,14 @@ mod tests {
         let limited = Config { operation_timeout: Some(Duration::from_secs(1)), ..config() };
         let session = world.connect(&limited).unwrap();
         let memory = RawMemory::of(&[]);
-        let request = LoneRequest { ask: Ask::Null, node: None, offset: 0, memory, range: None };
+        let request = LoneRequest {
+            ask: Ask::Null,
+            node: None,
+            offset: 0,
+            memory,
+            range: None,
+            policy: RegistrationPolicy::Library,
+        };
         assert!(matches!(session.owner.shared.run_lone(&request), Lone::NotBegun));
         session.ping().unwrap();
     }

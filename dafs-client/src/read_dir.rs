@@ -7,6 +7,7 @@ use crate::dir::Dir;
 use crate::error::Result;
 use crate::memory::{Keep, RegisteredBuf};
 use crate::op::{Op, TransferKind, Work};
+use crate::registration::RegistrationPolicy;
 use crate::transfer::{Memory, TransferParts};
 
 /// Bytes of entries that one request asks for, once the first did not answer all.
@@ -68,7 +69,9 @@ impl ReadDir {
             None => (Memory::Kept, Keep::Vec(vec![0; inline.min(BATCH_SIZE)])),
         };
         let kind = TransferKind::Readdir { cookie: self.fetched, attributes: self.attributes };
-        let parts = TransferParts { opcode: Opcode::Readdir, kind, offset: 0, extents: None, memory, keep };
+        let policy = RegistrationPolicy::Library;
+        let parts =
+            TransferParts { opcode: Opcode::Readdir, kind, offset: 0, extents: None, memory, keep, policy };
         let op = shared.run_transfer(Arc::clone(&self.dir.node), parts)?;
         self.first = false;
         self.take(op)

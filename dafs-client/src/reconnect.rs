@@ -303,7 +303,7 @@ impl Core {
         }
         self.terms = terms;
         self.futility.replies = self.session.replies();
-        shared.registrar.set_useful_min(self.registered_size_min(&shared.config));
+        shared.registrar.set_useful_min(self.registered_sizes_min(&shared.config));
         self.ask_for_lanes(&shared.config);
     }
 

@@ -27,6 +27,7 @@ use crate::node::{NodeParts, Reopen};
 use crate::noncontiguous::{Noncontiguous, decide_noncontiguous};
 use crate::op::{Named, NamedReply, Op, Work};
 use crate::pending::{Call, Finish, Pending};
+use crate::registration::RegistrationPolicy;
 
 /// A session with a server. Cheap to clone: clones are the same session, which ends when the last clone, export and file of it is dropped.
 ///
@@ -302,7 +303,8 @@ impl Session {
     #[inline]
     pub fn probe(&self) -> Result<()> {
         let memory = RawMemory::of(&[]);
-        let request = LoneRequest { ask: Ask::Null, node: None, offset: 0, memory, range: None };
+        let policy = RegistrationPolicy::Library;
+        let request = LoneRequest { ask: Ask::Null, node: None, offset: 0, memory, range: None, policy };
         match self.owner.shared.run_lone(&request) {
             Lone::Done(_) => Ok(()),
             Lone::Ended(op) => done(*op),

@@ -20,7 +20,7 @@ impl File {
     forms! {
         /// Makes a token of this file, by which other sessions of the same user and key open it ([`Export::open_token`]) to `read`, to
         /// `write` or both, as far as this file was opened for that. It lives for `time`, 60 s at most, which is also what
-        /// [`Duration::ZERO`] asks for, and no longer than this session. The file may be closed meanwhile.
+        /// [`Duration::ZERO`] asks for, and no longer than this session. It keeps the file open at the server when this one is closed.
         ///
         /// Fails with the status [`Status::NOT_SUPPORTED`] where the server knows no tokens: others then open the file by its path.
         share, submit_share, share_call, (read: bool, write: bool, time: Duration) -> Token
@@ -34,7 +34,7 @@ impl File {
         let mut rights = OpenFlags::empty();
         rights.set(OpenFlags::READ, read);
         rights.set(OpenFlags::WRITE, write);
-        // Zero stands for the longest time.
+        // Rounded up: zero stands for the longest time.
         let ttl_ms = u32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
         let mut body = [0; BODY_MAX];
         ShareRequest { rights, ttl_ms }.encode(&mut body);
@@ -51,12 +51,12 @@ impl File {
 
 impl Export {
     forms! {
-        /// Opens the file that a token names, with the token's rights ([`File::share`]). The server resolves no path, and checks the
-        /// permissions of nothing.
+        /// Opens the file that a token names, with the token's rights ([`File::share`]). The server resolves no path and checks no
+        /// permissions.
         ///
-        /// `path` is where the file is, below the export, and `options` how others opened it: so it is opened again when the server was
-        /// restarted, if it is the same file then. What makes or cuts a file is left out. Fails with the status [`Status::NO_TOKEN`] where
-        /// the token's time is over, or it is for others, and with [`Status::NOT_SUPPORTED`] where the server knows no tokens.
+        /// `path` and `options` are those of whoever opened the file: after a restart of the server it is opened again by them, if it is
+        /// still the same file. What makes or cuts a file is left out. Fails with the status [`Status::NO_TOKEN`] where the token's time
+        /// is over or it is for others, and with [`Status::NOT_SUPPORTED`] where the server knows no tokens.
         open_token, submit_open_token, open_token_call,
         (token: &Token, path: impl AsRef<Path>, options: &OpenOptions) -> File
     }

@@ -19,7 +19,7 @@ use crate::noncontiguous::{Noncontiguous, decide_hybrid, decide_noncontiguous};
 use crate::op::{Op, Transfer, TransferKind, Work};
 use crate::pending::{Finish, Pending};
 use crate::pieces::trim;
-use crate::registration::Hold;
+use crate::registration::{Hold, RegistrationPolicy};
 
 /// Whose memory a transfer uses.
 pub(crate) enum Memory {
@@ -42,6 +42,8 @@ pub(crate) struct TransferParts {
     pub(crate) extents: Option<Vec<Extent>>,
     pub(crate) memory: Memory,
     pub(crate) keep: Keep,
+    /// Of the file.
+    pub(crate) policy: RegistrationPolicy,
 }
 
 impl Shared {
@@ -102,7 +104,7 @@ impl Shared {
         }
         let mut holds = SmallVec::new();
         let lease = match (&*memory, &ranges) {
-            ([single], None) => self.registrar.lease(single, access(parts.kind)),
+            ([single], None) => self.registrar.lease(single, access(parts.kind), parts.policy),
             _ => None,
         };
         let (ranges, registration) = match lease {
@@ -138,7 +140,8 @@ impl Shared {
             TransferKind::Read | TransferKind::Readdir { .. } => Direction::Read,
             TransferKind::Write(_) | TransferKind::Append(_) => Direction::Write,
         };
-        let mut circumstances = core.circumstances(&self.config, direction, len as u64, registration);
+        let mut circumstances =
+            core.circumstances(&self.config, direction, len as u64, registration).under(parts.policy);
         // Each piece would be made durable by itself, and an append is not cut.
         let cuts = matches!(parts.kind, TransferKind::Write(Stability::Unstable));
         circumstances.cuts_inline &= cuts;
@@ -146,6 +149,7 @@ impl Shared {
         circumstances.staging_overlaps &= cuts && blocking;
         let has_lists = core.terms.welcome.features & Features::LISTS.bits() != 0;
         let noncontiguous = self.config.noncontiguous;
+        let may_copy = parts.policy == RegistrationPolicy::Library;
         let in_pieces = memory.len() > 1
             && self.config.method == MethodOverride::Auto
             && matches!(parts.kind, TransferKind::Read | TransferKind::Write(_));
@@ -176,6 +180,8 @@ impl Shared {
                 let (switches, learned) = (core.terms.welcome.gather, &mut core.learned);
                 let pieces = memory.len();
                 match noncontiguous {
+                    // Packing is copying.
+                    Noncontiguous::Hybrid if !may_copy => decide(&circumstances).path,
                     Noncontiguous::Hybrid => {
                         let (path, tried) =
                             decide_hybrid(&circumstances, pieces, switches, learned, blocking);
@@ -217,12 +223,13 @@ impl Shared {
                 transfer.len = transfer.len.min(core.terms.read_inline_max as usize);
             }
         }
-        let may_sieve = self.config.method == MethodOverride::Auto && noncontiguous == Noncontiguous::Hybrid;
+        let may_sieve =
+            self.config.method == MethodOverride::Auto && noncontiguous == Noncontiguous::Hybrid && may_copy;
         if may_sieve && transfer.kind == TransferKind::Read && core.terms.staging_overlaps {
             self.sieve(core, &mut transfer);
         }
         // First, for the way may become another, of smaller requests.
-        self.prepare(core, &mut transfer);
+        self.prepare(core, &mut transfer, parts.policy);
         cut_list(core, &mut transfer);
         if transfer.path != path || transfer.sieved > 0 {
             transfer.trial = None;
@@ -245,9 +252,9 @@ impl Shared {
     }
 
     /// Registers or stages, and falls back where that fails: inline always works.
-    fn prepare(&self, core: &mut Core, transfer: &mut Transfer) {
+    fn prepare(&self, core: &mut Core, transfer: &mut Transfer, policy: RegistrationPolicy) {
         if transfer.path == IoPath::DirectRegister {
-            match self.registrar.register(&transfer.memory, access(transfer.kind)) {
+            match self.registrar.register(&transfer.memory, access(transfer.kind), policy) {
                 Ok(registered) => {
                     transfer.ranges = registered.ranges;
                     transfer.holds = registered.holds;
@@ -298,23 +305,26 @@ impl Core {
         self.staging.is_some()
     }
 
-    /// The smallest transfer that may use registered memory, bytes.
-    pub(crate) fn registered_size_min(&self, config: &Config) -> u64 {
+    /// The smallest read and the smallest write that may use registered memory, bytes.
+    pub(crate) fn registered_sizes_min(&self, config: &Config) -> [u64; 2] {
         let smallest = |direction| {
-            // Nothing is decided by larger sizes: what does not fit a message is direct.
-            let max = u64::from(self.terms.read_inline_max.max(self.terms.write_inline_max)) + 1;
-            let direct = |size: &u64| {
-                let circumstances = self.circumstances(config, direction, *size, Registration::Registered);
+            let is_direct = |size| {
+                let circumstances = self.circumstances(config, direction, size, Registration::Registered);
                 decide(&circumstances).path == IoPath::Direct
             };
-            std::iter::successors(Some(1), |size| Some(size * 2))
-                .take_while(|size| *size < max)
-                .chain([max])
-                .find(direct)
+            // Nothing is decided by larger sizes: what does not fit a message is direct, and so is what is larger than what is direct.
+            let max = u64::from(self.terms.read_inline_max.max(self.terms.write_inline_max)) + 1;
+            if !is_direct(max) {
+                return u64::MAX;
+            }
+            let (mut inline, mut direct) = (0, max);
+            while inline + 1 < direct {
+                let size = inline.midpoint(direct);
+                *(if is_direct(size) { &mut direct } else { &mut inline }) = size;
+            }
+            direct
         };
-        let smallest =
-            [Direction::Read, Direction::Write].map(|direction| smallest(direction).unwrap_or(u64::MAX));
-        smallest[0].min(smallest[1])
+        [Direction::Read, Direction::Write].map(smallest)
     }
 
     /// What the decision about a transfer is made from.

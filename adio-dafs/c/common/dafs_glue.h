@@ -43,7 +43,7 @@ struct dafs_opening {
     int rank;
     int size;
     const char *name;
-    /* As the program gave it. */
+    /* As the program gave it, on all ranks. */
     int amode;
     const struct dafs_hints *hints;
     /* What went wrong on this rank before: the open then fails on all. */

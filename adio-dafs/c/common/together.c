@@ -14,8 +14,6 @@ _Static_assert(MPI_MODE_SEQUENTIAL == ADIO_DAFS_SEQUENTIAL, "amode");
 /* What the first rank tells the others; the ticket follows. */
 struct invitation {
     int class;
-    /* The program's amode on the first rank, which must be everybody's. */
-    int amode;
     /* The amode that the file was opened with. */
     int used_amode;
     uint64_t ticket_len;
@@ -63,7 +61,6 @@ static void open_and_invite(const struct dafs_opening *opening, struct dafs_file
         dafs_report("open", opening->name, status);
     }
     invitation->class = dafs_class(status);
-    invitation->amode = opening->amode;
     invitation->ticket_len = len;
 }
 
@@ -119,8 +116,6 @@ int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *fil
     class = dafs_bcast(opening->comm, ticket, invitation.ticket_len);
     if (class == MPI_SUCCESS)
         class = opening->class;
-    if (class == MPI_SUCCESS && invitation.amode != opening->amode)
-        class = MPI_ERR_NOT_SAME;
     if (class == MPI_SUCCESS && opening->rank != 0) {
         status = adio_dafs_join(opening->name, invitation.used_amode, opening->size, ticket, invitation.ticket_len, hints->list,
                                 hints->count, &file->handle);

@@ -25,12 +25,15 @@
 /* What fs writes into f_fstype, and fbtl looks for. Not one of Open MPI's own. */
 #define DAFS_FSTYPE ((enum ompio_fs_type)4242)
 
-/* A counter that MPI_File_get_info() shows: its entry in the file's info, and the number that stands there. */
+/* A counter that MPI_File_get_info() shows. */
 struct dafs_stat {
+    char key[DAFS_KEY_SIZE];
+    /* The number that stands in the file's info. */
+    uint64_t shown;
+    /* The info's entry, which stays while the file is open; NULL for one that MPI_File_set_info() may remove. */
     opal_info_entry_t *entry;
     /* The room for digits that was put into the entry; another value there means that MPI_File_set_info() replaced it. */
     char *digits;
-    uint64_t shown;
 };
 
 struct dafs_ompio_file {

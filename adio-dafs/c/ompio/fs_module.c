@@ -36,6 +36,15 @@ static void file_free(struct dafs_ompio_file *file)
     free(file);
 }
 
+/* OMPIO does not look whether all ranks gave the same. To be asked before anything is made. */
+static int amode_is_same(ompio_file_t *fh)
+{
+    int values[2] = {fh->f_amode, -fh->f_amode};
+    int class = dafs_max(fh->f_comm, values, 2);
+
+    return class == MPI_SUCCESS && values[0] != -values[1] ? MPI_ERR_NOT_SAME : class;
+}
+
 /* OMPIO's amode may have been changed from "write only"; f_amode is what the program gave. */
 static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_info_t *info, ompio_file_t *fh)
 {
@@ -44,12 +53,13 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     struct dafs_file none = {0};
     struct dafs_hints hints = {0};
     struct dafs_opening opening = {comm, fh->f_rank, fh->f_size, name, fh->f_amode, &hints, file ? MPI_SUCCESS : MPI_ERR_NO_MEM};
-    int class;
+    int class = amode_is_same(fh);
 
     (void)amode;
     fh->fd = -1;
     dafs_hints_of_info(&hints, info);
-    class = dafs_open_together(&opening, file ? &file->common : &none);
+    if (class == MPI_SUCCESS)
+        class = dafs_open_together(&opening, file ? &file->common : &none);
     dafs_hints_free(&hints);
     if (class != MPI_SUCCESS) {
         if (file)

@@ -45,27 +45,41 @@ void dafs_hints_of_info(struct dafs_hints *hints, opal_info_t *info)
     OPAL_THREAD_UNLOCK(info->i_lock);
 }
 
-/* The entry of a counter, with room for any number. To be called with the info's lock. */
-static void plant(struct dafs_stat *stat, opal_info_t *info, const char *key)
+/* Finds the entry of a counter and gives it room for any number. */
+static void plant(struct dafs_stat *stat, opal_info_t *info)
 {
     opal_info_entry_t *entry;
+    char *digits = calloc(1, DIGITS_SIZE);
 
-    *stat = (struct dafs_stat){0};
+    if (!digits)
+        return;
+    OPAL_THREAD_LOCK(info->i_lock);
     OPAL_LIST_FOREACH(entry, &info->super, opal_info_entry_t)
     {
-        char *digits;
-
-        if (strcmp(entry->ie_key, key) != 0)
-            continue;
-        digits = calloc(1, DIGITS_SIZE);
-        if (!digits)
-            return;
-        snprintf(digits, DIGITS_SIZE, "%s", entry->ie_value);
-        free(entry->ie_value);
-        entry->ie_value = digits;
-        *stat = (struct dafs_stat){entry, digits, strtoull(digits, NULL, 10)};
-        return;
+        if (strcmp(entry->ie_key, stat->key) == 0)
+            stat->entry = entry;
     }
+    if (stat->entry) {
+        snprintf(digits, DIGITS_SIZE, "%s", stat->entry->ie_value);
+        free(stat->entry->ie_value);
+        stat->entry->ie_value = stat->digits = digits;
+    } else {
+        free(digits);
+    }
+    OPAL_THREAD_UNLOCK(info->i_lock);
+}
+
+static void add_stat(struct dafs_ompio_file *file, opal_info_t *info, const char *key, const char *value)
+{
+    struct dafs_stat *stat = &file->stats[file->stat_count];
+
+    if (file->stat_count == ADIO_DAFS_COUNTERS_MAX)
+        return;
+    file->stat_count++;
+    *stat = (struct dafs_stat){.shown = strtoull(value, NULL, 10)};
+    snprintf(stat->key, sizeof stat->key, "%s", key);
+    if (is_watched(key))
+        plant(stat, info);
 }
 
 /* Shows one hint or counter as it is, not as the program asked for it. */
@@ -92,18 +106,17 @@ static void rebuild(opal_info_t *info, struct dafs_ompio_file *file)
         if (status != ADIO_DAFS_OK || !found)
             return;
         show(info, key, value);
-        if (is_stat(key) && is_watched(key) && file->stat_count < ADIO_DAFS_COUNTERS_MAX) {
-            OPAL_THREAD_LOCK(info->i_lock);
-            plant(&file->stats[file->stat_count++], info, key);
-            OPAL_THREAD_UNLOCK(info->i_lock);
-        }
+        if (is_stat(key))
+            add_stat(file, info, key, value);
     }
 }
 
-static void write_digits(char *to, uint64_t value)
+static void write_digits(char to[DIGITS_SIZE], uint64_t value)
 {
     char reversed[DIGITS_SIZE];
     int len = 0;
+
+    memset(to, 0, DIGITS_SIZE);
 
     do {
         reversed[len++] = (char)('0' + value % 10);
@@ -111,27 +124,37 @@ static void write_digits(char *to, uint64_t value)
     } while (value);
     while (len)
         *to++ = reversed[--len];
-    *to = 0;
 }
 
-/* Writes the counters that changed. adio_dafs_hint_at() tells them in the order of adio_dafs_counters(). */
-static void update_stats(opal_info_t *info, struct dafs_ompio_file *file)
+/* Shows a counter's new value: into its entry, or the slow way. */
+static void update(opal_info_t *info, struct dafs_stat *stat, uint64_t value)
+{
+    char digits[DIGITS_SIZE];
+
+    write_digits(digits, value);
+    if (!stat->entry) {
+        opal_info_set(info, stat->key, digits);
+    } else {
+        OPAL_THREAD_LOCK(info->i_lock);
+        if (stat->entry->ie_value == stat->digits)
+            memcpy(stat->digits, digits, sizeof digits);
+        OPAL_THREAD_UNLOCK(info->i_lock);
+    }
+    stat->shown = value;
+}
+
+/* adio_dafs_hint_at() tells the counters in the order of adio_dafs_counters(). */
+static void update_all(opal_info_t *info, struct dafs_ompio_file *file)
 {
     uint64_t values[ADIO_DAFS_COUNTERS_MAX];
     size_t count = 0;
 
     if (adio_dafs_counters(file->common.handle, values, ADIO_DAFS_COUNTERS_MAX, &count) != ADIO_DAFS_OK || count != file->stat_count)
         return;
-    OPAL_THREAD_LOCK(info->i_lock);
     for (size_t i = 0; i < count; i++) {
-        struct dafs_stat *stat = &file->stats[i];
-
-        if (values[i] == stat->shown || !stat->entry || stat->entry->ie_value != stat->digits)
-            continue;
-        write_digits(stat->digits, values[i]);
-        stat->shown = values[i];
+        if (values[i] != file->stats[i].shown)
+            update(info, &file->stats[i], values[i]);
     }
-    OPAL_THREAD_UNLOCK(info->i_lock);
 }
 
 void dafs_info_refresh(ompi_file_t *fp, struct dafs_ompio_file *file)
@@ -142,7 +165,7 @@ void dafs_info_refresh(ompi_file_t *fp, struct dafs_ompio_file *file)
     if (atomic_load(&file->info_stale))
         rebuild(info, file);
     else
-        update_stats(info, file);
+        update_all(info, file);
     pthread_mutex_unlock(&file->info_lock);
 }
 

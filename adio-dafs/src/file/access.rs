@@ -2,8 +2,7 @@
 
 use std::sync::PoisonError;
 
-use crate::stand_in::{FileStandIn, RegistrationPolicy};
-use dafs_client::Direction;
+use dafs_client::{Direction, RegistrationPolicy};
 
 use super::account::{Chosen, Why};
 use super::{File, Transfer, raw};

@@ -72,6 +72,7 @@ impl AccessMode {
 mod tests {
     use super::*;
 
+    // [MPI-6]
     #[test]
     fn access_mode_has_one_of_three_ways_and_no_bits_that_contradict() {
         for (bits, is_mode) in [

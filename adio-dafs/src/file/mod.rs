@@ -32,7 +32,6 @@ use crate::hint::Settings;
 use crate::memory::Trials;
 use crate::name::Place;
 use crate::server::Server;
-use crate::stand_in::SessionStandIn;
 
 /// An open file. Shared by threads.
 pub struct File {

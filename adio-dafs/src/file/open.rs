@@ -14,7 +14,6 @@ use crate::hint::Settings;
 use crate::memory::Trials;
 use crate::name::{Place, Surroundings};
 use crate::server::Server;
-use crate::stand_in::SessionStandIn;
 
 /// For so long others may join.
 const TICKET_TIME: Duration = Duration::from_secs(60);

@@ -261,6 +261,7 @@ mod tests {
         settings
     }
 
+    // [MPI-50]
     #[test]
     fn hint_taken_is_shown_and_one_that_cannot_be_changes_nothing() {
         for (key, value) in [

@@ -146,6 +146,7 @@ mod tests {
         }
     }
 
+    // [MPI-1]
     #[test]
     fn name_with_a_scheme_is_a_url_of_dafs() {
         let here = surroundings("", "");
@@ -162,6 +163,7 @@ mod tests {
         }
     }
 
+    // [MPI-1]
     #[test]
     fn name_with_the_short_scheme_needs_the_address() {
         assert_eq!(shown(&surroundings("", ""), "dafs:/data/f"), "BadFile");
@@ -179,6 +181,7 @@ mod tests {
         assert_eq!(shown(&deep, "dafs:/f"), "dafs+shm:///s data run/f");
     }
 
+    // [MPI-2]
     #[test]
     fn name_below_a_prefix_is_mapped() {
         let here = surroundings("", "/scratch/x=dafs+tcp://h:7/data/x;/scratch/run=dafs+shm:///s:/out");

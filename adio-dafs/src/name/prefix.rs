@@ -83,6 +83,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
+    // [MPI-3]
     #[test]
     fn prefix_that_cannot_be_read_is_an_error_that_says_how_to_write_it() {
         for text in ["/a", "/a=tcp://h:1/e", "a=dafs://h/e", "=dafs://h/e", "/a=dafs://h", "/a=dafs://h:x/e"]

@@ -105,6 +105,17 @@ impl<R> Cache<R> {
         victims
     }
 
+    /// Takes out the least recently used until `count` are left, those in use too: they end with their last use.
+    pub(crate) fn shrink_to(&mut self, count: usize) -> Vec<Arc<R>> {
+        let mut victims = Vec::new();
+        while self.len() > count
+            && let Some(index) = self.oldest
+        {
+            victims.push(self.remove(index));
+        }
+        victims
+    }
+
     /// Takes out all that cover any byte of the extent.
     pub(crate) fn take_overlapping(&mut self, extent: Extent) -> Vec<Arc<R>> {
         let overlapping = self.indexes(extent, |other| extent.overlaps(&other.extent));

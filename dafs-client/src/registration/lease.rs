@@ -12,6 +12,8 @@ use crate::memory::RawMemory;
 pub(super) struct Kept {
     extent: Extent,
     pub(super) access: Access,
+    /// Of memory that was pinned, and is as long as this is kept.
+    pub(super) pinned: bool,
     range: RemoteRange,
     region: Mutex<Option<Region>>,
 }
@@ -36,8 +38,8 @@ pub(crate) struct Registered {
 }
 
 impl Kept {
-    pub(super) fn new(extent: Extent, access: Access, region: Region) -> Self {
-        Self { extent, access, range: region.range(), region: Mutex::new(Some(region)) }
+    pub(super) fn new(extent: Extent, access: Access, pinned: bool, region: Region) -> Self {
+        Self { extent, access, pinned, range: region.range(), region: Mutex::new(Some(region)) }
     }
 }
 

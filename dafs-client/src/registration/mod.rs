@@ -15,6 +15,7 @@ mod group;
 mod holes;
 mod lease;
 mod pin;
+mod policy;
 mod ranges;
 mod registrar;
 mod watch;
@@ -30,6 +31,8 @@ mod area;
 pub use group::RegistrationCost;
 pub(crate) use lease::{Hold, Lease};
 pub use pin::{Pin, PinnedBuf};
+pub(crate) use policy::PolicyCell;
+pub use policy::RegistrationPolicy;
 pub(crate) use registrar::Registrar;
 
 /// A stretch of this process's address space: `start..end`.
@@ -84,7 +87,7 @@ fn page_size() -> usize {
 /// How ordinary memory is registered. The default suits most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RegistrationConfig {
-    /// Registrations kept, at most; 0 keeps none.
+    /// Registrations kept, at most; 0 keeps none. [`crate::Session::set_registrations_max`] changes it.
     pub entries_max: usize,
     /// Bytes kept registered, at most; 0 keeps none.
     pub size_max: u64,
@@ -92,8 +95,8 @@ pub struct RegistrationConfig {
     pub batch: usize,
     /// Also keep registrations of ordinary memory that nobody pinned, where the kernel lets us watch it (userfaultfd).
     /// The memory then stays within the server's reach after an operation has ended, until it is unmapped, evicted or
-    /// invalidated: for programs whose server is as trusted as themselves. Of shared memory the kernel does not tell when its file is
-    /// truncated or holes are made in it: [`crate::Session::invalidate`] it then.
+    /// invalidated: for programs whose server is as trusted as themselves. [`RegistrationPolicy::Kept`] says so for one file. Of shared
+    /// memory the kernel does not tell when its file is truncated or holes are made in it: [`crate::Session::invalidate`] it then.
     pub keep_unpinned: bool,
     /// Segments of one operation are registered together where that is cheaper. The bytes between them are then within the server's reach
     /// for the time of the operation.

@@ -62,6 +62,17 @@ impl Session {
         self.owner.shared.registrar.preregister(extent)
     }
 
+    /// Has so many registrations kept at most, from now on, in place of [`crate::RegistrationConfig::entries_max`]; 0 keeps none. The least
+    /// recently used beyond that end at once, or with the operations that use them. Does not block.
+    pub fn set_registrations_max(&self, count: usize) {
+        self.owner.shared.registrar.set_entries_max(count);
+    }
+
+    /// Registrations that are kept at most.
+    pub fn registrations_max(&self) -> usize {
+        self.owner.shared.registrar.entries_max()
+    }
+
     /// How registrations of ordinary memory were used so far.
     pub fn registration_counters(&self) -> RegistrationCounters {
         self.owner.shared.registrar.counters()

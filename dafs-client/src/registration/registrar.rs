@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "memory of the caller's is registered for the time that it promised")]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dafs_proto::transport::{Access, BorrowedMemory, Domain, MemoryRef, Provider, Region, RegionError};
@@ -12,7 +12,10 @@ use smallvec::SmallVec;
 use super::cache::Cache;
 use super::lease::{Hold, Kept, Lease, Registered, extent_of};
 use super::watch::{Change, Watch, Watched};
-use super::{Extent, RegistrationConfig, RegistrationCost, RegistrationCounters, cost, group, holes};
+use super::{
+    Extent, RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy, cost, group,
+    holes,
+};
 use crate::memory::RawMemory;
 
 /// Registers memory of the caller's for a session.
@@ -23,10 +26,12 @@ pub(crate) struct Registrar {
     // thing, or forbids it.
     watch: OnceLock<Option<Watch>>,
     state: Arc<Mutex<State>>,
-    // Something is kept, or could be: else nobody need look.
-    active: AtomicBool,
-    // Smallest transfer for which registered memory is of use, bytes.
-    useful_min: AtomicU64,
+    // Of the configuration, or changed since.
+    entries_max: AtomicUsize,
+    // Something is pinned: else who goes by pins need not look.
+    has_pins: AtomicBool,
+    // Smallest reads and writes for which registered memory is of use, bytes.
+    useful_min: [AtomicU64; 2],
 }
 
 /// Names what [`Registrar::pin`] pinned: where it begins, and a number.
@@ -52,12 +57,25 @@ struct Making {
     changed: bool,
 }
 
-/// Of which memory a registration is kept.
+/// Which kept registrations an operation uses, and of which memory it makes some.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
+    /// Those of pinned memory.
     Pinned,
-    /// Also of what nobody pinned, where the configuration says so.
+    /// Uses all, and makes those of pinned memory.
+    Found,
+    /// Also of what nobody pinned.
     Any,
+}
+
+impl Keep {
+    /// For memory of which nobody lent all.
+    fn without_making(self) -> Self {
+        match self {
+            Self::Any => Self::Found,
+            keep => keep,
+        }
+    }
 }
 
 /// Extents that are watched beyond two for each that is in use, before those that are not are given up.
@@ -85,14 +103,42 @@ impl Registrar {
             config,
             watch: OnceLock::new(),
             state: Arc::new(Mutex::new(state)),
-            active: AtomicBool::new(config.keep_unpinned && config.entries_max > 0),
-            useful_min: AtomicU64::new(0),
+            entries_max: AtomicUsize::new(config.entries_max),
+            has_pins: AtomicBool::new(false),
+            useful_min: Default::default(),
         })
     }
 
-    /// Smaller transfers are better off without registered memory, whether it is there or not.
-    pub(crate) fn set_useful_min(&self, bytes: u64) {
-        self.useful_min.store(bytes, Ordering::Relaxed);
+    /// Smaller reads and writes are better off without registered memory, whether it is there or not.
+    pub(crate) fn set_useful_min(&self, bytes: [u64; 2]) {
+        for (useful_min, bytes) in self.useful_min.iter().zip(bytes) {
+            useful_min.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn entries_max(&self) -> usize {
+        self.entries_max.load(Ordering::Relaxed)
+    }
+
+    /// Keeps no more than so many from now on.
+    pub(crate) fn set_entries_max(&self, count: usize) {
+        let mut state = self.lock();
+        self.entries_max.store(count, Ordering::Relaxed);
+        let victims = state.cache.shrink_to(count);
+        state.count_evicted(victims.len());
+        drop(state);
+        drop(victims);
+    }
+
+    /// Whether anything can be kept of memory that nobody pinned: the kernel tells when it changes.
+    pub(crate) fn can_keep(&self) -> bool {
+        self.entries_max() > 0 && self.watch().is_some()
+    }
+
+    /// Whether so much of such memory is kept, where that is the policy.
+    pub(crate) fn keeps(&self, access: Access, size: u64) -> bool {
+        let useful = self.useful_min(access, RegistrationPolicy::Kept)..=self.config.size_max;
+        useful.contains(&size) && self.can_keep()
     }
 
     pub(crate) fn pin(&self, extent: Extent) -> PinId {
@@ -101,8 +147,7 @@ impl Registrar {
         let id = PinId(extent.start, state.pins_made);
         state.pins.insert(id, extent.end);
         state.longest_pin = state.longest_pin.max(extent.len());
-        drop(state);
-        self.active.store(self.config.entries_max > 0, Ordering::Relaxed);
+        self.has_pins.store(true, Ordering::Relaxed);
         id
     }
 
@@ -118,9 +163,7 @@ impl Registrar {
         }
         if state.pins.is_empty() {
             state.longest_pin = 0;
-            if state.cache.len() == 0 && !self.config.keep_unpinned {
-                self.active.store(false, Ordering::Relaxed);
-            }
+            self.has_pins.store(false, Ordering::Relaxed);
         }
         drop(state);
         // The end of a registration may wait for a peer: not under the lock.
@@ -143,20 +186,52 @@ impl Registrar {
         }
     }
 
-    /// A kept registration of the memory, made now where the memory is pinned and has none; `None` where nothing is kept of it.
+    /// A kept registration of the memory, made now where it may be kept and there is none; `None` where nothing is kept of it.
     #[inline]
-    pub(crate) fn lease(&self, memory: &RawMemory, access: Access) -> Option<Lease> {
-        if !self.active.load(Ordering::Relaxed)
-            || (memory.len() as u64) < self.useful_min.load(Ordering::Relaxed)
-        {
+    pub(crate) fn lease(
+        &self,
+        memory: &RawMemory,
+        access: Access,
+        policy: RegistrationPolicy,
+    ) -> Option<Lease> {
+        let keep = self.keep_by(policy);
+        if !self.is_active(keep) || (memory.len() as u64) < self.useful_min(access, policy) {
             return None;
         }
-        self.lease_extent(extent_of(memory), access, Keep::Any)
+        self.lease_extent(extent_of(memory), access, keep)
+    }
+
+    #[inline]
+    fn keep_by(&self, policy: RegistrationPolicy) -> Keep {
+        match policy {
+            RegistrationPolicy::Library if !self.config.keep_unpinned => Keep::Pinned,
+            RegistrationPolicy::Operation => Keep::Pinned,
+            RegistrationPolicy::Library | RegistrationPolicy::Kept => Keep::Any,
+        }
+    }
+
+    /// Something is kept, or could be: else nobody need look.
+    #[inline]
+    fn is_active(&self, keep: Keep) -> bool {
+        (keep != Keep::Pinned || self.has_pins.load(Ordering::Relaxed)) && self.entries_max() > 0
+    }
+
+    /// Of a file whose registrations are kept, the direction counts by itself: what goes in messages is not to be registered.
+    #[inline]
+    fn useful_min(&self, access: Access, policy: RegistrationPolicy) -> u64 {
+        let [read, write] = &self.useful_min;
+        let [read, write] = [read.load(Ordering::Relaxed), write.load(Ordering::Relaxed)];
+        match policy {
+            RegistrationPolicy::Kept if access.contains(Access::REMOTE_WRITE) => read,
+            RegistrationPolicy::Kept => write,
+            _ => read.min(write),
+        }
     }
 
     /// Registers pinned memory now, of any size; `false` where that is not kept.
     pub(crate) fn preregister(&self, extent: Extent) -> bool {
-        self.lease_extent(extent, Access::REMOTE_READ, Keep::Any).is_some_and(|lease| lease.is_shared())
+        let keep = if self.config.keep_unpinned { Keep::Any } else { Keep::Found };
+        self.lease_extent(extent, Access::REMOTE_READ, keep).is_some_and(|lease| lease.is_shared())
     }
 
     /// As [`Registrar::lease`], of memory of any size.
@@ -165,7 +240,8 @@ impl Registrar {
         if self.is_behind() {
             state = self.catch_up(state)?;
         }
-        if let Some(kept) = state.cache.find(extent, |kept| kept.access.contains(access)) {
+        let serves = |kept: &Kept| kept.access.contains(access) && (kept.pinned || keep != Keep::Pinned);
+        if let Some(kept) = state.cache.find(extent, serves) {
             let lease = Lease(Arc::clone(kept));
             state.counters.hits += 1;
             return Some(lease);
@@ -201,17 +277,17 @@ impl Registrar {
                 (within, PINNED_ACCESS)
             }
             // Nobody said that it may be written.
-            None if keep == Keep::Any && self.config.keep_unpinned && extent.len() > 0 => (extent, access),
+            None if keep == Keep::Any && extent.len() > 0 => (extent, access),
             None => return None,
         };
-        if self.config.entries_max == 0 || extent.len() as u64 > self.config.size_max {
+        if self.entries_max() == 0 || extent.len() as u64 > self.config.size_max {
             return None;
         }
-        state.counters.misses += 1;
         // All of what is pinned at once, for that costs as much as several registrations.
         if !self.watch_too(&state, pin.unwrap_or(extent)) && pin.is_none() {
             return None;
         }
+        state.counters.misses += 1;
         let victims = self.make_room(&mut state, extent.len() as u64);
         let making = state.making.insert(Making { extent, changed: false });
         drop(state);
@@ -223,7 +299,7 @@ impl Registrar {
         let lease = match region {
             Ok(region) => {
                 state.counters.registrations += 1;
-                let kept = Arc::new(Kept::new(extent, access, region));
+                let kept = Arc::new(Kept::new(extent, access, pin.is_some(), region));
                 if unchanged {
                     ended.extend(self.insert(&mut state, extent, &kept));
                 }
@@ -267,7 +343,7 @@ impl Registrar {
     }
 
     fn has_room(&self, state: &State, len: u64) -> bool {
-        state.cache.len() < self.config.entries_max
+        state.cache.len() < self.entries_max()
             && state.cache.size().saturating_add(len) <= self.config.size_max
     }
 
@@ -286,16 +362,13 @@ impl Registrar {
 
     /// Takes out a batch of the registrations that were not used for longest.
     fn give_way(&self, state: &mut State) -> Vec<Arc<Kept>> {
-        let victims = state.cache.evict(self.config.batch.min(self.config.entries_max).max(1));
-        if !victims.is_empty() {
-            state.counters.batches += 1;
-            state.counters.evictions += victims.len() as u64;
-        }
+        let victims = state.cache.evict(self.config.batch.min(self.entries_max()).max(1));
+        state.count_evicted(victims.len());
         victims
     }
 
-    /// Has the kernel tell when the extent changes; `false` where it does not.
-    fn watch_too(&self, state: &State, extent: Extent) -> bool {
+    /// Who tells when memory changes; `None` where the kernel does not.
+    fn watch(&self) -> Option<&Watch> {
         let watch = self.watch.get_or_init(|| {
             let state = Arc::clone(&self.state);
             let started = Watch::start(move |watched| {
@@ -310,8 +383,13 @@ impl Registrar {
                 })
                 .ok()
         });
-        let Some(watch) = watch else { return false };
-        let used = self.config.entries_max.min(state.cache.len()) + state.pins.len();
+        watch.as_ref()
+    }
+
+    /// Has the kernel tell when the extent changes; `false` where it does not.
+    fn watch_too(&self, state: &State, extent: Extent) -> bool {
+        let Some(watch) = self.watch() else { return false };
+        let used = self.entries_max().min(state.cache.len()) + state.pins.len();
         if watch.watched_count() > 2 * used + UNUSED_WATCHED_MAX {
             for watched in watch.watched() {
                 watch.remove(watched, &state.users(watched));
@@ -333,9 +411,15 @@ impl Registrar {
     }
 
     /// Registers memory for one operation, several pieces together where that is cheaper.
-    pub(crate) fn register(&self, memory: &[RawMemory], access: Access) -> Result<Registered, RegionError> {
+    pub(crate) fn register(
+        &self,
+        memory: &[RawMemory],
+        access: Access,
+        policy: RegistrationPolicy,
+    ) -> Result<Registered, RegionError> {
+        let keep = self.keep_by(policy);
         if let [single] = memory {
-            let hold = self.hold(extent_of(single), access, Keep::Any)?;
+            let hold = self.hold(extent_of(single), access, keep)?;
             let range = hold.range_of(extent_of(single))?;
             return Ok(Registered {
                 ranges: SmallVec::from_buf([range]),
@@ -353,7 +437,7 @@ impl Registrar {
                 .copied()
                 .filter(|segment| extent.contains(segment))
                 .collect();
-            self.register_group(extent, &segments, access, &mut registered)?;
+            self.register_group(extent, &segments, (access, keep), &mut registered)?;
         }
         let ranges = memory.iter().map(|piece| {
             let piece = extent_of(piece);
@@ -390,14 +474,14 @@ impl Registrar {
         &self,
         extent: Extent,
         segments: &[Extent],
-        access: Access,
+        (access, keep): (Access, Keep),
         into: &mut Vec<(Extent, Hold)>,
     ) -> Result<(), RegionError> {
         if segments.len() < 2 {
-            into.push((extent, self.hold(extent, access, Keep::Any)?));
+            into.push((extent, self.hold(extent, access, keep)?));
             return Ok(());
         }
-        if let Some(whole) = self.try_group(extent, access) {
+        if let Some(whole) = self.try_group(extent, access, keep) {
             self.lock().counters.groups += 1;
             into.push((extent, whole));
             return Ok(());
@@ -416,17 +500,17 @@ impl Registrar {
             let inside: SmallVec<[Extent; 8]> =
                 near.filter(|segment| part.contains(segment)).copied().collect();
             if inside.len() < 2 {
-                into.push((part, self.hold(part, access, Keep::Any)?));
+                into.push((part, self.hold(part, access, keep)?));
                 continue;
             }
-            if let Ok(hold) = self.hold(part, access, Keep::Pinned) {
+            if let Ok(hold) = self.hold(part, access, keep.without_making()) {
                 self.lock().counters.groups += 1;
                 into.push((part, hold));
                 continue;
             }
             // What lies between them may be what is refused, or the sum of it all.
             for segment in group::group(&inside, &NO_GAPS, 0) {
-                into.push((segment, self.hold(segment, access, Keep::Any)?));
+                into.push((segment, self.hold(segment, access, keep)?));
             }
         }
         Ok(())
@@ -434,9 +518,9 @@ impl Registrar {
 
     /// The whole of a group, gaps included, if it is all there. Where registering takes hold of pages it is simply tried; elsewhere it
     /// would succeed with holes too, so the system is asked first. What nobody pinned is not kept, for the gaps nobody lent.
-    fn try_group(&self, extent: Extent, access: Access) -> Option<Hold> {
-        if self.active.load(Ordering::Relaxed)
-            && let Some(lease) = self.lease_extent(extent, access, Keep::Pinned)
+    fn try_group(&self, extent: Extent, access: Access, keep: Keep) -> Option<Hold> {
+        if self.is_active(keep)
+            && let Some(lease) = self.lease_extent(extent, access, keep.without_making())
         {
             return Some(Hold::Lease(lease));
         }
@@ -463,7 +547,7 @@ impl Registrar {
     }
 
     fn hold(&self, extent: Extent, access: Access, keep: Keep) -> Result<Hold, RegionError> {
-        if self.active.load(Ordering::Relaxed)
+        if self.is_active(keep)
             && let Some(lease) = self.lease_extent(extent, access, keep)
         {
             return Ok(Hold::Lease(lease));
@@ -513,6 +597,13 @@ impl State {
         let mut users = self.cache.overlapping(pages);
         users.extend(pins.chain(making).filter(|user| user.overlaps(&pages)));
         users
+    }
+
+    fn count_evicted(&mut self, count: usize) {
+        if count > 0 {
+            self.counters.batches += 1;
+            self.counters.evictions += count as u64;
+        }
     }
 
     fn invalidate(&mut self, extent: Extent) -> Vec<Arc<Kept>> {

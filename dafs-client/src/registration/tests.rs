@@ -91,11 +91,34 @@ fn entry_in_use_does_not_give_way_and_preregister_says_so() {
         registrar(RegistrationConfig { entries_max: 1, batch: usize::MAX, ..RegistrationConfig::default() });
     registrar.pin(part(&area, 0, 2 * PAGE));
     let memory = raw(&area, 0, PAGE);
-    let lease = registrar.lease(&memory, Access::REMOTE_READ).unwrap();
+    let lease = registrar.lease(&memory, Access::REMOTE_READ, RegistrationPolicy::Library).unwrap();
     assert!(!registrar.preregister(part(&area, PAGE, PAGE)));
     drop(lease);
     assert!(registrar.preregister(part(&area, PAGE, PAGE)));
     assert_eq!(registrar.counters().evictions, 1);
+}
+
+// [CLI-53]
+#[test]
+fn cache_that_shrinks_lets_operations_end() {
+    let area = Area::new(3 * PAGE);
+    let registrar = registrar(RegistrationConfig::default());
+    registrar.pin(part(&area, 0, 3 * PAGE));
+    let lease = |page: usize| {
+        registrar.lease(&raw(&area, page * PAGE, PAGE), Access::REMOTE_READ, RegistrationPolicy::Operation)
+    };
+    let used = lease(0).unwrap();
+    drop((lease(1), lease(2)));
+    registrar.set_entries_max(2);
+    assert_eq!((registrar.counters().entries, registrar.counters().evictions), (2, 1));
+    let range = used.range_of(&raw(&area, 0, PAGE));
+    assert!(range.is_some() && !used.is_shared(), "it is the operation's alone now");
+    registrar.set_entries_max(0);
+    assert_eq!((registrar.counters().entries, registrar.counters().evictions), (0, 3));
+    assert!(lease(1).is_none());
+    registrar.set_entries_max(usize::MAX);
+    assert!(lease(1).is_some());
+    assert_eq!(registrar.counters().entries, 1);
 }
 
 fn raw(area: &Area, start: usize, len: usize) -> RawMemory {
@@ -186,10 +209,10 @@ fn gaps_that_nobody_lent_are_not_kept() {
     };
     let registrar = registrar(config);
     let rows: Vec<RawMemory> = [0, 2, 5, 7].iter().map(|page| raw(&area, page * PAGE, 100)).collect();
-    let registered = registrar.register(&rows, Access::REMOTE_READ).unwrap();
+    let registered = registrar.register(&rows, Access::REMOTE_READ, RegistrationPolicy::Library).unwrap();
     assert_eq!((registered.holds.len(), registrar.counters().entries), (1, 0));
     area.protect(4 * PAGE, PAGE, libc::PROT_NONE);
-    let registered = registrar.register(&rows, Access::REMOTE_READ).unwrap();
+    let registered = registrar.register(&rows, Access::REMOTE_READ, RegistrationPolicy::Library).unwrap();
     assert_eq!((registered.holds.len(), registrar.counters().entries), (2, 0), "with and without a hole");
 }
 
@@ -236,13 +259,16 @@ fn group_of_which_the_gap_is_refused_is_registered_one_by_one() {
     // Mapped, as the system says, and not to be registered.
     *domain.refused.lock().unwrap() = Some(part(&area, 3 * PAGE, PAGE));
     let rows: Vec<RawMemory> = [0, 2, 5, 7].iter().map(|page| raw(&area, page * PAGE, 100)).collect();
-    let registered = registrar.register(&rows, Access::REMOTE_READ).unwrap();
+    let registered = registrar.register(&rows, Access::REMOTE_READ, RegistrationPolicy::Library).unwrap();
     assert_eq!((registered.holds.len(), registrar.counters().groups), (4, 0));
     for (row, range) in rows.iter().zip(&registered.ranges) {
         assert_eq!(range.len, row.len() as u64);
     }
     *domain.refused.lock().unwrap() = Some(part(&area, 5 * PAGE, PAGE));
-    assert!(registrar.register(&rows, Access::REMOTE_READ).is_err(), "one of them is refused itself");
+    assert!(
+        registrar.register(&rows, Access::REMOTE_READ, RegistrationPolicy::Library).is_err(),
+        "one of them is refused itself"
+    );
 }
 
 fn part_of(extent: Extent, page: usize) -> Extent {

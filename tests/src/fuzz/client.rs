@@ -14,8 +14,9 @@ use dafs_proto::transport::{
 use dafs_proto::wire::{
     Attributes, AuthenticateReply, CommitReply, DirEntry, Features, FileHandle, FileKind, FsStatistics,
     HEAD_SIZE_MAX, HEADER_SIZE, Header, LimitsReply, Method, MountReply, Opcode, ReadReply, ReadRequest,
-    ReaddirReply, ReaddirRequest, SeekReply, SessionId, Statistics, Status, Thresholds, Timestamp, Verifier,
-    Welcome, WriteReply, WriteRequest, encode_dir_entry, encode_message_pack,
+    ReaddirReply, ReaddirRequest, SeekReply, SessionId, ShareReply, Statistics, Status, TOKEN_SIZE,
+    Thresholds, Timestamp, Verifier, Welcome, WriteReply, WriteRequest, encode_dir_entry,
+    encode_message_pack,
 };
 use dafs_server::access::Keyring;
 
@@ -102,6 +103,9 @@ fn use_file(session: &Session, export: &Export) {
                 assert!(count <= buffer.len());
             }
         }
+    }
+    if let Ok(token) = file.share(true, true, Duration::from_secs(1)) {
+        let _ = export.open_token(&token, "file", OpenOptions::new().read(true));
     }
     let _ = file.seek_hole(0);
     let _ = (file.commit(), file.metadata(), file.truncate(10));
@@ -282,14 +286,18 @@ impl HostileServer {
                 let (_, _, proof) = peer.handshake.take()?.on_authenticate(payload).ok()?;
                 reply.payload = encode_message_pack(&AuthenticateReply { proof, welcome: self.welcome() });
             }
-            Opcode::Mount | Opcode::Open | Opcode::Lookup => {
+            Opcode::Mount | Opcode::Open | Opcode::OpenToken | Opcode::Lookup => {
                 self.handles += 1;
                 reply.header.handle = FileHandle(1 << 32 | self.handles);
-                let attributes = attributes(request.opcode != Opcode::Open);
+                let attributes = attributes(matches!(request.opcode, Opcode::Mount | Opcode::Lookup));
                 reply.payload = match request.opcode {
                     Opcode::Mount => encode_message_pack(&MountReply { read_only: false, attributes }),
                     _ => encode_message_pack(&attributes),
                 };
+            }
+            Opcode::Share => {
+                encode(ShareReply::HEAD_SIZE, &|out| ShareReply { ttl_ms: 5 }.encode(out));
+                reply.payload = vec![6; TOKEN_SIZE];
             }
             Opcode::Getattr | Opcode::Setattr | Opcode::Mkdir | Opcode::Link | Opcode::Symlink => {
                 reply.payload = encode_message_pack(&attributes(false));

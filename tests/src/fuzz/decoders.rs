@@ -14,10 +14,11 @@ use dafs_proto::wire::{
     BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, FsStatistics,
     HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, MountReply,
     NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest,
-    RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, Statistics, TwoNames, Welcome,
-    WireError, WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries,
-    decode_lists, decode_message_pack, decode_noticed_results, decode_segments, encode_dir_entry,
-    encode_lists, encode_message_pack, encode_noticed_result, encode_segments, lists_size,
+    RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics,
+    Token, TwoNames, Welcome, WireError, WriteReply, WriteRequest, XattrNames, decode_batch,
+    decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results,
+    decode_segments, encode_dir_entry, encode_lists, encode_message_pack, encode_noticed_result,
+    encode_segments, lists_size,
 };
 use dafs_server::access::{AddressRange, Keyring};
 use dafs_server::cli::Settings;
@@ -43,7 +44,7 @@ pub fn bodies(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
     macro_rules! bodies {
         ($($number:literal => $kind:ty),* $(,)?) => {
-            match kind % 22 {
+            match kind % 24 {
                 $($number => round_trip(body, <$kind>::decode(body), |value, out| value.encode(out)),)*
                 _ => {}
             }
@@ -54,7 +55,7 @@ pub fn bodies(data: &[u8]) {
         5 => AllocateRequest, 6 => SeekRequest, 7 => SeekReply, 8 => HintRequest, 9 => RenameRequest,
         10 => ReadRequest, 11 => ReadReply, 12 => WriteRequest, 13 => WriteReply, 14 => CommitRequest,
         15 => CommitReply, 16 => ListRequest, 17 => ListReadReply,
-        18 => BatchRequest, 19 => BatchReply, 20 => BatchNotice,
+        18 => BatchRequest, 19 => BatchReply, 20 => BatchNotice, 21 => ShareRequest, 22 => ShareReply,
     }
 }
 
@@ -66,7 +67,7 @@ fn round_trip<T>(body: &[u8], decoded: Result<T, WireError>, encode: impl FnOnce
     }
 }
 
-/// Two paths, and the names of an extended attribute.
+/// Two paths, the names of an extended attribute, and a token.
 pub fn names(data: &[u8]) {
     if let Ok(names) = TwoNames::decode(data) {
         let mut again = vec![0; names.size()];
@@ -77,6 +78,9 @@ pub fn names(data: &[u8]) {
         let mut again = vec![0; names.size()];
         names.encode(&mut again);
         assert_eq!(again, data);
+    }
+    if let Ok(token) = Token::decode(data) {
+        assert_eq!(token.as_bytes(), data);
     }
 }
 

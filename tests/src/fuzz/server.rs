@@ -1,7 +1,10 @@
 //! A hostile client against the real server: the bytes are read as a conversation of messages, handshakes, cuts and
 //! waits on several connections.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dafs_client::{Export, File, Session};
@@ -16,8 +19,8 @@ use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, FileHandle,
     Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, HintRequest, ListRequest, Lists, Method, NameRequest, Opcode,
     OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, Resume, SeekRequest,
-    SeekWhat, SetAttributes, Slot, Stability, Status, TwoNames, Welcome, WriteRequest, XattrNames,
-    encode_lists, encode_message_pack, encode_segments, lists_size,
+    SeekWhat, SetAttributes, ShareRequest, Slot, Stability, Status, TOKEN_SIZE, TwoNames, Welcome,
+    WriteRequest, XattrNames, encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 
 use super::input::Input;
@@ -53,7 +56,8 @@ pub fn server_session(data: &[u8]) {
     let stage = Stage::new(random.number(), FaultPlan::calm(), |net| ServerActor::new(net, 7, troubles));
     let healthy = Healthy::new(&stage);
     stage.net.set_plan(plan);
-    let mut peers: Vec<Peer> = (0..PEERS).map(|index| Peer::new(&stage, index)).collect();
+    let tokens = Tokens::default();
+    let mut peers: Vec<Peer> = (0..PEERS).map(|index| Peer::new(&stage, index, &tokens)).collect();
     let mut current = 0;
     while !input.is_empty() {
         let peer = &mut peers[current];
@@ -93,11 +97,12 @@ fn end(stage: &Stage<ServerActor>, healthy: &Healthy) {
         healthy.check();
     }
     let actor = stage.actor();
-    let counts = actor.0.server.statistics();
+    let counts = actor.server.server.statistics();
     assert_eq!((counts.sessions, counts.connections), (1, 1), "sessions and connections that are left");
     assert_eq!(counts.handles, 2, "handles that are left");
+    assert_eq!(actor.open_count.load(Ordering::Relaxed), 1, "files that are left open");
     assert_eq!(counts.in_flight, 0, "operations that are left");
-    assert_eq!(actor.0.server.buffers_lent(), 0, "bytes of buffers that are left");
+    assert_eq!(actor.server.server.buffers_lent(), 0, "bytes of buffers that are left");
 }
 
 struct Healthy {
@@ -125,6 +130,9 @@ impl Healthy {
     }
 }
 
+/// Tokens that the server has given to any of the peers.
+type Tokens = Rc<RefCell<Vec<Vec<u8>>>>;
+
 struct Peer {
     domain: SimDomain,
     index: u8,
@@ -132,12 +140,13 @@ struct Peer {
     session: Option<ClientSession>,
     welcome: Option<Welcome>,
     handles: Vec<FileHandle>,
+    tokens: Tokens,
     regions: Vec<Region>,
     last: (Vec<u8>, Vec<u8>),
 }
 
 impl Peer {
-    fn new(stage: &Stage<ServerActor>, index: usize) -> Self {
+    fn new(stage: &Stage<ServerActor>, index: usize, tokens: &Tokens) -> Self {
         let mut peer = Self {
             domain: stage.net.domain(NodeId(10 + index as u32)),
             index: index as u8,
@@ -145,6 +154,7 @@ impl Peer {
             session: None,
             welcome: None,
             handles: Vec::new(),
+            tokens: Rc::clone(tokens),
             regions: Vec::new(),
             last: (Vec::new(), Vec::new()),
         };
@@ -245,6 +255,9 @@ impl Peer {
                     if let Some(session) = &mut self.session {
                         // Not every reply is expected: this client does not keep the protocol.
                         let _ = session.on_reply(&header);
+                    }
+                    if header.opcode == Opcode::Share && header.status == Status::OK {
+                        self.tokens.borrow_mut().push(endpoint.payload().to_vec());
                     }
                     if header.handle.0 != 0 {
                         self.handles.push(header.handle);
@@ -349,6 +362,8 @@ impl Peer {
             Opcode::ReadList,
             Opcode::WriteList,
             Opcode::Batch,
+            Opcode::Share,
+            Opcode::OpenToken,
         ];
         let opcode = match input.byte() {
             choice if choice < 128 => common[usize::from(choice) % common.len()],
@@ -520,6 +535,12 @@ impl Peer {
                 OpenRequest { flags, mode: 0o644 }.encode(&mut body);
                 (OpenRequest::HEAD_SIZE, path(input))
             }
+            Opcode::Share => {
+                let rights = OpenFlags::from_bits_truncate(u32::from(input.byte() % 5));
+                ShareRequest { rights, ttl_ms: input.number32() }.encode(&mut body);
+                (ShareRequest::HEAD_SIZE, Vec::new())
+            }
+            Opcode::OpenToken => (HEADER_SIZE, self.token(input)),
             Opcode::Readdir => {
                 let len = input.number32();
                 let segment =
@@ -559,6 +580,16 @@ impl Peer {
         };
         body.truncate(len - HEADER_SIZE);
         (body, payload)
+    }
+
+    /// A token, nearly always one that was given.
+    fn token(&self, input: &mut Input<'_>) -> Vec<u8> {
+        let tokens = self.tokens.borrow();
+        match (input.byte(), tokens.get(input.below(tokens.len().max(1)))) {
+            (16.., Some(token)) => token.clone(),
+            (8.., Some(token)) => token[..input.below(token.len() + 1)].to_vec(),
+            _ => vec![input.byte(); TOKEN_SIZE],
+        }
     }
 
     fn name_body(&self, opcode: Opcode, input: &mut Input<'_>) -> (Vec<u8>, Vec<u8>) {

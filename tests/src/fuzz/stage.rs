@@ -1,5 +1,6 @@
 //! A simulated network with the real server in it, and a clock for the real client library.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -109,11 +110,17 @@ pub(super) fn client_config(node: u8) -> Config {
 }
 
 /// The real server over storage with faults.
-pub(super) struct ServerActor(pub(super) SimServer);
+pub(super) struct ServerActor {
+    pub(super) server: SimServer,
+    /// What storage has open.
+    pub(super) open_count: Arc<AtomicUsize>,
+}
 
 impl ServerActor {
     pub(super) fn new(net: &SimNet, seed: u64, troubles: Troubles) -> Self {
         let mut random = Random::new(seed);
+        let storage = FaultyStorage::new(Random::new(seed ^ 1), troubles);
+        let open_count = storage.open_count();
         let parts = Parts {
             settings: Settings {
                 slots_max: 8,
@@ -135,7 +142,7 @@ impl ServerActor {
                 .map(|name| ExportConfig::new(name, ExportKind::Memory { size_max: 8 << 20 }))
                 .to_vec(),
             access: Access::new(AccessConfig::default()),
-            storage: Box::new(FaultyStorage::new(Random::new(seed ^ 1), troubles)),
+            storage: Box::new(storage),
             randomness: Box::new(move |bytes| {
                 bytes.iter_mut().for_each(|byte| *byte = random.number().to_le_bytes()[0]);
             }),
@@ -146,12 +153,12 @@ impl ServerActor {
             wait: WaitPolicy::Event,
             ..ConnectParams::default()
         };
-        Self(SimServer::start(net, SERVER, &PORT, &params, parts))
+        Self { server: SimServer::start(net, SERVER, &PORT, &params, parts), open_count }
     }
 }
 
 impl Actor for ServerActor {
     fn step(&mut self, net: &SimNet) {
-        self.0.step(net);
+        self.server.step(net);
     }
 }

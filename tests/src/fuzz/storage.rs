@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dafs_proto::transport::sim::Random;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
@@ -30,6 +32,7 @@ pub(super) struct FaultyStorage {
     random: Random,
     troubles: Troubles,
     held: VecDeque<Held>,
+    open: Arc<AtomicUsize>,
 }
 
 enum Held {
@@ -48,7 +51,17 @@ impl FaultyStorage {
         let config = StorageConfig { engine: Engine::Pool, seed: Some(1), ..StorageConfig::default() };
         let exports =
             Exports::new(vec![export(FAULTY), export(CALM)], &config).expect("memory needs nothing");
-        Self { exports, random, troubles, held: VecDeque::new() }
+        Self { exports, random, troubles, held: VecDeque::new(), open: Arc::default() }
+    }
+
+    /// How many files, directories and paths are open.
+    pub(super) fn open_count(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.open)
+    }
+
+    fn note_open(&self) {
+        let count = [ExportId(0), ExportId(1)].map(|export| self.exports.open_count(export));
+        self.open.store(count.iter().sum(), Ordering::Relaxed);
     }
 
     fn strikes(&mut self, node: NodeId, ppm: u32) -> bool {
@@ -130,7 +143,9 @@ impl Storage for FaultyStorage {
             self.held.push_back(Held::Op(token, identity.clone(), op));
             return Submitted::Pending;
         }
-        self.exports.submit(token, identity, op)
+        let submitted = self.exports.submit(token, identity, op);
+        self.note_open();
+        submitted
     }
 
     fn flush(&mut self) {
@@ -140,6 +155,7 @@ impl Storage for FaultyStorage {
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         self.release(done);
         self.exports.poll(done);
+        self.note_open();
     }
 
     fn pending(&self) -> usize {
@@ -152,6 +168,7 @@ impl Storage for FaultyStorage {
             true => self.exports.close(node),
             false => self.held.push_back(Held::Close(node)),
         }
+        self.note_open();
     }
 
     fn event_fds(&self) -> Vec<RawFd> {

@@ -1,5 +1,8 @@
 //! How many requests and registrations it takes.
 
+use std::sync::Arc;
+
+use adio_dafs::file::File;
 use dafs_client::Direction;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
@@ -9,6 +12,11 @@ use crate::support::{counter, name, open, requests, run, segment};
 
 on_sockets! {
     requests_of_each_method_are_as_few_as_it_says,
+    close_commits_what_was_written_once,
+    registrations_of_each_memory_mode_are_as_many_as_it_says,
+    small_transfers_register_nothing_in_any_mode,
+    cache_keeps_as_many_registrations_as_the_hint_says,
+    mode_chosen_by_measuring_is_used_nearly_always,
 }
 
 // [MPI-11]
@@ -33,4 +41,118 @@ fn requests_of_each_method_are_as_few_as_it_says(on: On) {
         // A window is read and written.
         assert_eq!(counter(&file, "calls"), expected, "{hints:?}");
     }
+}
+
+// [MPI-30]
+fn close_commits_what_was_written_once(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let commits = || requests(&session, &["Commit"]);
+    let name = name(&harness, on, "f");
+    let close = |hints: &[(&str, &str)], writes: bool, syncs: bool| {
+        let before = commits();
+        let file = open(&name, hints);
+        if writes {
+            run(&file, Direction::Write, &[segment(&mut [1; 10], 0)]).unwrap();
+        }
+        if syncs {
+            file.sync().unwrap();
+        }
+        file.finish().unwrap();
+        commits() - before
+    };
+    assert_eq!(close(&[], true, false), 1);
+    assert_eq!(close(&[], true, true), 1);
+    assert_eq!(close(&[], false, false), 0);
+    assert_eq!(close(&[("dafs_commit_on_close", "false")], true, false), 0);
+}
+
+const MODES: [&str; 4] = ["auto", "adio", "adio_cache", "dafs"];
+
+/// Above all thresholds, and whole pages.
+const LARGE: usize = 1 << 20;
+
+/// A file to be read: over tcp large writes go in messages, and need no memory registered.
+fn of_one_mib(harness: &Harness, on: On, hints: &[(&str, &str)]) -> Arc<File> {
+    std::fs::write(harness.data().join("f"), bytes(1, LARGE)).unwrap();
+    open(&name(harness, on, "f"), hints)
+}
+
+// [MPI-20]
+fn registrations_of_each_memory_mode_are_as_many_as_it_says(on: On) {
+    let harness = Harness::start(on);
+    let file = of_one_mib(&harness, on, &[]);
+    let mut data = bytes(1, LARGE);
+    let mut counts = |mode: &str| {
+        file.take_hints([("dafs_memory", mode)]);
+        let count = || {
+            [counter(&file, "registrations"), counter(&file, "cache_hits"), counter(&file, "cache_misses")]
+        };
+        let before = count();
+        for _ in 0..10 {
+            assert_eq!(run(&file, Direction::Read, &[segment(&mut data, 0)]).unwrap(), LARGE as u64);
+        }
+        std::array::from_fn::<u64, 3, _>(|place| count()[place] - before[place])
+    };
+    assert_eq!(counts("adio"), [10, 0, 0]);
+    assert_eq!(counts("adio_cache"), [1, 9, 1]);
+    // In the middle of everything, and back.
+    assert_eq!(counts("adio"), [10, 0, 0]);
+    assert_eq!(counts("adio_cache"), [0, 10, 0]);
+    assert_eq!([counter(&file, "mode_adio"), counter(&file, "mode_adio_cache")], [20, 20]);
+}
+
+// [MPI-21]
+fn small_transfers_register_nothing_in_any_mode(on: On) {
+    let harness = Harness::start(on);
+    for mode in MODES {
+        let file = open(&name(&harness, on, "f"), &[("dafs_memory", mode)]);
+        for len in [1, 64, 100] {
+            let mut data = bytes(1, len);
+            run(&file, Direction::Write, &[segment(&mut data, 0)]).unwrap();
+            run(&file, Direction::Read, &[segment(&mut data, 0)]).unwrap();
+        }
+        let counts =
+            [counter(&file, "registrations"), counter(&file, "cache_hits"), counter(&file, "cache_misses")];
+        assert_eq!(counts, [0; 3], "{mode}");
+    }
+}
+
+// [MPI-22]
+fn cache_keeps_as_many_registrations_as_the_hint_says(on: On) {
+    let harness = Harness::start(on);
+    let hints = [("dafs_memory", "adio_cache"), ("dafs_cache_entries", "20")];
+    let file = of_one_mib(&harness, on, &hints);
+    let mut buffers: Vec<Vec<u8>> = (0..21).map(|seed| bytes(seed, LARGE)).collect();
+    let mut round = |count: usize| {
+        let before = counter(&file, "cache_hits");
+        for buffer in &mut buffers[..count] {
+            run(&file, Direction::Read, &[segment(buffer, 0)]).unwrap();
+        }
+        counter(&file, "cache_hits") - before
+    };
+    assert_eq!([round(10), round(10)], [0, 10]);
+    // As many as there is room for; then one more, round and round: the least recently used is always the next.
+    round(20);
+    assert_eq!(round(20), 20);
+    round(21);
+    assert!(round(21) < 21);
+    assert!(counter(&file, "cache_evictions") > 0);
+    file.take_hints([("dafs_cache_entries", "0")]);
+    assert_eq!([round(5), round(5)], [0, 0]);
+}
+
+fn mode_chosen_by_measuring_is_used_nearly_always(on: On) {
+    let harness = Harness::start(on);
+    let file = of_one_mib(&harness, on, &[("dafs_explain", "true")]);
+    let mut data = bytes(1, LARGE);
+    for _ in 0..300 {
+        run(&file, Direction::Read, &[segment(&mut data, 0)]).unwrap();
+    }
+    let counts = ["mode_dafs", "mode_adio_cache", "mode_adio"].map(|mode| counter(&file, mode));
+    assert_eq!(counts.iter().sum::<u64>(), 300);
+    // Each was tried, and one was taken for the most.
+    assert!(counts.iter().all(|count| *count >= 4) && counts.iter().any(|count| *count > 150), "{counts:?}");
+    let words = file.explanation(&file.counter_values()).unwrap();
+    assert!(words.contains("measured, ns a byte:") && words.contains("quickest:"), "{words}");
 }

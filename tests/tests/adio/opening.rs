@@ -141,6 +141,7 @@ fn sizes_are_set_and_preallocated(on: On) {
     file.sync().unwrap();
 }
 
+// [MPI-50] [MPI-51]
 fn hints_are_shown_with_counters(on: On) {
     let harness = Harness::start(on);
     let name = name(&harness, on, "f");

@@ -36,6 +36,7 @@ fn segments(numbers: &mut Numbers, memory: &mut [u8], scale: u64) -> Vec<Segment
     found
 }
 
+// [MPI-10] [MPI-20]
 fn segments_are_moved_as_by_a_plain_loop_in_every_method_and_mode(on: On) {
     let harness = Harness::start(on);
     let file = open(&name(&harness, on, "f"), &[]);
@@ -80,6 +81,7 @@ fn column(memory: &mut [u8], len: usize, stride: u64) -> Vec<Segment> {
     memory.chunks_mut(len).zip(0..).map(|(chunk, row)| segment(chunk, row * stride)).collect()
 }
 
+// [MPI-12]
 fn sieved_write_fills_no_gap_and_ends_where_it_should(on: On) {
     let harness = Harness::start(on);
     let before = bytes(3, 100_000);
@@ -98,6 +100,7 @@ fn sieved_write_fills_no_gap_and_ends_where_it_should(on: On) {
     assert_eq!(counter(&file, "sieve_windows"), 118);
 }
 
+// [MPI-12]
 fn sieved_write_of_several_ranks_is_not_sieved(on: On) {
     let harness = Harness::start(on);
     let name = name(&harness, on, "f");
@@ -112,6 +115,7 @@ fn sieved_write_of_several_ranks_is_not_sieved(on: On) {
     assert!(words.contains("multiple") && words.contains("would need locks"), "{words}");
 }
 
+// [MPI-13]
 fn read_beyond_the_end_is_short_in_every_method(on: On) {
     let harness = Harness::start(on);
     let content = bytes(5, 1050);
@@ -135,6 +139,7 @@ fn read_beyond_the_end_is_short_in_every_method(on: On) {
     }
 }
 
+// [MPI-14]
 fn nonblocking_transfers_are_as_blocking_ones(on: On) {
     let harness = Harness::start(on);
     for (method, limit) in [("list", "0"), ("list", "7"), ("multiple", "0"), ("sieve", "0")] {
@@ -174,6 +179,7 @@ fn nonblocking_transfers_are_as_blocking_ones(on: On) {
     }
 }
 
+// [MPI-15]
 fn request_that_is_dropped_lets_go_of_its_memory(on: On) {
     let harness = Harness::start(on);
     let file = open(&name(&harness, on, "f"), &[]);

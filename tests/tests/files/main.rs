@@ -6,6 +6,7 @@ mod data;
 mod listing;
 mod model;
 mod names;
+mod policy;
 mod ranges;
 mod registration;
 mod unreadable;

@@ -37,7 +37,7 @@ on_each_provider! {
     unpinned_memory_is_kept_where_the_configuration_says_so,
 }
 
-const SIZE: usize = 256 * 1024;
+pub(crate) const SIZE: usize = 256 * 1024;
 
 fn start(on: On, registration: RegistrationConfig) -> (Harness, Session, File) {
     let harness = Harness::start(on);
@@ -49,7 +49,7 @@ fn start(on: On, registration: RegistrationConfig) -> (Harness, Session, File) {
 }
 
 /// What has happened since `before`.
-fn since(session: &Session, before: &RegistrationCounters) -> RegistrationCounters {
+pub(crate) fn since(session: &Session, before: &RegistrationCounters) -> RegistrationCounters {
     let now = session.registration_counters();
     RegistrationCounters {
         registrations: now.registrations - before.registrations,
@@ -66,7 +66,7 @@ fn since(session: &Session, before: &RegistrationCounters) -> RegistrationCounte
     }
 }
 
-fn assert_reads(file: &File, buffer: &mut [u8], offset: usize, expected: &[u8]) {
+pub(crate) fn assert_reads(file: &File, buffer: &mut [u8], offset: usize, expected: &[u8]) {
     buffer.fill(0xEE);
     let count = file.read_at(buffer, offset as u64).unwrap();
     assert_same(&buffer[..count], &expected[offset..offset + buffer.len()], "what was read");
@@ -377,7 +377,7 @@ fn keep(session: &Session, memory: &[u8]) {
 }
 
 /// The kernel's word is taken in by a thread of its own.
-fn wait_for_stale(session: &Session, count: u64) {
+pub(crate) fn wait_for_stale(session: &Session, count: u64) {
     let given_up = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while session.registration_counters().stale < count {
         assert!(std::time::Instant::now() < given_up, "{:?}", session.registration_counters());
@@ -385,7 +385,7 @@ fn wait_for_stale(session: &Session, count: u64) {
     }
 }
 
-fn userfaultfd_is_there() -> bool {
+pub(crate) fn userfaultfd_is_there() -> bool {
     // SAFETY: makes a descriptor, which is closed at once.
     unsafe {
         let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1);

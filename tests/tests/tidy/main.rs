@@ -134,6 +134,7 @@ const UNSAFE_FILES: &[&str] = &[
     "tests/src/area.rs",
     "tests/tests/adio/c_interface.rs",
     "tests/tests/adio/support.rs",
+    "tests/tests/files/policy.rs",
     "tests/tests/files/registration.rs",
     "tests/tests/files/unreadable.rs",
     "tests/tests/session/ending.rs",

@@ -36,4 +36,27 @@ pub(super) const PARTS: &[Part] = &[
         libraries: OF_GLUE,
         rpath: "$ORIGIN/..",
     },
+    Part {
+        target: "libdafs_adio.so",
+        sources: &[
+            "common",
+            "romio/comm.c",
+            "romio/driver.c",
+            "romio/file.c",
+            "romio/info.c",
+            "romio/layout.c",
+            "romio/mpi_file.c",
+            "romio/request.c",
+            "romio/transfer.c",
+        ],
+        libraries: OF_GLUE,
+        rpath: "$ORIGIN",
+    },
+    // Preloaded into programs without MPI too, mpirun among them: it loads the driver when a file is opened.
+    Part {
+        target: "libdafs_romio.so",
+        sources: &["romio/preload.c"],
+        libraries: &["-ldl"],
+        rpath: "$ORIGIN",
+    },
 ];

@@ -1,0 +1,19 @@
+/* The three collective operations of the glue, over MPI. */
+#include "dafs_romio.h"
+
+int dafs_bcast(MPI_Comm comm, void *data, size_t len)
+{
+    return PMPI_Bcast(data, (int)len, MPI_BYTE, 0, comm);
+}
+
+int dafs_max(MPI_Comm comm, int *values, int count)
+{
+    return PMPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT, MPI_MAX, comm);
+}
+
+int dafs_sum_at_first(MPI_Comm comm, int rank, uint64_t *values, int count)
+{
+    const void *from = rank == 0 ? MPI_IN_PLACE : values;
+
+    return PMPI_Reduce(from, values, count, MPI_UINT64_T, MPI_SUM, 0, comm);
+}

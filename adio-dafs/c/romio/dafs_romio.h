@@ -1,0 +1,114 @@
+/* The ADIO driver: files of ROMIO on dafs servers. */
+#ifndef DAFS_ROMIO_H
+#define DAFS_ROMIO_H
+
+#include "ompi_config.h"
+
+#include "mpi.h"
+
+#if OMPI_MAJOR_VERSION != 4 || OMPI_MINOR_VERSION != 1
+#error "adio-dafs: the ADIO driver is for Open MPI 4.1.x"
+#endif
+
+#include "../common/dafs_glue.h"
+#include "adio.h"
+
+/* An open file: ADIO's fs_ptr. */
+struct dafs_romio_file {
+    struct dafs_file common;
+    /* What the program asked for before the file is open. */
+    struct dafs_hints hints;
+    /* All processes are on one node, so that they can share a file pointer. */
+    bool one_node;
+};
+
+/* What is used of the loaded ROMIO. */
+struct dafs_romio {
+    ADIOI_Fns *ufs;
+    void (*OpenColl)(ADIO_File, int, int, int *);
+    adio_transfer_fn *ReadStridedColl;
+    adio_transfer_fn *WriteStridedColl;
+    ADIO_Offset (*SeekIndividual)(ADIO_File, ADIO_Offset, int, int *);
+    void (*SetInfo)(ADIO_File, MPI_Info, int *);
+    int (*IODone)(MPI_Request *, MPI_Status *, int *);
+    void (*IOComplete)(MPI_Request *, MPI_Status *, int *);
+    void (*Datatype_iscontig)(MPI_Datatype, int *);
+    ADIOI_Flatlist_node *(*Flatten_and_find)(MPI_Datatype);
+    void (*Delete_flattened)(MPI_Datatype);
+    char *(*Strdup)(const char *);
+    void (*Free)(void *, int, const char *);
+    int (*file_set_info)(MPI_File, void *);
+};
+
+extern struct dafs_romio romio;
+/* Our functions, as ROMIO calls them. */
+extern ADIOI_Fns dafs_functions;
+
+static inline struct dafs_romio_file *dafs_file_of(ADIO_File fd)
+{
+    return fd->fs_ptr;
+}
+
+/* driver.c: the whole name behind what ROMIO left of it, which the caller frees; NULL where ROMIO did not ask for its type. */
+char *dafs_whole_name(const char *stripped);
+
+/* file.c */
+void dafs_adio_open(ADIO_File fd, int *error);
+void dafs_adio_open_coll(ADIO_File fd, int rank, int amode, int *error);
+void dafs_adio_close(ADIO_File fd, int *error);
+void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error);
+void dafs_adio_flush(ADIO_File fd, int *error);
+void dafs_adio_resize(ADIO_File fd, ADIO_Offset size, int *error);
+void dafs_adio_delete(const char *name, int *error);
+int dafs_adio_feature(ADIO_File fd, int feature);
+
+/* info.c */
+void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error);
+/* Beyond ADIO: see driver.h. */
+bool dafs_mpi_get_info(MPI_File file, MPI_Info *info, int *class);
+bool dafs_mpi_set_info(MPI_File file, MPI_Info info, int *class);
+bool dafs_mpi_preallocate(MPI_File file, MPI_Offset size, int *class);
+
+/* mpi_file.c: ADIO's file of MPI's, NULL where it is not ours; and the other way, MPI_FILE_NULL where it is not known. */
+ADIO_File dafs_adio_of_mpi(MPI_File file);
+MPI_File dafs_mpi_of_adio(ADIO_File fd);
+/* Has the file's error handler deal with a class, as MPI's functions do, and returns what they would. */
+int dafs_mpi_return(MPI_File file, int class, const char *function);
+
+/* transfer.c */
+adio_transfer_fn dafs_adio_read_contig, dafs_adio_write_contig, dafs_adio_read_strided, dafs_adio_write_strided;
+adio_transfer_fn dafs_adio_read_coll, dafs_adio_write_coll;
+/* Bytes, for whoever wants a status. */
+void dafs_set_status(MPI_Status *status, uint64_t bytes);
+
+/* layout.c: a transfer between memory and the view, and what the individual file pointer becomes. */
+struct dafs_layout {
+    adio_dafs_memory memory;
+    adio_dafs_view view;
+    adio_dafs_segment segment;
+    adio_dafs_transfer transfer;
+    uint64_t bytes;
+    /* The block of a type that has no gaps. */
+    int64_t whole[2][2];
+    /* The memory's type, where ROMIO flattened it for us. */
+    MPI_Datatype flattened;
+};
+/* Memory and file without gaps; offset is a byte of the file. */
+void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
+                        ADIO_Offset offset);
+/* As the view has it; offset counts etypes. */
+void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
+                         ADIO_Offset offset);
+void dafs_layout_free(struct dafs_layout *layout);
+/* The file's view, with room for one block. */
+adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2]);
+/* The individual file pointer after the layout's bytes of the view. */
+ADIO_Offset dafs_layout_end(const struct dafs_layout *layout);
+
+/* request.c */
+adio_request_fn dafs_adio_iread_contig, dafs_adio_iwrite_contig, dafs_adio_iread_strided, dafs_adio_iwrite_strided;
+adio_request_fn dafs_adio_iread_coll, dafs_adio_iwrite_coll;
+/* Waits for the requests of a file that is about to be closed. */
+void dafs_requests_end(struct dafs_romio_file *file);
+
+#endif

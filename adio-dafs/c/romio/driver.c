@@ -1,0 +1,154 @@
+/* Puts the driver under a ROMIO that is loaded, and answers for names. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dafs_romio.h"
+#include "driver.h"
+
+#define TEXT(x) #x
+#define VERSION_TEXT(major, minor, release) TEXT(major) "." TEXT(minor) "." TEXT(release)
+#define BUILT_FOR VERSION_TEXT(OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION)
+
+struct dafs_romio romio;
+
+/* The name that this thread asked the type of: ROMIO hands on what follows the first colon. */
+static _Thread_local char *resolved;
+
+ADIOI_Fns dafs_functions = {
+    .Open = dafs_adio_open,
+    .OpenColl = dafs_adio_open_coll,
+    .ReadContig = dafs_adio_read_contig,
+    .WriteContig = dafs_adio_write_contig,
+    .ReadStridedColl = dafs_adio_read_coll,
+    .WriteStridedColl = dafs_adio_write_coll,
+    .Fcntl = dafs_adio_fcntl,
+    .SetInfo = dafs_adio_set_info,
+    .ReadStrided = dafs_adio_read_strided,
+    .WriteStrided = dafs_adio_write_strided,
+    .Close = dafs_adio_close,
+    .IreadContig = dafs_adio_iread_contig,
+    .IwriteContig = dafs_adio_iwrite_contig,
+    .IreadStrided = dafs_adio_iread_strided,
+    .IwriteStrided = dafs_adio_iwrite_strided,
+    .Flush = dafs_adio_flush,
+    .Resize = dafs_adio_resize,
+    .Delete = dafs_adio_delete,
+    .Feature = dafs_adio_feature,
+    .fsname = "dafs: files on a dafs server",
+    .IreadStridedColl = dafs_adio_iread_coll,
+    .IwriteStridedColl = dafs_adio_iwrite_coll,
+};
+
+char *dafs_whole_name(const char *stripped)
+{
+    char *name = resolved;
+    size_t len = name ? strlen(name) : 0, stripped_len = strlen(stripped);
+
+    if (!name || len < stripped_len || strcmp(name + len - stripped_len, stripped) != 0)
+        return NULL;
+    resolved = NULL;
+    return name;
+}
+
+/* The name by which the library knows a file; NULL where it is not on a dafs server. ROMIO_FSTYPE_FORCE is ROMIO's way to say
+ * which file system all names are of. */
+static char *claimed_name(const char *name)
+{
+    const char *forced = getenv("ROMIO_FSTYPE_FORCE");
+    char *whole;
+
+    if (adio_dafs_claims(name))
+        return strdup(name);
+    if (!forced || strncmp(forced, "dafs:", 5) != 0)
+        return NULL;
+    whole = malloc(strlen(name) + 6);
+    if (whole)
+        sprintf(whole, "dafs:%s", name);
+    return whole;
+}
+
+static bool resolve(const char *name, int *type, ADIOI_Fns **functions)
+{
+    free(resolved);
+    resolved = name ? claimed_name(name) : NULL;
+    if (!resolved)
+        return false;
+    *type = ADIO_DAFS;
+    *functions = &dafs_functions;
+    return true;
+}
+
+/* ROMIO's structures are its own business from one release to the next, so nothing less than the same release will do. */
+static bool version_matches(char *running)
+{
+    static const char expected[] = "Open MPI v" BUILT_FOR;
+    int len = 0;
+
+    PMPI_Get_library_version(running, &len);
+    running[strcspn(running, ",")] = 0;
+    return strcmp(running, expected) == 0;
+}
+
+static bool find(void *library, const char *name, void *place)
+{
+    *(void **)place = dlsym(library, name);
+    return *(void **)place != NULL;
+}
+
+static bool find_all(void *library)
+{
+    return find(library, "ADIO_UFS_operations", &romio.ufs) && find(library, "ADIOI_GEN_OpenColl", &romio.OpenColl) &&
+           find(library, "ADIOI_GEN_ReadStridedColl", &romio.ReadStridedColl) &&
+           find(library, "ADIOI_GEN_WriteStridedColl", &romio.WriteStridedColl) &&
+           find(library, "ADIOI_GEN_SeekIndividual", &romio.SeekIndividual) && find(library, "ADIOI_GEN_SetInfo", &romio.SetInfo) &&
+           find(library, "ADIOI_FAKE_IODone", &romio.IODone) && find(library, "ADIOI_FAKE_IOComplete", &romio.IOComplete) &&
+           find(library, "ADIOI_Datatype_iscontig", &romio.Datatype_iscontig) &&
+           find(library, "ADIOI_Flatten_and_find", &romio.Flatten_and_find) &&
+           find(library, "ADIOI_Delete_flattened", &romio.Delete_flattened) && find(library, "ADIOI_Strdup", &romio.Strdup) &&
+           find(library, "ADIOI_Free_fn", &romio.Free) && find(library, "mca_io_romio321_file_set_info", &romio.file_set_info);
+}
+
+/* ROMIO's table for local files, seen through our layout, has its functions where they belong. */
+static bool layout_matches(void *library)
+{
+    const ADIOI_Fns *ufs = romio.ufs;
+    void *flush, *feature, *strided;
+
+    return find(library, "ADIOI_GEN_Flush", &flush) && find(library, "ADIOI_GEN_Feature", &feature) &&
+           find(library, "ADIOI_GEN_WriteStrided", &strided) && ufs->OpenColl == romio.OpenColl &&
+           ufs->WriteStridedColl == romio.WriteStridedColl && ufs->SeekIndividual == romio.SeekIndividual &&
+           ufs->SetInfo == romio.SetInfo && (void *)ufs->WriteStrided == strided && (void *)ufs->Flush == flush &&
+           (void *)ufs->Feature == feature && strncmp(ufs->fsname, "UFS:", 4) == 0;
+}
+
+/* The first rank tells why the driver is not used. */
+static void refuse(const char *running)
+{
+    int rank = 0;
+
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 0)
+        fprintf(stderr,
+                "adio-dafs: not used: built for Open MPI " BUILT_FOR " and its ROMIO 3.2.1, but this is %s; "
+                "run cargo xtask mpi install again\n",
+                running);
+}
+
+__attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_driver(void *library)
+{
+    static const struct dafs_driver driver = {resolve, dafs_mpi_get_info, dafs_mpi_set_info, dafs_mpi_preallocate};
+    char running[MPI_MAX_LIBRARY_VERSION_STRING];
+
+    if (!version_matches(running) || !library || !find_all(library) || !layout_matches(library)) {
+        refuse(running);
+        return NULL;
+    }
+    if (!dafs_abi_matches())
+        return NULL;
+    dafs_functions.SeekIndividual = romio.SeekIndividual;
+    dafs_functions.ReadDone = dafs_functions.WriteDone = romio.IODone;
+    dafs_functions.ReadComplete = dafs_functions.WriteComplete = romio.IOComplete;
+    return &driver;
+}

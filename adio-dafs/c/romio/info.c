@@ -1,0 +1,89 @@
+/* Hints: from MPI_Info to the file, and back with the counters. */
+#include <stdlib.h>
+
+#include "dafs_romio.h"
+
+static void hints_of_info(struct dafs_hints *hints, MPI_Info info)
+{
+    char key[DAFS_KEY_SIZE], value[DAFS_VALUE_SIZE];
+    int count = 0, found;
+
+    PMPI_Info_get_nkeys(info, &count);
+    for (int i = 0; i < count; i++) {
+        PMPI_Info_get_nthkey(info, i, key);
+        PMPI_Info_get(info, key, MPI_MAX_INFO_VAL, value, &found);
+        if (found)
+            dafs_hints_add(hints, key, value);
+    }
+}
+
+/* ROMIO calls this once before the open, where hints are kept for it. */
+void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error)
+{
+    struct dafs_hints hints = {0};
+
+    if (info != MPI_INFO_NULL)
+        hints_of_info(&hints, info);
+    if (hints.count && !fd->fs_ptr)
+        fd->fs_ptr = calloc(1, sizeof(struct dafs_romio_file));
+    if (hints.count && fd->fs_ptr) {
+        struct dafs_romio_file *file = dafs_file_of(fd);
+
+        if (file->common.handle)
+            dafs_set_hints(&file->common, hints.list, hints.count);
+        for (size_t i = 0; !file->common.handle && i < hints.count; i++)
+            dafs_hints_add(&file->hints, hints.list[i].key, hints.list[i].value);
+    }
+    dafs_hints_free(&hints);
+    romio.SetInfo(fd, info, error);
+}
+
+bool dafs_mpi_set_info(MPI_File file, MPI_Info info, int *class)
+{
+    if (!dafs_adio_of_mpi(file))
+        return false;
+    *class = dafs_mpi_return(file, romio.file_set_info(file, info), "MPI_File_set_info");
+    return true;
+}
+
+/* ROMIO's hints, and over them ours, for these are in force. */
+bool dafs_mpi_get_info(MPI_File file, MPI_Info *info, int *class)
+{
+    char key[DAFS_KEY_SIZE], value[DAFS_VALUE_SIZE];
+    ADIO_File fd = dafs_adio_of_mpi(file);
+    int found = 1;
+
+    if (!fd || !info)
+        return false;
+    *class = PMPI_Info_dup(fd->info, info);
+    for (size_t i = 0; *class == MPI_SUCCESS; i++) {
+        int status = adio_dafs_hint_at(dafs_file_of(fd)->common.handle, i, key, sizeof key, value, sizeof value, &found);
+
+        if (status != ADIO_DAFS_OK || !found)
+            break;
+        PMPI_Info_set(*info, key, value);
+    }
+    *class = dafs_mpi_return(file, *class, "MPI_File_get_info");
+    return true;
+}
+
+/* ROMIO's is told to the first rank alone. */
+bool dafs_mpi_preallocate(MPI_File file, MPI_Offset size, int *class)
+{
+    ADIO_File fd = dafs_adio_of_mpi(file);
+    MPI_Offset first = size;
+    int rank = 0;
+
+    if (!fd)
+        return false;
+    PMPI_Comm_rank(fd->comm, &rank);
+    *class = dafs_bcast(fd->comm, &first, sizeof first);
+    if (*class == MPI_SUCCESS && first != size)
+        *class = MPI_ERR_NOT_SAME;
+    if (*class == MPI_SUCCESS && size < 0)
+        *class = MPI_ERR_ARG;
+    if (*class == MPI_SUCCESS && rank == 0)
+        *class = dafs_class(adio_dafs_preallocate(dafs_file_of(fd)->common.handle, (uint64_t)size));
+    *class = dafs_mpi_return(file, dafs_max_class(fd->comm, *class), "MPI_File_preallocate");
+    return true;
+}

@@ -1,0 +1,44 @@
+/* From MPI's files to ADIO's and back. */
+#include <string.h>
+
+#include "dafs_romio.h"
+#include "ompi/errhandler/errhandler.h"
+#include "ompi/file/file.h"
+#include "opal/class/opal_pointer_array.h"
+
+/* What Open MPI's component hangs on a file of its. */
+struct romio_data {
+    ADIO_File fd;
+};
+
+ADIO_File dafs_adio_of_mpi(MPI_File file)
+{
+    const struct romio_data *data;
+
+    if (!file || file == MPI_FILE_NULL || file->f_io_version != MCA_IO_BASE_V_2_0_0)
+        return NULL;
+    if (strcmp(file->f_io_selected_component.v2_0_0.io_version.mca_component_name, "romio321") != 0)
+        return NULL;
+    data = (const struct romio_data *)file->f_io_selected_data;
+    if (!data || !data->fd || data->fd->cookie != ADIOI_FILE_COOKIE || data->fd->fns != &dafs_functions)
+        return NULL;
+    return data->fd;
+}
+
+MPI_File dafs_mpi_of_adio(ADIO_File fd)
+{
+    int count = opal_pointer_array_get_size(&ompi_file_f_to_c_table);
+
+    for (int i = 0; i < count; i++) {
+        ompi_file_t *file = opal_pointer_array_get_item(&ompi_file_f_to_c_table, i);
+
+        if (file && dafs_adio_of_mpi(file) == fd)
+            return file;
+    }
+    return &ompi_mpi_file_null.file;
+}
+
+int dafs_mpi_return(MPI_File file, int class, const char *function)
+{
+    OMPI_ERRHANDLER_RETURN(class, file, class, function);
+}

@@ -1,0 +1,112 @@
+/* Blocking transfers: by one process, and by all together. */
+#include "dafs_romio.h"
+
+void dafs_set_status(MPI_Status *status, uint64_t bytes)
+{
+    if (status != MPI_STATUS_IGNORE)
+        PMPI_Status_set_elements_x(status, MPI_BYTE, (MPI_Count)bytes);
+}
+
+/* Runs a layout and frees it. As in ROMIO, the individual file pointer stays behind a short read where the file has no gaps. */
+static int run(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Status *status)
+{
+    uint64_t moved = 0;
+    int class = MPI_SUCCESS;
+
+    if (layout->bytes)
+        class = dafs_transfer(&dafs_file_of(fd)->common, &layout->transfer, layout->bytes, &moved);
+    if (class == MPI_SUCCESS && pointer == ADIO_INDIVIDUAL)
+        fd->fp_ind = layout->transfer.segments ? (ADIO_Offset)(layout->segment.offset + moved) : dafs_layout_end(layout);
+    dafs_set_status(status, moved);
+    dafs_layout_free(layout);
+    return class;
+}
+
+static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,
+                   int *error)
+{
+    struct dafs_layout layout;
+
+    dafs_layout_contig(&layout, fd, direction, buf, count, type, pointer, offset);
+    *error = run(fd, &layout, pointer, status);
+}
+
+static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,
+                    int *error)
+{
+    struct dafs_layout layout;
+
+    dafs_layout_strided(&layout, fd, direction, buf, count, type, pointer, offset);
+    *error = run(fd, &layout, pointer, status);
+}
+
+void dafs_adio_read_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+{
+    contig(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, status, error);
+}
+
+void dafs_adio_write_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+{
+    contig(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, status, error);
+}
+
+void dafs_adio_read_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+{
+    strided(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, status, error);
+}
+
+void dafs_adio_write_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+{
+    strided(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, status, error);
+}
+
+/* Bytes that a collective read finds which began where the pointers then were. ROMIO says all, whatever the size of the file. */
+static uint64_t bytes_found(ADIO_File fd, int pointer, ADIO_Offset offset, ADIO_Offset began, uint64_t wanted)
+{
+    int64_t whole[2];
+    adio_dafs_view view = dafs_view_of(fd, whole);
+    uint64_t position = (uint64_t)(offset * fd->etype_size);
+
+    if (pointer == ADIO_INDIVIDUAL)
+        adio_dafs_view_position(&view, (uint64_t)began, &position);
+    return dafs_bytes_before_end(&dafs_file_of(fd)->common, &view, position, wanted);
+}
+
+/* ROMIO's exchange, or where the hint dafs_collective says so each process by itself; then one outcome for all. */
+static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,
+                     int *error)
+{
+    adio_transfer_fn *exchange = direction == ADIO_DAFS_READ ? romio.ReadStridedColl : romio.WriteStridedColl;
+    struct dafs_file *file = &dafs_file_of(fd)->common;
+    ADIO_Offset began = fd->fp_ind;
+    MPI_Count size = 0;
+    bool short_read;
+    int kept;
+
+    PMPI_Type_size_x(type, &size);
+    *error = MPI_SUCCESS;
+    dafs_take_error(file);
+    atomic_store(&file->short_read, false);
+    file->collective = true;
+    if (file->independent)
+        strided(fd, direction, buf, count, type, pointer, offset, status, error);
+    else
+        exchange(fd, buf, count, type, pointer, offset, status, error);
+    file->collective = false;
+    kept = dafs_take_error(file);
+    *error = dafs_agree(file, fd->comm, *error != MPI_SUCCESS ? *error : kept, &short_read);
+    if (*error != MPI_SUCCESS)
+        dafs_set_status(status, 0);
+    else if (short_read)
+        dafs_set_status(status, bytes_found(fd, pointer, offset, began, (uint64_t)count * (uint64_t)size));
+}
+
+void dafs_adio_read_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+{
+    together(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, status, error);
+}
+
+void dafs_adio_write_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+{
+    together(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, status, error);
+}
