@@ -1,5 +1,7 @@
 //! The command line: flags, and how they are explained.
 
+mod mpi;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -7,6 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::load::Pattern;
 use crate::machine::Pin;
 use crate::record::{Method, Op};
+
+pub use mpi::{Class, MpiCase, MpiOptions, Way};
 
 /// Measures dafs beside the raw limit of this machine, taken in the same run, and beside peers.
 ///
@@ -39,6 +43,8 @@ Examples:
   dafs-bench pipeline --dir /var/tmp --plot pipeline.svg     # do disk and network overlap?
   dafs-bench fairness --transport tcp,shm            # small reads beside a thousand large ones
   dafs-bench fairness --transport tcp --sessions 1000  # does everyone get a share?
+  dafs-bench mpi --plot mpi.svg                      # MPI-IO: what the papers ran, beside the local file system
+  dafs-bench mpi --case memory --transport shm --way ompio
   dafs-bench limits                                  # the raw limits alone, no server
 
 A quiet machine gives steady figures; the load average is part of the JSON.
@@ -146,6 +152,29 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
+    /// MPI-IO: what the papers on it ran, as MPI programs under mpirun.
+    ///
+    /// Needs Open MPI 4.1 and the driver: cargo xtask mpi install --prefix DIR, and --mpi-prefix DIR. The programs are compiled when it runs.
+    /// Each works on dafs by OMPIO and by ROMIO, and without dafs on the same directory (transport `local`) and on any --peer-mount, for
+    /// example NFS. Beside them stands the client API without MPI (way `client`). Subjects alternate, round by round.
+    ///
+    /// Cases of one process, --sizes each: `memory` is the time of a transfer by memory mode (dafs, adio, adio_cache, auto, of MPI programs;
+    /// none, in memory of the client library, and pinned, in ordinary memory registered before, of the client API) and by how many transfers of a hundred
+    /// use one and the same buffer; `latency`, in sequence and with 0.5 MiB between transfers; `bandwidth`; and `overlap`, the bandwidth of
+    /// nonblocking transfers with computation before they are waited for. Cases of --ranks processes: `block-column`, `tiled` and `btio` write an array in one file and read it,
+    /// by multiple (a request for each piece), sieve (by the client), list and two_phase (collective); rows count the requests that the server answered and the registrations.
+    ///
+    /// Limits: the client API beside MPI programs on dafs (`none` in `memory`, `perfect` overlap in `overlap`, the quickest local row in
+    /// cases of several processes), and pread or pwrite beside the rest.
+    /// Notes say which targets are met. MiB/s is of all processes together. Takes a few minutes.
+    Mpi {
+        /// What is measured.
+        #[command(flatten)]
+        mpi: MpiOptions,
+        /// The rest.
+        #[command(flatten)]
+        options: Options,
+    },
     /// The raw limits alone: no server is started.
     Limits(Options),
 }
@@ -198,12 +227,12 @@ pub struct Options {
     /// How both ends wait [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
     #[arg(long)]
     pub poll: Option<Poll>,
-    /// Rounds; every figure is the median over them.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
-    pub repeats: u32,
-    /// Seconds of each measurement in each round.
-    #[arg(long, default_value_t = 0.1, value_parser = parse_seconds, value_name = "SECONDS")]
-    pub seconds: f64,
+    /// Rounds; every figure is the median over them [default: 5; 3 for mpi].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
+    pub repeats: Option<u32>,
+    /// Seconds of each measurement in each round [default: 0.1; 0.02 for mpi].
+    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
     /// Also measure another system, where it is installed.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub peer: Vec<Peer>,
@@ -245,7 +274,7 @@ pub struct Options {
     /// Write the results as JSON; `-` is standard output, in place of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the results as SVG (crossover, overlap, transfer, listio, registration and pipeline).
+    /// Draw the results as SVG (crossover, overlap, transfer, listio, registration, pipeline and mpi).
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
