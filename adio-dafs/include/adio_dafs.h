@@ -1,8 +1,8 @@
 /* The C interface of adio-dafs: what the glue of an MPI library calls. Made by `cargo xtask header`.
  *
- * Handles are opaque. Every call returns a status, ADIO_DAFS_OK or an error; adio_dafs_last_error() then has the words. Panics are caught and
- * become ADIO_DAFS_ERR_INTERNAL. Several threads may use a file at once, one at a time a request. No call talks MPI: what the ranks of a
- * communicator agree on is the glue's business.
+ * Handles are opaque. Every call returns a status, ADIO_DAFS_OK or an error; adio_dafs_last_error() then has the words. Panics are
+ * caught and become ADIO_DAFS_ERR_INTERNAL. Several threads may use a file at once, one at a time a request. No call talks MPI: what
+ * the ranks of a communicator agree on is the glue's business.
  */
 
 #ifndef ADIO_DAFS_H
@@ -83,8 +83,8 @@ typedef struct adio_dafs_segment {
   uint64_t len;
 } adio_dafs_segment;
 
-// A flattened datatype: blocks in the order of its typemap, and what lies from one instance to the next, bytes. Blocks without
-// bytes hold none, and count as entries of a list (dafs_list_max).
+// A flattened datatype: blocks in the order of its typemap, and what lies from one instance to the next, bytes. Blocks may be
+// without bytes.
 typedef struct adio_dafs_type {
   const int64_t *offsets;
   const int64_t *lens;
@@ -167,9 +167,7 @@ int adio_dafs_transfer_run(struct adio_dafs_file *file, const struct adio_dafs_t
 
 // Starts to move data. The lists of the transfer may go when this returns; the memory belongs to the request until that has
 // ended. Does not block.
-int adio_dafs_transfer_submit(struct adio_dafs_file *file,
-                              const struct adio_dafs_transfer *transfer,
-                              struct adio_dafs_request **request);
+int adio_dafs_transfer_submit(struct adio_dafs_file *file, const struct adio_dafs_transfer *transfer, struct adio_dafs_request **request);
 
 // Sets done to 1 when the request has ended, and then count and the status; else done to 0 and returns ADIO_DAFS_OK. Moves data
 // along. Never blocks.

@@ -191,7 +191,7 @@ impl Shared {
         }
     }
 
-    fn collect_closes(&self, core: &mut Core) {
+    pub(crate) fn collect_closes(&self, core: &mut Core) {
         if self.has_closes.load(Ordering::Acquire) && self.has_closes.swap(false, Ordering::AcqRel) {
             let closes = std::mem::take(&mut *self.closes.lock().unwrap_or_else(PoisonError::into_inner));
             for closing in closes {

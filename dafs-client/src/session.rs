@@ -271,10 +271,12 @@ impl Session {
         Ok(RegisteredBuf::allocate_at_best(&self.owner.shared.domain, len)?)
     }
 
-    /// Sends requests that were kept back to leave together ([`Config::batch_submits`]). Does not block.
+    /// Sends requests that were kept back to leave together ([`Config::batch_submits`]), and gives back the handles of files that were
+    /// dropped. Does not block.
     pub fn flush(&self) {
         let shared = &self.owner.shared;
         let mut core = shared.lock();
+        shared.collect_closes(&mut core);
         shared.push(&mut core, false);
         if let Err(broken) = core.flush() {
             shared.on_broken(&mut core, broken);

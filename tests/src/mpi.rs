@@ -72,6 +72,11 @@ impl Run {
         self
     }
 
+    /// Words of its command line.
+    pub fn args(self, words: &[&str]) -> Self {
+        words.iter().fold(self, |run, word| run.arg(word))
+    }
+
     /// A variable of its environment.
     pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.env(name, value);

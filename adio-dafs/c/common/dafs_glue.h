@@ -28,6 +28,8 @@ struct dafs_file {
     atomic_int error;
     /* A read of the call that is under way came to the end of the file. */
     atomic_bool short_read;
+    /* The same on all ranks, and on the node of no other file that is open. */
+    uint64_t serial;
 };
 
 /* A growing list of hints. Owns its strings. */
@@ -53,8 +55,8 @@ struct dafs_opening {
 /* The MPI error class of a status. */
 int dafs_class(int status);
 
-/* Tells what failed and why in one line on stderr, unless the MPI error class alone says it. */
-void dafs_report(const char *verb, const char *name, int status);
+/* Tells what this thread's last call failed of in one line on stderr, unless the MPI error class alone says it. */
+void dafs_report(int status);
 
 /* True where the library has the interface that this was compiled for; else false and one line on stderr. */
 bool dafs_abi_matches(void);

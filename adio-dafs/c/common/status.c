@@ -39,7 +39,7 @@ int dafs_class(int status)
     }
 }
 
-void dafs_report(const char *verb, const char *name, int status)
+void dafs_report(int status)
 {
     switch (status) {
     case ADIO_DAFS_OK:
@@ -51,7 +51,7 @@ void dafs_report(const char *verb, const char *name, int status)
     case ADIO_DAFS_ERR_QUOTA:
         return;
     default:
-        fprintf(stderr, "adio-dafs: cannot %s %s: %s\n", verb, name, adio_dafs_last_error());
+        fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
     }
 }
 

@@ -1,6 +1,7 @@
 /* What the ranks of a communicator do together: open, close, and end a collective call with one outcome. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "dafs_glue.h"
 
@@ -16,6 +17,7 @@ struct invitation {
     int class;
     /* The amode that the file was opened with. */
     int used_amode;
+    uint64_t serial;
     uint64_t ticket_len;
 };
 
@@ -44,6 +46,13 @@ static int open_first(const struct dafs_opening *opening, struct dafs_file *file
     return status;
 }
 
+static uint64_t next_serial(void)
+{
+    static atomic_uint_least32_t count;
+
+    return (uint64_t)getpid() << 32 | atomic_fetch_add(&count, 1);
+}
+
 /* The first rank opens the file and makes a ticket for the others. */
 static void open_and_invite(const struct dafs_opening *opening, struct dafs_file *file, struct invitation *invitation, void *ticket)
 {
@@ -53,14 +62,15 @@ static void open_and_invite(const struct dafs_opening *opening, struct dafs_file
     if (status == ADIO_DAFS_OK && opening->size > 1) {
         status = adio_dafs_share(file->handle, ticket, ADIO_DAFS_TICKET_SIZE_MAX, &len);
         if (status != ADIO_DAFS_OK) {
-            dafs_report("share", opening->name, status);
+            dafs_report(status);
             adio_dafs_close(file->handle);
             file->handle = NULL;
         }
     } else {
-        dafs_report("open", opening->name, status);
+        dafs_report(status);
     }
     invitation->class = dafs_class(status);
+    invitation->serial = next_serial();
     invitation->ticket_len = len;
 }
 
@@ -91,7 +101,7 @@ static int agree_on_open(const struct dafs_opening *opening, struct dafs_file *f
         return MPI_SUCCESS;
     }
     if (values[OPEN_LOWEST_FAILED] == opening->size - opening->rank)
-        dafs_report("join", opening->name, status);
+        dafs_report(status);
     return give_up(file, values[OPEN_CLASS]);
 }
 
@@ -111,6 +121,7 @@ int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *fil
         class = invitation.class;
     if (class != MPI_SUCCESS)
         return give_up(file, class);
+    file->serial = invitation.serial;
     if (opening->size == 1)
         return agree_on_open(opening, file, status, class);
     class = dafs_bcast(opening->comm, ticket, invitation.ticket_len);
@@ -148,9 +159,9 @@ int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank)
     explain(file, comm, rank);
     status = adio_dafs_close(file->handle);
     file->handle = NULL;
-    /* Open MPI's MPI_File_close() returns success whatever we say, so it is said here too. */
+    /* Open MPI's MPI_File_close() returns success whatever we say. */
     if (status != ADIO_DAFS_OK)
-        fprintf(stderr, "adio-dafs: cannot close a file: %s\n", adio_dafs_last_error());
+        fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
     return dafs_max_class(comm, dafs_class(status));
 }
 

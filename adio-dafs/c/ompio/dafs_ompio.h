@@ -42,6 +42,9 @@ struct dafs_ompio_file {
     pthread_mutex_t call_lock;
     /* OMPIO's own functions. */
     mca_io_base_module_2_0_0_t ompio;
+    /* OMPIO's shared file pointer, and what stands before it. */
+    mca_sharedfp_base_module_t *library_pointer;
+    mca_sharedfp_base_module_t pointer;
     /* Keeps `stats` from threads that make progress. */
     pthread_mutex_t info_lock;
     struct dafs_stat stats[ADIO_DAFS_COUNTERS_MAX];
@@ -72,6 +75,10 @@ void dafs_hints_of_info(struct dafs_hints *hints, opal_info_t *info);
 void dafs_info_start(ompi_file_t *fp, struct dafs_ompio_file *file);
 /* Brings the counters in the info up to date, which MPI_File_get_info() reads without asking anybody. */
 void dafs_info_refresh(ompi_file_t *fp, struct dafs_ompio_file *file);
+
+/* shared_pointer.c: puts our open before OMPIO's for this file, or takes its shared pointer away; and undoes that. */
+void dafs_share_pointer(ompio_file_t *fh, struct dafs_ompio_file *file);
+void dafs_unshare_pointer(ompio_file_t *fh, struct dafs_ompio_file *file);
 
 /* fs_module.c */
 int dafs_fs_sync(ompio_file_t *fh);

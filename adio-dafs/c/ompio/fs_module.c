@@ -8,16 +8,6 @@
 
 const char dafs_deleted[] = "dafs:\n";
 
-/* Shared file pointers are OMPIO's: memory that the ranks of one node share. Its other ways put files beside the file by POSIX
- * calls, or open two more files for each rank. Across nodes there is none, and hooks.c says so when one is asked for. */
-static void choose_shared_pointers(ompio_file_t *fh)
-{
-    if (fh->f_sharedfp && strcmp(fh->f_sharedfp_component->mca_component_name, "sm") != 0) {
-        fh->f_sharedfp = NULL;
-        fh->f_sharedfp_component = NULL;
-    }
-}
-
 static struct dafs_ompio_file *file_new(void)
 {
     struct dafs_ompio_file *file = calloc(1, sizeof *file);
@@ -56,6 +46,7 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     int class = amode_is_same(fh);
 
     (void)amode;
+    fh->f_filename = name;
     fh->fd = -1;
     dafs_hints_of_info(&hints, info);
     if (class == MPI_SUCCESS)
@@ -70,7 +61,7 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     }
     fh->f_fs_ptr = file;
     fh->f_flags |= OMPIO_LOCK_NEVER;
-    choose_shared_pointers(fh);
+    dafs_share_pointer(fh, file);
     if (fh->f_fh) {
         dafs_hook(fh->f_fh, file);
         dafs_info_start(fh->f_fh, file);
@@ -88,7 +79,7 @@ static int delete_on_close(ompio_file_t *fh)
         free(fh->f_fullfilename);
         fh->f_fullfilename = deleted;
     }
-    dafs_report("delete", fh->f_filename, status);
+    dafs_report(status);
     return dafs_share_class(fh->f_comm, dafs_class(status));
 }
 
@@ -101,6 +92,7 @@ static int fs_close(ompio_file_t *fh)
     if (!file)
         return OMPI_SUCCESS;
     fh->f_fs_ptr = NULL;
+    dafs_unshare_pointer(fh, file);
     class = dafs_close_together(&file->common, fh->f_comm, fh->f_rank);
     file_free(file);
     if (fh->f_amode & MPI_MODE_DELETE_ON_CLOSE)
@@ -116,7 +108,7 @@ static int fs_delete(char *name, opal_info_t *info)
     if (strcmp(name, dafs_deleted) == 0)
         return OMPI_SUCCESS;
     status = adio_dafs_delete(name);
-    dafs_report("delete", name, status);
+    dafs_report(status);
     return dafs_class(status);
 }
 
@@ -143,10 +135,12 @@ int dafs_fs_sync(ompio_file_t *fh)
     return dafs_max_class(fh->f_comm, dafs_class(adio_dafs_sync(dafs_file_of(fh)->common.handle)));
 }
 
-/* After the queries: another component's may have written there. */
+/* After the queries: another component's may have written there. Those of sharedfp come next, and try files beside the file by
+ * POSIX calls, with names that they print into 256 bytes. The name comes back at the open. */
 static int module_init(ompio_file_t *fh)
 {
     fh->f_fstype = DAFS_FSTYPE;
+    fh->f_filename = "/dev/null/dafs";
     return OMPI_SUCCESS;
 }
 

@@ -2,7 +2,7 @@
  * MPI's calls go through. OMPIO 4.1
  *   - returns success from reads and writes whose fbtl failed, and hangs where one rank's fails in a collective call;
  *   - never ends a nonblocking call that moves no bytes;
- *   - tells a collective read beyond the end of the file as complete;
+ *   - tells a collective read beyond the end of the file as complete, and takes the end of a view with gaps for another;
  *   - stores atomic mode and ignores it, and sets space aside by reading and writing the whole file. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static int writable(ompi_file_t *fp)
     return dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : MPI_SUCCESS;
 }
 
-/* Shared file pointers are OMPIO's, within one node: see fs_module.c. */
+/* Shared file pointers are OMPIO's, within one node: see shared_pointer.c. */
 static int pointer_shared(ompi_file_t *fp)
 {
     return dafs_handle_of(fp)->f_sharedfp ? MPI_SUCCESS : MPI_ERR_UNSUPPORTED_OPERATION;
@@ -176,21 +176,29 @@ static int64_t position_of(const ompio_file_t *fh)
 /* Only known to OMPIO. */
 #define NOWHERE -1
 
-/* How much a read of wanted bytes found, some of which was beyond the end of the file. */
-static uint64_t bytes_found(struct dafs_ompio_file *file, const ompio_file_t *fh, uint64_t position, uint64_t wanted)
+/* The file's view, as the library has it. What is returned is to be freed; NULL without memory. */
+static int64_t *view_of(const ompio_file_t *fh, adio_dafs_view *view)
 {
     size_t count = fh->f_iov_count;
     int64_t *numbers = calloc(2 * count + 1, sizeof *numbers);
-    adio_dafs_view view = {(uint64_t)fh->f_disp, {numbers, numbers + count, count, fh->f_view_extent}};
-    uint64_t found;
 
     if (!numbers)
-        return wanted;
+        return NULL;
     for (size_t i = 0; i < count; i++) {
         numbers[i] = (int64_t)(intptr_t)fh->f_decoded_iov[i].iov_base;
         numbers[count + i] = (int64_t)fh->f_decoded_iov[i].iov_len;
     }
-    found = dafs_bytes_before_end(&file->common, &view, position, wanted);
+    *view = (adio_dafs_view){(uint64_t)fh->f_disp, {numbers, numbers + count, count, fh->f_view_extent}};
+    return numbers;
+}
+
+/* How much a read of wanted bytes found, some of which was beyond the end of the file. */
+static uint64_t bytes_found(struct dafs_ompio_file *file, const ompio_file_t *fh, uint64_t position, uint64_t wanted)
+{
+    adio_dafs_view view;
+    int64_t *numbers = view_of(fh, &view);
+    uint64_t found = numbers ? dafs_bytes_before_end(&file->common, &view, position, wanted) : wanted;
+
     free(numbers);
     return found;
 }
@@ -236,11 +244,44 @@ COLLECTIVE(write_ordered, write_ordered, WRITE, pointer_shared(fp), NOWHERE, fp,
 
 /* --- The rest --- */
 
+/* The end of the file in etypes of the view. */
+static int end_of_file(ompi_file_t *fp, MPI_Offset *end)
+{
+    const ompio_file_t *fh = dafs_handle_of(fp);
+    adio_dafs_view view;
+    uint64_t size = 0, position = 0;
+    int status = adio_dafs_size(file_of(fp)->common.handle, &size);
+    int64_t *numbers = status == ADIO_DAFS_OK ? view_of(fh, &view) : NULL;
+
+    if (status == ADIO_DAFS_OK)
+        status = numbers ? adio_dafs_view_position(&view, size, &position) : ADIO_DAFS_ERR_NO_MEMORY;
+    free(numbers);
+    *end = fh->f_etype_size ? (MPI_Offset)((position + fh->f_etype_size - 1) / fh->f_etype_size) : 0;
+    return dafs_class(status);
+}
+
+/* OMPIO counts the end of the file wrongly where the view has gaps. */
+static int our_seek(ompi_file_t *fp, MPI_Offset offset, int whence)
+{
+    MPI_Offset end = 0;
+    int error = whence == MPI_SEEK_END ? end_of_file(fp, &end) : MPI_SUCCESS;
+
+    if (error != MPI_SUCCESS)
+        return error;
+    return file_of(fp)->ompio.io_module_file_seek(fp, offset + end, whence == MPI_SEEK_END ? MPI_SEEK_SET : whence);
+}
+
+/* The first rank's arguments count. */
 static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
 {
+    MPI_Offset end = 0;
     int error = pointer_shared(fp);
 
-    return error != MPI_SUCCESS ? error : file_of(fp)->ompio.io_module_file_seek_shared(fp, offset, whence);
+    if (error == MPI_SUCCESS && whence == MPI_SEEK_END)
+        error = dafs_max_class(dafs_handle_of(fp)->f_comm, end_of_file(fp, &end));
+    if (error != MPI_SUCCESS)
+        return error;
+    return file_of(fp)->ompio.io_module_file_seek_shared(fp, offset + end, whence == MPI_SEEK_END ? MPI_SEEK_SET : whence);
 }
 
 static int our_get_position_shared(ompi_file_t *fp, MPI_Offset *offset)
@@ -259,6 +300,8 @@ static int by_first(ompi_file_t *fp, MPI_Offset size, int (*act)(adio_dafs_file 
 
     if (class == MPI_SUCCESS && first != size)
         class = MPI_ERR_NOT_SAME;
+    if (class == MPI_SUCCESS && size < 0)
+        class = MPI_ERR_ARG;
     if (class == MPI_SUCCESS && fh->f_rank == 0)
         class = dafs_class(act(file_of(fp)->common.handle, (uint64_t)size));
     return dafs_max_class(fh->f_comm, class);
@@ -293,8 +336,11 @@ static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype
 {
     struct dafs_ompio_file *file = file_of(fp);
     struct dafs_hints hints = {0};
-    int code = file->ompio.io_module_file_set_view(fp, disp, etype, filetype, datarep, info);
+    int code;
 
+    if (disp < 0 && disp != MPI_DISPLACEMENT_CURRENT)
+        return MPI_ERR_ARG;
+    code = file->ompio.io_module_file_set_view(fp, disp, etype, filetype, datarep, info);
     if (code != OMPI_SUCCESS)
         return code;
     dafs_hints_of_info(&hints, info);
@@ -331,6 +377,6 @@ void dafs_hook(ompi_file_t *fp, struct dafs_ompio_file *file)
     HOOK(read_all_end), HOOK(write_all_end), HOOK(read_at_all_end), HOOK(write_at_all_end);
     HOOK(read_ordered_end), HOOK(write_ordered_end);
     HOOK(read_all), HOOK(write_all), HOOK(read_at_all), HOOK(write_at_all), HOOK(read_ordered), HOOK(write_ordered);
-    HOOK(seek_shared), HOOK(get_position_shared), HOOK(set_size), HOOK(preallocate);
+    HOOK(seek), HOOK(seek_shared), HOOK(get_position_shared), HOOK(set_size), HOOK(preallocate);
     HOOK(set_view), HOOK(set_atomicity), HOOK(sync);
 }

@@ -119,12 +119,16 @@ struct ADIOI_FileD {
     void *fs_ptr;
 };
 
-/* A flattened datatype. Blocks without bytes mark bounds. */
-typedef struct ADIOI_Flatlist {
+/* A flattened datatype, in a list of all. */
+typedef struct ADIOI_Fl_node {
     MPI_Datatype type;
     MPI_Count count;
     ADIO_Offset *blocklens;
     ADIO_Offset *indices;
+    /* Blocks that mark bounds: none. */
+    ADIO_Offset lb_idx;
+    ADIO_Offset ub_idx;
+    struct ADIOI_Fl_node *next;
 } ADIOI_Flatlist_node;
 
 #endif

@@ -18,6 +18,8 @@ struct dafs_romio_file {
     struct dafs_file common;
     /* What the program asked for before the file is open. */
     struct dafs_hints hints;
+    /* Owned. */
+    char *name;
     /* All processes are on one node, so that they can share a file pointer. */
     bool one_node;
 };
@@ -36,7 +38,9 @@ struct dafs_romio {
     ADIOI_Flatlist_node *(*Flatten_and_find)(MPI_Datatype);
     void (*Delete_flattened)(MPI_Datatype);
     char *(*Strdup)(const char *);
+    void *(*Malloc)(size_t, int, const char *);
     void (*Free)(void *, int, const char *);
+    ADIOI_Flatlist_node **Flatlist;
     int (*file_set_info)(MPI_File, void *);
 };
 
@@ -104,6 +108,10 @@ void dafs_layout_free(struct dafs_layout *layout);
 adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2]);
 /* The individual file pointer after the layout's bytes of the view. */
 ADIO_Offset dafs_layout_end(const struct dafs_layout *layout);
+
+/* flatten.c: see driver.h. */
+void dafs_flatten_datatype(MPI_Datatype type);
+bool dafs_is_contiguous(MPI_Datatype type);
 
 /* request.c */
 adio_request_fn dafs_adio_iread_contig, dafs_adio_iwrite_contig, dafs_adio_iread_strided, dafs_adio_iwrite_strided;

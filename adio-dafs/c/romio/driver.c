@@ -107,7 +107,8 @@ static bool find_all(void *library)
            find(library, "ADIOI_Datatype_iscontig", &romio.Datatype_iscontig) &&
            find(library, "ADIOI_Flatten_and_find", &romio.Flatten_and_find) &&
            find(library, "ADIOI_Delete_flattened", &romio.Delete_flattened) && find(library, "ADIOI_Strdup", &romio.Strdup) &&
-           find(library, "ADIOI_Free_fn", &romio.Free) && find(library, "mca_io_romio321_file_set_info", &romio.file_set_info);
+           find(library, "ADIOI_Malloc_fn", &romio.Malloc) && find(library, "ADIOI_Free_fn", &romio.Free) &&
+           find(library, "ADIOI_Flatlist", &romio.Flatlist) && find(library, "mca_io_romio321_file_set_info", &romio.file_set_info);
 }
 
 /* ROMIO's table for local files, seen through our layout, has its functions where they belong. */
@@ -138,7 +139,9 @@ static void refuse(const char *running)
 
 __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_driver(void *library)
 {
-    static const struct dafs_driver driver = {resolve, dafs_mpi_get_info, dafs_mpi_set_info, dafs_mpi_preallocate};
+    static const struct dafs_driver driver = {
+        resolve, dafs_flatten_datatype, dafs_is_contiguous, dafs_mpi_get_info, dafs_mpi_set_info, dafs_mpi_preallocate,
+    };
     char running[MPI_MAX_LIBRARY_VERSION_STRING];
 
     if (!version_matches(running) || !library || !find_all(library) || !layout_matches(library)) {

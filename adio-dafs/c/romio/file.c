@@ -13,11 +13,14 @@
 /* What ROMIO divides a file by; as in its own drivers. */
 #define BLOCK_SIZE (4L * 1024 * 1024)
 
-/* ROMIO frees what it allocated, and aborts over NULL. */
-static void replace_name(ADIO_File fd, const char *name)
+static void file_free(ADIO_File fd)
 {
-    romio.Free(fd->filename, __LINE__, __FILE__);
-    fd->filename = romio.Strdup(name);
+    struct dafs_romio_file *file = dafs_file_of(fd);
+
+    dafs_hints_free(&file->hints);
+    free(file->name);
+    free(file);
+    fd->fs_ptr = NULL;
 }
 
 static bool on_one_node(MPI_Comm comm)
@@ -31,33 +34,26 @@ static bool on_one_node(MPI_Comm comm)
     return true;
 }
 
-static uint64_t hash_of(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    return hash;
-}
-
-/* ROMIO keeps a shared file pointer in a small file beside the file, which it locks: here one in the node's memory, and ROMIO's
- * own driver for local files sees to it from now on. ROMIO's name ends with its process and a random number. */
+/* ROMIO keeps a shared file pointer in a small file, which it locks: in the node's memory, for that is what the open file's name
+ * is to ROMIO. Its own driver for local files sees to it from now on. */
 static void open_shared_pointer(ADIO_File fd, int rank, int amode, int *error)
 {
-    const char *directory = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    const char *end = strstr(fd->filename, ".shfp.");
-    char name[128];
-
-    snprintf(name, sizeof name, "%s/dafs-%016" PRIx64 "%.64s", directory, hash_of(fd->filename), end ? end : "");
-    replace_name(fd, name);
-    if (fd->fs_ptr) {
-        dafs_hints_free(&dafs_file_of(fd)->hints);
-        free(fd->fs_ptr);
-        fd->fs_ptr = NULL;
-    }
+    if (fd->fs_ptr)
+        file_free(fd);
     fd->fns = romio.ufs;
     fd->file_system = ADIO_UFS;
     romio.OpenColl(fd, rank, amode, error);
+}
+
+/* The name that ROMIO puts a shared file pointer beside: of this open alone. */
+static void name_shared_pointer(ADIO_File fd, const struct dafs_romio_file *file)
+{
+    const char *directory = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    char name[64];
+
+    snprintf(name, sizeof name, "%s/dafs-%016" PRIx64, directory, file->common.serial);
+    romio.Free(fd->filename, __LINE__, __FILE__);
+    fd->filename = romio.Strdup(name);
 }
 
 /* Where MPI_MODE_APPEND begins, the same for all. */
@@ -86,38 +82,38 @@ static struct dafs_romio_file *file_of_hints(ADIO_File fd)
     return fd->fs_ptr;
 }
 
-static int open_together(ADIO_File fd, int rank, int amode, const char *name)
+/* Takes the name over. */
+static int open_together(ADIO_File fd, int rank, int amode, char *name)
 {
     struct dafs_romio_file *file = file_of_hints(fd);
     /* A rank without memory takes part all the same, for the others wait for it. */
-    struct dafs_file none = {0};
-    struct dafs_hints no_hints = {0};
+    struct dafs_romio_file none = {0};
     struct dafs_opening opening = {
         .comm = fd->comm,
         .rank = rank,
         .name = name,
         .amode = amode,
-        .hints = file ? &file->hints : &no_hints,
+        .hints = file ? &file->hints : &none.hints,
         .class = file ? MPI_SUCCESS : MPI_ERR_NO_MEM,
     };
     int class;
 
     PMPI_Comm_size(fd->comm, &opening.size);
-    class = dafs_open_together(&opening, file ? &file->common : &none);
+    class = dafs_open_together(&opening, file ? &file->common : &none.common);
     if (class == MPI_SUCCESS && (amode & MPI_MODE_APPEND)) {
         class = seek_end(fd, file, rank);
         if (class != MPI_SUCCESS)
             dafs_close_together(&file->common, fd->comm, rank);
     }
-    if (file)
-        dafs_hints_free(&file->hints);
-    if (class != MPI_SUCCESS) {
-        free(file);
-        fd->fs_ptr = NULL;
+    if (!file) {
+        free(name);
         return class;
     }
+    file->name = name;
     file->one_node = on_one_node(fd->comm);
-    return MPI_SUCCESS;
+    if (class != MPI_SUCCESS)
+        file_free(fd);
+    return class;
 }
 
 void dafs_adio_open_coll(ADIO_File fd, int rank, int amode, int *error)
@@ -135,40 +131,47 @@ void dafs_adio_open_coll(ADIO_File fd, int rank, int amode, int *error)
         return;
     }
     *error = open_together(fd, rank, amode, name);
-    if (*error == MPI_SUCCESS) {
-        /* For MPI_MODE_DELETE_ON_CLOSE. */
-        replace_name(fd, name);
-        fd->access_mode = amode;
-        fd->fd_sys = -1;
-        fd->fd_direct = -1;
-        fd->fp_sys_posn = -1;
-        fd->blksize = BLOCK_SIZE;
-        fd->is_open = 1;
-    }
-    free(name);
+    if (*error != MPI_SUCCESS)
+        return;
+    name_shared_pointer(fd, dafs_file_of(fd));
+    fd->access_mode = amode;
+    fd->fd_sys = -1;
+    fd->fd_direct = -1;
+    fd->fp_sys_posn = -1;
+    fd->blksize = BLOCK_SIZE;
+    fd->is_open = 1;
 }
 
-/* By one process: ROMIO does this where an open was put off, which ADIO_SCALABLE_OPEN rules out. */
+/* Where an open was put off. Never, for ADIO_SCALABLE_OPEN rules that out. */
 void dafs_adio_open(ADIO_File fd, int *error)
 {
-    MPI_Comm comm = fd->comm;
+    (void)fd;
+    *error = MPI_ERR_UNSUPPORTED_OPERATION;
+}
 
-    fd->comm = MPI_COMM_SELF;
-    *error = open_together(fd, 0, fd->access_mode, fd->filename);
-    fd->comm = comm;
+/* The first rank removes the file, once all have closed it. ROMIO has another name for it, and is kept from that. */
+static int delete_on_close(ADIO_File fd, int rank)
+{
+    int status = rank == 0 ? adio_dafs_delete(dafs_file_of(fd)->name) : ADIO_DAFS_OK;
+
+    fd->access_mode &= ~MPI_MODE_DELETE_ON_CLOSE;
+    dafs_report(status);
+    return dafs_share_class(fd->comm, dafs_class(status));
 }
 
 void dafs_adio_close(ADIO_File fd, int *error)
 {
     struct dafs_romio_file *file = dafs_file_of(fd);
-    int rank = 0;
+    int rank = 0, deletion = MPI_SUCCESS;
 
     dafs_requests_end(file);
     PMPI_Comm_rank(fd->comm, &rank);
     *error = dafs_close_together(&file->common, fd->comm, rank);
-    dafs_hints_free(&file->hints);
-    free(file);
-    fd->fs_ptr = NULL;
+    if (fd->access_mode & MPI_MODE_DELETE_ON_CLOSE)
+        deletion = delete_on_close(fd, rank);
+    if (*error == MPI_SUCCESS)
+        *error = deletion;
+    file_free(fd);
 }
 
 void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error)
@@ -190,7 +193,7 @@ void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error
         PMPI_Comm_rank(fd->comm, &rank);
         if (*error != MPI_SUCCESS && rank == 0)
             fprintf(stderr, "adio-dafs: cannot set atomic mode of %s: not supported; order accesses by MPI_File_sync and MPI_Barrier\n",
-                    fd->filename);
+                    dafs_file_of(fd)->name);
         return;
     default:
         *error = MPI_ERR_ARG;
@@ -213,13 +216,13 @@ void dafs_adio_resize(ADIO_File fd, ADIO_Offset size, int *error)
     *error = dafs_share_class(fd->comm, *error);
 }
 
-/* By the name that MPI_File_delete() was given, or the one that the file was opened by. */
+/* By the name that MPI_File_delete() was given. */
 void dafs_adio_delete(const char *name, int *error)
 {
     char *whole = dafs_whole_name(name);
     int status = adio_dafs_delete(whole ? whole : name);
 
-    dafs_report("delete", whole ? whole : name, status);
+    dafs_report(status);
     *error = dafs_class(status);
     free(whole);
 }

@@ -10,11 +10,9 @@ static adio_dafs_type type_of(MPI_Datatype type, int64_t whole[2], bool *flatten
     MPI_Aint lb = 0, extent = 0;
     MPI_Count size = 0;
     ADIOI_Flatlist_node *node;
-    int contiguous = 0;
 
-    romio.Datatype_iscontig(type, &contiguous);
-    *flattened = !contiguous;
-    if (contiguous) {
+    *flattened = !dafs_is_contiguous(type);
+    if (!*flattened) {
         PMPI_Type_size_x(type, &size);
         whole[0] = 0;
         whole[1] = (int64_t)size;

@@ -3,7 +3,8 @@
  * preloaded too, and nothing happens there.
  *
  * Open MPI 4.1 does not ask ROMIO in MPI_File_get_info() and MPI_File_set_info(), and ROMIO tells an error of
- * MPI_File_preallocate() on one rank alone; hence these three. */
+ * MPI_File_preallocate() on one rank alone; hence these three. ROMIO 3.2.1 flattens types with a lower bound wrongly, and
+ * takes memory that begins before its address for memory that begins there; hence two more, for all file systems. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -14,40 +15,79 @@
 #define EXPORT __attribute__((visibility("default")))
 
 static const struct dafs_driver *driver;
-static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
-/* What ROMIO's component was loaded as. */
-static void *romio;
 
-/* Beside this library, by its run path. */
-static void load_driver(void)
+/* ROMIO's own functions of the names that it calls here by. */
+static struct {
+    void (*resolve)(MPI_Comm, const char *, int *, ADIOI_Fns **, int *);
+    void (*flatten)(MPI_Datatype);
+    void (*is_contiguous)(MPI_Datatype, int *);
+} romio;
+
+static pthread_once_t start_once = PTHREAD_ONCE_INIT;
+/* A place in ROMIO, for start(). */
+static _Thread_local void *caller;
+
+static void *load_driver(void)
 {
     void *library = dlopen("libdafs_adio.so", RTLD_NOW | RTLD_LOCAL);
-    dafs_driver_fn *start = library ? (dafs_driver_fn *)dlsym(library, "dafs_adio_driver") : NULL;
+    void *function = library ? dlsym(library, "dafs_adio_driver") : NULL;
 
-    if (!start)
+    if (!function)
         fprintf(stderr, "adio-dafs: not used: cannot load libdafs_adio.so: %s\n", dlerror());
-    else
-        driver = start(romio);
+    return function;
 }
 
-/* The caller is ROMIO: nobody else knows this function. */
+/* Finds ROMIO, and the driver beside this library. */
+static void start(void)
+{
+    Dl_info library;
+    void *component = dladdr(caller, &library) ? dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    dafs_driver_fn *driver_for;
+
+    if (!component)
+        return;
+    *(void **)&romio.resolve = dlsym(component, "ADIO_ResolveFileType");
+    *(void **)&romio.flatten = dlsym(component, "ADIOI_Flatten_datatype");
+    *(void **)&romio.is_contiguous = dlsym(component, "ADIOI_Datatype_iscontig");
+    *(void **)&driver_for = load_driver();
+    if (driver_for)
+        driver = driver_for(component);
+}
+
+/* Nobody but ROMIO knows the functions that begin with this. */
+#define START()                                                                                                                    \
+    do {                                                                                                                           \
+        caller = __builtin_return_address(0);                                                                                      \
+        pthread_once(&start_once, start);                                                                                          \
+    } while (0)
+
 EXPORT void ADIO_ResolveFileType(MPI_Comm comm, const char *name, int *type, ADIOI_Fns **functions, int *error)
 {
-    void (*original)(MPI_Comm, const char *, int *, ADIOI_Fns **, int *);
-    Dl_info caller;
-
-    if (!romio && dladdr(__builtin_return_address(0), &caller))
-        romio = dlopen(caller.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    pthread_once(&driver_once, load_driver);
-    if (driver && driver->resolve(name, type, functions)) {
+    START();
+    if (driver && driver->resolve(name, type, functions))
         *error = MPI_SUCCESS;
-        return;
-    }
-    *(void **)&original = romio ? dlsym(romio, "ADIO_ResolveFileType") : NULL;
-    if (original && original != ADIO_ResolveFileType)
-        original(comm, name, type, functions, error);
+    else if (romio.resolve)
+        romio.resolve(comm, name, type, functions, error);
     else
         *error = MPI_ERR_INTERN;
+}
+
+EXPORT void ADIOI_Flatten_datatype(MPI_Datatype type)
+{
+    START();
+    if (driver)
+        driver->flatten_datatype(type);
+    else if (romio.flatten)
+        romio.flatten(type);
+}
+
+EXPORT void ADIOI_Datatype_iscontig(MPI_Datatype type, int *contiguous)
+{
+    START();
+    if (driver)
+        *contiguous = driver->is_contiguous(type);
+    else if (romio.is_contiguous)
+        romio.is_contiguous(type, contiguous);
 }
 
 /* The MPI library's function. A language's binding may have loaded the library for itself alone. */

@@ -100,8 +100,8 @@ pub struct adio_dafs_segment {
     pub len: u64,
 }
 
-/// A flattened datatype: blocks in the order of its typemap, and what lies from one instance to the next, bytes. Blocks without
-/// bytes hold none, and count as entries of a list (dafs_list_max).
+/// A flattened datatype: blocks in the order of its typemap, and what lies from one instance to the next, bytes. Blocks may be
+/// without bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct adio_dafs_type {

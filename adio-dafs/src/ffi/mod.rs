@@ -1,4 +1,5 @@
-//! The C interface, of which `cargo xtask header` makes `adio_dafs.h`. Opaque handles, integer status, panics caught. Imports `file`, `name`.
+//! The C interface, of which `cargo xtask header` makes `adio_dafs.h`: opaque handles, integer status, panics caught. Imports `file` and
+//! `name`.
 #![allow(unsafe_code, reason = "pointers of C callers")]
 #![allow(
     clippy::missing_safety_doc,

@@ -163,7 +163,7 @@ impl File {
         let mut moved = 0;
         while let Some(next) = segments.next_segment() {
             let segment = match next {
-                Ok((segment, _)) => segment,
+                Ok(segment) => segment,
                 Err(error) => return (moved, Err(error.into())),
             };
             let (mode, timed) = self.choose_mode(settings, direction, segment.len, true);
@@ -264,7 +264,7 @@ pub(super) fn call_limits(settings: &Settings) -> BatchLimits {
         0 => CALL_ENTRIES_MAX,
         max => max.min(CALL_ENTRIES_MAX),
     };
-    BatchLimits { entries, len: CALL_SIZE_MAX }
+    BatchLimits { entries, counts_bounds: settings.list_bounds, len: CALL_SIZE_MAX }
 }
 
 fn policy(mode: MemoryMode) -> RegistrationPolicy {

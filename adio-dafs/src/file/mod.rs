@@ -53,6 +53,8 @@ pub struct File {
     direct_sizes_min: [u64; 2],
     /// What was registered in the session before.
     registered_before: RegistrationCounters,
+    /// Dropped after `inner`.
+    _returning: Returning,
 }
 
 impl File {
@@ -174,6 +176,16 @@ impl File {
 
     fn cannot(&self, action: &str, error: dafs_client::Error) -> Error {
         Error::from(error).cannot(action, &self.place.shown)
+    }
+}
+
+/// Has the handle of a file that was dropped go back at once: on an idle session it would wait for the next call, and with it the space of
+/// a file that was removed.
+struct Returning(dafs_client::Session);
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        self.0.flush();
     }
 }
 

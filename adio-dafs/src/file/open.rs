@@ -8,7 +8,7 @@ use std::time::Duration;
 use dafs_client::{Direction, Export, FileKind, IoPath, OpenOptions, Registration, Status};
 
 use super::ticket::Ticket;
-use super::{AccessMode, Account, Counters, File};
+use super::{AccessMode, Account, Counters, File, Returning};
 use crate::error::{Class, Error, Result};
 use crate::hint::Settings;
 use crate::memory::Trials;
@@ -107,6 +107,7 @@ impl Opening<'_> {
             account: Mutex::new(Account::default()),
             unstable: AtomicBool::new(false),
             direct_sizes_min,
+            _returning: Returning(session.clone()),
             place,
             server,
         })

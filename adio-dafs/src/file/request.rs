@@ -110,7 +110,7 @@ impl Request {
             };
             let next = match method {
                 Method::Multiple => segments.next_segment().transpose().map(|next| {
-                    next.map(|(segment, _)| {
+                    next.map(|segment| {
                         let mode = file.choose_mode_unmeasured(&self.settings, direction, segment.len, true);
                         file.counters.on_call(method, mode);
                         file.counters.segments.add(1);

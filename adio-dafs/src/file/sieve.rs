@@ -64,7 +64,7 @@ impl File {
         let (mut moved, mut window, mut buffer) = (0, Window::default(), None);
         loop {
             let next = match segments.next_segment().transpose() {
-                Ok(next) => next.map(|(segment, _)| segment),
+                Ok(next) => next,
                 Err(error) => return (moved, Err(error.into())),
             };
             if let Some(segment) = next

@@ -41,7 +41,7 @@ impl<'a> Transfer<'a> {
         let mut segments = Segments::new(self.source.borrowed())?;
         let first = segments.next_segment().transpose()?;
         Ok(match (first, segments.left()) {
-            (Some((segment, _)), 0) => Some(segment),
+            (Some(segment), 0) => Some(segment),
             (None, _) => Some(Segment::default()),
             _ => None,
         })

@@ -52,8 +52,10 @@ pub struct Settings {
     methods: [Option<Method>; 2],
     /// `romio_ds_read`, `romio_ds_write`: data sieving was asked for.
     sieves: [Switch; 2],
-    /// `dafs_list_max`: blocks of the flattened file type in a request at most; 0 for as many as a message describes.
+    /// `dafs_list_max`: segments in a request at most; 0 for as many as a message describes.
     pub list_max: usize,
+    /// `dafs_list_bounds`: the bounds of the file type count as a segment of a call, as in the measurements of PVFS list I/O.
+    pub list_bounds: bool,
     /// `ind_rd_buffer_size`, `ind_wr_buffer_size`: windows of data sieving, bytes.
     sieve_sizes: [usize; 2],
     /// `dafs_collective`.
@@ -85,6 +87,7 @@ impl Default for Settings {
             methods: [None; 2],
             sieves: [Switch::default(); 2],
             list_max: 0,
+            list_bounds: false,
             // ROMIO's own.
             sieve_sizes: [4 << 20, 512 << 10],
             collective: Collective::default(),
@@ -110,26 +113,94 @@ const WRITE: usize = 1;
 /// Windows of data sieving, bytes.
 const SIEVE_SIZES: std::ops::RangeInclusive<usize> = 4096..=1 << 30;
 
-#[rustfmt::skip]
 const ROWS: &[Row] = &[
-    Row { key: "dafs_memory", set: |s, v| put(&mut s.memory, parse_named(v)), show: |s| s.memory.to_string() },
-    Row { key: "dafs_cache_entries", set: |s, v| put(&mut s.cache_entries, v.parse().ok().filter(|n| *n <= 1 << 20)),
-          show: |s| s.cache_entries.to_string() },
+    Row {
+        key: "dafs_memory",
+        set: |s, v| put(&mut s.memory, parse_named(v)),
+        show: |s| s.memory.to_string(),
+    },
+    Row {
+        key: "dafs_cache_entries",
+        set: |s, v| put(&mut s.cache_entries, v.parse().ok().filter(|n| *n <= 1 << 20)),
+        show: |s| s.cache_entries.to_string(),
+    },
     // Before those of one direction, which count more.
-    Row { key: "dafs_method", set: |s, v| put(&mut s.methods, parse_method(v).map(|method| [method; 2])),
-          show: |s| if s.method(Direction::Read) == s.method(Direction::Write) { s.method(Direction::Read).to_string() } else { String::new() } },
-    Row { key: "dafs_read_method", set: |s, v| put(&mut s.methods[READ], parse_method(v)), show: |s| s.method(Direction::Read).to_string() },
-    Row { key: "dafs_write_method", set: |s, v| put(&mut s.methods[WRITE], parse_method(v)), show: |s| s.method(Direction::Write).to_string() },
-    Row { key: "dafs_list_max", set: |s, v| put(&mut s.list_max, v.parse().ok()), show: |s| s.list_max.to_string() },
-    Row { key: "dafs_collective", set: |s, v| put(&mut s.collective, parse_named(v)), show: |s| s.collective.to_string() },
-    Row { key: "dafs_explain", set: |s, v| put(&mut s.explain, parse_bool(v)), show: |s| s.explain.to_string() },
-    Row { key: "dafs_commit_on_close", set: |s, v| put(&mut s.commit_on_close, parse_bool(v)), show: |s| s.commit_on_close.to_string() },
-    Row { key: "romio_ds_read", set: |s, v| put(&mut s.sieves[READ], parse_named(v)), show: |s| s.sieves[READ].to_string() },
-    Row { key: "romio_ds_write", set: |s, v| put(&mut s.sieves[WRITE], parse_named(v)), show: |s| s.sieves[WRITE].to_string() },
-    Row { key: "ind_rd_buffer_size", set: |s, v| put(&mut s.sieve_sizes[READ], parse_size(v)), show: |s| s.sieve_sizes[READ].to_string() },
-    Row { key: "ind_wr_buffer_size", set: |s, v| put(&mut s.sieve_sizes[WRITE], parse_size(v)), show: |s| s.sieve_sizes[WRITE].to_string() },
-    Row { key: "striping_factor", set: |s, v| put(&mut s.striping_factor, v.parse().ok().filter(|n| *n > 0)), show: |s| s.striping_factor.to_string() },
-    Row { key: "striping_unit", set: |s, v| put(&mut s.striping_unit, v.parse().ok()), show: |s| s.striping_unit.to_string() },
+    Row {
+        key: "dafs_method",
+        set: |s, v| put(&mut s.methods, parse_method(v).map(|method| [method; 2])),
+        show: |s| {
+            if s.method(Direction::Read) == s.method(Direction::Write) {
+                s.method(Direction::Read).to_string()
+            } else {
+                String::new()
+            }
+        },
+    },
+    Row {
+        key: "dafs_read_method",
+        set: |s, v| put(&mut s.methods[READ], parse_method(v)),
+        show: |s| s.method(Direction::Read).to_string(),
+    },
+    Row {
+        key: "dafs_write_method",
+        set: |s, v| put(&mut s.methods[WRITE], parse_method(v)),
+        show: |s| s.method(Direction::Write).to_string(),
+    },
+    Row {
+        key: "dafs_list_max",
+        set: |s, v| put(&mut s.list_max, v.parse().ok()),
+        show: |s| s.list_max.to_string(),
+    },
+    Row {
+        key: "dafs_list_bounds",
+        set: |s, v| put(&mut s.list_bounds, parse_bool(v)),
+        show: |s| s.list_bounds.to_string(),
+    },
+    Row {
+        key: "dafs_collective",
+        set: |s, v| put(&mut s.collective, parse_named(v)),
+        show: |s| s.collective.to_string(),
+    },
+    Row {
+        key: "dafs_explain",
+        set: |s, v| put(&mut s.explain, parse_bool(v)),
+        show: |s| s.explain.to_string(),
+    },
+    Row {
+        key: "dafs_commit_on_close",
+        set: |s, v| put(&mut s.commit_on_close, parse_bool(v)),
+        show: |s| s.commit_on_close.to_string(),
+    },
+    Row {
+        key: "romio_ds_read",
+        set: |s, v| put(&mut s.sieves[READ], parse_named(v)),
+        show: |s| s.sieves[READ].to_string(),
+    },
+    Row {
+        key: "romio_ds_write",
+        set: |s, v| put(&mut s.sieves[WRITE], parse_named(v)),
+        show: |s| s.sieves[WRITE].to_string(),
+    },
+    Row {
+        key: "ind_rd_buffer_size",
+        set: |s, v| put(&mut s.sieve_sizes[READ], parse_size(v)),
+        show: |s| s.sieve_sizes[READ].to_string(),
+    },
+    Row {
+        key: "ind_wr_buffer_size",
+        set: |s, v| put(&mut s.sieve_sizes[WRITE], parse_size(v)),
+        show: |s| s.sieve_sizes[WRITE].to_string(),
+    },
+    Row {
+        key: "striping_factor",
+        set: |s, v| put(&mut s.striping_factor, v.parse().ok().filter(|n| *n > 0)),
+        show: |s| s.striping_factor.to_string(),
+    },
+    Row {
+        key: "striping_unit",
+        set: |s, v| put(&mut s.striping_unit, v.parse().ok()),
+        show: |s| s.striping_unit.to_string(),
+    },
 ];
 
 impl Settings {
@@ -271,6 +342,7 @@ mod tests {
             ("dafs_read_method", "multiple"),
             ("dafs_write_method", "multiple"),
             ("dafs_list_max", "128"),
+            ("dafs_list_bounds", "true"),
             ("dafs_collective", "independent"),
             ("dafs_explain", "true"),
             ("dafs_commit_on_close", "false"),

@@ -28,8 +28,10 @@ pub struct Batch {
 /// When a batch is full: behind the segment with which one of these is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
-    /// Blocks of the flattened file type, those without bytes too.
+    /// Segments.
     pub entries: usize,
+    /// The bounds of the file type count as a segment, of the first batch.
+    pub counts_bounds: bool,
     /// Bytes.
     pub len: u64,
 }
@@ -55,14 +57,13 @@ impl Batch {
 /// The next segments, as many as the limits allow; `None` at the end.
 pub fn next_batch(segments: &mut Segments<'_>, limits: BatchLimits) -> Option<Result<Batch, LayoutError>> {
     let mut batch = Batch::default();
-    let mut entries = 0usize;
+    let mut entries = usize::from(limits.counts_bounds && segments.is_fresh());
     while entries < limits.entries.max(1) && batch.len < limits.len.max(1) {
         match segments.next_segment() {
             None => break,
             Some(Err(error)) => return Some(Err(error)),
-            Some(Ok((segment, passed))) => {
-                // Of several blocks without bytes before a segment at the limit, some would belong to the batch before.
-                entries = entries.saturating_add(passed).saturating_add(1);
+            Some(Ok(segment)) => {
+                entries += 1;
                 batch.add(segment);
             }
         }

@@ -112,9 +112,13 @@ impl<'a> Segments<'a> {
         self.size - self.done
     }
 
-    /// The next segment, and how many blocks of the file without bytes lie before it; `None` at the end. Segments that touch in both
-    /// memory and file are not joined here.
-    pub fn next_segment(&mut self) -> Option<Result<(Segment, usize), LayoutError>> {
+    /// Nothing was given out yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.done == 0
+    }
+
+    /// The next segment; `None` at the end. Segments that touch in both memory and file are not joined here.
+    pub fn next_segment(&mut self) -> Option<Result<Segment, LayoutError>> {
         if self.left() == 0 {
             return None;
         }
@@ -125,14 +129,14 @@ impl<'a> Segments<'a> {
                 if segment.len > 0 {
                     let done = self.done;
                     self.done += segment.len;
-                    return Some(segment.check(done, segment.offset).map(|()| (segment, 0)));
+                    return Some(segment.check(done, segment.offset).map(|()| segment));
                 }
             },
             Source::Typed { memory, view, position } => {
                 let begin = (self.done, position.saturating_add(self.done));
                 let found =
                     typed(&mut self.memory, &mut self.file, (memory, view), self.size - self.done, begin);
-                if let Ok((segment, _)) = &found {
+                if let Ok(segment) = &found {
                     self.done += segment.len;
                 }
                 Some(found)
@@ -148,15 +152,15 @@ fn typed(
     (instances, view): (&Instances<'_>, &View<'_>),
     max: u64,
     (done, position): (u64, u64),
-) -> Result<(Segment, usize), LayoutError> {
+) -> Result<Segment, LayoutError> {
     let run = |cursor: &mut Cursor, of: &Type<'_>, max| cursor.run(of, max);
     let no_address = LayoutError::Address { position: done };
-    let (at, in_memory, _) = run(memory, &instances.of, max).ok_or(no_address.clone())?;
-    let (offset, len, passed) = run(file, &view.of, in_memory).ok_or(LayoutError::Offset { position })?;
+    let (at, in_memory) = run(memory, &instances.of, max).ok_or(no_address.clone())?;
+    let (offset, len) = run(file, &view.of, in_memory).ok_or(LayoutError::Offset { position })?;
     memory.back(in_memory - len);
     let address = isize::try_from(at).ok().and_then(|at| instances.base.checked_add_signed(at));
     let address = address.ok_or(no_address)?;
     let segment = Segment { address, offset: view.absolute(offset, position)?, len };
     segment.check(done, position)?;
-    Ok((segment, passed))
+    Ok(segment)
 }

@@ -14,7 +14,7 @@ fn bytes_of(offsets: &[i64], lens: &[i64], extent: i64, instances: i64) -> Vec<i
     bytes
 }
 
-fn all_segments(source: Source<'_>) -> Result<Vec<(Segment, usize)>, LayoutError> {
+fn all_segments(source: Source<'_>) -> Result<Vec<Segment>, LayoutError> {
     let mut segments = Segments::new(source)?;
     std::iter::from_fn(|| segments.next_segment()).collect()
 }
@@ -24,7 +24,7 @@ fn all_batches(source: Source<'_>, limits: BatchLimits) -> Vec<Batch> {
     std::iter::from_fn(|| next_batch(&mut segments, limits)).collect::<Result<_, _>>().unwrap()
 }
 
-const NO_LIMITS: BatchLimits = BatchLimits { entries: usize::MAX, len: u64::MAX };
+const NO_LIMITS: BatchLimits = BatchLimits { entries: usize::MAX, counts_bounds: false, len: u64::MAX };
 
 /// Blocks that ascend without overlapping, as file types have them, some without bytes; and an extent that holds them all.
 fn ascending() -> impl Strategy<Value = (Vec<i64>, Vec<i64>, i64)> {
@@ -71,11 +71,11 @@ proptest! {
         let expected: Vec<(usize, u64)> = addresses.iter().zip(&places[position as usize..])
             .map(|(address, place)| ((base as i64 + address) as usize, displacement + *place as u64)).collect();
         let found: Vec<(usize, u64)> = all_segments(source.clone()).unwrap().iter()
-            .flat_map(|(s, _)| (0..s.len).map(|byte| (s.address + byte as usize, s.offset + byte))).collect();
+            .flat_map(|s| (0..s.len).map(|byte| (s.address + byte as usize, s.offset + byte))).collect();
         prop_assert_eq!(&found, &expected);
         // Batches of any size hold the same bytes, and join what touches.
         for entries in [1, 3, usize::MAX] {
-            let batches = all_batches(source.clone(), BatchLimits { entries, len: u64::MAX });
+            let batches = all_batches(source.clone(), BatchLimits { entries, counts_bounds: false, len: u64::MAX });
             let offsets = batches.iter().flat_map(|b| &b.extents).flat_map(|e| e.offset..e.offset + e.len);
             let addresses = batches.iter().flat_map(|b| &b.memory).flat_map(|p| p.address..p.address + p.len);
             prop_assert_eq!(addresses.zip(offsets).collect::<Vec<_>>(), expected.clone());
@@ -108,11 +108,11 @@ fn segments_of_contiguous_memory_by_a_contiguous_view_are_one() {
         position: 5 << 40,
     };
     let segment = Segment { address: 4096, offset: 100 + (5 << 40), len: 8 << 30 };
-    assert_eq!(all_segments(source).unwrap(), [(segment, 0)]);
+    assert_eq!(all_segments(source).unwrap(), [segment]);
 }
 
 #[test]
-fn batch_counts_bound_markers_of_the_file_type_as_entries() {
+fn batch_counts_the_bounds_of_the_file_type_where_asked_to() {
     // As ROMIO flattens a struct of subarrays: a marker, rows, a marker.
     let rows = 2048;
     let mut offsets = vec![0];
@@ -121,22 +121,24 @@ fn batch_counts_bound_markers_of_the_file_type_as_entries() {
     let mut lens = vec![0];
     lens.extend((0..rows).map(|_| 10));
     lens.push(0);
-    let source = |instances: i64, position| Source::Typed {
-        memory: Instances {
-            base: 4096,
-            count: (instances * rows * 10) as u64,
-            of: Type::contiguous(1).unwrap(),
-        },
+    let memory = Type::contiguous(1).unwrap();
+    let size = (rows * 10) as u64;
+    let source = |position| Source::Typed {
+        memory: Instances { base: 4096, count: size, of: memory.clone() },
         view: View { displacement: 0, of: Type::new(&offsets[..], &lens[..], rows * 100).unwrap() },
         position,
     };
-    let limits = BatchLimits { entries: 128, len: u64::MAX };
-    let batches = all_batches(source(1, 0), limits);
-    assert_eq!(batches.len(), 17);
-    assert_eq!([batches[0].segments, batches[1].segments, batches[16].segments], [127, 128, 1]);
-    // The next instance begins with its marker too.
-    assert_eq!(all_batches(source(1, (rows * 10) as u64), limits).len(), 17);
-    assert_eq!(all_batches(source(1, 0), NO_LIMITS).len(), 1);
+    // Of the second instance too.
+    for position in [0, size] {
+        for (counts_bounds, expected) in
+            [(false, vec![128; 16]), (true, [vec![127], vec![128; 15], vec![1]].concat())]
+        {
+            let limits = BatchLimits { entries: 128, counts_bounds, len: u64::MAX };
+            let batches = all_batches(source(position), limits);
+            assert_eq!(batches.iter().map(|batch| batch.segments).collect::<Vec<_>>(), expected);
+        }
+        assert_eq!(all_batches(source(position), NO_LIMITS).len(), 1);
+    }
 }
 
 #[test]
@@ -144,8 +146,10 @@ fn batch_ends_behind_the_segment_that_fills_it() {
     let segments: Vec<Segment> =
         (0..10).map(|n| Segment { address: 1000 * n, offset: 50 * n as u64, len: 10 }).collect();
     let lens = |len| -> Vec<u64> {
-        let batches =
-            all_batches(Source::Segments((&segments[..]).into()), BatchLimits { entries: usize::MAX, len });
+        let batches = all_batches(
+            Source::Segments((&segments[..]).into()),
+            BatchLimits { entries: usize::MAX, counts_bounds: false, len },
+        );
         batches.iter().map(|batch| batch.len).collect()
     };
     assert_eq!(lens(29), [30, 30, 30, 10]);

@@ -33,7 +33,7 @@ pub enum LayoutError {
     EmptyView,
 }
 
-/// A flattened datatype: blocks in the order of its typemap. Blocks without bytes (bound markers) stay, and hold none.
+/// A flattened datatype: blocks in the order of its typemap. Blocks without bytes (bound markers) hold none.
 #[derive(Clone, Debug)]
 pub struct Type<'a> {
     offsets: Cow<'a, [i64]>,
@@ -192,7 +192,7 @@ impl View<'_> {
             return Err(LayoutError::EmptyView);
         }
         let mut cursor = Cursor::at(&self.of, position);
-        let (offset, _, _) = cursor.run(&self.of, 1).ok_or(LayoutError::Offset { position })?;
+        let (offset, _) = cursor.run(&self.of, 1).ok_or(LayoutError::Offset { position })?;
         self.absolute(offset, position)
     }
 
@@ -225,15 +225,13 @@ impl Cursor {
         cursor
     }
 
-    /// The next bytes that lie together, `max` at most: where they lie, how many, and how many blocks without bytes were passed over.
-    /// `None` where that is beyond all numbers.
-    pub(super) fn run(&mut self, of: &Type<'_>, max: u64) -> Option<(i64, u64, usize)> {
+    /// The next bytes that lie together, `max` at most: where they lie, and how many. `None` where that is beyond all numbers.
+    pub(super) fn run(&mut self, of: &Type<'_>, max: u64) -> Option<(i64, u64)> {
         if let Some(start) = of.dense {
             let offset = start.checked_add(i64::try_from(self.within).ok()?)?;
             self.within = self.within.checked_add(max)?.min(i64::MAX as u64);
-            return Some((offset, max, 0));
+            return Some((offset, max));
         }
-        let mut passed = 0;
         loop {
             if self.block == of.len() {
                 (self.block, self.instance) = (0, self.instance.checked_add(1)?);
@@ -244,9 +242,8 @@ impl Cursor {
                 let offset = instance.checked_add(start)?.checked_add(i64::try_from(self.within).ok()?)?;
                 let len = (len - self.within).min(max);
                 self.within += len;
-                return Some((offset, len, passed));
+                return Some((offset, len));
             }
-            passed += usize::from(len == 0);
             (self.block, self.within) = (self.block + 1, 0);
         }
     }

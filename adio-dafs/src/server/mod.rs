@@ -2,6 +2,8 @@
 //!
 //! A session stays when its last file is closed, for a program that opens a file for each time step; it ends with the process.
 
+mod exit;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -36,6 +38,7 @@ impl Server {
         }
         // Not under the lock: other servers answer meanwhile. Of two sessions that threads made at once, the second ends.
         let session = Session::connect_url(url, &config()?)?;
+        exit::at_exit();
         let made = Arc::new(Self { session, exports: Mutex::default() });
         Ok(Arc::clone(table().entry(url.clone()).or_insert(made)))
     }
@@ -72,18 +75,10 @@ fn table() -> MutexGuard<'static, HashMap<Url, Arc<Server>>> {
     SERVERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the sessions that no file uses. Blocks for a second at most where requests are in flight.
-pub fn end_unused() {
-    let unused: Vec<Arc<Server>> = {
-        let mut servers = table();
-        let urls: Vec<Url> = servers
-            .iter()
-            .filter(|(_, server)| Arc::strong_count(server) == 1)
-            .map(|(url, _)| url.clone())
-            .collect();
-        urls.iter().filter_map(|url| servers.remove(url)).collect()
-    };
-    drop(unused);
+/// Ends all sessions. Blocks for a second at most where requests are in flight.
+fn end_all() {
+    let all = std::mem::take(&mut *table());
+    all.values().for_each(|server| server.session.close());
 }
 
 /// The session is over, so another may do better.

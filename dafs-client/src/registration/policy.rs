@@ -16,7 +16,8 @@ pub enum RegistrationPolicy {
     /// registering it fails.
     Operation,
     /// Registrations are kept from one operation to the next, as with [`crate::RegistrationConfig::keep_unpinned`]: the memory stays
-    /// within the server's reach. Where the kernel does not tell of its changes (userfaultfd), as [`RegistrationPolicy::Operation`].
+    /// within the server's reach. Where the kernel does not tell of its changes (userfaultfd), as [`RegistrationPolicy::Operation`]. It
+    /// tells one session of a process: where two sessions use the same memory, the first keeps registrations of it.
     Kept,
 }
 
@@ -47,6 +48,7 @@ mod tests {
     use dafs_proto::wire::Crossovers;
 
     use super::*;
+    use crate::registration::area::Area;
     use crate::registration::watch::Watch;
     use crate::testing::{INLINE_MAX, World, pattern};
 
@@ -79,9 +81,10 @@ mod tests {
             file.set_registration_policy(policy);
             for (size, expected) in [(1, 0), (size_min - 1, 0), (size_min, 1)] {
                 let before = session.registration_counters().registrations;
-                let mut buffer = vec![0; size];
-                file.read_exact_at(&mut buffer, 0).unwrap();
-                assert_eq!(buffer, data[..size]);
+                // Of the allocator's memory another session could be told.
+                let area = Area::new(size);
+                file.read_exact_at(area.bytes(0, size), 0).unwrap();
+                assert_eq!(area.bytes(0, size), &data[..size]);
                 assert_eq!(
                     session.registration_counters().registrations - before,
                     expected,

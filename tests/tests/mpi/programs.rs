@@ -12,6 +12,13 @@ on_each_way! {
     contiguous,
     collective,
     nonblocking,
+    shared,
+    errors,
+    atomic,
+    datarep,
+    hints,
+    ranks,
+    threads,
 }
 
 /// The name of a file on the server, as a program gives it.
@@ -58,4 +65,36 @@ fn collective(way: Way, on: On) {
 
 fn nonblocking(way: Way, on: On) {
     all_cases(way, on, "nonblocking", &[]);
+}
+
+// [MPI-41]
+fn shared(way: Way, on: On) {
+    all_cases(way, on, "shared", &[]);
+}
+
+// [MPI-7]
+fn errors(way: Way, on: On) {
+    all_cases(way, on, "errors", &[]);
+}
+
+// [MPI-40]
+fn atomic(way: Way, on: On) {
+    all_cases(way, on, "atomic", &[]);
+}
+
+fn datarep(way: Way, on: On) {
+    all_cases(way, on, "datarep", &[]);
+}
+
+// [MPI-20] [MPI-51]
+fn hints(way: Way, on: On) {
+    all_cases(way, on, "hints", &[]);
+}
+
+fn ranks(way: Way, on: On) {
+    all_cases(way, on, "ranks", &[]);
+}
+
+fn threads(way: Way, on: On) {
+    all_cases(way, on, "threads", &[]);
 }

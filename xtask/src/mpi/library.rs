@@ -27,7 +27,10 @@ impl OpenMpi {
         let shown = mpicc.display();
         let told = Command::new(mpicc).arg("--showme:version").output();
         let told = told.with_context(|| {
-            format!("cannot run {shown}: install an MPI library (Debian: apt-get install openmpi-bin libopenmpi-dev), or name its compiler by --mpicc")
+            format!(
+                "cannot run {shown}: install an MPI library (Debian: apt-get install openmpi-bin libopenmpi-dev), or name its \
+                 compiler by --mpicc"
+            )
         })?;
         let text =
             String::from_utf8_lossy(&told.stdout).into_owned() + &String::from_utf8_lossy(&told.stderr);

@@ -26,6 +26,7 @@ pub(super) const PARTS: &[Part] = &[
             "ompio/fs_module.c",
             "ompio/hooks.c",
             "ompio/info.c",
+            "ompio/shared_pointer.c",
         ],
         libraries: OF_GLUE,
         rpath: "$ORIGIN/..",
@@ -43,6 +44,7 @@ pub(super) const PARTS: &[Part] = &[
             "romio/comm.c",
             "romio/driver.c",
             "romio/file.c",
+            "romio/flatten.c",
             "romio/info.c",
             "romio/layout.c",
             "romio/mpi_file.c",
@@ -60,3 +62,23 @@ pub(super) const PARTS: &[Part] = &[
         rpath: "$ORIGIN",
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_source_of_the_glue_belongs_to_a_part() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("adio-dafs/c");
+        for directory in ["common", "ompio", "romio"] {
+            for entry in std::fs::read_dir(root.join(directory)).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                let path = format!("{directory}/{name}");
+                let is_of =
+                    |part: &Part| part.sources.iter().any(|source| *source == path || *source == directory);
+                assert!(!name.ends_with(".c") || PARTS.iter().any(is_of), "{path} is compiled into nothing");
+            }
+        }
+    }
+}
