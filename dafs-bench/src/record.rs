@@ -163,7 +163,7 @@ pub struct Row {
 pub struct MpiRow {
     /// `dafs`, `local`, or the name of a mount.
     pub subject: String,
-    /// `ompio`, `romio`; `client` for the client API without MPI.
+    /// `ompio`, `romio`; without MPI `client`, the client API, and `calls`, `pread` and `pwrite`.
     pub way: &'static str,
     /// Memory mode, or the method by which pieces were moved.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,7 +179,7 @@ pub struct MpiRow {
     /// Whether `MPI_File_sync` was part of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync: Option<bool>,
-    /// Mean time of one operation, in microseconds.
+    /// Mean time of one operation without the slowest hundredth, in microseconds.
     #[serde(serialize_with = "rounded")]
     pub mean_us: Option<f64>,
     /// Least time of one operation.

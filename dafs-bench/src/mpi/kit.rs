@@ -43,7 +43,7 @@ impl Kit {
             Self { prefix: prefix.to_owned(), program: PathBuf::new(), _directory: tempfile::tempdir()? };
         if !kit.settings(Way::Ompio).is_file() {
             bail!(
-                "there is no driver in {shown}: run `cargo xtask mpi install --prefix {shown}`, or name where it is installed by --mpi-prefix"
+                "there is no driver in {shown}: run `cargo xtask mpi install --prefix {shown}`, or say where it is by --mpi-prefix"
             );
         }
         let program = kit.compile().context("cannot compile the MPI program")?;

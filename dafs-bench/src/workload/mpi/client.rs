@@ -21,7 +21,7 @@ use crate::subject::server::Server;
 
 /// From one transfer to the next in random order: beyond what a file system reads ahead.
 const STRIDE: u64 = 512 << 10;
-/// Transfers before those that are measured.
+/// Transfers before those that are measured, besides those in buffers that are new.
 const WARM_UP: usize = 64;
 
 /// What is done again and again.
@@ -123,7 +123,7 @@ impl Client {
                     buffer.fill(0x5a);
                     Ok(buffer)
                 })?;
-                measure(budget, samples, || {
+                measure(pool.warm_up(), budget, samples, || {
                     let (buffer, at) = (pool.next_buffer(), walk.advance());
                     let moved = match load.op {
                         Op::Write => file.write_buf_at(buffer, at)?,
@@ -155,7 +155,7 @@ impl Client {
                 reason = "positive, below an hour"
             )]
             let compute_ns = (io_us * 1e3 * fraction / (1.0 - fraction)) as u64;
-            let figures = measure(budget, samples, || {
+            let figures = measure(WARM_UP, budget, samples, || {
                 let moving = buffer.take().context("the buffer is back")?;
                 let pending = self.submit(load.op, moving, walk.advance());
                 self.session.flush();
@@ -187,7 +187,7 @@ fn transfer<B: DerefMut<Target = [u8]>>(
     samples: &mut Samples,
 ) -> anyhow::Result<Figures> {
     let mut walk = Walk::of(load);
-    measure(budget, samples, || {
+    measure(pool.warm_up(), budget, samples, || {
         let (buffer, at) = (pool.next_buffer(), walk.advance());
         let moved = match load.op {
             Op::Write => file.write_at(buffer, at)?,
@@ -226,7 +226,7 @@ impl Local {
     ) -> anyhow::Result<Figures> {
         let mut walk = Walk::of(load);
         let pool = Pool::of(&mut self.pool, load, || Ok(vec![0x5a; load.bytes]))?;
-        measure(budget, samples, || {
+        measure(pool.warm_up(), budget, samples, || {
             let (buffer, at) = (pool.next_buffer(), walk.advance());
             match load.op {
                 Op::Write => self.file.write_all_at(buffer, at)?,
@@ -239,23 +239,22 @@ impl Local {
 
 /// Steps until the budget is used up, after some that are not counted.
 fn measure(
+    warm_up: usize,
     budget: Budget,
     samples: &mut Samples,
     mut step: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Figures> {
-    for _ in 0..WARM_UP {
+    for _ in 0..warm_up {
         step()?;
     }
     samples.clear();
-    let work = repeat(budget, samples, step)?;
-    let quantile = |samples: &mut Samples, part| samples.quantile_us(part).context("nothing was measured");
-    Ok(Figures {
-        p50_us: quantile(samples, 0.5)?,
-        mean_us: work.elapsed.as_secs_f64() * 1e6 / work.ops as f64,
-        min_us: quantile(samples, 0.0)?,
-        registrations: None,
-        hit_ratio: None,
-    })
+    repeat(budget, samples, step)?;
+    let figures = |samples: &mut Samples| {
+        let (p50_us, min_us) = (samples.quantile_us(0.5)?, samples.quantile_us(0.0)?);
+        let mean_us = samples.trimmed_mean_us()?;
+        Some(Figures { p50_us, mean_us, min_us, registrations: None, hit_ratio: None })
+    };
+    figures(samples).context("nothing was measured")
 }
 
 /// The places of transfers.
@@ -289,11 +288,12 @@ impl Walk {
     }
 }
 
-/// Buffers: the first is used again and again, the others one after the other.
+/// Buffers: the first is used again and again, the others one after the other. Before that each is used once.
 struct Pool<B> {
     bytes: usize,
     buffers: Vec<B>,
     next: usize,
+    unseen: usize,
     reuse: u32,
     owed: u32,
 }
@@ -310,7 +310,7 @@ impl<B> Pool<B> {
             // The memory of the last goes first.
             *slot = None;
             let buffers = std::iter::repeat_with(make).take(count).collect::<anyhow::Result<_>>()?;
-            *slot = Some(Self { bytes: load.bytes, buffers, next: 0, reuse: 0, owed: 0 });
+            *slot = Some(Self { bytes: load.bytes, buffers, next: 0, unseen: count, reuse: 0, owed: 0 });
         }
         let pool = slot.as_mut().context("there is a pool")?;
         pool.reuse = if load.fresh == 0 { 100 } else { load.reuse };
@@ -318,7 +318,16 @@ impl<B> Pool<B> {
         Ok(pool)
     }
 
+    /// Transfers before those that are measured.
+    fn warm_up(&self) -> usize {
+        WARM_UP + self.unseen
+    }
+
     fn next_buffer(&mut self) -> &mut B {
+        if self.unseen > 0 {
+            self.unseen -= 1;
+            return &mut self.buffers[self.unseen];
+        }
         self.owed += self.reuse;
         if self.owed >= 100 {
             self.owed -= 100;
@@ -367,6 +376,10 @@ mod tests {
                 Ok(number - 1)
             };
             let pool = Pool::of(&mut slot, &load(8, false, reuse, 240), make).unwrap();
+            let mut new: Vec<usize> = (0..241).map(|_| *pool.next_buffer()).collect();
+            new.sort_unstable();
+            assert!(new.into_iter().eq(0..=240));
+            assert_eq!(pool.warm_up(), WARM_UP);
             let used: Vec<usize> = (0..10_000).map(|_| *pool.next_buffer()).collect();
             assert_eq!(used.iter().filter(|buffer| **buffer == 0).count(), reuse as usize * 100);
             let others: Vec<usize> = used.into_iter().filter(|buffer| *buffer != 0).collect();

@@ -19,6 +19,11 @@ pub(super) fn chart(rows: &[Row]) -> Chart {
     Chart { title: "MPI-IO".to_owned(), panels, columns: 4 }
 }
 
+/// Without MPI.
+fn is_bare(mpi: &MpiRow) -> bool {
+    matches!(mpi.way, "client" | "calls")
+}
+
 /// Rows of a case, with their part of it.
 pub(super) fn of<'r>(rows: &'r [Row], case: &str) -> impl Iterator<Item = (&'r Row, &'r MpiRow)> + Clone {
     rows.iter().filter(move |row| row.case == Some(case)).filter_map(|row| Some((row, row.mpi.as_ref()?)))
@@ -30,10 +35,7 @@ fn axis(label: &str, scale: Scale) -> Axis {
 
 /// Who it was: `shm ompio`.
 pub(super) fn who(row: &Row, mpi: &MpiRow) -> String {
-    match (mpi.subject.as_str(), mpi.way) {
-        ("local", "client") => "local calls".to_owned(),
-        _ => format!("{} {}", row.transport, mpi.way),
-    }
+    format!("{} {}", row.transport, mpi.way)
 }
 
 fn verb(op: Option<Op>, mpi: &MpiRow) -> String {
@@ -79,8 +81,7 @@ fn memory(rows: &[Row]) -> Vec<Panel> {
             "client" => mpi.mode.unwrap_or_default().to_owned(),
             way => format!("{} by {way}", mpi.mode.unwrap_or_default()),
         };
-        let is_client = mpi.way == "client";
-        draft.point(title, curve, (mpi.reuse.map(f64::from), mpi.mean_us), is_client);
+        draft.point(title, curve, (mpi.reuse.map(f64::from), mpi.mean_us), is_bare(mpi));
     }
     draft.panels
 }
@@ -114,14 +115,13 @@ fn by_size(rows: &[Row]) -> Vec<Panel> {
     let mut draft = Draft::new(bytes.clone(), axis("time (µs)", Scale::Log));
     for (row, mpi) in of(rows, "latency") {
         let title = format!("{}, {}", verb(row.op, mpi), mpi.order.unwrap_or_default());
-        let is_client = mpi.way == "client";
-        draft.point(title, who(row, mpi), (Some(row.bytes as f64), row.p50_us), is_client);
+        draft.point(title, who(row, mpi), (Some(row.bytes as f64), row.p50_us), is_bare(mpi));
     }
     let mut panels = draft.panels;
     let mut draft = Draft::new(bytes, axis("bandwidth (MiB/s)", Scale::Log));
     for (row, mpi) in of(rows, "bandwidth") {
         let title = format!("{}, bandwidth", verb(row.op, mpi));
-        draft.point(title, who(row, mpi), (Some(row.bytes as f64), row.mib_per_s), mpi.way == "client");
+        draft.point(title, who(row, mpi), (Some(row.bytes as f64), row.mib_per_s), is_bare(mpi));
     }
     panels.append(&mut draft.panels);
     panels
@@ -133,7 +133,7 @@ fn overlap(rows: &[Row]) -> Vec<Panel> {
     let mut draft = Draft::new(x, axis("bandwidth (MiB/s)", Scale::Linear));
     for (row, mpi) in of(rows, "overlap") {
         let title = format!("{} of {} and computation", verb(row.op, mpi), size(row.bytes as u64));
-        draft.point(title, who(row, mpi), (row.cpu_fraction, row.mib_per_s), mpi.way == "client");
+        draft.point(title, who(row, mpi), (row.cpu_fraction, row.mib_per_s), is_bare(mpi));
     }
     draft.panels
 }

@@ -135,7 +135,7 @@ impl<'b, 'p, 'a> Lone<'b, 'p, 'a> {
         let over = |field: fn(&Figures) -> f64| median(rounds.iter().map(field));
         let mean_us = over(|figures| figures.mean_us);
         let (transport, subject, way, mode) = match actor {
-            Actor::Local => ("local".to_owned(), "local".to_owned(), "client", None),
+            Actor::Local => ("local".to_owned(), "local".to_owned(), "calls", None),
             Actor::Client(client, memory) => {
                 let name = self.clients[*client].transport.name();
                 (name.to_owned(), "dafs".to_owned(), "client", Some(memory_name(*memory)))

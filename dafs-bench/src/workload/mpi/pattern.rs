@@ -1,5 +1,5 @@
-//! Parts of an array in one file, by each method: a block of columns (PVFS over InfiniBand, Figures 5 to 7), a display (Figures 8 and 9), the
-//! cells of BT (Tables 5 and 6).
+//! Parts of an array in one file, by each method: a block of columns (PVFS over InfiniBand, Figures 5 to 7), a display (Figures 8
+//! and 9), the cells of BT (Tables 5 and 6).
 
 use anyhow::Context;
 use dafs_client::{Config, Session, Url};
