@@ -68,6 +68,11 @@ static inline ompio_file_t *dafs_handle_of(ompi_file_t *fp)
 /* hooks.c: puts our functions before OMPIO's for this file. */
 void dafs_hook(ompi_file_t *fp, struct dafs_ompio_file *file);
 
+/* progress.c: to be held while OMPIO makes a request, which then gets a guard for when it is freed. */
+void dafs_list_lock(void);
+void dafs_list_unlock(void);
+void dafs_guard(ompi_request_t *request);
+
 /* info.c */
 /* Hints of an info, appended. */
 void dafs_hints_of_info(struct dafs_hints *hints, opal_info_t *info);

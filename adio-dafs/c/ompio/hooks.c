@@ -82,7 +82,7 @@ static int pointer_shared(ompi_file_t *fp)
 /* --- One process by itself --- */
 
 #define INDEPENDENT(name, parameters, check, ...)                                                                                  \
-    static int our_##name parameters                                                                                                     \
+    static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = file_of(fp);                                                                                \
         int error = check;                                                                                                         \
@@ -105,8 +105,8 @@ INDEPENDENT(write_shared, WRITE, pointer_shared(fp), fp, buf, count, type, statu
 /* --- One process by itself, and nonblocking. OMPIO has no nonblocking exchange, so the collective ones and the split ones
  * are of this kind too. The lock keeps a request from being taken for one of a collective call. --- */
 
-#define NONBLOCKING(name, parameters, check, ...)                                                                                  \
-    static int our_##name parameters                                                                                                     \
+#define NONBLOCKING(name, parameters, check, made, ...)                                                                            \
+    static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = file_of(fp);                                                                                \
         int error = check;                                                                                                         \
@@ -115,25 +115,51 @@ INDEPENDENT(write_shared, WRITE, pointer_shared(fp), fp, buf, count, type, statu
             return error;                                                                                                          \
         count = bytes_of(count, type) == 0 ? 0 : count;                                                                            \
         enter(file, false);                                                                                                        \
-        return leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                        \
+        dafs_list_lock();                                                                                                          \
+        error = file->ompio.io_module_file_##name(__VA_ARGS__);                                                                    \
+        if (error == OMPI_SUCCESS)                                                                                                 \
+            dafs_guard(made);                                                                                                      \
+        dafs_list_unlock();                                                                                                        \
+        return leave(file, error);                                                                                                 \
     }
 
-NONBLOCKING(iread, IREAD, ALLOWED, fp, buf, count, type, request)
-NONBLOCKING(iwrite, IWRITE, ALLOWED, fp, buf, count, type, request)
-NONBLOCKING(iread_at, IREAD_AT, ALLOWED, fp, at, buf, count, type, request)
-NONBLOCKING(iwrite_at, IWRITE_AT, ALLOWED, fp, at, buf, count, type, request)
-NONBLOCKING(iread_all, IREAD, ALLOWED, fp, buf, count, type, request)
-NONBLOCKING(iwrite_all, IWRITE, ALLOWED, fp, buf, count, type, request)
-NONBLOCKING(iread_at_all, IREAD_AT, ALLOWED, fp, at, buf, count, type, request)
-NONBLOCKING(iwrite_at_all, IWRITE_AT, ALLOWED, fp, at, buf, count, type, request)
-NONBLOCKING(iread_shared, IREAD, pointer_shared(fp), fp, buf, count, type, request)
-NONBLOCKING(iwrite_shared, IWRITE, pointer_shared(fp), fp, buf, count, type, request)
-NONBLOCKING(read_all_begin, READ_BEGIN, readable(fp), fp, buf, count, type)
-NONBLOCKING(write_all_begin, WRITE_BEGIN, writable(fp), fp, buf, count, type)
-NONBLOCKING(read_at_all_begin, READ_AT_BEGIN, readable(fp), fp, at, buf, count, type)
-NONBLOCKING(write_at_all_begin, WRITE_AT_BEGIN, writable(fp), fp, at, buf, count, type)
-NONBLOCKING(read_ordered_begin, READ_BEGIN, pointer_shared(fp), fp, buf, count, type)
-NONBLOCKING(write_ordered_begin, WRITE_BEGIN, pointer_shared(fp), fp, buf, count, type)
+/* The request of a split call. */
+#define SPLIT dafs_handle_of(fp)->f_split_coll_req
+
+NONBLOCKING(iread, IREAD, ALLOWED, *request, fp, buf, count, type, request)
+NONBLOCKING(iwrite, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
+NONBLOCKING(iread_at, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iwrite_at, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iread_all, IREAD, ALLOWED, *request, fp, buf, count, type, request)
+NONBLOCKING(iwrite_all, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
+NONBLOCKING(iread_at_all, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iwrite_at_all, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iread_shared, IREAD, pointer_shared(fp), *request, fp, buf, count, type, request)
+NONBLOCKING(iwrite_shared, IWRITE, pointer_shared(fp), *request, fp, buf, count, type, request)
+NONBLOCKING(read_all_begin, READ_BEGIN, readable(fp), SPLIT, fp, buf, count, type)
+NONBLOCKING(write_all_begin, WRITE_BEGIN, writable(fp), SPLIT, fp, buf, count, type)
+NONBLOCKING(read_at_all_begin, READ_AT_BEGIN, readable(fp), SPLIT, fp, at, buf, count, type)
+NONBLOCKING(write_at_all_begin, WRITE_AT_BEGIN, writable(fp), SPLIT, fp, at, buf, count, type)
+
+/* Without the lock of the list, for these wait for other ranks. */
+#define ORDERED_BEGIN(name, parameters)                                                                                            \
+    static int our_##name parameters                                                                                               \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = file_of(fp);                                                                                \
+        int error = pointer_shared(fp);                                                                                            \
+                                                                                                                                   \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        count = bytes_of(count, type) == 0 ? 0 : count;                                                                            \
+        enter(file, false);                                                                                                        \
+        error = file->ompio.io_module_file_##name(fp, buf, count, type);                                                           \
+        if (error == OMPI_SUCCESS)                                                                                                 \
+            dafs_guard(SPLIT);                                                                                                     \
+        return leave(file, error);                                                                                                 \
+    }
+
+ORDERED_BEGIN(read_ordered_begin, READ_BEGIN)
+ORDERED_BEGIN(write_ordered_begin, WRITE_BEGIN)
 
 /* The end of a split call: it has waited, and the ranks agree. */
 static int end_split(ompi_file_t *fp, int code)
@@ -149,7 +175,7 @@ static int end_split(ompi_file_t *fp, int code)
 }
 
 #define SPLIT_END(name, parameters)                                                                                                \
-    static int our_##name parameters                                                                                                     \
+    static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         return end_split(fp, file_of(fp)->ompio.io_module_file_##name(fp, buf, status));                                           \
     }
@@ -221,7 +247,7 @@ static int agree(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, 
 
 /* `alone` is what each process does by itself where the hint dafs_collective says so. */
 #define COLLECTIVE(name, alone, parameters, check, from, ...)                                                                      \
-    static int our_##name parameters                                                                                                     \
+    static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = file_of(fp);                                                                                \
         int64_t position = from;                                                                                                   \

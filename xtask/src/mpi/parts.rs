@@ -16,6 +16,9 @@ pub(super) struct Part {
 /// The libraries of a part that calls the driver and Open MPI, inside too. Open MPI unloads components before the threads of a session end.
 const OF_GLUE: &[&str] = &["-ladio_dafs", "-lmpi", "-lopen-pal", "-Wl,-z,nodelete"];
 
+/// The same, and OMPIO, whose progress the glue guards.
+const OF_OMPIO: &[&str] = &["-ladio_dafs", "-lmca_common_ompio", "-lmpi", "-lopen-pal", "-Wl,-z,nodelete"];
+
 pub(super) const PARTS: &[Part] = &[
     Part {
         target: "openmpi/mca_fs_dafs.so",
@@ -26,9 +29,10 @@ pub(super) const PARTS: &[Part] = &[
             "ompio/fs_module.c",
             "ompio/hooks.c",
             "ompio/info.c",
+            "ompio/progress.c",
             "ompio/shared_pointer.c",
         ],
-        libraries: OF_GLUE,
+        libraries: OF_OMPIO,
         rpath: "$ORIGIN/..",
     },
     Part {
