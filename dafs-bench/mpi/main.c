@@ -78,10 +78,11 @@ MPI_Info hints_of(const struct command *command)
     MPI_Info info;
     MPI_Info_create(&info);
     for (int word = 0; word < command->count; word++) {
-        char key[MPI_MAX_INFO_KEY + 1], *value = strchr(command->words[word], '=');
+        const char *begin = command->words[word] + sizeof prefix - 1, *value = strchr(command->words[word], '=');
+        char key[MPI_MAX_INFO_KEY + 1];
         if (strncmp(command->words[word], prefix, sizeof prefix - 1) || !value)
             continue;
-        snprintf(key, sizeof key, "%.*s", (int)(value - command->words[word] - (sizeof prefix - 1)), command->words[word] + sizeof prefix - 1);
+        snprintf(key, sizeof key, "%.*s", (int)(value - begin), begin);
         MPI_Info_set(info, key, value + 1);
     }
     return info;
@@ -113,7 +114,7 @@ static int next_line(char *line)
         return len;
     }
     for (;;) {
-        struct timespec pause = {0, 2000000};
+        struct timespec pause = {0, 5000000};
         MPI_Status status;
         int is_there = 0;
         MPI_Iprobe(0, TAG, MPI_COMM_WORLD, &is_there, &status);

@@ -67,6 +67,19 @@ static MPI_File open_file(const struct command *command)
     return file;
 }
 
+/* Has the driver give up what it keeps registered, and keep so many from now on. */
+static void forget_registrations(MPI_File file, const char *entries)
+{
+    const char *values[] = {"0", entries};
+    for (int step = 0; step < 2; step++) {
+        MPI_Info info;
+        MPI_Info_create(&info);
+        MPI_Info_set(info, "dafs_cache_entries", values[step]);
+        check(MPI_File_set_info(file, info), "MPI_File_set_info");
+        MPI_Info_free(&info);
+    }
+}
+
 static struct load load_of(const struct command *command)
 {
     struct load load = {.writes = !strcmp(text_of(command, "op", "read"), "write"),
@@ -77,6 +90,8 @@ static struct load load_of(const struct command *command)
         fail("transfers of %d bytes do not fit into a file of %lld", load.bytes, (long long)load.size);
     load.pool = pool_of(command, (size_t)load.bytes);
     load.file = open_file(command);
+    if (*text_of(command, "entries", ""))
+        forget_registrations(load.file, text_of(command, "entries", NULL));
     return load;
 }
 
@@ -167,7 +182,7 @@ static void end(struct load *load)
     check(MPI_File_close(&load->file), "MPI_File_close");
 }
 
-/* file op bytes file_bytes seconds ops_min, order=sequential|random, fresh reuse: {ops ops_all p50_us mean_us min_us stats}. */
+/* file op bytes file_bytes seconds ops_min, order=sequential|random, fresh reuse entries: {ops ops_all p50_us mean_us min_us stats}. */
 void run_transfer(const struct command *command)
 {
     struct load load = load_of(command);

@@ -114,13 +114,13 @@ fn by_size(rows: &[Row]) -> Vec<Panel> {
     let bytes = axis("bytes of a transfer", Scale::LogBytes);
     let mut draft = Draft::new(bytes.clone(), axis("time (µs)", Scale::Log));
     for (row, mpi) in of(rows, "latency") {
-        let title = format!("{}, {}", verb(row.op, mpi), mpi.order.unwrap_or_default());
+        let title = format!("time of a {}, {}", verb(row.op, mpi), mpi.order.unwrap_or_default());
         draft.point(title, who(row, mpi), (Some(row.bytes as f64), row.p50_us), is_bare(mpi));
     }
     let mut panels = draft.panels;
     let mut draft = Draft::new(bytes, axis("bandwidth (MiB/s)", Scale::Log));
     for (row, mpi) in of(rows, "bandwidth") {
-        let title = format!("{}, bandwidth", verb(row.op, mpi));
+        let title = format!("bandwidth of a {}, sequential", verb(row.op, mpi));
         draft.point(title, who(row, mpi), (Some(row.bytes as f64), row.mib_per_s), is_bare(mpi));
     }
     panels.append(&mut draft.panels);
@@ -132,7 +132,7 @@ fn overlap(rows: &[Row]) -> Vec<Panel> {
     let x = axis("CPU fraction, T/(T + Tio)", Scale::Linear);
     let mut draft = Draft::new(x, axis("bandwidth (MiB/s)", Scale::Linear));
     for (row, mpi) in of(rows, "overlap") {
-        let title = format!("{} of {} and computation", verb(row.op, mpi), size(row.bytes as u64));
+        let title = format!("overlap, {} of {}", verb(row.op, mpi), size(row.bytes as u64));
         draft.point(title, who(row, mpi), (row.cpu_fraction, row.mib_per_s), is_bare(mpi));
     }
     draft.panels

@@ -9,6 +9,7 @@ use crate::stats::median;
 use crate::workload::Bench;
 use crate::workload::mpi::arena::{Arena, Contender};
 use crate::workload::mpi::client::{Client, Figures, Load, Local, Memory};
+use crate::workload::mpi::memory;
 
 /// Who does it, and in which memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,8 +55,9 @@ impl Compare {
 /// All that is measured with one process.
 pub(super) struct Lone<'b, 'p, 'a> {
     pub(super) bench: &'b mut Bench<'p>,
-    pub(super) arena: Arena<'a>,
+    // Before the arena, so that sessions end before their server.
     pub(super) clients: Vec<Client>,
+    pub(super) arena: Arena<'a>,
     local: Local,
 }
 
@@ -103,7 +105,9 @@ impl<'b, 'p, 'a> Lone<'b, 'p, 'a> {
             }
             Actor::Program(contender, mode) => {
                 let command = self.arena.data(contender, command("transfer", load, bench));
-                let command = mode.iter().fold(command, |command, mode| command.hint("dafs_memory", mode));
+                let command = mode.iter().fold(command, |command, mode| {
+                    command.hint("dafs_memory", mode).with("entries", memory::ENTRIES)
+                });
                 let Some(reply) = self.arena.ask(bench, contender, false, &command)? else { return Ok(None) };
                 figures(&reply)
             }
