@@ -324,6 +324,20 @@ static inline MPI_File check_open_as(MPI_Comm comm, const char *name, int amode,
 /* Opens the file of the case with all ranks, or the case ends. */
 #define CHECK_OPEN(amode) check_open_as(MPI_COMM_WORLD, check.file, (amode), __FILE__, __LINE__)
 
+/* Makes a file with `len` bytes of a pattern, by rank 0; all ranks see it when this returns. By all ranks of MPI_COMM_WORLD. */
+static inline void check_make(const char *name, uint64_t tag, int len)
+{
+    MPI_File fh = check_open_as(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, __FILE__, __LINE__);
+    unsigned char *memory = check_alloc((size_t)len);
+    MPI_Status status;
+    pattern_fill(memory, tag, 0, (size_t)len);
+    if (check.rank == 0)
+        CHECK_MPI(MPI_File_write(fh, memory, len, MPI_BYTE, &status));
+    CHECK_MPI(MPI_File_close(&fh));
+    MPI_Barrier(MPI_COMM_WORLD);
+    free(memory);
+}
+
 /* Lets all ranks read what any of them wrote. By all ranks of MPI_COMM_WORLD. */
 static inline void check_publish(MPI_File fh)
 {

@@ -194,27 +194,13 @@ PATTERN(far_apart)
 
 /* --- Cases of their own --- */
 
-/* Makes the file with `len` bytes; all ranks see it when this returns. */
-static void make_file(int len)
-{
-    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
-    unsigned char *memory = check_alloc((size_t)len);
-    MPI_Status status;
-    pattern_fill(memory, 50, 0, (size_t)len);
-    if (check.rank == 0)
-        CHECK_MPI(MPI_File_write(fh, memory, len, MPI_BYTE, &status));
-    CHECK_MPI(MPI_File_close(&fh));
-    MPI_Barrier(MPI_COMM_WORLD);
-    free(memory);
-}
-
 /* All ranks read the same bytes, and bytes that overlap. */
 static void run_overlapping_reads(void)
 {
     enum { SIZE = 300000, LEN = 120000 };
     unsigned char *memory = check_alloc(LEN);
     MPI_File fh;
-    make_file(SIZE);
+    check_make(check.file, 50, SIZE);
     fh = CHECK_OPEN(MPI_MODE_RDONLY);
     for (int step = 0; step <= 50000; step += 12500) {
         MPI_Offset at = (MPI_Offset)check.rank * step;
@@ -236,7 +222,7 @@ static void run_end_of_file(void)
     MPI_Offset at = (MPI_Offset)check.rank * LEN;
     MPI_Status status;
     MPI_File fh;
-    make_file(size);
+    check_make(check.file, 50, size);
     fh = CHECK_OPEN(MPI_MODE_RDONLY);
     for (int i = 0; i < 3; i++, at += LEN) {
         int want = at >= size ? 0 : size - at < LEN ? (int)(size - at) : LEN;
@@ -335,6 +321,34 @@ static void run_outstanding_nonblocking(void)
     free(memory);
 }
 
+/* Each second rank has a view without a byte in it, as a part of an array that it has nothing of. */
+static void run_empty_views(void)
+{
+    enum { LEN = 100, BLOCKS = 40 };
+    int empty = check.rank % 2, bytes = empty ? 0 : LEN * BLOCKS;
+    unsigned char memory[LEN * BLOCKS], want[LEN * BLOCKS];
+    MPI_Datatype type;
+    MPI_Status status;
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    if (empty)
+        MPI_Type_contiguous(0, MPI_BYTE, &type);
+    else
+        MPI_Type_vector(BLOCKS, LEN, LEN * check.ranks, MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+    CHECK_MPI(MPI_File_set_view(fh, LEN * check.rank, MPI_BYTE, type, "native", MPI_INFO_NULL));
+    pattern_fill(want, (uint64_t)check.rank, 0, sizeof want);
+    CHECK_MPI(MPI_File_write_all(fh, want, bytes, MPI_BYTE, &status));
+    check_publish(fh);
+    memset(memory, CHECK_POISON, sizeof memory);
+    CHECK_MPI(MPI_File_read_at_all(fh, 0, memory, bytes, MPI_BYTE, &status));
+    CHECK_BYTES(memory, want, 0, (size_t)bytes);
+    CHECK_FILLED(memory + bytes, CHECK_POISON, 0, sizeof memory - (size_t)bytes);
+    CHECK_EQUAL(check_reread(check.file, 0, memory, LEN), LEN);
+    CHECK_PATTERN(memory, 0, 0, LEN);
+    CHECK_MPI(MPI_File_close(&fh));
+    MPI_Type_free(&type);
+}
+
 #define CASES(name, what)                                                             \
     {#name, 1, run_##name, what}, {#name "_split", 1, run_##name##_split, what ", by begin and end"}, \
     {                                                                                 \
@@ -357,6 +371,7 @@ int main(int argc, char **argv)
         CASES(far_apart, "ranks that lie 4 GiB apart"),
         {"overlapping_reads", 1, run_overlapping_reads, "ranks read the same bytes"},
         {"end_of_file", 1, run_end_of_file, "ranks read at the end of the file and beyond"},
+        {"empty_views", 1, run_empty_views, "views without a byte"},
         {"sequence", 1, run_sequence, "60 calls of all sizes, with messages between"},
         {"split_with_work", 1, run_split_with_work, "work between begin and end"},
         {"outstanding_nonblocking", 1, run_outstanding_nonblocking, "8 nonblocking collective calls at once"},

@@ -78,20 +78,6 @@ static void run_pointers(void)
     free(memory);
 }
 
-/* Makes the file with `len` bytes of a pattern, by rank 0; all ranks see it when this returns. */
-static void make_file(int len)
-{
-    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
-    unsigned char *memory = check_alloc((size_t)len);
-    MPI_Status status;
-    pattern_fill(memory, 2, 0, (size_t)len);
-    if (check.rank == 0)
-        CHECK_MPI(MPI_File_write(fh, memory, len, MPI_BYTE, &status));
-    CHECK_MPI(MPI_File_close(&fh));
-    MPI_Barrier(MPI_COMM_WORLD);
-    free(memory);
-}
-
 static void run_seek(void)
 {
     static const struct {
@@ -103,7 +89,7 @@ static void run_seek(void)
     };
     MPI_File fh;
     MPI_Status status;
-    make_file(10000);
+    check_make(check.file, 2, 10000);
     fh = CHECK_OPEN(MPI_MODE_RDONLY);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         unsigned char byte = 0;
@@ -128,7 +114,7 @@ static void run_end_of_file(void)
         {0, 5000, 5000}, {0, 5001, 5000}, {4999, 1, 1}, {4999, 2, 1}, {5000, 1, 0}, {5001, 10, 0}, {100000, 4096, 0}, {1, 65536, 4999},
     };
     MPI_File fh;
-    make_file(5000);
+    check_make(check.file, 2, 5000);
     fh = CHECK_OPEN(MPI_MODE_RDONLY);
     for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++) {
         unsigned char *memory = guarded_alloc((size_t)reads[i].len, 0);
@@ -148,7 +134,7 @@ static void run_partial_element(void)
     MPI_Status status;
     unsigned char memory[16];
     int count = 0;
-    make_file(10);
+    check_make(check.file, 2, 10);
     fh = CHECK_OPEN(MPI_MODE_RDONLY);
     CHECK_MPI(MPI_File_read_at(fh, 0, memory, 4, MPI_INT, &status));
     CHECK_COUNT(&status, MPI_BYTE, 10);
@@ -241,7 +227,7 @@ static void append_with(int amode, int before)
 static void run_append(void)
 {
     unsigned char *memory = check_alloc(8000);
-    make_file(5000);
+    check_make(check.file, 2, 5000);
     append_with(MPI_MODE_RDWR, 5000);
     append_with(MPI_MODE_WRONLY, 6000);
     CHECK_EQUAL(check_reread(check.file, 0, memory, 8000), 7000);
@@ -253,7 +239,7 @@ static void run_append(void)
 static void run_open_keeps_content(void)
 {
     unsigned char memory[3000];
-    make_file(3000);
+    check_make(check.file, 2, 3000);
     MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
     CHECK_MPI(MPI_File_close(&fh));
     fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_WRONLY);
@@ -268,7 +254,7 @@ static void run_set_size(void)
     MPI_File fh;
     unsigned char *memory = check_alloc(70000);
     int kept = 5000;
-    make_file(5000);
+    check_make(check.file, 2, 5000);
     fh = CHECK_OPEN(MPI_MODE_RDWR);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         MPI_Offset size;
@@ -294,7 +280,7 @@ static void preallocate(const int (*steps)[2], int count)
 {
     MPI_File fh;
     unsigned char memory[5000];
-    make_file(5000);
+    check_make(check.file, 2, 5000);
     fh = CHECK_OPEN(MPI_MODE_RDWR);
     for (int i = 0; i < count; i++) {
         MPI_Offset size;
@@ -343,7 +329,7 @@ static void run_delete(void)
 {
     MPI_File fh = MPI_FILE_NULL;
     CHECK_CLASS(MPI_File_delete(check_name(".missing"), MPI_INFO_NULL), MPI_ERR_NO_SUCH_FILE);
-    make_file(100);
+    check_make(check.file, 2, 100);
     if (check.rank == check.ranks - 1)
         CHECK_MPI(MPI_File_delete(check.file, MPI_INFO_NULL));
     MPI_Barrier(MPI_COMM_WORLD);

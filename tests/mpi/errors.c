@@ -23,19 +23,6 @@ static void check_agreed(int error)
     CHECK(low == high, "the ranks do not agree: %s here", check_class_name(mine));
 }
 
-static void make_file(int len)
-{
-    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
-    unsigned char *memory = check_alloc((size_t)len);
-    MPI_Status status;
-    pattern_fill(memory, 1, 0, (size_t)len);
-    if (check.rank == 0)
-        CHECK_MPI(MPI_File_write(fh, memory, len, MPI_BYTE, &status));
-    CHECK_MPI(MPI_File_close(&fh));
-    MPI_Barrier(MPI_COMM_WORLD);
-    free(memory);
-}
-
 static void run_open_missing(void)
 {
     static const int amodes[] = {MPI_MODE_RDONLY, MPI_MODE_WRONLY, MPI_MODE_RDWR, MPI_MODE_RDWR | MPI_MODE_APPEND};
@@ -58,7 +45,7 @@ static void run_open_missing_directory(void)
 /* A file where a directory would have to be. */
 static void run_open_below_file(void)
 {
-    make_file(10);
+    check_make(check.file, 1, 10);
     OPEN_FAILS(check_name("/file"), MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_ERR_NO_SUCH_FILE, MPI_ERR_BAD_FILE);
 }
 
@@ -68,7 +55,7 @@ static void run_exclusive(void)
     unsigned char memory[100];
     fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_EXCL | MPI_MODE_RDWR);
     CHECK_MPI(MPI_File_close(&fh));
-    make_file(100);
+    check_make(check.file, 1, 100);
     MPI_File again = MPI_FILE_NULL;
     int error = MPI_File_open(MPI_COMM_WORLD, check.file, MPI_MODE_CREATE | MPI_MODE_EXCL | MPI_MODE_RDWR, check.info, &again);
     CHECK_CLASS(error, MPI_ERR_FILE_EXISTS);
@@ -83,7 +70,7 @@ static void run_exclusive(void)
 /* A file of 100 bytes that all ranks have open. */
 static MPI_File open_100(int amode)
 {
-    make_file(100);
+    check_make(check.file, 1, 100);
     return CHECK_OPEN(amode);
 }
 
@@ -208,10 +195,11 @@ static void run_strided_write_only(void)
     MPI_Datatype type;
     MPI_Status status;
     MPI_File fh;
-    make_file(BLOCKS * 100);
+    check_make(check.file, 1, BLOCKS * 100);
     pattern_fill(want, 1, 0, sizeof want);
-    for (int i = 0; i < BLOCKS * check.ranks && check.ranks <= 10; i++)
-        pattern_fill(want + i / check.ranks * 100 + i % check.ranks * 10, (uint64_t)(2 + i % check.ranks), (uint64_t)(i / check.ranks * 10), 10);
+    for (int block = 0; block < BLOCKS; block++)
+        for (int rank = 0; rank < check.ranks && rank < 10; rank++)
+            pattern_fill(want + block * 100 + rank * 10, (uint64_t)(2 + rank), (uint64_t)block * 10, 10);
     pattern_fill(memory, (uint64_t)(2 + check.rank), 0, sizeof memory);
     fh = CHECK_OPEN(MPI_MODE_WRONLY);
     MPI_Type_vector(BLOCKS, 10, 100, MPI_BYTE, &type);
@@ -240,7 +228,7 @@ static void run_access_modes(void)
         {MPI_MODE_RDONLY | MPI_MODE_EXCL, "RDONLY and EXCL"},
         {MPI_MODE_RDWR | MPI_MODE_SEQUENTIAL, "RDWR and SEQUENTIAL"},
     };
-    make_file(10);
+    check_make(check.file, 1, 10);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         int before = check.failures;
         OPEN_FAILS(check.file, bad[i].amode, MPI_ERR_AMODE);
@@ -374,7 +362,7 @@ static void run_handlers(void)
     unsigned char byte = 0;
     MPI_Status status;
     MPI_File fh;
-    make_file(10);
+    check_make(check.file, 1, 10);
     CHECK_MPI(MPI_File_get_errhandler(MPI_FILE_NULL, &handler));
     CHECK(handler == MPI_ERRORS_RETURN, "MPI_FILE_NULL has another handler than MPI_ERRORS_RETURN");
     fh = CHECK_OPEN(MPI_MODE_RDONLY);
@@ -400,7 +388,7 @@ static void run_one_rank_fails(void)
     unsigned char memory[LEN];
     MPI_Status status;
     MPI_File fh;
-    make_file(10);
+    check_make(check.file, 1, 10);
     fh = CHECK_OPEN(MPI_MODE_RDWR);
     for (int i = 0; i < ROUNDS; i++) {
         MPI_Offset at = ((MPI_Offset)i * check.ranks + check.rank) * LEN;
@@ -424,7 +412,7 @@ static void run_sequential(void)
     unsigned char memory[100] = {0};
     MPI_Status status;
     MPI_File fh;
-    make_file(1000);
+    check_make(check.file, 1, 1000);
     fh = CHECK_OPEN(MPI_MODE_RDONLY | MPI_MODE_SEQUENTIAL);
     CHECK_CLASS(MPI_File_read_at(fh, 0, memory, 10, MPI_BYTE, &status), MPI_ERR_UNSUPPORTED_OPERATION);
     CHECK_CLASS(MPI_File_read(fh, memory, 10, MPI_BYTE, &status), MPI_ERR_UNSUPPORTED_OPERATION);

@@ -137,7 +137,12 @@ static void run_unknown(void)
 /* A hint that is in force is told as it was given. */
 static void run_round_trip(void)
 {
-    static const char *const hints[][2] = {{"cb_buffer_size", "1048576"}, {"cb_nodes", "1"}, {"striping_unit", "65536"}, {"striping_factor", "1"}};
+    static const char *const hints[][2] = {
+        {"cb_buffer_size", "1048576"},
+        {"cb_nodes", "1"},
+        {"striping_unit", "65536"},
+        {"striping_factor", "1"},
+    };
     for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
         MPI_File fh = open_with(hints[i][0], hints[i][1]);
         const char *told = hint_of(fh, hints[i][0]);

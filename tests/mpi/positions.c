@@ -27,20 +27,6 @@ static MPI_File open_with_view(int amode, MPI_Offset displacement)
     return fh;
 }
 
-/* Makes the file with `len` bytes of a pattern; all ranks see it when this returns. */
-static void make_file(int len)
-{
-    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
-    unsigned char *memory = check_alloc((size_t)len);
-    MPI_Status status;
-    pattern_fill(memory, 1, 0, (size_t)len);
-    if (check.rank == 0)
-        CHECK_MPI(MPI_File_write(fh, memory, len, MPI_BYTE, &status));
-    CHECK_MPI(MPI_File_close(&fh));
-    MPI_Barrier(MPI_COMM_WORLD);
-    free(memory);
-}
-
 /* Compares ints that were read from etype `first` on. */
 static void check_tiles(const unsigned char *got, MPI_Offset displacement, MPI_Offset first, int bytes)
 {
@@ -72,7 +58,7 @@ static void run_position(void)
     MPI_Offset position = -1;
     MPI_Status status;
     unsigned char memory[28];
-    make_file(1000);
+    check_make(check.file, 1, 1000);
     fh = open_with_view(MPI_MODE_RDWR, 8);
     CHECK_MPI(MPI_File_get_position(fh, &position));
     CHECK_EQUAL(position, 0);
@@ -123,7 +109,7 @@ static void end_of_file(int collective)
         int want = 0;
         MPI_Status status;
         check_remove(check.file);
-        make_file(sizes[i]);
+        check_make(check.file, 1, sizes[i]);
         for (int k = 0; k < 16; k++)
             for (int byte = 0; byte < 4; byte++)
                 want += tile_byte(k) + byte < sizes[i];
@@ -179,7 +165,7 @@ static void run_change_views(void)
     MPI_Status status;
     MPI_Datatype type = tile();
     MPI_File fh;
-    make_file(4000);
+    check_make(check.file, 1, 4000);
     fh = CHECK_OPEN(MPI_MODE_RDWR);
     for (int round = 0; round < 20; round++) {
         CHECK_MPI(MPI_File_set_view(fh, 4 * round, MPI_INT, type, "native", MPI_INFO_NULL));
@@ -199,7 +185,7 @@ static void run_types_freed(void)
     unsigned char memory[80];
     MPI_Status status;
     MPI_Datatype memtype;
-    make_file(4000);
+    check_make(check.file, 1, 4000);
     MPI_File fh = open_with_view(MPI_MODE_RDONLY, 0);
     for (int i = 0; i < 50; i++) {
         MPI_Type_contiguous(i % 7 + 1, MPI_INT, &memtype);

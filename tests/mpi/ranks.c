@@ -5,18 +5,6 @@
 
 static unsigned char memory[200000];
 
-/* Makes a file with `len` bytes; all ranks see it when this returns. */
-static void make_named(const char *name, uint64_t tag, int len)
-{
-    MPI_File fh = check_open_as(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, __FILE__, __LINE__);
-    MPI_Status status;
-    pattern_fill(memory, tag, 0, (size_t)len);
-    if (check.rank == 0)
-        CHECK_MPI(MPI_File_write(fh, memory, len, MPI_BYTE, &status));
-    CHECK_MPI(MPI_File_close(&fh));
-    MPI_Barrier(MPI_COMM_WORLD);
-}
-
 /* An open file that another rank deletes goes on by the handle, or its operations fail; nobody hangs, nothing is garbage. */
 static void run_deleted_while_open(void)
 {
@@ -24,7 +12,7 @@ static void run_deleted_while_open(void)
     MPI_Status status;
     MPI_File fh, again = MPI_FILE_NULL;
     int error, got = -1, deleted = 0;
-    make_named(check.file, 1, LEN);
+    check_make(check.file, 1, LEN);
     fh = CHECK_OPEN(MPI_MODE_RDWR);
     if (check.rank == check.ranks - 1)
         deleted = CHECK_CLASS(MPI_File_delete(check.file, MPI_INFO_NULL), MPI_SUCCESS, MPI_ERR_FILE_IN_USE) == MPI_SUCCESS;
@@ -64,7 +52,7 @@ static void run_cut_while_read(void)
     enum { LEN = 200000, ROUNDS = 60 };
     MPI_File fh, own;
     MPI_Status status;
-    make_named(check.file, 1, LEN);
+    check_make(check.file, 1, LEN);
     fh = CHECK_OPEN(MPI_MODE_RDWR);
     for (int round = 0; round < ROUNDS; round++) {
         int got = 0;
@@ -277,7 +265,7 @@ static void reopen(int times)
 static void run_reopen(void)
 {
     int before;
-    make_named(check.file, 1, 1000);
+    check_make(check.file, 1, 1000);
     reopen(20);
     before = descriptors();
     reopen(200);

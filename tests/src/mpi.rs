@@ -161,6 +161,11 @@ pub fn installed() -> &'static Path {
 
 /// A program of `tests/mpi`, compiled once.
 pub fn compiled(name: &str) -> PathBuf {
+    compiled_with("mpicc", name, &["-lpthread"])
+}
+
+/// As [`compiled`], by another compiler and with other libraries.
+pub fn compiled_with(compiler: &str, name: &str, libraries: &[&str]) -> PathBuf {
     static DONE: LazyLock<Mutex<HashMap<String, Arc<OnceLock<PathBuf>>>>> = LazyLock::new(Mutex::default);
     let cell =
         Arc::clone(DONE.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default());
@@ -169,11 +174,11 @@ pub fn compiled(name: &str) -> PathBuf {
         std::fs::create_dir_all(&directory).expect("a directory for programs");
         let program = directory.join(name);
         let new = directory.join(format!("{name}.{}", std::process::id()));
-        let mut command = Command::new("mpicc");
+        let mut command = Command::new(compiler);
         command
-            .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+            .args(["-O1", "-g", "-Wall", "-Wextra"])
             .arg(root().join("tests/mpi").join(name).with_extension("c"));
-        let output = command.arg("-o").arg(&new).arg("-lpthread").output().expect("mpicc runs");
+        let output = command.arg("-o").arg(&new).args(libraries).output().expect("the compiler runs");
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         std::fs::rename(&new, &program).expect("a program in its place");
         program

@@ -53,6 +53,18 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &["nfs-ganesha", "nfs-ganesha-vfs", "libnfs-dev"],
     },
     Need {
+        name: "hdf5-openmpi",
+        purpose: "HDF5 over MPI-IO over dafs",
+        probes: &[Probe::Program("mpicc"), Probe::Program("mpirun"), Probe::Program("h5pcc.openmpi")],
+        packages: &["openmpi-bin", "libopenmpi-dev", "libhdf5-openmpi-dev"],
+    },
+    Need {
+        name: "pnetcdf",
+        purpose: "PnetCDF over MPI-IO over dafs",
+        probes: &[Probe::Program("mpicc"), Probe::Program("mpirun"), Probe::Header("pnetcdf.h")],
+        packages: &["openmpi-bin", "libopenmpi-dev", "libpnetcdf-dev"],
+    },
+    Need {
         name: "open-mpi",
         purpose: "MPI programs over dafs",
         probes: &[Probe::Program("mpicc"), Probe::Program("mpirun"), Probe::Program("ompi_info")],

@@ -20,6 +20,9 @@ pub const ADDRESS_VARIABLE: &str = "DAFS_ADDRESS";
 /// Local prefixes and what they stand for.
 pub const PREFIX_VARIABLE: &str = "DAFS_MPI_PREFIX";
 
+/// The longest path in an export, bytes: that of one request.
+const PATH_SIZE_MAX: usize = 4096;
+
 /// Where a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -123,6 +126,10 @@ fn place(url: Url) -> Result<Place> {
     if url.path.is_empty() {
         return Err(bad("names an export, not a file in it"));
     }
+    if url.path.len() > PATH_SIZE_MAX {
+        let what = format!("a path of {} bytes: at most {PATH_SIZE_MAX} are allowed", url.path.len());
+        return Err(Error::new(Class::BadFile, what));
+    }
     let path = PathBuf::from(OsString::from_vec(url.path.clone()));
     Ok(Place { server: Url { export: None, path: Vec::new(), ..url }, export, path, shown })
 }
@@ -157,6 +164,7 @@ mod tests {
             ("dafs+tcp://h:7/data", "BadFile"),
             ("dafs+tcp://h:7", "BadFile"),
             ("dafs+tcp://h:x/data/f", "BadFile"),
+            (&format!("dafs+tcp://h:7/data/{}", "x".repeat(PATH_SIZE_MAX + 1)), "BadFile"),
         ] {
             assert!(here.claims(OsStr::new(name)), "{name}");
             assert_eq!(shown(&here, name), expected, "{name}");

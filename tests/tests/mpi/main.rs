@@ -1,6 +1,7 @@
 //! MPI programs, unchanged, over dafs: both ways into Open MPI, on tcp and shm, by content.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
+mod clients;
 mod ends;
 mod programs;
 
