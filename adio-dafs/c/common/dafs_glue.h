@@ -58,8 +58,10 @@ int dafs_class(int status);
 /* Tells what this thread's last call failed of in one line on stderr, unless the MPI error class alone says it. */
 void dafs_report(int status);
 
-/* True where the library has the interface that this was compiled for; else false and one line on stderr. */
-bool dafs_abi_matches(void);
+/* True where the MPI library and the driver's library are those that this was compiled for; else false and one line on stderr. */
+bool dafs_fits(void);
+/* That line, with another reason. */
+void dafs_refuse(const char *why);
 
 /* Appends a copy. Without memory the hint is lost, as hints may be. */
 void dafs_hints_add(struct dafs_hints *hints, const char *key, const char *value);

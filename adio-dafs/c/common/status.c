@@ -54,16 +54,3 @@ void dafs_report(int status)
         fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
     }
 }
-
-bool dafs_abi_matches(void)
-{
-    int found = adio_dafs_abi_version();
-
-    if (found == ADIO_DAFS_ABI_VERSION)
-        return true;
-    fprintf(stderr,
-            "adio-dafs: cannot use libadio_dafs.so: it has interface %d, this was built for %d; run cargo xtask mpi install "
-            "again\n",
-            found, ADIO_DAFS_ABI_VERSION);
-    return false;
-}

@@ -81,7 +81,8 @@ static bool progress(mca_ompio_request_t *request)
     if (!done)
         return false;
     pending->done = true;
-    status->MPI_ERROR = dafs_settle(&pending->file->common, pending->collective, pending->direction, pending->status, pending->wanted, &moved);
+    status->MPI_ERROR =
+        dafs_settle(&pending->file->common, pending->collective, pending->direction, pending->status, pending->wanted, &moved);
     status->_ucount = moved;
     if (pending->fp)
         dafs_info_refresh(pending->fp, pending->file);

@@ -198,7 +198,7 @@ static int64_t position_of(const ompio_file_t *fh)
 }
 
 #define HERE position_of(dafs_handle_of(fp))
-#define THERE at *(int64_t) dafs_handle_of(fp)->f_etype_size
+#define THERE at *(int64_t)dafs_handle_of(fp)->f_etype_size
 /* Only known to OMPIO. */
 #define NOWHERE -1
 
@@ -358,7 +358,7 @@ static int our_sync(ompi_file_t *fp)
 }
 
 static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype, ompi_datatype_t *filetype, const char *datarep,
-                    opal_info_t *info)
+                        opal_info_t *info)
 {
     struct dafs_ompio_file *file = file_of(fp);
     struct dafs_hints hints = {0};

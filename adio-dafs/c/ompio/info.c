@@ -149,7 +149,8 @@ static void update_all(opal_info_t *info, struct dafs_ompio_file *file)
     uint64_t values[ADIO_DAFS_COUNTERS_MAX];
     size_t count = 0;
 
-    if (adio_dafs_counters(file->common.handle, values, ADIO_DAFS_COUNTERS_MAX, &count) != ADIO_DAFS_OK || count != file->stat_count)
+    if (adio_dafs_counters(file->common.handle, values, ADIO_DAFS_COUNTERS_MAX, &count) != ADIO_DAFS_OK ||
+        count != file->stat_count)
         return;
     for (size_t i = 0; i < count; i++) {
         if (values[i] != file->stats[i].shown)

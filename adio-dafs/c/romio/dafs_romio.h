@@ -98,11 +98,11 @@ struct dafs_layout {
     MPI_Datatype flattened;
 };
 /* Memory and file without gaps; offset is a byte of the file. */
-void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
-                        ADIO_Offset offset);
+void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type,
+                        int pointer, ADIO_Offset offset);
 /* As the view has it; offset counts etypes. */
-void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
-                         ADIO_Offset offset);
+void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type,
+                         int pointer, ADIO_Offset offset);
 void dafs_layout_free(struct dafs_layout *layout);
 /* The file's view, with room for one block. */
 adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2]);

@@ -7,10 +7,6 @@
 #include "dafs_romio.h"
 #include "driver.h"
 
-#define TEXT(x) #x
-#define VERSION_TEXT(major, minor, release) TEXT(major) "." TEXT(minor) "." TEXT(release)
-#define BUILT_FOR VERSION_TEXT(OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION)
-
 struct dafs_romio romio;
 
 /* The name that this thread asked the type of: ROMIO hands on what follows the first colon. */
@@ -80,17 +76,6 @@ static bool resolve(const char *name, int *type, ADIOI_Fns **functions)
     return true;
 }
 
-/* ROMIO's structures are its own business from one release to the next, so nothing less than the same release will do. */
-static bool version_matches(char *running)
-{
-    static const char expected[] = "Open MPI v" BUILT_FOR;
-    int len = 0;
-
-    PMPI_Get_library_version(running, &len);
-    running[strcspn(running, ",")] = 0;
-    return strcmp(running, expected) == 0;
-}
-
 static bool find(void *library, const char *name, void *place)
 {
     *(void **)place = dlsym(library, name);
@@ -124,32 +109,18 @@ static bool layout_matches(void *library)
            (void *)ufs->Feature == feature && strncmp(ufs->fsname, "UFS:", 4) == 0;
 }
 
-/* The first rank tells why the driver is not used. */
-static void refuse(const char *running)
-{
-    int rank = 0;
-
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0)
-        fprintf(stderr,
-                "adio-dafs: not used: built for Open MPI " BUILT_FOR " and its ROMIO 3.2.1, but this is %s; "
-                "run cargo xtask mpi install again\n",
-                running);
-}
-
 __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_driver(void *library)
 {
     static const struct dafs_driver driver = {
         resolve, dafs_flatten_datatype, dafs_is_contiguous, dafs_mpi_get_info, dafs_mpi_set_info, dafs_mpi_preallocate,
     };
-    char running[MPI_MAX_LIBRARY_VERSION_STRING];
 
-    if (!version_matches(running) || !library || !find_all(library) || !layout_matches(library)) {
-        refuse(running);
+    if (!dafs_fits())
+        return NULL;
+    if (!find_all(library) || !layout_matches(library)) {
+        dafs_refuse("built for ROMIO 3.2.1, which this Open MPI has not");
         return NULL;
     }
-    if (!dafs_abi_matches())
-        return NULL;
     dafs_functions.SeekIndividual = romio.SeekIndividual;
     dafs_functions.ReadDone = dafs_functions.WriteDone = romio.IODone;
     dafs_functions.ReadComplete = dafs_functions.WriteComplete = romio.IOComplete;

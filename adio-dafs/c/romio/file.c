@@ -192,7 +192,8 @@ void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error
         *error = arguments->atomicity ? MPI_ERR_UNSUPPORTED_OPERATION : MPI_SUCCESS;
         PMPI_Comm_rank(fd->comm, &rank);
         if (*error != MPI_SUCCESS && rank == 0)
-            fprintf(stderr, "adio-dafs: cannot set atomic mode of %s: not supported; order accesses by MPI_File_sync and MPI_Barrier\n",
+            fprintf(stderr,
+                    "adio-dafs: cannot set atomic mode of %s: not supported; order accesses by MPI_File_sync and MPI_Barrier\n",
                     dafs_file_of(fd)->name);
         return;
     default:

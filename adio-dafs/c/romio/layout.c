@@ -39,8 +39,8 @@ static uint64_t bytes_of(int count, MPI_Datatype type)
     return (uint64_t)count * (uint64_t)size;
 }
 
-void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
-                        ADIO_Offset offset)
+void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type,
+                        int pointer, ADIO_Offset offset)
 {
     *layout = (struct dafs_layout){.bytes = bytes_of(count, type), .flattened = MPI_DATATYPE_NULL};
     if (pointer == ADIO_INDIVIDUAL)
@@ -54,8 +54,8 @@ void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction,
     };
 }
 
-void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
-                         ADIO_Offset offset)
+void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type,
+                         int pointer, ADIO_Offset offset)
 {
     bool flattened;
 

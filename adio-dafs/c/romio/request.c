@@ -204,8 +204,8 @@ void dafs_requests_end(struct dafs_romio_file *file)
     } while (request);
 }
 
-static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request,
-                   int *error)
+static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                   MPI_Request *request, int *error)
 {
     struct dafs_layout layout;
 
@@ -213,8 +213,8 @@ static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Dataty
     submit(fd, &layout, pointer, request, error);
 }
 
-static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request,
-                    int *error)
+static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                    MPI_Request *request, int *error)
 {
     struct dafs_layout layout;
 
@@ -222,30 +222,34 @@ static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datat
     submit(fd, &layout, pointer, request, error);
 }
 
-void dafs_adio_iread_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iread_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                            MPI_Request *request, int *error)
 {
     contig(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, request, error);
 }
 
-void dafs_adio_iwrite_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iwrite_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                             MPI_Request *request, int *error)
 {
     contig(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, request, error);
 }
 
-void dafs_adio_iread_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iread_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                             MPI_Request *request, int *error)
 {
     strided(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, request, error);
 }
 
-void dafs_adio_iwrite_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iwrite_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                              MPI_Request *request, int *error)
 {
     strided(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, request, error);
 }
 
 /* ROMIO 3.2.1 has no nonblocking exchange, and calls NULL with its own drivers. The blocking one runs here; the request that comes
  * back has ended, and its outcome is that of all. */
-static void together(ADIO_File fd, adio_transfer_fn *run, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
-                     MPI_Request *handle, int *error)
+static void together(ADIO_File fd, adio_transfer_fn *run, int direction, void *buf, int count, MPI_Datatype type, int pointer,
+                     ADIO_Offset offset, MPI_Request *handle, int *error)
 {
     dafs_adio_request *request = request_new(fd, direction, 0);
     MPI_Status status = ompi_status_empty;
@@ -264,12 +268,14 @@ static void together(ADIO_File fd, adio_transfer_fn *run, int direction, void *b
     OBJ_RELEASE(request);
 }
 
-void dafs_adio_iread_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iread_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                          MPI_Request *request, int *error)
 {
     together(fd, dafs_adio_read_coll, ADIO_DAFS_READ, buf, count, type, pointer, offset, request, error);
 }
 
-void dafs_adio_iwrite_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iwrite_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                           MPI_Request *request, int *error)
 {
     together(fd, dafs_adio_write_coll, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, request, error);
 }

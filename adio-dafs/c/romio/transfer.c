@@ -22,8 +22,8 @@ static int run(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Status
     return class;
 }
 
-static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,
-                   int *error)
+static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                   MPI_Status *status, int *error)
 {
     struct dafs_layout layout;
 
@@ -31,8 +31,8 @@ static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Dataty
     *error = run(fd, &layout, pointer, status);
 }
 
-static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,
-                    int *error)
+static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                    MPI_Status *status, int *error)
 {
     struct dafs_layout layout;
 
@@ -40,22 +40,26 @@ static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datat
     *error = run(fd, &layout, pointer, status);
 }
 
-void dafs_adio_read_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+void dafs_adio_read_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                           MPI_Status *status, int *error)
 {
     contig(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, status, error);
 }
 
-void dafs_adio_write_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+void dafs_adio_write_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                            MPI_Status *status, int *error)
 {
     contig(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, status, error);
 }
 
-void dafs_adio_read_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+void dafs_adio_read_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                            MPI_Status *status, int *error)
 {
     strided(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, status, error);
 }
 
-void dafs_adio_write_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+void dafs_adio_write_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                             MPI_Status *status, int *error)
 {
     strided(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, status, error);
 }
@@ -73,8 +77,8 @@ static uint64_t bytes_found(ADIO_File fd, int pointer, ADIO_Offset offset, ADIO_
 }
 
 /* ROMIO's exchange, or where the hint dafs_collective says so each process by itself; then one outcome for all. */
-static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,
-                     int *error)
+static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                     MPI_Status *status, int *error)
 {
     adio_transfer_fn *exchange = direction == ADIO_DAFS_READ ? romio.ReadStridedColl : romio.WriteStridedColl;
     struct dafs_file *file = &dafs_file_of(fd)->common;
@@ -101,12 +105,14 @@ static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Data
         dafs_set_status(status, bytes_found(fd, pointer, offset, began, (uint64_t)count * (uint64_t)size));
 }
 
-void dafs_adio_read_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+void dafs_adio_read_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,
+                         int *error)
 {
     together(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, status, error);
 }
 
-void dafs_adio_write_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status, int *error)
+void dafs_adio_write_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                          MPI_Status *status, int *error)
 {
     together(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, status, error);
 }
