@@ -50,6 +50,7 @@ struct Uses {
     poll: Takes,
     segments: Takes,
     peers: Takes,
+    mounts: Takes,
 }
 
 fn uses(benchmark: &Benchmark) -> Uses {
@@ -65,8 +66,16 @@ fn uses(benchmark: &Benchmark) -> Uses {
         poll: Many,
         segments: Nothing,
         peers: Many,
+        mounts: Many,
     };
-    let own = Uses { method: Nothing, registered: Nothing, pattern: Nothing, peers: Nothing, ..all };
+    let own = Uses {
+        method: Nothing,
+        registered: Nothing,
+        pattern: Nothing,
+        peers: Nothing,
+        mounts: Nothing,
+        ..all
+    };
     match benchmark {
         Benchmark::Latency(_) | Benchmark::Crossover(_) => Uses { queue_depth: Nothing, ..all },
         Benchmark::Bandwidth(_) | Benchmark::Iops(_) => all,
@@ -83,6 +92,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
             Uses { queue_depth: Nothing, op: Nothing, method: One, registered: One, pattern: Many, ..own }
         }
         Benchmark::Pipeline { .. } => own,
+        Benchmark::Mpi { .. } => Uses { queue_depth: Nothing, mounts: Many, ..own },
         Benchmark::Limits(_) => Uses { transport: Nothing, poll: Nothing, pattern: Many, ..own },
     }
 }
@@ -105,7 +115,7 @@ fn check_uses(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::R
         ("--poll", usize::from(options.poll.is_some()), uses.poll),
         ("--segments", usize::from(options.segments.is_some()), uses.segments),
         ("--peer", options.peer.len(), uses.peers),
-        ("--peer-mount", options.peer_mount.len(), uses.peers),
+        ("--peer-mount", options.peer_mount.len(), uses.mounts),
     ] {
         match takes {
             Takes::Nothing if given > 0 => {

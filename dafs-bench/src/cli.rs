@@ -1,5 +1,7 @@
 //! The command line: flags, and how they are explained.
 
+mod mpi;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -7,6 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::load::Pattern;
 use crate::machine::Pin;
 use crate::record::{Method, Op};
+
+pub use mpi::{Class, MpiCase, MpiOptions, Way};
 
 /// Measures dafs beside the raw limit of this machine, taken in the same run, and beside peers.
 ///
@@ -39,6 +43,8 @@ Examples:
   dafs-bench pipeline --dir /var/tmp --plot pipeline.svg     # do disk and network overlap?
   dafs-bench fairness --transport tcp,shm            # small reads beside a thousand large ones
   dafs-bench fairness --transport tcp --sessions 1000  # does everyone get a share?
+  dafs-bench mpi --plot mpi.svg                      # MPI-IO: what the papers ran, beside the local file system
+  dafs-bench mpi --case memory --transport shm --way ompio
   dafs-bench limits                                  # the raw limits alone, no server
 
 A quiet machine gives steady figures; the load average is part of the JSON.
@@ -146,6 +152,31 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
+    /// MPI-IO as the papers measured it: MPI programs under mpirun.
+    ///
+    /// Needs Open MPI 4.1, and the driver in --mpi-prefix: `cargo xtask mpi install --prefix DIR` puts it there. The programs are
+    /// compiled at the start. They run on dafs by OMPIO and by ROMIO, without dafs on the same directory (transport `local`), and on
+    /// every --peer-mount. Subjects alternate, round by round. It takes a few minutes.
+    ///
+    /// One process, transfers of --sizes: `memory` compares memory modes. Its column `reuse` is the share of transfers that use one
+    /// and the same buffer; each of the others uses one that is not kept registered any more. `latency` and `bandwidth` go by size.
+    /// `overlap` adds computation. Way `client` is the client API without MPI: mode `none` is memory of the library, which is
+    /// registered when it is made; `pinned` is ordinary memory that was registered before. Means leave out the slowest hundredth.
+    ///
+    /// --ranks processes: `block-column`, `tiled` and `btio` write an array into one file, and read it. Modes are methods: `multiple`
+    /// (a request for each piece), `sieve` (client data sieving), `list`, and `two_phase` (collective). Column `requests` is what the
+    /// server answered, `paper` what the paper counted. A size is that of a piece, MiB/s that of all processes together.
+    ///
+    /// Limits: `client` and `none`, the client API, beside MPI programs on dafs; `perfect` overlap; `local`, the quickest program
+    /// without dafs, beside methods; pread and pwrite beside the rest. Notes say which targets are met.
+    Mpi {
+        /// What is measured.
+        #[command(flatten)]
+        mpi: MpiOptions,
+        /// The rest.
+        #[command(flatten)]
+        options: Options,
+    },
     /// The raw limits alone: no server is started.
     Limits(Options),
 }
@@ -198,12 +229,12 @@ pub struct Options {
     /// How both ends wait [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
     #[arg(long)]
     pub poll: Option<Poll>,
-    /// Rounds; every figure is the median over them.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
-    pub repeats: u32,
-    /// Seconds of each measurement in each round.
-    #[arg(long, default_value_t = 0.1, value_parser = parse_seconds, value_name = "SECONDS")]
-    pub seconds: f64,
+    /// Rounds; every figure is the median over them [default: 5; 3 for mpi].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
+    pub repeats: Option<u32>,
+    /// Seconds of each measurement in each round [default: 0.1; 0.02 for mpi].
+    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
     /// Also measure another system, where it is installed.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub peer: Vec<Peer>,
@@ -245,7 +276,7 @@ pub struct Options {
     /// Write the results as JSON; `-` is standard output, in place of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the results as SVG (crossover, overlap, transfer, listio, registration and pipeline).
+    /// Draw the results as SVG (crossover, overlap, transfer, listio, registration, pipeline and mpi).
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

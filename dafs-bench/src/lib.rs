@@ -8,6 +8,7 @@
 //! - [`workload`]: what is run, one file a benchmark; it knows subjects and limits, and no report;
 //! - [`subject`]: dafs itself, seen as something that reads and writes one file; [`peer`]: other systems, the same;
 //! - [`limit`]: the raw programs;
+//! - [`mpi`]: MPI programs of our own, compiled and run;
 //! - [`report`]: table, JSON and plots of a [`record::Outcome`]; it knows no workload;
 //! - [`record`]: the data that passes from the one to the other.
 //!
@@ -21,6 +22,7 @@ pub mod interrupt;
 pub mod limit;
 pub mod load;
 pub mod machine;
+pub mod mpi;
 pub mod peer;
 pub mod plan;
 pub mod progress;

@@ -144,6 +144,16 @@ impl Plan {
                     ..Defaults::default()
                 },
             ),
+            Benchmark::Mpi { options, .. } => (
+                "mpi",
+                options,
+                Defaults {
+                    sizes: vec![4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB],
+                    repeats: 3,
+                    seconds: 0.02,
+                    ..Defaults::default()
+                },
+            ),
             Benchmark::Limits(options) => (
                 "limits",
                 options,
@@ -182,9 +192,9 @@ impl Plan {
             cold: options.cold,
             segments: options.segments.unwrap_or(SEGMENTS),
             sessions: 1,
-            repeats: options.repeats,
+            repeats: options.repeats.unwrap_or(defaults.repeats),
             budget: Budget {
-                duration: Duration::from_secs_f64(options.seconds),
+                duration: Duration::from_secs_f64(options.seconds.unwrap_or(defaults.seconds)),
                 ops_min: 20,
                 ops_slow_min: 5,
             },
@@ -227,6 +237,8 @@ struct Defaults {
     methods: Vec<Method>,
     registered: Registered,
     pattern: Pattern,
+    repeats: u32,
+    seconds: f64,
 }
 
 impl Default for Defaults {
@@ -239,6 +251,8 @@ impl Default for Defaults {
             methods: vec![Method::Auto],
             registered: Registered::Both,
             pattern: Pattern::Sequential,
+            repeats: 5,
+            seconds: 0.1,
         }
     }
 }

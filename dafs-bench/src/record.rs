@@ -123,7 +123,7 @@ pub struct Row {
     /// Share of computation in the time of one blocking step (`overlap` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
-    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `pipeline`, `fairness`).
+    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `pipeline`, `fairness`, `mpi`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
     /// Share of one CPU that the process took, in percent (`idle` only).
@@ -141,7 +141,7 @@ pub struct Row {
     /// Chunks of one operation in progress at once (`pipeline` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipeline_depth: Option<usize>,
-    /// Registrations for each operation (`registration` only).
+    /// Registrations for each operation (`registration` and `mpi` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub registrations: Option<f64>,
     /// Share of operations whose memory was found registered (`registration` only).
@@ -150,9 +150,50 @@ pub struct Row {
     /// Time of one operation beyond the limit's, in microseconds (`registration` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub added_us: Option<f64>,
+    /// What only MPI programs have.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub mpi: Option<MpiRow>,
     /// Unit of `limit_value`, for reports that name it.
     #[serde(skip)]
     pub limit_unit: Option<Unit>,
+}
+
+/// The part of a [`Row`] that `mpi` fills.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct MpiRow {
+    /// `dafs`, `local`, or the name of a mount.
+    pub subject: String,
+    /// `ompio`, `romio`; without MPI `client`, the client API, and `calls`, `pread` and `pwrite`.
+    pub way: &'static str,
+    /// Memory mode, or the method by which pieces were moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<&'static str>,
+    /// `sequential` or `random`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<&'static str>,
+    /// Transfers of a hundred that used one and the same buffer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<u32>,
+    /// Processes.
+    pub ranks: u32,
+    /// Whether `MPI_File_sync` was part of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync: Option<bool>,
+    /// Mean time of one operation without the slowest hundredth, in microseconds.
+    #[serde(serialize_with = "rounded")]
+    pub mean_us: Option<f64>,
+    /// Least time of one operation.
+    #[serde(serialize_with = "rounded")]
+    pub min_us: Option<f64>,
+    /// Requests for data that the server answered, for each operation of all processes.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub requests: Option<f64>,
+    /// Of these, lists.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub lists: Option<f64>,
+    /// Requests that the paper counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_paper: Option<u64>,
 }
 
 /// Where Direct starts to beat Inline (`crossover` only).
@@ -229,6 +270,8 @@ pub enum Scale {
     Log,
     /// Logarithmic with labels as sizes in bytes (4 KiB).
     LogBytes,
+    /// Names in place of numbers: the first stands at 1, the second at 2.
+    Names(&'static [&'static str]),
 }
 
 /// One curve.

@@ -63,6 +63,7 @@ impl Benchmark {
                 | Self::Listio(_)
                 | Self::Registration(_)
                 | Self::Pipeline { .. }
+                | Self::Mpi { .. }
         )
     }
 
@@ -81,6 +82,7 @@ impl Benchmark {
             | Self::Idle { options, .. }
             | Self::Pipeline { options, .. }
             | Self::Fairness { options, .. }
+            | Self::Mpi { options, .. }
             | Self::Limits(options) => options,
         }
     }
@@ -99,17 +101,26 @@ struct Fleet<'a> {
 impl Fleet<'_> {
     /// A server of our own on the benchmark's directory, and on `disk`.
     fn server(&mut self, poll: Poll, batching: bool, disk: Option<PathBuf>) -> anyhow::Result<Server> {
-        self.server_with(poll, batching, disk, None)
+        let options = self.server_options(poll);
+        self.start(ServerOptions { batching, disk, ..options })
     }
 
-    /// The same, which cuts large transfers into chunks of so many bytes, so many at once.
-    fn server_with(
-        &mut self,
-        poll: Poll,
-        batching: bool,
-        disk: Option<PathBuf>,
-        pipeline: Option<(usize, usize)>,
-    ) -> anyhow::Result<Server> {
+    fn server_options(&mut self, poll: Poll) -> ServerOptions {
+        self.sockets += 1;
+        ServerOptions {
+            directory: self.directory.to_owned(),
+            socket: self.directory.join(format!("server-{}.sock", self.sockets)),
+            poll,
+            direct_io: self.options.direct_io,
+            disk: None,
+            batching: true,
+            pipeline: None,
+            verbs: self.verbs,
+            cpus: self.pins.server.clone(),
+        }
+    }
+
+    fn start(&self, options: ServerOptions) -> anyhow::Result<Server> {
         if let Some(address) = &self.options.server {
             bail!("this benchmark starts a server of its own; leave out --server {address}");
         }
@@ -117,21 +128,7 @@ impl Fleet<'_> {
             Some(binary) => binary.clone(),
             None => server::find_binary(|line| self.progress.say(line))?,
         };
-        self.sockets += 1;
-        Server::start(
-            &binary,
-            &ServerOptions {
-                directory: self.directory.to_owned(),
-                socket: self.directory.join(format!("server-{}.sock", self.sockets)),
-                poll,
-                direct_io: self.options.direct_io,
-                disk,
-                batching,
-                pipeline,
-                verbs: self.verbs,
-                cpus: self.pins.server.clone(),
-            },
-        )
+        Server::start(&binary, &options)
     }
 }
 
@@ -174,7 +171,8 @@ impl Subjects for Fleet<'_> {
             write_file(&in_memory, setup.file_bytes)?;
         }
         let disk = Some(directory.path().to_owned());
-        let server = self.server_with(setup.poll, true, disk, setup.pipeline)?;
+        let options = self.server_options(setup.poll);
+        let server = self.start(ServerOptions { disk, pipeline: setup.pipeline, ..options })?;
         let target = |server: &Server, export, poll| {
             let target = Target::on(server, setup.transport, export, poll)?;
             Dafs::connect(Target { file: BULK_FILE, ..target }, None)
@@ -201,6 +199,14 @@ impl Subjects for Fleet<'_> {
         let server = self.server(poll, true, None)?;
         let target = Target::on(&server, transport, "bench", poll)?;
         Ok(Lists::new(target, server))
+    }
+
+    fn lone_server(&mut self, poll: Poll, on_all_cpus: bool) -> anyhow::Result<Server> {
+        let mut options = self.server_options(poll);
+        if on_all_cpus {
+            options.cpus.clone_from(&self.pins.all);
+        }
+        self.start(options)
     }
 
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>> {
@@ -234,7 +240,7 @@ fn load_key(path: &Path) -> anyhow::Result<Key> {
 fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
-            "--plot draws crossover, overlap, transfer, listio, registration and pipeline; this benchmark has a table and JSON only"
+            "--plot draws crossover, overlap, transfer, listio, registration, pipeline and mpi; this benchmark has a table and JSON only"
         );
     }
     for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {

@@ -47,6 +47,22 @@ impl Samples {
     }
 }
 
+impl Samples {
+    /// The mean without the slowest hundredth, in microseconds: what interrupts a process for milliseconds is not the operation's. `None`
+    /// without samples.
+    pub fn trimmed_mean_us(&mut self) -> Option<f64> {
+        let kept = self.ns.len() - self.ns.len() / 100;
+        if kept == 0 {
+            return None;
+        }
+        if kept < self.ns.len() {
+            self.ns.select_nth_unstable(kept);
+        }
+        let sum: u64 = self.ns[..kept].iter().sum();
+        Some(sum as f64 / kept as f64 / 1e3)
+    }
+}
+
 /// Median of `values`; the mean of the middle two for an even count; `None` when empty.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
@@ -91,6 +107,14 @@ mod tests {
     #[test]
     fn quantile_without_samples_is_none() {
         assert_eq!(Samples::default().quantile_us(0.5), None);
+    }
+
+    #[test]
+    fn trimmed_mean_leaves_out_the_slowest_hundredth() {
+        let mut set = samples((1..=200).rev().map(|us| us * 1000));
+        assert_eq!(set.trimmed_mean_us(), Some(99.5));
+        assert_eq!(samples([1000, 3000]).trimmed_mean_us(), Some(2.0));
+        assert_eq!(Samples::default().trimmed_mean_us(), None);
     }
 
     #[test]

@@ -3,6 +3,11 @@
 #ifndef DAFS_ADIO_H
 #define DAFS_ADIO_H
 
+/* MPICH's ROMIO has its own header, in MPICH's source. */
+#ifdef DAFS_MPICH
+#include "../mpich/adio.h"
+#else
+
 #include <mpi.h>
 
 typedef long long ADIO_Offset;
@@ -131,4 +136,5 @@ typedef struct ADIOI_Fl_node {
     struct ADIOI_Fl_node *next;
 } ADIOI_Flatlist_node;
 
+#endif
 #endif

@@ -2,12 +2,14 @@
 #ifndef DAFS_ROMIO_H
 #define DAFS_ROMIO_H
 
+#ifndef DAFS_MPICH
 #include "ompi_config.h"
 
 #include "mpi.h"
 
 #if OMPI_MAJOR_VERSION != 4 || OMPI_MINOR_VERSION != 1
 #error "adio-dafs: the ADIO driver is for Open MPI 4.1.x"
+#endif
 #endif
 
 #include "../common/dafs_glue.h"
@@ -53,7 +55,9 @@ static inline struct dafs_romio_file *dafs_file_of(ADIO_File fd)
     return fd->fs_ptr;
 }
 
-/* driver.c: the whole name behind what ROMIO left of it, which the caller frees; NULL where ROMIO did not ask for its type. */
+/* names.c: true where a file is ours; the name is kept for the call that follows. */
+bool dafs_resolve(const char *name);
+/* The whole name behind what ROMIO left of it, which the caller frees; NULL where ROMIO did not ask for its type. */
 char *dafs_whole_name(const char *stripped);
 
 /* file.c */
@@ -78,6 +82,8 @@ ADIO_File dafs_adio_of_mpi(MPI_File file);
 MPI_File dafs_mpi_of_adio(ADIO_File fd);
 /* Has the file's error handler deal with a class, as MPI's functions do, and returns what they would. */
 int dafs_mpi_return(MPI_File file, int class, const char *function);
+/* True where all processes of a communicator are on one node. Collective. */
+bool dafs_on_one_node(MPI_Comm comm);
 
 /* transfer.c */
 adio_transfer_fn dafs_adio_read_contig, dafs_adio_write_contig, dafs_adio_read_strided, dafs_adio_write_strided;

@@ -1,16 +1,12 @@
-/* Puts the driver under a ROMIO that is loaded, and answers for names. */
+/* Puts the driver under a ROMIO that is loaded. */
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "dafs_romio.h"
 #include "driver.h"
 
 struct dafs_romio romio;
-
-/* The name that this thread asked the type of: ROMIO hands on what follows the first colon. */
-static _Thread_local char *resolved;
 
 ADIOI_Fns dafs_functions = {
     .Open = dafs_adio_open,
@@ -37,40 +33,9 @@ ADIOI_Fns dafs_functions = {
     .IwriteStridedColl = dafs_adio_iwrite_coll,
 };
 
-char *dafs_whole_name(const char *stripped)
-{
-    char *name = resolved;
-    size_t len = name ? strlen(name) : 0, stripped_len = strlen(stripped);
-
-    if (!name || len < stripped_len || strcmp(name + len - stripped_len, stripped) != 0)
-        return NULL;
-    resolved = NULL;
-    return name;
-}
-
-/* The name by which the library knows a file; NULL where it is not on a dafs server. ROMIO_FSTYPE_FORCE is ROMIO's way to say
- * which file system all names are of. */
-static char *claimed_name(const char *name)
-{
-    const char *forced = getenv("ROMIO_FSTYPE_FORCE");
-    const char *colon = strchr(name, ':');
-    char *whole;
-
-    if (adio_dafs_claims(name))
-        return strdup(name);
-    if (!forced || strncmp(forced, "dafs:", 5) != 0)
-        return NULL;
-    /* Instead of another type's prefix, by ROMIO's rule for what is one. */
-    if (colon && colon > name + 1)
-        name = colon + 1;
-    return asprintf(&whole, "dafs:%s", name) < 0 ? NULL : whole;
-}
-
 static bool resolve(const char *name, int *type, ADIOI_Fns **functions)
 {
-    free(resolved);
-    resolved = name ? claimed_name(name) : NULL;
-    if (!resolved)
+    if (!dafs_resolve(name))
         return false;
     *type = ADIO_DAFS;
     *functions = &dafs_functions;

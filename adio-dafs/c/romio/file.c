@@ -6,9 +6,6 @@
 #include <unistd.h>
 
 #include "dafs_romio.h"
-#include "ompi/communicator/communicator.h"
-#include "ompi/group/group.h"
-#include "ompi/proc/proc.h"
 
 /* What ROMIO divides a file by; as in its own drivers. */
 #define BLOCK_SIZE (4L * 1024 * 1024)
@@ -21,17 +18,6 @@ static void file_free(ADIO_File fd)
     free(file->name);
     free(file);
     fd->fs_ptr = NULL;
-}
-
-static bool on_one_node(MPI_Comm comm)
-{
-    int size = ompi_comm_size(comm);
-
-    for (int i = 0; i < size; i++) {
-        if (!OPAL_PROC_ON_LOCAL_NODE(ompi_group_peer_lookup(comm->c_local_group, i)->super.proc_flags))
-            return false;
-    }
-    return true;
 }
 
 /* ROMIO keeps a shared file pointer in a small file, which it locks: in the node's memory, for that is what the open file's name
@@ -110,9 +96,10 @@ static int open_together(ADIO_File fd, int rank, int amode, char *name)
         return class;
     }
     file->name = name;
-    file->one_node = on_one_node(fd->comm);
     if (class != MPI_SUCCESS)
         file_free(fd);
+    else
+        file->one_node = dafs_on_one_node(fd->comm);
     return class;
 }
 

@@ -38,14 +38,6 @@ void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error)
     romio.SetInfo(fd, info, error);
 }
 
-bool dafs_mpi_set_info(MPI_File file, MPI_Info info, int *class)
-{
-    if (!dafs_adio_of_mpi(file))
-        return false;
-    *class = dafs_mpi_return(file, romio.file_set_info(file, info), "MPI_File_set_info");
-    return true;
-}
-
 /* ROMIO's hints, and over them ours, for these are in force. */
 bool dafs_mpi_get_info(MPI_File file, MPI_Info *info, int *class)
 {

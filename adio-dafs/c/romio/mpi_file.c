@@ -1,9 +1,12 @@
-/* From MPI's files to ADIO's and back. */
+/* From MPI's files to ADIO's and back, and what else Open MPI knows of itself. */
 #include <string.h>
 
 #include "dafs_romio.h"
+#include "ompi/communicator/communicator.h"
 #include "ompi/errhandler/errhandler.h"
 #include "ompi/file/file.h"
+#include "ompi/group/group.h"
+#include "ompi/proc/proc.h"
 #include "opal/class/opal_pointer_array.h"
 
 /* What Open MPI's component hangs on a file of its. */
@@ -41,4 +44,23 @@ MPI_File dafs_mpi_of_adio(ADIO_File fd)
 int dafs_mpi_return(MPI_File file, int class, const char *function)
 {
     OMPI_ERRHANDLER_RETURN(class, file, class, function);
+}
+
+bool dafs_on_one_node(MPI_Comm comm)
+{
+    int size = ompi_comm_size(comm);
+
+    for (int i = 0; i < size; i++) {
+        if (!OPAL_PROC_ON_LOCAL_NODE(ompi_group_peer_lookup(comm->c_local_group, i)->super.proc_flags))
+            return false;
+    }
+    return true;
+}
+
+bool dafs_mpi_set_info(MPI_File file, MPI_Info info, int *class)
+{
+    if (!dafs_adio_of_mpi(file))
+        return false;
+    *class = dafs_mpi_return(file, romio.file_set_info(file, info), "MPI_File_set_info");
+    return true;
 }

@@ -4,7 +4,9 @@
  *
  * Open MPI 4.1 does not ask ROMIO in MPI_File_get_info() and MPI_File_set_info(), and ROMIO tells an error of
  * MPI_File_preallocate() on one rank alone; hence these three. ROMIO 3.2.1 flattens types with a lower bound wrongly, and
- * takes memory that begins before its address for memory that begins there; hence two more, for all file systems. */
+ * takes memory that begins before its address for memory that begins there; hence two more, for all file systems.
+ *
+ * Of these, the ROMIO in MPICH 4.0 needs neither MPI_File_set_info() nor the flattening. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -14,12 +16,20 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+#ifdef DAFS_MPICH
+#define LIBMPI "libmpi.so.12"
+#else
+#define LIBMPI "libmpi.so.40"
+#endif
+
 static const struct dafs_driver *driver;
 
 /* ROMIO's own functions of the names that it calls here by. */
 static struct {
     void (*resolve)(MPI_Comm, const char *, int *, ADIOI_Fns **, int *);
+#ifndef DAFS_MPICH
     void (*flatten)(MPI_Datatype);
+#endif
     void (*is_contiguous)(MPI_Datatype, int *);
 } romio;
 
@@ -47,7 +57,9 @@ static void start(void)
     if (!component)
         return;
     *(void **)&romio.resolve = dlsym(component, "ADIO_ResolveFileType");
+#ifndef DAFS_MPICH
     *(void **)&romio.flatten = dlsym(component, "ADIOI_Flatten_datatype");
+#endif
     *(void **)&romio.is_contiguous = dlsym(component, "ADIOI_Datatype_iscontig");
     *(void **)&driver_for = load_driver();
     if (driver_for)
@@ -72,6 +84,7 @@ EXPORT void ADIO_ResolveFileType(MPI_Comm comm, const char *name, int *type, ADI
         *error = MPI_ERR_INTERN;
 }
 
+#ifndef DAFS_MPICH
 EXPORT void ADIOI_Flatten_datatype(MPI_Datatype type)
 {
     START();
@@ -80,6 +93,7 @@ EXPORT void ADIOI_Flatten_datatype(MPI_Datatype type)
     else if (romio.flatten)
         romio.flatten(type);
 }
+#endif
 
 EXPORT void ADIOI_Datatype_iscontig(MPI_Datatype type, int *contiguous)
 {
@@ -94,7 +108,7 @@ EXPORT void ADIOI_Datatype_iscontig(MPI_Datatype type, int *contiguous)
 static void *of_mpi(const char *name)
 {
     void *found = dlsym(RTLD_NEXT, name);
-    void *library = found ? NULL : dlopen("libmpi.so.40", RTLD_LAZY | RTLD_NOLOAD);
+    void *library = found ? NULL : dlopen(LIBMPI, RTLD_LAZY | RTLD_NOLOAD);
 
     return library ? dlsym(library, name) : found;
 }
@@ -110,6 +124,7 @@ static int get_info(MPI_File file, MPI_Info *info)
     return original ? original(file, info) : MPI_ERR_INTERN;
 }
 
+#ifndef DAFS_MPICH
 static int set_info(MPI_File file, MPI_Info info)
 {
     int (*original)(MPI_File, MPI_Info);
@@ -121,6 +136,17 @@ static int set_info(MPI_File file, MPI_Info info)
         driver->set_info(file, info, &class);
     return class;
 }
+
+EXPORT int MPI_File_set_info(MPI_File file, MPI_Info info)
+{
+    return set_info(file, info);
+}
+
+EXPORT int PMPI_File_set_info(MPI_File file, MPI_Info info)
+{
+    return set_info(file, info);
+}
+#endif
 
 static int preallocate(MPI_File file, MPI_Offset size)
 {
@@ -142,16 +168,6 @@ EXPORT int MPI_File_get_info(MPI_File file, MPI_Info *info)
 EXPORT int PMPI_File_get_info(MPI_File file, MPI_Info *info)
 {
     return get_info(file, info);
-}
-
-EXPORT int MPI_File_set_info(MPI_File file, MPI_Info info)
-{
-    return set_info(file, info);
-}
-
-EXPORT int PMPI_File_set_info(MPI_File file, MPI_Info info)
-{
-    return set_info(file, info);
 }
 
 EXPORT int MPI_File_preallocate(MPI_File file, MPI_Offset size)

@@ -32,6 +32,8 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0xcc, 0x79, 0xa7),
 ];
 
+/// Dashes and gaps of curves that come when all colours are taken.
+const DASHES: [(u32, u32); 3] = [(9, 4), (2, 3), (14, 3)];
 /// Dashes and gaps of reference curves, one pair after the other.
 const REFERENCE_DASHES: [(u32, u32); 2] = [(3, 3), (10, 4)];
 
@@ -144,6 +146,14 @@ fn label(scale: Scale, at: f64) -> String {
             reason = "key points are sizes in bytes"
         )]
         Scale::LogBytes => size(at.round() as u64),
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "key points are small numbers"
+        )]
+        Scale::Names(names) => names
+            .get((at.round() as usize).wrapping_sub(1))
+            .map_or_else(String::new, |name| (*name).to_owned()),
         Scale::Log | Scale::Linear if at == 0.0 => "0".to_owned(),
         Scale::Log | Scale::Linear => {
             let text = figure(at);
@@ -168,6 +178,9 @@ struct Divided {
 impl Divided {
     fn of(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
         let usable = |value: &f64| value.is_finite() && (axis.scale == Scale::Linear || *value > 0.0);
+        if let Scale::Names(names) = axis.scale {
+            return Self { scale: axis.scale, low: 0.5, high: names.len() as f64 + 0.5 };
+        }
         let (mut low, mut high) = values
             .filter(usable)
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
@@ -175,9 +188,12 @@ impl Divided {
             (low, high) = (1.0, 10.0);
         }
         match axis.scale {
+            // From zero, and below it where values are.
             Scale::Linear => {
-                Self { scale: axis.scale, low: 0.0, high: if high > 0.0 { high * 1.08 } else { 1.0 } }
+                let high = if high > 0.0 { high * 1.08 } else { 1.0 };
+                Self { scale: axis.scale, low: if low < 0.0 { low * 1.08 } else { 0.0 }, high }
             }
+            Scale::Names(_) => Self { scale: axis.scale, low, high },
             Scale::Log => Self { scale: axis.scale, low: low / 1.25, high: high * 1.25 },
             Scale::LogBytes => Self { scale: axis.scale, low: low / 1.15, high: high * 1.15 },
         }
@@ -208,7 +224,7 @@ impl Ranged for Divided {
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
         match self.scale {
-            Scale::Linear => RangedCoordf64::from(self.low..self.high).map(value, limit),
+            Scale::Linear | Scale::Names(_) => RangedCoordf64::from(self.low..self.high).map(value, limit),
             Scale::Log | Scale::LogBytes => {
                 let value = value.max(self.low);
                 RangedCoordf64::from(self.low.ln()..self.high.ln()).map(&value.ln(), limit)
@@ -219,6 +235,7 @@ impl Ranged for Divided {
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
         match self.scale {
             Scale::Linear => RangedCoordf64::from(self.low..self.high).key_points(hint),
+            Scale::Names(names) => (1..=names.len()).map(|place| place as f64).collect(),
             Scale::Log => self.log_points(10.0, &[1.0, 2.0, 5.0], 9),
             Scale::LogBytes => self.log_points(2.0, &[1.0], 7),
         }
@@ -226,6 +243,15 @@ impl Ranged for Divided {
 
     fn range(&self) -> std::ops::Range<f64> {
         self.low..self.high
+    }
+}
+
+/// Colour and dashes of a curve by its number: solid in each colour, then dashed.
+fn look_of(number: usize) -> (RGBColor, Option<(u32, u32)>) {
+    let colour = COLOURS[number % COLOURS.len()];
+    match number / COLOURS.len() {
+        0 => (colour, None),
+        turn => (colour, Some(DASHES[(turn - 1) % DASHES.len()])),
     }
 }
 
@@ -244,13 +270,17 @@ struct Entry {
 impl Legend {
     fn of(chart: &Chart) -> Self {
         let mut legend = Self { entries: Vec::new() };
-        let mut colours = COLOURS.iter().cycle().copied();
+        let mut taken = 0;
         for curve in chart.panels.iter().flat_map(|panel| &panel.curves) {
             let known = legend.entries.iter().any(|entry| entry.name == curve.name);
             if !known {
-                let colour = if curve.reference { REFERENCE } else { colours.next().unwrap_or(INK) };
-                let references = legend.entries.iter().filter(|entry| !entry.points).count();
-                let dash = curve.reference.then_some(REFERENCE_DASHES[references % REFERENCE_DASHES.len()]);
+                let (colour, dash) = if curve.reference {
+                    let references = legend.entries.iter().filter(|entry| !entry.points).count();
+                    (REFERENCE, Some(REFERENCE_DASHES[references % REFERENCE_DASHES.len()]))
+                } else {
+                    taken += 1;
+                    look_of(taken - 1)
+                };
                 legend.entries.push(Entry {
                     name: curve.name.clone(),
                     colour,

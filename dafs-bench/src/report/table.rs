@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::machine::Machine;
-use crate::record::{Outcome, Row};
+use crate::record::{MpiRow, Outcome, Row};
 use crate::report::{figure, size};
 
 /// Draws `outcome` as text that ends with a newline.
@@ -43,21 +43,29 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 25] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 35] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
+    let mpi = |has: fn(&MpiRow) -> bool| rows.iter().filter_map(|row| row.mpi.as_ref()).any(has);
     [
         ("transport", true),
         ("case", any(|row| row.case.is_some())),
+        ("way", mpi(|_| true)),
         ("op", any(|row| row.op.is_some())),
+        ("mode", mpi(|mpi| mpi.mode.is_some())),
         ("method", any(|row| row.method.is_some())),
         ("registered", any(|row| row.registered.is_some())),
         ("pieces", any(|row| row.segments.is_some())),
+        ("order", mpi(|mpi| mpi.order.is_some())),
+        ("reuse", mpi(|mpi| mpi.reuse.is_some())),
+        ("ranks", mpi(|mpi| mpi.ranks > 1)),
+        ("sync", mpi(|mpi| mpi.sync.is_some())),
         ("size", any(|row| row.op.is_some())),
-        ("depth", any(|row| row.op.is_some())),
+        ("depth", any(|row| row.op.is_some() && row.mpi.is_none())),
         ("chunk", any(|row| row.chunk_bytes.is_some())),
         ("at once", any(|row| row.pipeline_depth.is_some())),
         ("cpu", any(|row| row.cpu_fraction.is_some())),
         ("p50 us", any(|row| row.p50_us.is_some())),
+        ("mean us", mpi(|mpi| mpi.mean_us.is_some())),
         ("p99 us", any(|row| row.p99_us.is_some())),
         ("MiB/s", any(|row| row.mib_per_s.is_some())),
         ("op/s", any(|row| row.ops_per_s.is_some())),
@@ -66,6 +74,9 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 25] {
         ("KiB/session", any(|row| row.kib_per_session.is_some())),
         ("reg/op", any(|row| row.registrations.is_some())),
         ("hits", any(|row| row.hit_ratio.is_some())),
+        ("requests", mpi(|mpi| mpi.requests.is_some())),
+        ("lists", mpi(|mpi| mpi.lists.is_some())),
+        ("paper", mpi(|mpi| mpi.requests_paper.is_some())),
         ("limit", any(|row| row.limit.is_some())),
         ("limit value", any(|row| row.limit_value.is_some())),
         ("added us", any(|row| row.added_us.is_some())),
@@ -80,19 +91,29 @@ fn cells(row: &Row) -> Vec<String> {
         (Some(value), Some(unit)) => format!("{} {:5}", figure(value), unit.symbol()),
         _ => "-".to_owned(),
     };
+    let none = MpiRow::default();
+    let mpi = row.mpi.as_ref().unwrap_or(&none);
+    let word = |word: Option<&str>| word.unwrap_or("-").to_owned();
     vec![
         row.transport.clone(),
         row.case.unwrap_or("-").to_owned(),
+        word(Some(mpi.way).filter(|way| !way.is_empty())),
         row.op.map_or_else(|| "-".to_owned(), |op| op.to_string()),
+        word(mpi.mode),
         row.method.map_or_else(|| "-".to_owned(), |method| method.to_string()),
         yes_no(row.registered),
         row.segments.map_or_else(|| "-".to_owned(), |segments| segments.to_string()),
+        word(mpi.order),
+        mpi.reuse.map_or_else(|| "-".to_owned(), |reuse| format!("{reuse} %")),
+        mpi.ranks.to_string(),
+        yes_no(mpi.sync),
         size(row.bytes as u64),
         row.queue_depth.to_string(),
         row.chunk_bytes.map_or_else(|| "-".to_owned(), |bytes| size(bytes as u64)),
         row.pipeline_depth.map_or_else(|| "-".to_owned(), |depth| depth.to_string()),
         row.cpu_fraction.map_or_else(|| "-".to_owned(), |fraction| format!("{fraction:.2}")),
         number(row.p50_us),
+        number(mpi.mean_us),
         number(row.p99_us),
         number(row.mib_per_s),
         number(row.ops_per_s),
@@ -101,6 +122,9 @@ fn cells(row: &Row) -> Vec<String> {
         number(row.kib_per_session),
         number(row.registrations),
         row.hit_ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+        number(mpi.requests),
+        number(mpi.lists),
+        mpi.requests_paper.map_or_else(|| "-".to_owned(), |count| count.to_string()),
         row.limit.clone().unwrap_or_else(|| "-".to_owned()),
         limit_value,
         number(row.added_us),
@@ -128,7 +152,7 @@ fn grid(titles: &[(&str, bool)], rows: &[Vec<String>]) -> String {
         let cells = rows.iter().map(|row| wide(&row[column]));
         cells.chain([wide(titles[column].0)]).max().unwrap_or(0)
     };
-    let words = ["transport", "case", "op", "method", "registered", "limit"];
+    let words = ["transport", "case", "way", "op", "mode", "method", "registered", "order", "limit"];
     let line = |cell: &dyn Fn(usize) -> String| {
         let cells = shown.iter().map(|column| {
             let width = width(*column);
@@ -171,12 +195,19 @@ mod tests {
             hidden,
             [
                 "case",
+                "way",
+                "mode",
                 "method",
                 "registered",
                 "pieces",
+                "order",
+                "reuse",
+                "ranks",
+                "sync",
                 "chunk",
                 "at once",
                 "cpu",
+                "mean us",
                 "p99 us",
                 "MiB/s",
                 "op/s",
@@ -185,6 +216,9 @@ mod tests {
                 "KiB/session",
                 "reg/op",
                 "hits",
+                "requests",
+                "lists",
+                "paper",
                 "limit",
                 "limit value",
                 "added us",

@@ -48,7 +48,7 @@ pub struct ServerOptions {
 pub struct Server {
     child: Child,
     addresses: Vec<String>,
-    key: Option<Key>,
+    key: Option<(Key, PathBuf)>,
 }
 
 impl Server {
@@ -79,9 +79,9 @@ impl Server {
             let made = new_key()?;
             let path = options.socket.with_extension("key");
             write_key(&path, &made).with_context(|| format!("cannot write {}", path.display()))?;
-            command.arg("--key-file").arg(path);
+            command.arg("--key-file").arg(&path);
             command.arg("--listen").arg(format!("verbs://{}", SocketAddr::new(ip, 0)));
-            key = Some(made);
+            key = Some((made, path));
         }
         // What it tells operators of every session would be noise beside results.
         command.args(["--poll", options.poll.name(), "--log", "warn"]);
@@ -114,7 +114,12 @@ impl Server {
 
     /// The key that it demands, where it listens beyond loopback.
     pub fn key(&self) -> Option<&Key> {
-        self.key.as_ref()
+        self.key.as_ref().map(|(key, _)| key)
+    }
+
+    /// The file that this key is in.
+    pub fn key_file(&self) -> Option<&Path> {
+        self.key.as_ref().map(|(_, path)| path.as_path())
     }
 
     /// What it has used since it was started.

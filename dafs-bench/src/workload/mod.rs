@@ -7,6 +7,7 @@ mod idle;
 mod latency;
 mod limits;
 mod mixed;
+mod mpi;
 mod noncontiguous;
 mod overlap;
 mod pipeline;
@@ -74,6 +75,7 @@ pub fn run(
         Benchmark::Pipeline { pipeline, .. } => pipeline::run(&mut bench, pipeline)?,
         Benchmark::Fairness { sessions: Some(count), .. } => fairness::run_many(&mut bench, *count)?,
         Benchmark::Fairness { outstanding, .. } => fairness::run(&mut bench, *outstanding as usize)?,
+        Benchmark::Mpi { mpi, options } => mpi::run(&mut bench, mpi, options.sizes.as_deref())?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
     Ok(bench.outcome)

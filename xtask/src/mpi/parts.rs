@@ -52,6 +52,7 @@ pub(super) const PARTS: &[Part] = &[
             "romio/info.c",
             "romio/layout.c",
             "romio/mpi_file.c",
+            "romio/names.c",
             "romio/request.c",
             "romio/transfer.c",
         ],

@@ -1,0 +1,144 @@
+/* The driver as MPICH's ROMIO wants it. MPICH is compiled with its symbols visible, so the linker finds what is used of ROMIO. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../romio/dafs_romio.h"
+#include "../romio/driver.h"
+
+/* MPICH's; ROMIO declares it where it calls it, too. */
+void MPIR_Datatype_iscontig(MPI_Datatype type, int *contiguous);
+
+typedef void romio_write_fn(ADIO_File, const void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Status *, int *);
+typedef void romio_iwrite_fn(ADIO_File, const void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
+
+/* ROMIO keeps a flattened type with the type. */
+static void keep_flattened(MPI_Datatype type)
+{
+    (void)type;
+}
+
+struct dafs_romio romio = {
+    .ufs = &ADIO_UFS_operations,
+    .OpenColl = ADIOI_GEN_OpenColl,
+    .ReadStridedColl = ADIOI_GEN_ReadStridedColl,
+    .WriteStridedColl = (adio_transfer_fn *)ADIOI_GEN_WriteStridedColl,
+    .SetInfo = ADIOI_GEN_SetInfo,
+    .Flatten_and_find = ADIOI_Flatten_and_find,
+    .Delete_flattened = keep_flattened,
+    .Strdup = ADIOI_Strdup,
+    .Free = ADIOI_Free_fn,
+};
+
+/* ROMIO locks for its own sieving and atomic mode, neither of which comes here. */
+static int no_lock(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset len)
+{
+    (void)fd, (void)command, (void)type, (void)offset, (void)whence, (void)len;
+    return MPI_ERR_UNSUPPORTED_OPERATION;
+}
+
+ADIOI_Fns dafs_functions = {
+    .ADIOI_xxx_Open = dafs_adio_open,
+    .ADIOI_xxx_OpenColl = dafs_adio_open_coll,
+    .ADIOI_xxx_ReadContig = dafs_adio_read_contig,
+    .ADIOI_xxx_WriteContig = (romio_write_fn *)dafs_adio_write_contig,
+    .ADIOI_xxx_ReadStridedColl = dafs_adio_read_coll,
+    .ADIOI_xxx_WriteStridedColl = (romio_write_fn *)dafs_adio_write_coll,
+    .ADIOI_xxx_SeekIndividual = ADIOI_GEN_SeekIndividual,
+    .ADIOI_xxx_Fcntl = dafs_adio_fcntl,
+    .ADIOI_xxx_SetInfo = dafs_adio_set_info,
+    .ADIOI_xxx_ReadStrided = dafs_adio_read_strided,
+    .ADIOI_xxx_WriteStrided = (romio_write_fn *)dafs_adio_write_strided,
+    .ADIOI_xxx_Close = dafs_adio_close,
+    .ADIOI_xxx_IreadContig = dafs_adio_iread_contig,
+    .ADIOI_xxx_IwriteContig = (romio_iwrite_fn *)dafs_adio_iwrite_contig,
+    .ADIOI_xxx_ReadDone = ADIOI_GEN_IODone,
+    .ADIOI_xxx_WriteDone = ADIOI_GEN_IODone,
+    .ADIOI_xxx_ReadComplete = ADIOI_GEN_IOComplete,
+    .ADIOI_xxx_WriteComplete = ADIOI_GEN_IOComplete,
+    .ADIOI_xxx_IreadStrided = dafs_adio_iread_strided,
+    .ADIOI_xxx_IwriteStrided = (romio_iwrite_fn *)dafs_adio_iwrite_strided,
+    .ADIOI_xxx_Flush = dafs_adio_flush,
+    .ADIOI_xxx_Resize = dafs_adio_resize,
+    .ADIOI_xxx_Delete = dafs_adio_delete,
+    .ADIOI_xxx_Feature = dafs_adio_feature,
+    .fsname = "dafs: files on a dafs server",
+    .ADIOI_xxx_IreadStridedColl = dafs_adio_iread_coll,
+    .ADIOI_xxx_IwriteStridedColl = (romio_iwrite_fn *)dafs_adio_iwrite_coll,
+    .ADIOI_xxx_SetLock = no_lock,
+};
+
+static bool resolve(const char *name, int *type, ADIOI_Fns **functions)
+{
+    if (!dafs_resolve(name))
+        return false;
+    *type = ADIO_DAFS;
+    *functions = &dafs_functions;
+    return true;
+}
+
+bool dafs_is_contiguous(MPI_Datatype type)
+{
+    MPI_Aint lb = 0, extent = 0;
+    int contiguous = 0;
+
+    MPIR_Datatype_iscontig(type, &contiguous);
+    if (contiguous)
+        PMPI_Type_get_true_extent(type, &lb, &extent);
+    return contiguous && lb == 0;
+}
+
+ADIO_File dafs_adio_of_mpi(MPI_File file)
+{
+    return file != MPI_FILE_NULL && file->cookie == ADIOI_FILE_COOKIE && file->fns == &dafs_functions ? file : NULL;
+}
+
+int dafs_mpi_return(MPI_File file, int class, const char *function)
+{
+    (void)function;
+    return class == MPI_SUCCESS ? class : MPIO_Err_return_file(file, class);
+}
+
+bool dafs_on_one_node(MPI_Comm comm)
+{
+    MPI_Comm node = MPI_COMM_NULL;
+    int size = 0, here = -1;
+
+    PMPI_Comm_size(comm, &size);
+    if (PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS)
+        return false;
+    PMPI_Comm_size(node, &here);
+    PMPI_Comm_free(&node);
+    return here == size;
+}
+
+/* The structures are those of the headers that this was compiled with. */
+static bool version_matches(char *running)
+{
+    int len = 0;
+    char *number;
+
+    PMPI_Get_library_version(running, &len);
+    running[strcspn(running, "\n")] = 0;
+    number = strrchr(running, '\t');
+    return number && strcmp(number + 1, MPICH_VERSION) == 0;
+}
+
+__attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_driver(void *library)
+{
+    static const struct dafs_driver driver = {
+        .resolve = resolve,
+        .is_contiguous = dafs_is_contiguous,
+        .get_info = dafs_mpi_get_info,
+        .preallocate = dafs_mpi_preallocate,
+    };
+    char running[MPI_MAX_LIBRARY_VERSION_STRING];
+    int rank = 0;
+
+    (void)library;
+    if (version_matches(running))
+        return dafs_abi_matches() ? &driver : NULL;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 0)
+        fprintf(stderr, "adio-dafs: not used: built for MPICH " MPICH_VERSION ", but this is %s\n", running);
+    return NULL;
+}

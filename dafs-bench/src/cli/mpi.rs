@@ -1,0 +1,121 @@
+//! The options of `mpi`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::parse_size;
+
+/// What `mpi` measures, besides what all benchmarks share.
+#[derive(Debug, Clone, Args)]
+pub struct MpiOptions {
+    /// Cases to measure, separated by commas [default: all].
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub case: Option<Vec<MpiCase>>,
+    /// Implementations of MPI-IO in Open MPI to go by, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "ompio,romio", value_name = "LIST")]
+    pub way: Vec<Way>,
+    /// Processes of block-column, tiled and btio; a square number for btio.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
+    pub ranks: u32,
+    /// Columns and rows of the arrays of block-column, separated by commas: a multiple of the ranks each.
+    #[arg(long, default_value = "512,1024,2048,4096", value_delimiter = ',', value_parser = parse_columns, value_name = "LIST")]
+    pub columns: Vec<usize>,
+    /// Size of BT in btio: a cube of 12, 24 or 64 points. Only A has figures of the paper beside it.
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Class::A)]
+    pub class: Class,
+    /// Where `cargo xtask mpi install` put the driver.
+    #[arg(long, env = "DAFS_MPI_HOME", default_value = "target/mpi", value_name = "DIR")]
+    pub mpi_prefix: PathBuf,
+}
+
+/// A case of `mpi`, named like what it measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MpiCase {
+    /// Blocking transfers by memory mode and buffer reuse (MPI-IO on DAFS over VIA, Figures 4 and 5).
+    Memory,
+    /// Time of blocking transfers by size, in sequence and at random (Figure 6).
+    Latency,
+    /// Rate of the same in sequence (Figure 7).
+    Bandwidth,
+    /// Rate of nonblocking transfers while the program computes (Figure 8).
+    Overlap,
+    /// A block of columns of an array for each rank, by method (PVFS over InfiniBand, Figures 5 to 7).
+    BlockColumn,
+    /// A display of 1024 x 768 pixels for each rank, by method (Figures 8 and 9).
+    Tiled,
+    /// The arrays that BT writes, by method, with counts of requests and registrations (Tables 5 and 6).
+    Btio,
+}
+
+impl MpiCase {
+    /// The name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Latency => "latency",
+            Self::Bandwidth => "bandwidth",
+            Self::Overlap => "overlap",
+            Self::BlockColumn => "block-column",
+            Self::Tiled => "tiled",
+            Self::Btio => "btio",
+        }
+    }
+
+    /// Whether it runs on `--ranks` processes; else on one.
+    pub fn has_ranks(self) -> bool {
+        matches!(self, Self::BlockColumn | Self::Tiled | Self::Btio)
+    }
+}
+
+/// An implementation of MPI-IO in Open MPI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Way {
+    /// Open MPI's own; dafs by its components.
+    Ompio,
+    /// ROMIO; dafs by a driver that is preloaded.
+    Romio,
+}
+
+impl Way {
+    /// The name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ompio => "ompio",
+            Self::Romio => "romio",
+        }
+    }
+}
+
+/// Sizes of NAS BT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Class {
+    /// 12 points.
+    #[value(name = "S")]
+    S,
+    /// 24 points.
+    #[value(name = "W")]
+    W,
+    /// 64 points.
+    #[value(name = "A")]
+    A,
+}
+
+impl Class {
+    /// Points of a side of the cube.
+    pub fn points(self) -> usize {
+        match self {
+            Self::S => 12,
+            Self::W => 24,
+            Self::A => 64,
+        }
+    }
+}
+
+/// Arrays up to 1 GiB.
+fn parse_columns(text: &str) -> Result<usize, String> {
+    match parse_size(text) {
+        Ok(columns @ 1..=16384) => Ok(columns),
+        _ => Err("columns go from 1 to 16384".to_owned()),
+    }
+}

@@ -1,0 +1,70 @@
+//! MPI-IO, as the papers measured it: Wu and Panda, "MPI-IO on DAFS over VIA" (memory, latency, bandwidth, overlap), and Wu, Wyckoff and
+//! Panda, "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (block-column, tiled, btio).
+//!
+//! [`arena`] holds MPI jobs and [`client`] the client API and local calls, in whose places [`lone`] takes measurements of one process;
+//! [`figures`] and [`targets`] look at the rows alone.
+
+mod arena;
+mod client;
+mod figures;
+mod lone;
+mod memory;
+mod overlap;
+mod pattern;
+mod targets;
+mod transfer;
+
+use anyhow::bail;
+
+use self::arena::Arena;
+use self::lone::Lone;
+use crate::cli::{MpiCase, MpiOptions};
+use crate::mpi::Kit;
+use crate::workload::Bench;
+
+pub(super) fn run(
+    bench: &mut Bench<'_>,
+    options: &MpiOptions,
+    sizes: Option<&[usize]>,
+) -> anyhow::Result<()> {
+    use clap::ValueEnum;
+    let cases = options.case.clone().unwrap_or_else(|| MpiCase::value_variants().to_vec());
+    let (together, alone): (Vec<_>, Vec<_>) = cases.into_iter().partition(|case| case.has_ranks());
+    if sizes.is_some() && alone.is_empty() {
+        bail!("--sizes would change nothing: it is for memory, latency, bandwidth and overlap");
+    }
+    bench.progress.doing("compiling the MPI program");
+    let kit = Kit::build(&options.mpi_prefix)?;
+    if bench.plan.mounts.is_empty() {
+        bench.outcome.notes.push(no_nfs());
+    }
+    if !alone.is_empty() {
+        let arena = Arena::new(bench, &kit, options, 1)?;
+        let mut lone = Lone::new(bench, arena)?;
+        for case in alone {
+            match case {
+                MpiCase::Memory => memory::run(&mut lone, sizes)?,
+                MpiCase::Overlap => overlap::run(&mut lone, sizes)?,
+                _ => transfer::run(&mut lone, case)?,
+            }
+        }
+    }
+    if !together.is_empty() {
+        let mut arena = Arena::new(bench, &kit, options, options.ranks as usize)?;
+        for case in together {
+            pattern::run(bench, &mut arena, options, case)?;
+        }
+    }
+    let rows = &bench.outcome.rows;
+    bench.outcome.chart = Some(figures::chart(rows));
+    bench.outcome.notes.extend(targets::notes(rows));
+    Ok(())
+}
+
+/// Why there are no rows for NFS.
+fn no_nfs() -> String {
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let has_client = known.lines().any(|line| matches!(line.split_whitespace().last(), Some("nfs" | "nfs4")));
+    let why = if has_client { "none is named" } else { "this kernel has no NFS client loaded" };
+    format!("no rows for NFS: {why}; mount one (mpi wants the option noac) and add --peer-mount nfs=DIR")
+}

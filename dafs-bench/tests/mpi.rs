@@ -1,0 +1,145 @@
+//! `dafs-bench mpi` as a user runs it, with the driver installed as `cargo xtask mpi install` does it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// The smallest run with these arguments, on the driver in `prefix`.
+fn mpi(prefix: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dafs-bench"));
+    command.args(["mpi", "--repeats", "1", "--seconds", "0.001", "--json", "-", "--mpi-prefix"]).arg(prefix);
+    // Where the server was built with this test, as `cargo xtask test` does it, there is no need to build it again.
+    if std::env::var_os("DAFS_PROGRAMS_BUILT").is_some() {
+        let server = Path::new(env!("CARGO_BIN_EXE_dafs-bench")).with_file_name("dafs-server");
+        command.arg("--server-program").arg(server);
+    }
+    command.args(arguments).output().unwrap()
+}
+
+fn rows(output: &Output) -> Vec<Value> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["benchmark"], "mpi");
+    document["rows"].as_array().unwrap().clone()
+}
+
+/// Where the driver is: installed once, from what was built with the tests where that is there.
+fn installed() -> &'static Path {
+    static HOME: OnceLock<PathBuf> = OnceLock::new();
+    HOME.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let profile = Path::new(env!("CARGO_BIN_EXE_dafs-bench")).parent().unwrap();
+        let prefix = profile.join("mpi-bench");
+        let mut command = match Some(profile.join("xtask")).filter(|xtask| xtask.exists()) {
+            Some(xtask) => Command::new(xtask),
+            None => {
+                let mut cargo = Command::new(env!("CARGO"));
+                cargo.args(["run", "--quiet", "--package", "xtask", "--"]);
+                cargo
+            }
+        };
+        command.args(["mpi", "install", "--prefix"]).arg(&prefix);
+        let drivers = ["deps/libadio_dafs.so", "libadio_dafs.so"].map(|name| profile.join(name));
+        match drivers.iter().find(|driver| driver.exists()) {
+            Some(driver) => command.arg("--driver").arg(driver),
+            None => command.arg("--dev"),
+        };
+        let output =
+            command.env("CARGO_MANIFEST_DIR", root.join("xtask")).current_dir(root).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        prefix
+    })
+}
+
+#[test]
+#[ignore = "needs open-mpi"]
+fn mpi_on_one_process_has_rows_of_dafs_by_both_ways_beside_local_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let plot = directory.path().join("mpi.svg");
+    let cases = ["memory", "latency", "bandwidth", "overlap"];
+    let output = mpi(
+        installed(),
+        &[
+            "--transport",
+            "shm",
+            "--case",
+            &cases.join(","),
+            "--sizes",
+            "4KiB",
+            "--plot",
+            plot.to_str().unwrap(),
+        ],
+    );
+    let rows = rows(&output);
+    for case in cases {
+        for (subject, way) in
+            [("dafs", "client"), ("dafs", "ompio"), ("dafs", "romio"), ("local", "ompio"), ("local", "romio")]
+        {
+            // Memory modes are the driver's.
+            if (case, subject) == ("memory", "local") {
+                continue;
+            }
+            for op in ["read", "write"] {
+                let wanted = |row: &&Value| {
+                    (&row["case"], &row["subject"], &row["way"], &row["op"])
+                        == (&case.into(), &subject.into(), &way.into(), &op.into())
+                };
+                let row = rows.iter().find(wanted);
+                let row = row.unwrap_or_else(|| panic!("no {op} in {case} of {subject} by {way}"));
+                assert!(row["mean_us"].as_f64().unwrap() > 0.0 && row["bytes"] == 4096, "{row}");
+            }
+        }
+    }
+    let counted = rows.iter().filter(|row| row["case"] == "memory" && row["way"] == "romio");
+    assert!(counted.into_iter().all(|row| row["registrations"].is_number()));
+    let fractions = rows.iter().filter(|row| row["case"] == "overlap" && row["way"] == "ompio");
+    assert_eq!(fractions.filter(|row| row["cpu_fraction"] == 0.4).count(), 4);
+    assert!(std::fs::read_to_string(plot).unwrap().contains("CPU fraction"));
+}
+
+#[test]
+#[ignore = "needs open-mpi"]
+fn mpi_on_four_processes_counts_the_requests_of_each_method() {
+    let arguments =
+        ["--transport", "tcp", "--case", "block-column,tiled,btio", "--class", "S", "--columns", "512,514"];
+    let output = mpi(installed(), &arguments);
+    let rows = rows(&output);
+    let requests = |case: &str, way: &str, op: &str, mode: &str| {
+        let wanted = |row: &&Value| {
+            (&row["case"], &row["way"], &row["op"], &row["mode"])
+                == (&case.into(), &way.into(), &op.into(), &mode.into())
+                && row["subject"] == "dafs"
+        };
+        let row = rows.iter().find(wanted).unwrap_or_else(|| panic!("no {op} by {mode} in {case} by {way}"));
+        row["requests"].as_f64().unwrap()
+    };
+    for way in ["ompio", "romio"] {
+        for op in ["read", "write"] {
+            // Two cells of 6 x 6 x 6 points for each of 4 ranks, in rows of 6, ten times.
+            assert_eq!(requests("btio", way, op, "multiple"), 2.0 * 36.0 * 4.0 * 10.0);
+            assert_eq!(requests("btio", way, op, "list"), 4.0 * 10.0);
+            assert_eq!(requests("block-column", way, op, "multiple"), 512.0 * 4.0);
+            assert_eq!(requests("tiled", way, op, "multiple"), 768.0 * 4.0);
+            assert!(requests("tiled", way, op, "list") < 768.0);
+        }
+        assert!(requests("btio", way, "read", "sieve") < requests("btio", way, "write", "sieve"));
+    }
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = document["notes"].to_string();
+    assert!(notes.contains("[514] columns") && notes.contains("Table 6, tcp by romio"), "{notes}");
+}
+
+#[test]
+#[ignore = "needs open-mpi"]
+fn mpi_without_the_driver_names_the_command_that_installs_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = mpi(directory.path(), &["--case", "latency"]);
+    assert!(!output.status.success() && output.stdout.is_empty());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cargo xtask mpi install --prefix") && said.contains("--mpi-prefix"), "{said}");
+}
