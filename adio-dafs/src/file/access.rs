@@ -127,7 +127,7 @@ impl File {
             self.counters.segments.add(batch.segments as u64);
             self.counters.on_call(Method::List, mode);
             self.note(
-                &settings,
+                settings,
                 Chosen { direction, method: Some(Method::List), mode, why },
                 batch.segments,
                 batch.len,
@@ -170,7 +170,7 @@ impl File {
             self.counters.segments.add(1);
             self.counters.on_call(Method::Multiple, mode);
             self.note(
-                &settings,
+                settings,
                 Chosen { direction, method: Some(Method::Multiple), mode, why },
                 1,
                 segment.len,

@@ -142,7 +142,8 @@ impl File {
         while written < window.len() {
             self.counters.on_call(Method::Sieve, MemoryMode::Dafs);
             let extent = Extent::new(window.start + written as u64, (window.len() - written) as u64);
-            let count = self.inner.write_list_buf(&[extent], buffer, &[written..window.len()]);
+            let count =
+                self.inner.write_list_buf(&[extent], buffer, std::slice::from_ref(&(written..window.len())));
             match count.map_err(|error| self.failed(Direction::Write, error))? {
                 0 => return Err(self.short(Direction::Write)),
                 count => written += count,
@@ -167,7 +168,7 @@ impl File {
         self.counters.on_call(Method::Sieve, MemoryMode::Dafs);
         self.counters.sieve_bytes.add(window.len() as u64);
         let extent = Extent::new(window.start, window.len() as u64);
-        let read = self.inner.read_list_buf(&[extent], buffer, &[0..window.len()]);
+        let read = self.inner.read_list_buf(&[extent], buffer, std::slice::from_ref(&(0..window.len())));
         let count = read.map_err(|error| self.failed(direction, error))?.count;
         Ok(&buffer[..count])
     }

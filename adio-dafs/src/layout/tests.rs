@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, reason = "small numbers that the tests choose")]
+
 use dafs_client::Extent;
 use proptest::prelude::*;
 

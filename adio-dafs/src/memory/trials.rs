@@ -19,7 +19,7 @@ const PAUSE_MAX: u32 = 4096;
 const CLEARLY: f32 = 0.95;
 
 /// Sizes are classed by powers of two.
-const CLASSES: usize = 48;
+const CLASSES: u32 = 48;
 
 /// Which modes were quickest for the transfers of a file, by direction, size, and whether they are in one piece.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ struct State {
 impl Cell {
     /// The kind of a transfer.
     pub fn of(direction: Direction, len: u64, in_one_piece: bool) -> Self {
-        let class = (u64::BITS - len.leading_zeros()).min(CLASSES as u32 - 1) as usize;
+        let class = (u64::BITS - len.leading_zeros()).min(CLASSES - 1) as usize;
         let direction = usize::from(direction == Direction::Write);
         Self((class * 2 + direction) * 2 + usize::from(in_one_piece))
     }
@@ -66,7 +66,7 @@ impl Cell {
 
 impl Default for Trials {
     fn default() -> Self {
-        Self { cells: vec![State { to_end: ROW, ..State::default() }; CLASSES * 4] }
+        Self { cells: vec![State { to_end: ROW, ..State::default() }; CLASSES as usize * 4] }
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
         }
         assert_eq!(Cell::of(Direction::Read, 4096, true), Cell::of(Direction::Read, 8191, true));
         // The largest that there is has its place.
-        assert!(Cell::of(Direction::Write, u64::MAX, true).0 < CLASSES * 4);
+        assert!(Cell::of(Direction::Write, u64::MAX, true).0 < CLASSES as usize * 4);
         let mut trials = Trials::default();
         run(&mut trials, kinds[0], 100, |mode, _| if mode == MemoryMode::Adio { 1 } else { 2 });
         assert_eq!([trials.best(kinds[0]), trials.best(kinds[1])], [MemoryMode::Adio, MemoryMode::Dafs]);

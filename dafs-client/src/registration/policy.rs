@@ -87,9 +87,10 @@ mod tests {
             file.set_registration_policy(policy);
             for (size, expected) in [(1, 0), (size_min - 1, 0), (size_min, 1)] {
                 let before = session.registration_counters().registrations;
-                let mut buffer = vec![0; size];
-                file.read_exact_at(&mut buffer, 0).unwrap();
-                assert_eq!(buffer, data[..size]);
+                // Of the allocator's memory another session could be told.
+                let area = Area::new(size);
+                file.read_exact_at(area.bytes(0, size), 0).unwrap();
+                assert_eq!(area.bytes(0, size), &data[..size]);
                 assert_eq!(
                     session.registration_counters().registrations - before,
                     expected,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +10,7 @@ use dafs_client::{Error, Status, Url};
 use dafs_proto::session::HandshakeError;
 use dafs_proto::transport::{ConnectError, PeerFault};
 
-use crate::quote::{quoted, shown_path};
+use crate::quote::quoted;
 
 /// Exit status when something failed.
 pub(crate) const FAILED: u8 = 1;
