@@ -74,7 +74,7 @@ impl Shared {
         threads: Threads,
     ) -> Self {
         let registrar = Registrar::new(Arc::clone(&domain), config.registration);
-        registrar.set_useful_min(core.registered_sizes_min(&config));
+        registrar.set_useful_min(core.registered_sizes_min(&config), core.kept_sizes_min(&config));
         Self {
             core: Mutex::new(core),
             wake: Condvar::new(),

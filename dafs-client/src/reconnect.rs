@@ -303,7 +303,8 @@ impl Core {
         }
         self.terms = terms;
         self.futility.replies = self.session.replies();
-        shared.registrar.set_useful_min(self.registered_sizes_min(&shared.config));
+        let config = &shared.config;
+        shared.registrar.set_useful_min(self.registered_sizes_min(config), self.kept_sizes_min(config));
         self.ask_for_lanes(&shared.config);
     }
 

@@ -307,10 +307,23 @@ impl Core {
 
     /// The smallest read and the smallest write that may use registered memory, bytes.
     pub(crate) fn registered_sizes_min(&self, config: &Config) -> [u64; 2] {
+        self.sizes_min(config, Registration::Registered)
+    }
+
+    /// The same for ordinary memory that is kept registered. Where registering costs the same for any size, it is not what makes ordinary
+    /// memory slower to reach: it stays so when its registration is kept, and its own threshold counts.
+    pub(crate) fn kept_sizes_min(&self, config: &Config) -> [u64; 2] {
+        match self.terms.registers_ordinary_memory {
+            true => self.sizes_min(config, Registration::Ordinary),
+            false => self.sizes_min(config, Registration::Registered),
+        }
+    }
+
+    fn sizes_min(&self, config: &Config, registration: Registration) -> [u64; 2] {
         let smallest = |direction| {
             let is_direct = |size| {
-                let circumstances = self.circumstances(config, direction, size, Registration::Registered);
-                decide(&circumstances).path == IoPath::Direct
+                let circumstances = self.circumstances(config, direction, size, registration);
+                decide(&circumstances).path != IoPath::Inline
             };
             // Nothing is decided by larger sizes: what does not fit a message is direct, and so is what is larger than what is direct.
             let max = u64::from(self.terms.read_inline_max.max(self.terms.write_inline_max)) + 1;

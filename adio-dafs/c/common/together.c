@@ -1,4 +1,5 @@
 /* What the ranks of a communicator do together: open, close, and end a collective call with one outcome. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -152,17 +153,23 @@ static void explain(struct dafs_file *file, MPI_Comm comm, int rank)
     free(text);
 }
 
+/* Open MPI's MPI_File_close() returns success whatever we say, so one rank that failed tells it. */
 int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank)
 {
-    int status;
+    enum { CLASS, LOWEST_FAILED, VALUES };
+    int values[VALUES], status, talk;
 
     explain(file, comm, rank);
     status = adio_dafs_close(file->handle);
     file->handle = NULL;
-    /* Open MPI's MPI_File_close() returns success whatever we say. */
-    if (status != ADIO_DAFS_OK)
+    values[CLASS] = dafs_class(status);
+    values[LOWEST_FAILED] = status == ADIO_DAFS_OK ? 0 : INT_MAX - rank;
+    talk = dafs_max(comm, values, VALUES);
+    if (talk != MPI_SUCCESS)
+        return talk;
+    if (values[LOWEST_FAILED] == INT_MAX - rank)
         fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
-    return dafs_max_class(comm, dafs_class(status));
+    return values[CLASS];
 }
 
 int dafs_settle(struct dafs_file *file, bool collective, int direction, int status, uint64_t wanted, uint64_t *moved)

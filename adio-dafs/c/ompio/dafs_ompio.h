@@ -49,6 +49,8 @@ struct dafs_ompio_file {
     pthread_mutex_t info_lock;
     struct dafs_stat stats[ADIO_DAFS_COUNTERS_MAX];
     size_t stat_count;
+    /* Keys are subscribed to. */
+    bool info_started;
     /* Hints changed: what the info shows is to be made anew. */
     atomic_bool info_stale;
 };

@@ -42,9 +42,10 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     /* A rank without memory takes part all the same, for the others wait for it. */
     struct dafs_file none = {0};
     struct dafs_hints hints = {0};
-    struct dafs_opening opening = {comm, fh->f_rank, fh->f_size, name, fh->f_amode, &hints, file ? MPI_SUCCESS : MPI_ERR_NO_MEM};
+    struct dafs_opening opening = {fh->f_comm, fh->f_rank, fh->f_size, name, fh->f_amode, &hints, file ? MPI_SUCCESS : MPI_ERR_NO_MEM};
     int class = amode_is_same(fh);
 
+    (void)comm;
     (void)amode;
     fh->f_filename = name;
     fh->fd = -1;
@@ -60,7 +61,6 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
         return class;
     }
     fh->f_fs_ptr = file;
-    fh->f_flags |= OMPIO_LOCK_NEVER;
     dafs_share_pointer(fh, file);
     if (fh->f_fh) {
         dafs_hook(fh->f_fh, file);

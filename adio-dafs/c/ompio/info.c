@@ -117,7 +117,6 @@ static void write_digits(char to[DIGITS_SIZE], uint64_t value)
     int len = 0;
 
     memset(to, 0, DIGITS_SIZE);
-
     do {
         reversed[len++] = (char)('0' + value % 10);
         value /= 10;
@@ -179,7 +178,8 @@ static char *hint_changed(opal_infosubscriber_t *object, char *key, char *value)
     adio_dafs_hint hint = {key, value};
     bool stat = is_stat(key);
 
-    if (!file || !value)
+    /* Subscribing calls this too, with what is in force. */
+    if (!file || !value || !file->info_started)
         return value;
     if (!stat)
         dafs_set_hints(&file->common, &hint, 1);
@@ -199,10 +199,10 @@ void dafs_info_start(ompi_file_t *fp, struct dafs_ompio_file *file)
 
         if (status != ADIO_DAFS_OK || !found)
             break;
-        /* Calls hint_changed() at once, which must find the value that is in force. */
         opal_info_set(fp->super.s_info, key, value);
         if (is_watched(key))
             opal_infosubscribe_subscribe(&fp->super, key, value, hint_changed);
     }
     rebuild(fp->super.s_info, file);
+    file->info_started = true;
 }

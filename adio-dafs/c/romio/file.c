@@ -96,9 +96,10 @@ static int open_together(ADIO_File fd, int rank, int amode, char *name)
         return class;
     }
     file->name = name;
-    file->one_node = dafs_on_one_node(fd->comm);
     if (class != MPI_SUCCESS)
         file_free(fd);
+    else
+        file->one_node = dafs_on_one_node(fd->comm);
     return class;
 }
 

@@ -24,16 +24,17 @@ char *dafs_whole_name(const char *stripped)
 static char *claimed_name(const char *name)
 {
     const char *forced = getenv("ROMIO_FSTYPE_FORCE");
+    const char *colon = strchr(name, ':');
     char *whole;
 
     if (adio_dafs_claims(name))
         return strdup(name);
     if (!forced || strncmp(forced, "dafs:", 5) != 0)
         return NULL;
-    whole = malloc(strlen(name) + 6);
-    if (whole)
-        sprintf(whole, "dafs:%s", name);
-    return whole;
+    /* Instead of another type's prefix, by ROMIO's rule for what is one. */
+    if (colon && colon > name + 1)
+        name = colon + 1;
+    return asprintf(&whole, "dafs:%s", name) < 0 ? NULL : whole;
 }
 
 bool dafs_resolve(const char *name)

@@ -149,12 +149,14 @@ fn is_of_no_tokens(error: &dafs_client::Error) -> bool {
     }
 }
 
-/// The smallest transfer for which registered memory is used, bytes.
+/// The smallest transfer for which some memory mode registers memory, bytes; rounded up to a power of two.
 fn direct_size_min(session: &dafs_client::Session, direction: Direction) -> u64 {
-    let is_direct = |size: &u64| {
-        let (decision, _) = session.decide(direction, *size, Registration::Registered);
-        decision.path == IoPath::Direct
+    // Where registering costs by the size, what is kept registered pays earlier than what is registered each time.
+    let registration = match session.agreed().registers_ordinary_memory {
+        true => Registration::Ordinary,
+        false => Registration::Registered,
     };
+    let is_direct = |size: &u64| session.decide(direction, *size, registration).0.path != IoPath::Inline;
     (0..40).map(|power| 1u64 << power).find(is_direct).unwrap_or(u64::MAX)
 }
 

@@ -68,12 +68,18 @@ mod tests {
             write_registered: 2003,
             write_unregistered: 5000,
         };
-        let sizes_min = core.registered_sizes_min(&shared.config);
-        assert_eq!(sizes_min, [1001, 2003]);
+        assert_eq!(core.registered_sizes_min(&shared.config), [1001, 2003]);
+        let mut sizes_min = Vec::new();
+        for registers_ordinary_memory in [false, true] {
+            core.terms.registers_ordinary_memory = registers_ordinary_memory;
+            sizes_min.push(core.kept_sizes_min(&shared.config));
+        }
+        // Where registering costs the same for any size, ordinary memory is ordinary memory still.
+        assert_eq!(sizes_min, [[1001, 2003], [3000, 5000]]);
         drop(core);
-        shared.registrar.set_useful_min(sizes_min);
         let can_keep = shared.registrar.can_keep();
         assert_eq!(can_keep, Watch::start(|_| {}).is_ok());
+        shared.registrar.set_useful_min([1001, 2003], sizes_min[0]);
         let kept_min = if can_keep { 1001 } else { 3000 };
         for (policy, size_min) in
             [(RegistrationPolicy::Operation, 3000), (RegistrationPolicy::Kept, kept_min)]
@@ -81,10 +87,9 @@ mod tests {
             file.set_registration_policy(policy);
             for (size, expected) in [(1, 0), (size_min - 1, 0), (size_min, 1)] {
                 let before = session.registration_counters().registrations;
-                // Of the allocator's memory another session could be told.
-                let area = Area::new(size);
-                file.read_exact_at(area.bytes(0, size), 0).unwrap();
-                assert_eq!(area.bytes(0, size), &data[..size]);
+                let mut buffer = vec![0; size];
+                file.read_exact_at(&mut buffer, 0).unwrap();
+                assert_eq!(buffer, data[..size]);
                 assert_eq!(
                     session.registration_counters().registrations - before,
                     expected,

@@ -30,8 +30,9 @@ pub(crate) struct Registrar {
     entries_max: AtomicUsize,
     // Something is pinned: else who goes by pins need not look.
     has_pins: AtomicBool,
-    // Smallest reads and writes for which registered memory is of use, bytes.
+    // Smallest reads and writes for which registered memory is of use, bytes; and those of memory that a policy keeps registered.
     useful_min: [AtomicU64; 2],
+    kept_min: [AtomicU64; 2],
 }
 
 /// Names what [`Registrar::pin`] pinned: where it begins, and a number.
@@ -106,13 +107,15 @@ impl Registrar {
             entries_max: AtomicUsize::new(config.entries_max),
             has_pins: AtomicBool::new(false),
             useful_min: Default::default(),
+            kept_min: Default::default(),
         })
     }
 
     /// Smaller reads and writes are better off without registered memory, whether it is there or not.
-    pub(crate) fn set_useful_min(&self, bytes: [u64; 2]) {
-        for (useful_min, bytes) in self.useful_min.iter().zip(bytes) {
-            useful_min.store(bytes, Ordering::Relaxed);
+    pub(crate) fn set_useful_min(&self, registered: [u64; 2], kept: [u64; 2]) {
+        let minima = self.useful_min.iter().chain(&self.kept_min);
+        for (minimum, bytes) in minima.zip(registered.into_iter().chain(kept)) {
+            minimum.store(bytes, Ordering::Relaxed);
         }
     }
 
@@ -219,12 +222,11 @@ impl Registrar {
     /// Of a file whose registrations are kept, the direction counts by itself: what goes in messages is not to be registered.
     #[inline]
     fn useful_min(&self, access: Access, policy: RegistrationPolicy) -> u64 {
-        let [read, write] = &self.useful_min;
-        let [read, write] = [read.load(Ordering::Relaxed), write.load(Ordering::Relaxed)];
+        let load = |minimum: &AtomicU64| minimum.load(Ordering::Relaxed);
         match policy {
-            RegistrationPolicy::Kept if access.contains(Access::REMOTE_WRITE) => read,
-            RegistrationPolicy::Kept => write,
-            _ => read.min(write),
+            RegistrationPolicy::Kept if access.contains(Access::REMOTE_WRITE) => load(&self.kept_min[0]),
+            RegistrationPolicy::Kept => load(&self.kept_min[1]),
+            _ => load(&self.useful_min[0]).min(load(&self.useful_min[1])),
         }
     }
 

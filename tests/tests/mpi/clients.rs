@@ -4,62 +4,96 @@
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::mpi::{Run, Way, compiled_with};
 
-macro_rules! of_library {
-    ($library:ident, $need:literal, $compiler:literal, $libraries:expr) => {
-        mod $library {
-            use super::*;
+mod hdf5 {
+    use super::{On, Way, all_cases};
 
-            fn all(way: Way, on: On) {
-                let program = compiled_with($compiler, stringify!($library), $libraries);
-                super::all_cases(way, on, &program);
-            }
+    fn all(way: Way, on: On) {
+        all_cases(way, on, "h5pcc.openmpi", "hdf5", &[]);
+    }
 
-            mod tcp {
-                use super::{On, Way};
+    mod tcp {
+        use super::{On, Way, all};
 
-                #[test]
-                #[ignore = $need]
-                fn ompio() {
-                    super::all(Way::Ompio, On::Tcp);
-                }
-
-                #[test]
-                #[ignore = $need]
-                fn romio() {
-                    super::all(Way::Romio, On::Tcp);
-                }
-            }
-
-            mod shm {
-                use super::{On, Way};
-
-                #[test]
-                #[ignore = $need]
-                fn ompio() {
-                    super::all(Way::Ompio, On::Shm);
-                }
-
-                #[test]
-                #[ignore = $need]
-                fn romio() {
-                    super::all(Way::Romio, On::Shm);
-                }
-            }
+        #[test]
+        #[ignore = "needs hdf5-openmpi"]
+        fn ompio() {
+            all(Way::Ompio, On::Tcp);
         }
-    };
+
+        #[test]
+        #[ignore = "needs hdf5-openmpi"]
+        fn romio() {
+            all(Way::Romio, On::Tcp);
+        }
+    }
+
+    mod shm {
+        use super::{On, Way, all};
+
+        #[test]
+        #[ignore = "needs hdf5-openmpi"]
+        fn ompio() {
+            all(Way::Ompio, On::Shm);
+        }
+
+        #[test]
+        #[ignore = "needs hdf5-openmpi"]
+        fn romio() {
+            all(Way::Romio, On::Shm);
+        }
+    }
 }
 
-of_library!(hdf5, "needs hdf5-openmpi", "h5pcc.openmpi", &[]);
-of_library!(pnetcdf, "needs pnetcdf", "mpicc", &["-lpnetcdf"]);
+mod pnetcdf {
+    use super::{On, Way, all_cases};
+
+    fn all(way: Way, on: On) {
+        all_cases(way, on, "mpicc", "pnetcdf", &["-lpnetcdf"]);
+    }
+
+    mod tcp {
+        use super::{On, Way, all};
+
+        #[test]
+        #[ignore = "needs pnetcdf"]
+        fn ompio() {
+            all(Way::Ompio, On::Tcp);
+        }
+
+        #[test]
+        #[ignore = "needs pnetcdf"]
+        fn romio() {
+            all(Way::Romio, On::Tcp);
+        }
+    }
+
+    mod shm {
+        use super::{On, Way, all};
+
+        #[test]
+        #[ignore = "needs pnetcdf"]
+        fn ompio() {
+            all(Way::Ompio, On::Shm);
+        }
+
+        #[test]
+        #[ignore = "needs pnetcdf"]
+        fn romio() {
+            all(Way::Romio, On::Shm);
+        }
+    }
+}
 
 // [MPI-2]
-fn all_cases(way: Way, on: On, program: &std::path::Path) {
+fn all_cases(way: Way, on: On, compiler: &str, program: &str, libraries: &[&str]) {
+    let program = compiled_with(compiler, program, libraries);
     let harness = Harness::start(on);
     let (data, url) = (harness.data(), harness.url());
     let colon = if on == On::Shm { ":" } else { "" };
     let prefix = format!("{}={url}{colon}/data", data.display());
     for ranks in if on == On::Tcp { [1, 4] } else { [2, 3] } {
-        let run = Run::of(way, ranks, program).arg("all").arg(data.join("f")).env("DAFS_MPI_PREFIX", &prefix);
+        let run =
+            Run::of(way, ranks, &program).arg("all").arg(data.join("f")).env("DAFS_MPI_PREFIX", &prefix);
         run.run().passed();
     }
     let operations = harness.session().statistics().unwrap().operations;

@@ -200,7 +200,11 @@ fn measure_kind(
     let command = arena.array(&entry.contender, array.command.clone()).with("op", op);
     let command = command.with("collective", u8::from(entry.method.collective)).with("sync", u8::from(sync));
     let command = entry.method.hints.iter().fold(command, |command, (key, value)| command.hint(key, value));
-    let command = if array.counted { command.hint("dafs_list_max", PAPER_LIST_MAX) } else { command };
+    let command = match array.counted {
+        // As the paper counted: the bounds of a file type too.
+        true => command.hint("dafs_list_max", PAPER_LIST_MAX).hint("dafs_list_bounds", "true"),
+        false => command,
+    };
     let counter = counter.filter(|_| entry.contender.dafs.is_some());
     let before = counter.map(Counter::read).transpose()?;
     let Some(reply) = arena.ask(bench, &entry.contender, false, &command)? else { return Ok(None) };
