@@ -6,7 +6,14 @@
 
 #define TEXT(x) #x
 #define VERSION_TEXT(major, minor, release) TEXT(major) "." TEXT(minor) "." TEXT(release)
+/* As the library says it, up to the first comma or line end. */
+#ifdef DAFS_MPICH
+#define BUILT_FOR "MPICH Version:\t" MPICH_VERSION
+#define REMEDY "compile it for this one"
+#else
 #define BUILT_FOR "Open MPI v" VERSION_TEXT(OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION)
+#define REMEDY "run cargo xtask mpi install again"
+#endif
 
 void dafs_refuse(const char *why)
 {
@@ -14,17 +21,17 @@ void dafs_refuse(const char *why)
 
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0)
-        fprintf(stderr, "adio-dafs: not used: %s; run cargo xtask mpi install again\n", why);
+        fprintf(stderr, "adio-dafs: not used: %s; " REMEDY "\n", why);
 }
 
-/* Structures inside Open MPI are its own business from one release to the next, so nothing less than the same will do. */
+/* Structures inside an MPI library are its own business from one release to the next, so nothing less than the same will do. */
 static bool version_matches(void)
 {
-    char running[MPI_MAX_LIBRARY_VERSION_STRING], why[MPI_MAX_LIBRARY_VERSION_STRING + 64];
+    char running[MPI_MAX_LIBRARY_VERSION_STRING], why[MPI_MAX_LIBRARY_VERSION_STRING + 128];
     int len = 0;
 
     PMPI_Get_library_version(running, &len);
-    running[strcspn(running, ",")] = 0;
+    running[strcspn(running, ",\n")] = 0;
     if (strcmp(running, BUILT_FOR) == 0)
         return true;
     snprintf(why, sizeof why, "built for " BUILT_FOR ", but this is %s", running);

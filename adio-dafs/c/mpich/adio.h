@@ -9,6 +9,7 @@
 
 /* ROMIO's are const where memory is only read. */
 typedef void adio_transfer_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Status *, int *);
+typedef ADIOI_Flatlist_node *adio_flatten_fn(MPI_Datatype);
 typedef void adio_request_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
 
 #endif

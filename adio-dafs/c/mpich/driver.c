@@ -1,12 +1,6 @@
 /* The driver as MPICH's ROMIO wants it. MPICH is compiled with its symbols visible, so the linker finds what is used of ROMIO. */
-#include <stdio.h>
-#include <string.h>
-
 #include "../romio/dafs_romio.h"
 #include "../romio/driver.h"
-
-/* MPICH's; ROMIO declares it where it calls it, too. */
-void MPIR_Datatype_iscontig(MPI_Datatype type, int *contiguous);
 
 typedef void romio_write_fn(ADIO_File, const void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Status *, int *);
 typedef void romio_iwrite_fn(ADIO_File, const void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
@@ -23,7 +17,7 @@ struct dafs_romio romio = {
     .ReadStridedColl = ADIOI_GEN_ReadStridedColl,
     .WriteStridedColl = (adio_transfer_fn *)ADIOI_GEN_WriteStridedColl,
     .SetInfo = ADIOI_GEN_SetInfo,
-    .Flatten_and_find = ADIOI_Flatten_and_find,
+    .Flatten_and_find = dafs_flatten_datatype,
     .Delete_flattened = keep_flattened,
     .Strdup = ADIOI_Strdup,
     .Free = ADIOI_Free_fn,
@@ -76,17 +70,6 @@ static bool resolve(const char *name, int *type, ADIOI_Fns **functions)
     return true;
 }
 
-bool dafs_is_contiguous(MPI_Datatype type)
-{
-    MPI_Aint lb = 0, extent = 0;
-    int contiguous = 0;
-
-    MPIR_Datatype_iscontig(type, &contiguous);
-    if (contiguous)
-        PMPI_Type_get_true_extent(type, &lb, &extent);
-    return contiguous && lb == 0;
-}
-
 ADIO_File dafs_adio_of_mpi(MPI_File file)
 {
     return file != MPI_FILE_NULL && file->cookie == ADIOI_FILE_COOKIE && file->fns == &dafs_functions ? file : NULL;
@@ -111,34 +94,16 @@ bool dafs_on_one_node(MPI_Comm comm)
     return here == size;
 }
 
-/* The structures are those of the headers that this was compiled with. */
-static bool version_matches(char *running)
-{
-    int len = 0;
-    char *number;
-
-    PMPI_Get_library_version(running, &len);
-    running[strcspn(running, "\n")] = 0;
-    number = strrchr(running, '\t');
-    return number && strcmp(number + 1, MPICH_VERSION) == 0;
-}
-
 __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_driver(void *library)
 {
     static const struct dafs_driver driver = {
         .resolve = resolve,
+        .flatten_datatype = dafs_flatten_datatype,
         .is_contiguous = dafs_is_contiguous,
         .get_info = dafs_mpi_get_info,
         .preallocate = dafs_mpi_preallocate,
     };
-    char running[MPI_MAX_LIBRARY_VERSION_STRING];
-    int rank = 0;
 
     (void)library;
-    if (version_matches(running))
-        return dafs_abi_matches() ? &driver : NULL;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0)
-        fprintf(stderr, "adio-dafs: not used: built for MPICH " MPICH_VERSION ", but this is %s\n", running);
-    return NULL;
+    return dafs_fits() ? &driver : NULL;
 }

@@ -1,5 +1,6 @@
 /* Nonblocking transfers: requests that MPICH polls while the program tests or waits. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "../romio/dafs_romio.h"
@@ -60,7 +61,7 @@ static void wait_for(struct request *request)
     end(request, status, moved);
 }
 
-/* MPICH polls requests that have ended, too. */
+/* MPICH polls requests that have ended, too, and without a pause: the threads that move the data get theirs here. */
 static int on_poll(void *state, MPI_Status *status)
 {
     struct request *request = state, *still;
@@ -78,6 +79,8 @@ static int on_poll(void *state, MPI_Status *status)
     pthread_mutex_unlock(&under_way_lock);
     if (done)
         end(request, outcome, moved);
+    else if (still)
+        sched_yield();
     return MPI_SUCCESS;
 }
 
@@ -152,6 +155,7 @@ static int start(ADIO_File fd, const struct dafs_layout *layout, MPI_Request *ha
 static void submit(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Request *handle, int *error)
 {
     *error = layout->bytes ? start(fd, layout, handle) : MPI_SUCCESS;
+    /* This tells the file's error handler, too. */
     if (*error != MPI_SUCCESS || !layout->bytes)
         MPIO_Completed_request_create(&fd, 0, error, handle);
     if (pointer == ADIO_INDIVIDUAL)
@@ -208,7 +212,8 @@ void dafs_adio_iread_strided(ADIO_File fd, void *buf, int count, MPI_Datatype ty
     strided(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, request, error);
 }
 
-void dafs_adio_iwrite_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iwrite_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request,
+                              int *error)
 {
     strided(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, request, error);
 }
@@ -220,7 +225,11 @@ static void together(ADIO_File fd, adio_transfer_fn *run, void *buf, int count, 
     MPI_Status status = {0};
     MPI_Count moved = 0;
 
+    *handle = MPI_REQUEST_NULL;
     run(fd, buf, count, type, pointer, offset, &status, error);
+    /* ROMIO tells the file's error handler. */
+    if (*error != MPI_SUCCESS)
+        return;
     PMPI_Get_elements_x(&status, MPI_BYTE, &moved);
     MPIO_Completed_request_create(&fd, moved, error, handle);
 }

@@ -50,6 +50,7 @@ typedef struct {
 } ADIO_Fcntl_t;
 
 typedef void adio_transfer_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Status *, int *);
+typedef void adio_flatten_fn(MPI_Datatype);
 typedef void adio_request_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
 
 /* A driver's functions, in ROMIO's order. */

@@ -116,7 +116,7 @@ adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2]);
 ADIO_Offset dafs_layout_end(const struct dafs_layout *layout);
 
 /* flatten.c: see driver.h. */
-void dafs_flatten_datatype(MPI_Datatype type);
+adio_flatten_fn dafs_flatten_datatype;
 bool dafs_is_contiguous(MPI_Datatype type);
 
 /* request.c */

@@ -9,8 +9,8 @@
 struct dafs_driver {
     /* True where a file of this name is ours, and then its type and functions. */
     bool (*resolve)(const char *name, int *type, ADIOI_Fns **functions);
-    /* Puts a type into ROMIO's list of flattened ones. */
-    void (*flatten_datatype)(MPI_Datatype type);
+    /* Gives ROMIO a flattened type to keep. */
+    adio_flatten_fn *flatten_datatype;
     /* True where instances of a type are one piece of memory that begins at their address. */
     bool (*is_contiguous)(MPI_Datatype type);
     /* Each returns true where the file is ours, and then what MPI's function of that name is to return. */

@@ -6,7 +6,7 @@
  * MPI_File_preallocate() on one rank alone; hence these three. ROMIO 3.2.1 flattens types with a lower bound wrongly, and
  * takes memory that begins before its address for memory that begins there; hence two more, for all file systems.
  *
- * Of these, the ROMIO in MPICH 4.0 needs neither MPI_File_set_info() nor the flattening. */
+ * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -27,9 +27,7 @@ static const struct dafs_driver *driver;
 /* ROMIO's own functions of the names that it calls here by. */
 static struct {
     void (*resolve)(MPI_Comm, const char *, int *, ADIOI_Fns **, int *);
-#ifndef DAFS_MPICH
-    void (*flatten)(MPI_Datatype);
-#endif
+    adio_flatten_fn *flatten;
     void (*is_contiguous)(MPI_Datatype, int *);
 } romio;
 
@@ -57,9 +55,7 @@ static void start(void)
     if (!component)
         return;
     *(void **)&romio.resolve = dlsym(component, "ADIO_ResolveFileType");
-#ifndef DAFS_MPICH
     *(void **)&romio.flatten = dlsym(component, "ADIOI_Flatten_datatype");
-#endif
     *(void **)&romio.is_contiguous = dlsym(component, "ADIOI_Datatype_iscontig");
     *(void **)&driver_for = load_driver();
     if (driver_for)
@@ -84,7 +80,15 @@ EXPORT void ADIO_ResolveFileType(MPI_Comm comm, const char *name, int *type, ADI
         *error = MPI_ERR_INTERN;
 }
 
-#ifndef DAFS_MPICH
+#ifdef DAFS_MPICH
+EXPORT ADIOI_Flatlist_node *ADIOI_Flatten_datatype(MPI_Datatype type)
+{
+    START();
+    if (driver)
+        return driver->flatten_datatype(type);
+    return romio.flatten ? romio.flatten(type) : NULL;
+}
+#else
 EXPORT void ADIOI_Flatten_datatype(MPI_Datatype type)
 {
     START();
