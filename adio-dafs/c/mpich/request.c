@@ -179,7 +179,8 @@ void dafs_requests_end(struct dafs_romio_file *file)
     } while (request);
 }
 
-static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request,
+static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
+                   ADIO_Offset offset, MPI_Request *request,
                    int *error)
 {
     struct dafs_layout layout;
@@ -188,7 +189,8 @@ static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Dataty
     submit(fd, &layout, pointer, request, error);
 }
 
-static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request,
+static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
+                    ADIO_Offset offset, MPI_Request *request,
                     int *error)
 {
     struct dafs_layout layout;
@@ -197,17 +199,20 @@ static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datat
     submit(fd, &layout, pointer, request, error);
 }
 
-void dafs_adio_iread_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iread_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                            MPI_Request *request, int *error)
 {
     contig(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, request, error);
 }
 
-void dafs_adio_iwrite_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iwrite_contig(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                             MPI_Request *request, int *error)
 {
     contig(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, request, error);
 }
 
-void dafs_adio_iread_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iread_strided(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                             MPI_Request *request, int *error)
 {
     strided(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, request, error);
 }
@@ -234,12 +239,14 @@ static void together(ADIO_File fd, adio_transfer_fn *run, void *buf, int count, 
     MPIO_Completed_request_create(&fd, moved, error, handle);
 }
 
-void dafs_adio_iread_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iread_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                          MPI_Request *request, int *error)
 {
     together(fd, dafs_adio_read_coll, buf, count, type, pointer, offset, request, error);
 }
 
-void dafs_adio_iwrite_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Request *request, int *error)
+void dafs_adio_iwrite_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                           MPI_Request *request, int *error)
 {
     together(fd, dafs_adio_write_coll, buf, count, type, pointer, offset, request, error);
 }
