@@ -60,17 +60,23 @@ static int leave(struct dafs_ompio_file *file, int code)
 
 /* --- Whether a call is allowed, as an MPI error class. What it depends on is the same on all ranks. --- */
 
-#define ALLOWED MPI_SUCCESS
+/* A sequential file has its shared pointer alone. */
+static int at_any_place(ompi_file_t *fp)
+{
+    return dafs_handle_of(fp)->f_amode & MPI_MODE_SEQUENTIAL ? MPI_ERR_UNSUPPORTED_OPERATION : MPI_SUCCESS;
+}
+
+#define ALLOWED at_any_place(fp)
 
 /* OMPIO's collective functions do not look at the amode. */
 static int readable(ompi_file_t *fp)
 {
-    return dafs_handle_of(fp)->f_amode & MPI_MODE_WRONLY ? MPI_ERR_ACCESS : MPI_SUCCESS;
+    return dafs_handle_of(fp)->f_amode & MPI_MODE_WRONLY ? MPI_ERR_ACCESS : at_any_place(fp);
 }
 
 static int writable(ompi_file_t *fp)
 {
-    return dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : MPI_SUCCESS;
+    return dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : at_any_place(fp);
 }
 
 /* Shared file pointers are OMPIO's, within one node: see shared_pointer.c. */
@@ -290,8 +296,10 @@ static int end_of_file(ompi_file_t *fp, MPI_Offset *end)
 static int our_seek(ompi_file_t *fp, MPI_Offset offset, int whence)
 {
     MPI_Offset end = 0;
-    int error = whence == MPI_SEEK_END ? end_of_file(fp, &end) : MPI_SUCCESS;
+    int error = at_any_place(fp);
 
+    if (error == MPI_SUCCESS && whence == MPI_SEEK_END)
+        error = end_of_file(fp, &end);
     if (error != MPI_SUCCESS)
         return error;
     return file_of(fp)->ompio.io_module_file_seek(fp, offset + end, whence == MPI_SEEK_END ? MPI_SEEK_SET : whence);
