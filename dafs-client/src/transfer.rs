@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, MemoryRef, RemoteRange};
+use dafs_proto::transport::{Access, MemoryRef, Provider, RemoteRange};
 use dafs_proto::wire::{Features, Opcode, Stability, Verifier};
 use smallvec::SmallVec;
 
@@ -310,12 +310,12 @@ impl Core {
         self.sizes_min(config, Registration::Registered)
     }
 
-    /// The same for ordinary memory that is kept registered. Where registering costs the same for any size, it is not what makes ordinary
-    /// memory slower to reach: it stays so when its registration is kept, and its own threshold counts.
+    /// The same for ordinary memory that is kept registered. Where registering takes hold of pages, that is what makes ordinary memory
+    /// slower. Elsewhere it stays slower to reach when its registration is kept, and its own threshold counts.
     pub(crate) fn kept_sizes_min(&self, config: &Config) -> [u64; 2] {
-        match self.terms.registers_ordinary_memory {
-            true => self.sizes_min(config, Registration::Ordinary),
-            false => self.sizes_min(config, Registration::Registered),
+        match self.domain.provider() {
+            Provider::Verbs => self.sizes_min(config, Registration::Registered),
+            _ => self.sizes_min(config, Registration::Ordinary),
         }
     }
 

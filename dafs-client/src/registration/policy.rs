@@ -69,17 +69,14 @@ mod tests {
             write_unregistered: 5000,
         };
         assert_eq!(core.registered_sizes_min(&shared.config), [1001, 2003]);
-        let mut sizes_min = Vec::new();
-        for registers_ordinary_memory in [false, true] {
-            core.terms.registers_ordinary_memory = registers_ordinary_memory;
-            sizes_min.push(core.kept_sizes_min(&shared.config));
-        }
-        // Where registering costs the same for any size, ordinary memory is ordinary memory still.
-        assert_eq!(sizes_min, [[1001, 2003], [3000, 5000]]);
+        // No pages are held here: ordinary memory is ordinary memory still when its registration is kept.
+        let kept_min = core.kept_sizes_min(&shared.config);
+        assert_eq!(kept_min, [3000, 5000]);
         drop(core);
         let can_keep = shared.registrar.can_keep();
         assert_eq!(can_keep, Watch::start(|_| {}).is_ok());
-        shared.registrar.set_useful_min([1001, 2003], sizes_min[0]);
+        // As where pages are held.
+        shared.registrar.set_useful_min([1001, 2003], [1001, 2003]);
         let kept_min = if can_keep { 1001 } else { 3000 };
         for (policy, size_min) in
             [(RegistrationPolicy::Operation, 3000), (RegistrationPolicy::Kept, kept_min)]

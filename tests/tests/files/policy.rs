@@ -165,8 +165,7 @@ fn policy_that_changes_holds_for_what_begins_then(on: On) {
         let read = |_| assert_reads(&file, area.bytes(0, SIZE), 0, &expected);
         counted(&session, || (0..ROUNDS).for_each(read))
     };
-    // Where registering costs more the larger it is, the library copies.
-    let library = (if on.is_verbs() { 0 } else { ROUNDS }, 0);
+    let library = (ROUNDS, 0);
     assert_eq!(reads(Library), library);
     assert_eq!(reads(Kept), kept(ROUNDS));
     // What is kept meanwhile is nothing to them.
@@ -222,7 +221,8 @@ fn buffers_beyond_the_entries_of_the_cache_are_registered_each_time(on: On) {
     }
     let counters = session.registration_counters();
     assert!(counters.entries <= entries as u64);
-    assert_eq!(counters.entries + counters.evictions, counters.registrations);
+    // One whose memory changes while it is made serves its operation, and is not kept.
+    assert!(counters.entries + counters.evictions <= counters.registrations);
     // One more, and all have room.
     session.set_registrations_max(entries + 1);
     round(entries + 1);
