@@ -347,7 +347,8 @@ pub unsafe extern "C" fn adio_dafs_hint_at(
     })
 }
 
-/// Counters of this process, in a fixed order, to be added up over the processes. count gets how many there are.
+/// Counters of this process, in the order in which adio_dafs_hint_at() tells them, to be added up over the processes. count gets how many
+/// there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_counters(
     file: *mut adio_dafs_file,

@@ -18,7 +18,7 @@ mod transfer;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use dafs_client::{RegistrationCounters, SetAttributes};
+use dafs_client::RegistrationCounters;
 
 pub use account::Account;
 pub use amode::{AccessMode, AccessModeBits};
@@ -102,12 +102,6 @@ impl File {
     pub fn finish(&self) -> Result<()> {
         let commits = self.settings().commit_on_close && self.unstable.load(Ordering::Acquire);
         if commits { self.sync() } else { Ok(()) }
-    }
-
-    /// Sets permission bits. Blocks.
-    pub fn set_permissions(&self, mode: u32) -> Result<()> {
-        let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
-        self.inner.set_attributes(&set).map(drop).map_err(|error| self.cannot("set permissions of", error))
     }
 
     /// Takes hints over, from the next transfer on. What cannot be is passed over.
