@@ -211,7 +211,8 @@ int adio_dafs_hint_at(struct adio_dafs_file *file,
                       size_t value_capacity,
                       int *found);
 
-// Counters of this process, in a fixed order, to be added up over the processes. count gets how many there are.
+// Counters of this process, in the order in which adio_dafs_hint_at() tells them, to be added up over the processes. count gets how many
+// there are.
 int adio_dafs_counters(struct adio_dafs_file *file, uint64_t *values, size_t capacity, size_t *count);
 
 // What the hint dafs_explain asks to be said when the file is closed: which ways were chosen and why, and the counters of all
