@@ -175,7 +175,9 @@ pub fn compiled_with(compiler: &str, name: &str, libraries: &[&str]) -> PathBuf 
         let program = directory.join(name);
         let new = directory.join(format!("{name}.{}", std::process::id()));
         let mut command = Command::new(compiler);
+        // HDF5's compiler leaves its object file where it stands.
         command
+            .current_dir(&directory)
             .args(["-O1", "-g", "-Wall", "-Wextra"])
             .arg(root().join("tests/mpi").join(name).with_extension("c"));
         let output = command.arg("-o").arg(&new).args(libraries).output().expect("the compiler runs");
