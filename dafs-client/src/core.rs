@@ -322,8 +322,8 @@ impl Core {
                 match error {
                     PostError::Full => Ok(false),
                     PostError::Closed => Err(Broken::Lost(TransportError::Closed)),
-                    PostError::Invalid(what) => {
-                        self.fail(index, Error::Invalid(what.to_owned()));
+                    PostError::Invalid(_) | PostError::Faulted => {
+                        self.fail(index, Error::Invalid(error.to_string()));
                         Ok(true)
                     }
                 }
@@ -365,7 +365,7 @@ impl Core {
         self.unflushed = true;
         self.spoke = true;
         match transmit(&mut **endpoint, header, op, request, self.staging.as_ref(), number) {
-            Ok(_) | Err(PostError::Invalid(_)) => Ok(true),
+            Ok(_) | Err(PostError::Invalid(_) | PostError::Faulted) => Ok(true),
             Err(PostError::Full) => Ok(false),
             Err(PostError::Closed) => Err(Broken::Lost(TransportError::Closed)),
         }

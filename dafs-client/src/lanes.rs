@@ -435,7 +435,7 @@ impl Core {
                 Ok(Posted::Done) => ended.push(index),
                 Err(PostError::Full) => break,
                 // The next receive tells why.
-                Err(PostError::Closed | PostError::Invalid(_)) => {}
+                Err(PostError::Closed | PostError::Invalid(_) | PostError::Faulted) => {}
             }
             lanes.unposted.pop_front();
             self.unflushed = true;

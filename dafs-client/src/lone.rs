@@ -241,7 +241,7 @@ impl Core {
         match posted {
             Ok(()) => LoneSend::Sent(sent),
             Err(PostError::Closed) => LoneSend::Lost(sent),
-            Err(PostError::Full | PostError::Invalid(_)) => {
+            Err(PostError::Full | PostError::Invalid(_) | PostError::Faulted) => {
                 self.session.take_back(sent.slot);
                 LoneSend::NotBegun
             }

@@ -101,7 +101,7 @@ impl Connection {
                 Err(PostError::Full) => {}
                 // The next receive tells why, and closes it.
                 Err(PostError::Closed) => return,
-                Err(error @ PostError::Invalid(_)) => {
+                Err(error @ (PostError::Invalid(_) | PostError::Faulted)) => {
                     tracing::error!(%error, "a reply of our own making was refused");
                     return;
                 }
@@ -128,7 +128,7 @@ impl Connection {
             while let Some((head, payload)) = self.outbox.front() {
                 match self.endpoint.send_copy(head.as_bytes(), payload) {
                     Err(PostError::Full) => break,
-                    Ok(()) | Err(PostError::Closed | PostError::Invalid(_)) => {
+                    Ok(()) | Err(PostError::Closed | PostError::Invalid(_) | PostError::Faulted) => {
                         self.outbox.pop_front();
                     }
                 }

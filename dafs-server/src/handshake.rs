@@ -159,6 +159,7 @@ impl Server {
             storage_size: 0,
             storage_waiters: VecDeque::new(),
             active_until: self.now,
+            copies_until: self.now,
         };
         let ClientIdentity { identity, evidence, key_name } = &session.client;
         tracing::info!(

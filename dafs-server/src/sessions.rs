@@ -60,6 +60,8 @@ pub struct Session {
     pub storage_waiters: std::collections::VecDeque<OpToken>,
     /// Counts toward the fair shares until this time.
     pub active_until: Moment,
+    /// Until then nothing is sent to it from mapped files: one was truncated under a read.
+    pub copies_until: Moment,
 }
 
 impl Session {

@@ -329,7 +329,9 @@ impl Server {
             }
             // The next receive tells why.
             Err(PostError::Closed) => {}
-            Err(PostError::Invalid(why)) => self.end_for_fault(call.connection, why),
+            Err(error @ (PostError::Invalid(_) | PostError::Faulted)) => {
+                self.end_for_fault(call.connection, error)
+            }
         }
     }
 

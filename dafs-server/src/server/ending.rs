@@ -1,5 +1,7 @@
 //! How connections, sessions and the server's own service end.
 
+use std::time::Duration;
+
 use dafs_proto::transport::TransportError;
 use dafs_proto::wire::{Header, NoticeKind, Opcode, Status};
 
@@ -7,6 +9,9 @@ use super::Server;
 use crate::connection::{ConnectionKey, Phase};
 use crate::inflight::Wakeup;
 use crate::sessions::{Ledger, Session, SessionKey};
+
+/// How long a session gets copies after a file was truncated under a read.
+const DISTRUST_TIME: Duration = Duration::from_secs(10);
 
 /// Why a session ends.
 pub(crate) enum End<'a> {
@@ -58,6 +63,33 @@ impl Server {
             }
             self.on_disconnected(session, key);
         }
+    }
+
+    /// A provider says that a connection is over.
+    #[cold]
+    pub(crate) fn on_failed_connection(&mut self, key: ConnectionKey, error: &TransportError) {
+        if error.is_local_fault()
+            && let Some(Phase::Live(session)) = self.connection(key).map(|connection| &connection.phase)
+        {
+            let session = *session;
+            self.distrust_mapped_files(session);
+        }
+        self.close(key, error);
+    }
+
+    /// A file was truncated while it was sent from where it is mapped. That may cost a connection, so the session gets copies
+    /// for a while.
+    #[cold]
+    pub(crate) fn distrust_mapped_files(&mut self, session: SessionKey) {
+        let until = self.now.after(DISTRUST_TIME);
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.copies_until = until;
+        }
+    }
+
+    /// Reads of the session may be sent from mapped files.
+    pub(crate) fn trusts_mapped_files(&self, session: SessionKey) -> bool {
+        self.sessions.find(session).is_none_or(|session| session.copies_until <= self.now)
     }
 
     /// Ends a connection and its session, because the client broke the protocol; says why while it still can.

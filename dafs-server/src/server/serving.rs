@@ -119,7 +119,7 @@ impl Server {
                     size
                 }
                 Err(error) => {
-                    self.close(key, &error);
+                    self.on_failed_connection(key, &error);
                     break;
                 }
             };
@@ -245,7 +245,7 @@ impl Server {
                 let sent = connection.take_sent();
                 self.turns.on_moved(sent);
                 if let Err(error) = flushed {
-                    self.close(key, &error);
+                    self.on_failed_connection(key, &error);
                 }
             }
             self.poll_rdma(key);

@@ -13,6 +13,10 @@ pub enum PostError {
     /// The connection is closed.
     #[error("the connection is closed")]
     Closed,
+    /// Local memory of a write is not there: a mapped file was truncated. Nothing was posted and the connection goes on, but some of the
+    /// remote range may be written.
+    #[error("local memory is gone: a mapped file was truncated")]
+    Faulted,
     /// The caller asked for what the capabilities exclude: a fault of the calling code.
     #[error("invalid post: {0}")]
     Invalid(&'static str),
@@ -41,6 +45,11 @@ impl TransportError {
     /// A system failure while doing `what`.
     pub fn system(what: &'static str, source: io::Error) -> Self {
         Self::System { what, source }
+    }
+
+    /// Memory of this side was gone: a mapped file was truncated while it was sent.
+    pub fn is_local_fault(&self) -> bool {
+        matches!(self, Self::System { source, .. } if source.raw_os_error() == Some(libc::EFAULT))
     }
 }
 

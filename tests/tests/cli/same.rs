@@ -151,9 +151,9 @@ fn copy_interrupted_while_the_server_is_silent_ends(on: On) {
     let status = copy.wait().unwrap();
     signal("-CONT", world.server_id());
     assert_eq!(status.code(), Some(130), "{said}");
-    for words in ["data/file' is incomplete", "nothing has moved"] {
-        assert!(said.contains(words), "{words:?} is not in {said}");
-    }
+    assert!(said.contains("data/file' is incomplete"), "{said}");
+    // A signal that comes between two steps needs no silence to be noticed.
+    assert!(said.contains("nothing has moved") || said.contains("what was copied stays"), "{said}");
     drop(source);
 }
 

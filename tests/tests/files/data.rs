@@ -1,9 +1,11 @@
 //! Reads, writes and appends: every size around every threshold, every method, every kind of memory.
 
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{
-    Config, Error, File, MethodOverride, OpenOptions, Session, Stability, Status, wait_all, wait_any,
+    Config, Error, Extent, File, MethodOverride, OpenOptions, Session, Stability, Status, wait_all, wait_any,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
@@ -14,6 +16,7 @@ on_each_provider! {
     transfer_with_a_demanded_method_travels_that_way,
     transfer_without_memory_to_stage_in_goes_all_the_same,
     read_around_the_end_is_short_only_there,
+    read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave,
     read_and_write_at_the_last_offset_are_refused,
     write_of_each_stability_is_there_and_commits,
     append_of_two_clients_keeps_every_record_whole_and_once,
@@ -256,6 +259,59 @@ fn read_around_the_end_is_short_only_there(on: On) {
 }
 
 // [STOR-9] [ERR-1]
+/// Whatever the moment at which the file is cut, what is counted is data, or zeros in the page that is cut: never what the memory held
+/// before, and never zeros in the place of pages that are gone.
+// [PROV-30]
+fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
+    const LEN: usize = 200_000;
+    const KEPT: usize = 50_015;
+    const POISON: u8 = 0xa5;
+    let harness = harness(on);
+    let cut_page = KEPT..KEPT.next_multiple_of(4096);
+    let data: Vec<u8> = bytes(3, LEN).into_iter().map(|byte| byte & 0x7f | 1).collect();
+    let path = harness.data().join("f");
+    std::fs::write(&path, &data).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let beside = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            while !over.load(Ordering::Relaxed) {
+                beside.write_all_at(&data, 0).unwrap();
+                beside.set_len(KEPT as u64).unwrap();
+            }
+        });
+        let _ends = Ends(&over);
+        for round in 0..on.rounds(60) {
+            // A session that has met a cut is careful for a while.
+            let method = if round % 3 == 0 { MethodOverride::Auto } else { MethodOverride::Direct };
+            let session = harness.session_with(&Config { method, ..Config::default() });
+            let file = session.mount("data").unwrap().root().open("f").unwrap();
+            for _ in 0..20 {
+                let mut memory = vec![POISON; LEN];
+                let got = match round % 2 {
+                    0 => file.read_at(&mut memory, 0).unwrap(),
+                    _ => {
+                        let extents = [Extent::new(0, 10), Extent::new(10, LEN as u64 - 10)];
+                        file.read_list(&extents, &mut [IoSliceMut::new(&mut memory)]).unwrap().count
+                    }
+                };
+                let wrong = (0..got)
+                    .find(|at| memory[*at] != data[*at] && (memory[*at] != 0 || !cut_page.contains(at)));
+                assert_eq!(wrong.map(|at| memory[at]), None, "round {round}: byte {wrong:?} of {got}");
+            }
+        }
+    });
+}
+
+/// Ends a thread, in a test that fails too.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn read_and_write_at_the_last_offset_are_refused(on: On) {
     let harness = harness(on);
     let session = harness.session();

@@ -31,6 +31,8 @@ enum Posting {
     /// The connection is over: what it led to shows when that is noticed.
     Closed,
     Refused,
+    /// The file was truncated since the chunk was mapped.
+    Faulted,
 }
 
 impl List {
@@ -66,6 +68,13 @@ impl Server {
             }
             Posting::Closed => return Progress::Wait,
             Posting::Refused => return Progress::End(Err(Status::REMOTE_ACCESS)),
+            Posting::Faulted => {
+                self.distrust_mapped_files(self.operations[index].call.session);
+                let Some(list) = self.list_at(index) else { return Progress::Wait };
+                list.memory.clear();
+                list.step = Step::Begin;
+                return Progress::Continue;
+            }
         }
         let Some(list) = self.list_at(index) else { return Progress::Wait };
         if list.direction == Direction::Read {
@@ -164,6 +173,7 @@ impl Server {
             }
             Err(PostError::Full) => Err(Posting::Full),
             Err(PostError::Closed) => Err(Posting::Closed),
+            Err(PostError::Faulted) => Err(Posting::Faulted),
             Err(PostError::Invalid(why)) => {
                 tracing::debug!(why, "RDMA of a list refused");
                 Err(Posting::Refused)

@@ -282,6 +282,9 @@ impl Server {
 
     /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand.
     fn map_chunk(&mut self, index: usize, size_max: usize) -> bool {
+        if !self.trusts_mapped_files(self.operations[index].call.session) {
+            return false;
+        }
         let Some(list) = self.list_at(index) else { return false };
         let node = list.node;
         list.chunk = list.done..list.len.min(list.done + size_max as u64);

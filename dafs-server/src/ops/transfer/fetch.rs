@@ -72,6 +72,7 @@ impl Server {
                 Progress::Wait
             }
             Err(PostError::Closed) => Progress::Wait,
+            Err(PostError::Faulted) => self.read_again(index, token, chunk),
             Err(PostError::Invalid(why)) => {
                 tracing::debug!(why, "RDMA refused");
                 self.fail_chunk(index, chunk.slot, Status::REMOTE_ACCESS);

@@ -1,7 +1,9 @@
 //! The storage of transfers.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use dafs_proto::transport::{Access, LocalSegments, MemoryRef, OpToken, Provider, RemoteRange};
+use std::sync::Arc;
+
+use dafs_proto::transport::{Access, HeapMemory, LocalSegments, MemoryRef, OpToken, Provider, RemoteRange};
 use dafs_proto::wire::{Stability, Status};
 use smallvec::smallvec;
 
@@ -43,7 +45,7 @@ impl Server {
                 return Progress::Continue;
             }
         }
-        let window = match copies_mapped {
+        let window = match copies_mapped || !self.trusts_mapped_files(call.session) {
             true => LocalSegments::new(),
             false => {
                 let at_once = self.at_once(len);
@@ -62,6 +64,24 @@ impl Server {
         let Some(remote) = remote.slice(0, memory.len() as u64) else { return Progress::Wait };
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };
         let chunk = transfer.begin(smallvec![memory], buffer, remote);
+        self.read_chunk(index, token, chunk);
+        Progress::Continue
+    }
+
+    /// The file was truncated since a chunk of it was mapped: storage reads what it has now.
+    #[cold]
+    pub(super) fn read_again(&mut self, index: usize, token: OpToken, chunk: Chunk) -> Progress {
+        self.distrust_mapped_files(self.operations[index].call.session);
+        let memory = HeapMemory::allocate(chunk.len as usize).map(|memory| MemoryRef::new(Arc::new(memory)));
+        let Some(memory) = memory.and_then(|memory| memory.slice(0, chunk.len as usize)) else {
+            self.fail_chunk(index, chunk.slot, Status::NO_MEMORY);
+            return Progress::Continue;
+        };
+        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
+        if let Some(passage) = transfer.slots.get_mut(usize::from(chunk.slot)) {
+            passage.memory = smallvec![memory];
+        }
+        transfer.pipeline.storing(chunk.slot);
         self.read_chunk(index, token, chunk);
         Progress::Continue
     }

@@ -12,6 +12,7 @@
 )]
 
 mod lifecycle;
+pub(in crate::transport) mod mapped;
 mod messages;
 mod rdma;
 mod regions;
@@ -66,6 +67,7 @@ macro_rules! conformance_suite {
             rdma_operations_complete_exactly_once
             rdma_queue_fills_and_recovers
             rdma_write_from_memory_that_may_fault_is_taken
+            rdma_write_from_memory_that_is_gone_is_never_taken_for_done
             remote_memory_is_the_peers_memory
             ordinary_memory_is_reached_where_promised
 

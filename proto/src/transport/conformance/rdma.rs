@@ -1,6 +1,7 @@
 //! RDMA by the server on the client's memory: sizes, lists, order, bounds.
 #![allow(unsafe_code, reason = "a test memory type")]
 
+use super::mapped::MappedFile;
 use super::*;
 use crate::transport::{Memory, RegionError, Span};
 
@@ -241,6 +242,44 @@ pub fn rdma_write_from_memory_that_may_fault_is_taken(fixture: &dyn Fixture) {
         let region = pair.client_region(size);
         pair.rdma(true, &[local], region.range()).unwrap();
         assert!(region.memory().span().to_vec() == expected);
+    }
+}
+
+/// [PROV-30]
+pub fn rdma_write_from_memory_that_is_gone_is_never_taken_for_done(fixture: &dyn Fixture) {
+    for (kept, list) in
+        [(0, false), (4096, false), (50_000, false), (150_000, false), (0, true), (50_000, true)]
+    {
+        let mut pair = Pair::new(fixture);
+        let file = MappedFile::new(200_000);
+        let local = MemoryRef::new(Arc::clone(&file) as _).slice(0, 200_000).unwrap();
+        let region = pair.client_region(200_000);
+        file.truncate(kept);
+        pair.server.endpoint.send_copy(b"before", b"").unwrap();
+        let half = |at| region.range().slice(at, 100_000).unwrap();
+        let posted = match list {
+            false => pair
+                .server
+                .post(true, 5, LocalSegments::from_iter([local]), region.range())
+                .map(PostedList::from),
+            true => pair.server.post_list(true, 5, &local, &[half(0), half(100_000)]),
+        };
+        // Behind it goes what would tell the peer that all of it is there.
+        let sent = pair.server.endpoint.send_copy(b"after", b"");
+        match posted {
+            Err(PostError::Faulted) => {
+                sent.unwrap();
+                pair.until("both messages", |pair| pair.client.received.len() == 2);
+                pair.assert_alive();
+            }
+            Ok(posted) => {
+                assert!(posted.pending > 0 || list && posted.ranges < 2, "done, with {kept} bytes");
+                pair.until_both_over();
+                let after = Arrival::Message(b"after".into(), vec![]);
+                assert!(!pair.client.received.contains(&after), "{:?}", pair.client.received);
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

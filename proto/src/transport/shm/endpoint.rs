@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::super::{
     Access, Capabilities, Completion, Endpoint, EventFds, HEAD_SIZE_MAX, LocalSegments, MemoryRef, OpToken,
-    PeerFault, PostError, Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span,
-    TransportError, WaitPolicy,
+    PostError, Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
+    WaitPolicy,
 };
 use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
@@ -94,7 +94,7 @@ pub struct ShmEndpoint {
 pub(super) enum State {
     Open,
     /// To be told by the next `recv` or `flush`.
-    Failing(PeerFault),
+    Failing(TransportError),
     /// The peer is gone; what it sent is still to be received.
     PeerGone,
     Closed,
@@ -148,9 +148,9 @@ impl ShmEndpoint {
 
     /// The connection ends: the next `recv` or `flush` says why.
     #[cold]
-    pub(super) fn fail(&mut self, fault: PeerFault) {
+    pub(super) fn fail(&mut self, error: impl Into<TransportError>) {
         if matches!(self.state, State::Open | State::PeerGone) {
-            self.state = State::Failing(fault);
+            self.state = State::Failing(error.into());
         }
     }
 
@@ -286,7 +286,7 @@ impl ShmEndpoint {
             self.registry.detach(&self.connection);
         }
         match state {
-            State::Failing(fault) => TransportError::Peer(fault),
+            State::Failing(error) => error,
             _ => TransportError::Closed,
         }
     }

@@ -32,6 +32,9 @@ impl ShmEndpoint {
             self.make_room()?;
         }
         let result = self.copy(Way::Write, local, remote);
+        if result.as_ref().is_err_and(TransportError::is_local_fault) {
+            return Err(PostError::Faulted);
+        }
         if let (Ok(()), Some(data)) = (&result, immediate) {
             self.post_immediate(data, u32::try_from(remote.len).unwrap_or(u32::MAX));
         }
@@ -74,6 +77,9 @@ impl ShmEndpoint {
         let local = LocalSegments::from_iter([part.ok_or(PostError::Invalid("less memory than ranges"))?]);
         self.check_post(&local, &whole)?;
         let result = self.copy_run(way, &local, run, &cover);
+        if result.as_ref().is_err_and(TransportError::is_local_fault) {
+            return Err(PostError::Faulted);
+        }
         let posted = self.complete(token, result);
         Ok(PostedList { ranges: run.len(), ..PostedList::from(posted) })
     }
@@ -173,12 +179,17 @@ impl ShmEndpoint {
     }
 
     fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) -> Posted {
-        if result.is_ok() {
-            return Posted::Done;
-        }
-        if let Err(TransportError::Peer(fault)) = &result {
-            self.fail(fault.clone());
-        }
+        let Err(error) = &result else { return Posted::Done };
+        // Nothing that is posted behind it may reach the peer, which would take it for done.
+        self.fail(match error {
+            TransportError::Closed => TransportError::Closed,
+            TransportError::Peer(fault) => TransportError::Peer(fault.clone()),
+            TransportError::System { what, source } => {
+                let again =
+                    source.raw_os_error().map_or_else(|| source.kind().into(), io::Error::from_raw_os_error);
+                TransportError::system(what, again)
+            }
+        });
         self.completions.push_back(Completion { token, result });
         Posted::Pending
     }

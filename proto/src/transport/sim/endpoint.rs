@@ -295,7 +295,10 @@ impl Endpoint for SimEndpoint {
         let mut state = self.net().lock();
         self.check_room(&mut state, true, immediate.is_some())?;
         let done_ppm = state.plan().done_ppm;
-        let copy = if state.chance(done_ppm) { gather(&local).ok() } else { None };
+        let copy = match state.chance(done_ppm) {
+            true => Some(gather(&local).map_err(|_| PostError::Faulted)?),
+            false => None,
+        };
         let id = state.new_id();
         let side = state.side(self.link).ok_or(PostError::Closed)?;
         side.receives_used += u16::from(immediate.is_some());

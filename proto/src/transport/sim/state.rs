@@ -514,13 +514,15 @@ impl State {
         };
         match bytes {
             Ok(bytes) => target.span().write_from(0, &bytes),
-            // The sender's own memory: nothing was written, the connection lives.
+            // The sender's own memory: nothing was written, and nothing behind it arrives.
             Err(source) => {
-                return self.complete(
+                self.complete(
                     from,
                     op.unwrap_or(0),
                     Err(TransportError::system("read local memory", source)),
                 );
+                self.finish(from.peer(), End::Reset);
+                return self.finish(from, End::Reset);
             }
         }
         self.counters.rdma_bytes += remote.len;

@@ -258,6 +258,9 @@ impl Core {
             let staging = self.take_staging(copied)?;
             if let Err(error) = self.stage(read, local, &mut gathered, &staging) {
                 self.shared.staging.give_back(staging);
+                if error.raw_os_error() == Some(libc::EFAULT) {
+                    return Err(PostError::Faulted);
+                }
                 self.fail(TransportError::system("copy the source of an RDMA write", error));
                 return Err(PostError::Closed);
             }
@@ -485,15 +488,14 @@ impl Core {
     }
 }
 
-/// Copies the source of a write to where it is sent from. What of a mapped file is gone is sent as zeros.
+/// Copies the source of a write to where it is sent from; EFAULT where a mapped file was truncated.
 fn copy_in(from: &MemoryRef, to: Span<'_>) -> io::Result<()> {
     if !from.memory().may_fault() {
         to.copy_from(from.span());
         return Ok(());
     }
-    let copied = copy_through_kernel(from.span(), to)?;
-    if let Some(rest) = to.slice(copied, from.len() - copied) {
-        rest.zero();
+    match copy_through_kernel(from.span(), to)? {
+        copied if copied == from.len() => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
     }
-    Ok(())
 }
