@@ -87,26 +87,71 @@ static int pointer_shared(ompi_file_t *fp)
 
 /* --- One process by itself --- */
 
+/* The body of a function that OMPIO's own does the work of. */
+#define BY_OMPIO(name, check, ...)                                                                                                 \
+    struct dafs_ompio_file *file = file_of(fp);                                                                                    \
+    int error = check;                                                                                                             \
+                                                                                                                                   \
+    if (error != MPI_SUCCESS)                                                                                                      \
+        return error;                                                                                                              \
+    enter(file, false);                                                                                                            \
+    error = leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                           \
+    dafs_info_refresh(fp, file);                                                                                                   \
+    return error;
+
 #define INDEPENDENT(name, parameters, check, ...)                                                                                  \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
-        struct dafs_ompio_file *file = file_of(fp);                                                                                \
-        int error = check;                                                                                                         \
-                                                                                                                                   \
-        if (error != MPI_SUCCESS)                                                                                                  \
-            return error;                                                                                                          \
-        enter(file, false);                                                                                                        \
-        error = leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                       \
-        dafs_info_refresh(fp, file);                                                                                               \
-        return error;                                                                                                              \
+        BY_OMPIO(name, check, __VA_ARGS__)                                                                                         \
     }
 
 INDEPENDENT(read, READ, ALLOWED, fp, buf, count, type, status)
 INDEPENDENT(write, WRITE, ALLOWED, fp, buf, count, type, status)
-INDEPENDENT(read_at, READ_AT, ALLOWED, fp, at, buf, count, type, status)
-INDEPENDENT(write_at, WRITE_AT, ALLOWED, fp, at, buf, count, type, status)
 INDEPENDENT(read_shared, READ, pointer_shared(fp), fp, buf, count, type, status)
 INDEPENDENT(write_shared, WRITE, pointer_shared(fp), fp, buf, count, type, status)
+
+/* Whether a transfer is one piece in the file and in memory, and which: then there is nothing for OMPIO to do, which takes as long
+ * as a third of a small transfer. */
+static bool in_one_piece(ompi_file_t *fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type, adio_dafs_segment *piece)
+{
+    const ompio_file_t *fh = dafs_handle_of(fp);
+    ptrdiff_t gap;
+
+    if (at < 0 || count <= 0 || !(fh->f_flags & OMPIO_DATAREP_NATIVE) || fh->f_iov_count != 1 || fh->f_decoded_iov[0].iov_base ||
+        fh->f_view_extent < 0 || (size_t)fh->f_view_extent != fh->f_view_size ||
+        !opal_datatype_is_contiguous_memory_layout(&type->super, count))
+        return false;
+    opal_datatype_span(&type->super, (size_t)count, &gap);
+    *piece = (adio_dafs_segment){.memory = (char *)buf + gap, .len = bytes_of(count, type)};
+    return piece->len > 0 && !__builtin_mul_overflow((uint64_t)at, fh->f_etype_size, &piece->offset) &&
+           !__builtin_add_overflow(piece->offset, (uint64_t)fh->f_disp, &piece->offset);
+}
+
+static int move_piece(ompi_file_t *fp, int direction, const adio_dafs_segment *piece, ompi_status_public_t *status)
+{
+    struct dafs_ompio_file *file = file_of(fp);
+    adio_dafs_transfer transfer = {.direction = direction, .segments = piece, .segment_count = 1};
+    uint64_t moved = 0;
+    int outcome = adio_dafs_transfer_run(file->common.handle, &transfer, &moved);
+
+    if (status != MPI_STATUS_IGNORE)
+        status->_ucount = moved;
+    dafs_info_refresh(fp, file);
+    return dafs_class(outcome);
+}
+
+#define INDEPENDENT_AT(name, direction, parameters, check)                                                                         \
+    static int our_##name parameters                                                                                               \
+    {                                                                                                                              \
+        adio_dafs_segment piece;                                                                                                   \
+                                                                                                                                   \
+        if (check == MPI_SUCCESS && in_one_piece(fp, at, buf, count, type, &piece))                                                \
+            return move_piece(fp, direction, &piece, status);                                                                      \
+        BY_OMPIO(name, ALLOWED, fp, at, buf, count, type, status)                                                                  \
+    }
+
+INDEPENDENT_AT(read_at, ADIO_DAFS_READ, READ_AT, readable(fp))
+INDEPENDENT_AT(write_at, ADIO_DAFS_WRITE, WRITE_AT, writable(fp))
 
 /* --- One process by itself, and nonblocking. OMPIO has no nonblocking exchange, so the collective ones and the split ones
  * are of this kind too. The lock keeps a request from being taken for one of a collective call. --- */

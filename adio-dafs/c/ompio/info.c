@@ -125,18 +125,36 @@ static void write_digits(char to[DIGITS_SIZE], uint64_t value)
         *to++ = reversed[--len];
 }
 
+/* Adds to a number in digits, which is quicker than to divide: most grow by little. False, with nothing kept, where it becomes longer. */
+static bool add_to_digits(char *digits, uint64_t more)
+{
+    char sum[DIGITS_SIZE];
+    size_t len = strlen(digits), at = len;
+
+    memcpy(sum, digits, DIGITS_SIZE);
+    while (more && at) {
+        more += (uint64_t)(sum[--at] - '0');
+        sum[at] = (char)('0' + more % 10);
+        more /= 10;
+    }
+    if (more)
+        return false;
+    memcpy(digits, sum, DIGITS_SIZE);
+    return true;
+}
+
 /* Shows a counter's new value: into its entry, or the slow way. */
 static void update(opal_info_t *info, struct dafs_stat *stat, uint64_t value)
 {
     char digits[DIGITS_SIZE];
 
-    write_digits(digits, value);
     if (!stat->entry) {
+        write_digits(digits, value);
         opal_info_set(info, stat->key, digits);
     } else {
         OPAL_THREAD_LOCK(info->i_lock);
-        if (stat->entry->ie_value == stat->digits)
-            memcpy(stat->digits, digits, sizeof digits);
+        if (stat->entry->ie_value == stat->digits && !add_to_digits(stat->digits, value - stat->shown))
+            write_digits(stat->digits, value);
         OPAL_THREAD_UNLOCK(info->i_lock);
     }
     stat->shown = value;

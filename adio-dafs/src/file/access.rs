@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use dafs_client::{Direction, RegistrationPolicy};
 
 use super::account::{Chosen, Why};
+use super::counters::Count;
 use super::{File, Transfer, raw};
 use crate::error::{Class, Error, Result};
 use crate::hint::{MemoryMode, Method, Settings};
@@ -30,7 +31,7 @@ impl File {
         };
         self.counters.on_moved(direction, moved.0);
         if moved.1.is_err() {
-            self.counters.failures.add(1);
+            self.counters.add(Count::Failures, 1);
         }
         moved
     }
@@ -124,7 +125,7 @@ impl File {
                 Err(error) => return (moved, Err(error.into())),
             };
             let (mode, timed) = self.choose_mode(settings, direction, batch.len, false);
-            self.counters.segments.add(batch.segments as u64);
+            self.counters.add(Count::Segments, batch.segments as u64);
             self.counters.on_call(Method::List, mode);
             self.note(
                 settings,
@@ -167,7 +168,7 @@ impl File {
                 Err(error) => return (moved, Err(error.into())),
             };
             let (mode, timed) = self.choose_mode(settings, direction, segment.len, true);
-            self.counters.segments.add(1);
+            self.counters.add(Count::Segments, 1);
             self.counters.on_call(Method::Multiple, mode);
             self.note(
                 settings,

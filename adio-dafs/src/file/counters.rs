@@ -4,50 +4,49 @@ use dafs_client::{Direction, RegistrationCounters};
 
 use crate::hint::{MemoryMode, Method};
 
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Counts so many more.
-    #[inline]
-    pub fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
+/// What is counted of a file, in the order of [`COUNTERS`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Count {
+    /// Blocking and nonblocking transfers that read.
+    Reads,
+    /// And that write.
+    Writes,
+    /// Bytes.
+    ReadBytes,
+    /// Bytes.
+    WrittenBytes,
+    /// Of the transfers, those that did not wait.
+    Nonblocking,
+    /// Of the transfers, those of collective calls.
+    Collective,
+    /// Segments of transfers that are not in one piece.
+    Segments,
+    /// Calls of the client library: what it makes requests of, one or more each.
+    Calls,
+    /// Lists among these.
+    Lists,
+    /// Windows of data sieving.
+    SieveWindows,
+    /// Bytes moved for them.
+    SieveBytes,
+    /// Calls in the memory mode `dafs`.
+    ModeDafs,
+    /// In `adio_cache`.
+    ModeAdioCache,
+    /// In `adio`.
+    ModeAdio,
+    /// Times that data was made durable.
+    Syncs,
+    /// Transfers that failed.
+    Failures,
 }
+
+/// How many of the counters are of the file; those behind them are of its session.
+const OWN: usize = Count::Failures as usize + 1;
 
 /// What this process did with a file.
 #[derive(Debug, Default)]
-pub struct Counters {
-    /// Blocking and nonblocking transfers: read, written.
-    pub transfers: [Counter; 2],
-    /// Bytes that they moved: read, written.
-    pub bytes: [Counter; 2],
-    /// Of the transfers, those that did not wait.
-    pub nonblocking: Counter,
-    /// Of the transfers, those of collective calls.
-    pub collective: Counter,
-    /// Segments of transfers that are not in one piece.
-    pub segments: Counter,
-    /// Calls of the client library: what it makes requests of, one or more each.
-    pub calls: Counter,
-    /// Lists among these.
-    pub lists: Counter,
-    /// Windows of data sieving, and bytes moved for them.
-    pub sieve_windows: Counter,
-    /// Bytes.
-    pub sieve_bytes: Counter,
-    /// Calls by mode: dafs, adio_cache, adio.
-    pub by_mode: [Counter; 3],
-    /// Times that data was made durable.
-    pub syncs: Counter,
-    /// Transfers that failed.
-    pub failures: Counter,
-}
+pub struct Counters([AtomicU64; OWN]);
 
 /// The names of the counters; `dafs_stat_` stands before them in an `MPI_Info`.
 pub const COUNTERS: &[&str] = &[
@@ -76,68 +75,60 @@ pub const COUNTERS: &[&str] = &[
     "registration_failures",
 ];
 
+/// One value for each of [`COUNTERS`].
+pub type Values = [u64; COUNTERS.len()];
+
 impl Counters {
+    /// Counts so many more.
+    #[inline]
+    pub(super) fn add(&self, count: Count, more: u64) {
+        self.0[count as usize].fetch_add(more, Ordering::Relaxed);
+    }
+
     pub(super) fn on_transfer(&self, direction: Direction, collective: bool) {
-        self.transfers[place(direction)].add(1);
+        self.add(if direction == Direction::Read { Count::Reads } else { Count::Writes }, 1);
         if collective {
-            self.collective.add(1);
+            self.add(Count::Collective, 1);
         }
     }
 
     pub(super) fn on_moved(&self, direction: Direction, bytes: u64) {
-        self.bytes[place(direction)].add(bytes);
+        self.add(if direction == Direction::Read { Count::ReadBytes } else { Count::WrittenBytes }, bytes);
     }
 
     /// A call of the client library is about to be made.
     pub(super) fn on_call(&self, method: Method, mode: MemoryMode) {
-        self.calls.add(1);
+        self.add(Count::Calls, 1);
         if method == Method::List {
-            self.lists.add(1);
+            self.add(Count::Lists, 1);
         }
-        let place = match mode {
-            MemoryMode::Auto | MemoryMode::Dafs => 0,
-            MemoryMode::AdioCache => 1,
-            MemoryMode::Adio => 2,
+        let mode = match mode {
+            MemoryMode::Auto | MemoryMode::Dafs => Count::ModeDafs,
+            MemoryMode::AdioCache => Count::ModeAdioCache,
+            MemoryMode::Adio => Count::ModeAdio,
         };
-        self.by_mode[place].add(1);
+        self.add(mode, 1);
     }
 
-    /// In the order of [`COUNTERS`].
-    pub(super) fn values(&self, before: &RegistrationCounters, now: &RegistrationCounters) -> Vec<u64> {
-        let own = [
-            &self.transfers[0],
-            &self.transfers[1],
-            &self.bytes[0],
-            &self.bytes[1],
-            &self.nonblocking,
-            &self.collective,
-            &self.segments,
-            &self.calls,
-            &self.lists,
-            &self.sieve_windows,
-            &self.sieve_bytes,
-            &self.by_mode[0],
-            &self.by_mode[1],
-            &self.by_mode[2],
-            &self.syncs,
-            &self.failures,
-        ];
-        let since = |count: fn(&RegistrationCounters) -> u64| count(now).saturating_sub(count(before));
+    /// All of them. A program's every call asks for this, so nothing is allocated.
+    pub(super) fn values(&self, before: &RegistrationCounters, now: &RegistrationCounters) -> Values {
+        let mut values = [0; COUNTERS.len()];
+        for (value, own) in values.iter_mut().zip(&self.0) {
+            *value = own.load(Ordering::Relaxed);
+        }
+        let since = |now: u64, before: u64| now.saturating_sub(before);
         let registrations = [
-            since(|c| c.registrations),
-            since(|c| c.hits),
-            since(|c| c.misses),
-            since(|c| c.evictions),
-            since(|c| c.stale),
-            since(|c| c.groups),
-            since(|c| c.failures),
+            since(now.registrations, before.registrations),
+            since(now.hits, before.hits),
+            since(now.misses, before.misses),
+            since(now.evictions, before.evictions),
+            since(now.stale, before.stale),
+            since(now.groups, before.groups),
+            since(now.failures, before.failures),
         ];
-        own.iter().map(|counter| counter.get()).chain(registrations).collect()
+        values[OWN..].copy_from_slice(&registrations);
+        values
     }
-}
-
-fn place(direction: Direction) -> usize {
-    usize::from(direction == Direction::Write)
 }
 
 #[cfg(test)]
@@ -153,8 +144,8 @@ mod tests {
         let now = RegistrationCounters { registrations: 5, failures: 2, ..RegistrationCounters::default() };
         let before = RegistrationCounters { registrations: 3, ..RegistrationCounters::default() };
         let values = counters.values(&before, &now);
-        assert_eq!(values.len(), COUNTERS.len());
         let value = |name: &str| values[COUNTERS.iter().position(|other| *other == name).unwrap()];
+        assert_eq!(value(COUNTERS[COUNTERS.len() - 1]), 2, "the last name has the last value");
         let found = [
             "reads",
             "writes",

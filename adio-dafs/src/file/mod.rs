@@ -22,7 +22,8 @@ use dafs_client::RegistrationCounters;
 
 pub use account::Account;
 pub use amode::{AccessMode, AccessModeBits};
-pub use counters::{COUNTERS, Counters};
+use counters::Count;
+pub use counters::{COUNTERS, Counters, Values};
 pub use open::{Opening, delete};
 pub use request::Request;
 pub use transfer::Transfer;
@@ -90,7 +91,7 @@ impl File {
 
     /// Makes durable what this process wrote. Blocks.
     pub fn sync(&self) -> Result<()> {
-        self.counters.syncs.add(1);
+        self.counters.add(Count::Syncs, 1);
         self.unstable.store(false, Ordering::Release);
         self.inner.commit().map_err(|error| {
             self.unstable.store(true, Ordering::Release);
@@ -136,7 +137,7 @@ impl File {
 
     /// What became of this process's transfers, in the order of [`COUNTERS`]. Registrations are those of all files of the session since
     /// this one was opened.
-    pub fn counter_values(&self) -> Vec<u64> {
+    pub fn counter_values(&self) -> Values {
         let now = self.server.session.registration_counters();
         self.counters.values(&self.registered_before, &now)
     }

@@ -7,6 +7,7 @@ use dafs_client::Direction;
 
 use super::access::{Moved, call_limits};
 use super::account::{Chosen, Why};
+use super::counters::Count;
 use super::raw::{self, Started};
 use super::{File, Transfer};
 use crate::error::Result;
@@ -34,7 +35,7 @@ pub struct Request {
 impl File {
     /// Starts to move data. Does not block.
     pub fn submit(self: &Arc<Self>, transfer: Transfer<'_>) -> Result<Request> {
-        self.counters.nonblocking.add(1);
+        self.counters.add(Count::Nonblocking, 1);
         let direction = transfer.direction();
         let mut request = Request {
             file: Arc::clone(self),
@@ -113,7 +114,7 @@ impl Request {
                     next.map(|segment| {
                         let mode = file.choose_mode_unmeasured(&self.settings, direction, segment.len, true);
                         file.counters.on_call(method, mode);
-                        file.counters.segments.add(1);
+                        file.counters.add(Count::Segments, 1);
                         file.note(
                             &self.settings,
                             Chosen { direction, method: Some(method), mode, why },
@@ -127,7 +128,7 @@ impl Request {
                     next.map(|batch| {
                         let mode = file.choose_mode_unmeasured(&self.settings, direction, batch.len, false);
                         file.counters.on_call(method, mode);
-                        file.counters.segments.add(batch.segments as u64);
+                        file.counters.add(Count::Segments, batch.segments as u64);
                         file.note(
                             &self.settings,
                             Chosen { direction, method: Some(method), mode, why },
@@ -171,7 +172,7 @@ impl Request {
 
     fn fail(&mut self, error: crate::error::Error) {
         if self.result.is_ok() {
-            self.file.counters.failures.add(1);
+            self.file.counters.add(Count::Failures, 1);
             self.result = Err(error);
         }
         self.is_over = true;

@@ -4,6 +4,7 @@ use dafs_client::{Direction, Extent, RegisteredBuf};
 
 use super::access::Moved;
 use super::account::{Chosen, Why};
+use super::counters::Count;
 use super::{File, raw};
 use crate::error::Result;
 use crate::hint::{MemoryMode, Method, Settings};
@@ -92,7 +93,7 @@ impl File {
     }
 
     fn run_window(&self, direction: Direction, window: &Window, buffer: &mut Option<RegisteredBuf>) -> Moved {
-        self.counters.segments.add(window.segments.len() as u64);
+        self.counters.add(Count::Segments, window.segments.len() as u64);
         if let [segment] = &window.segments[..] {
             self.counters.on_call(Method::Multiple, MemoryMode::Dafs);
             return match raw::run(&self.inner, direction, segment) {
@@ -100,7 +101,7 @@ impl File {
                 Err(error) => (0, Err(self.failed(direction, error))),
             };
         }
-        self.counters.sieve_windows.add(1);
+        self.counters.add(Count::SieveWindows, 1);
         let outcome = match direction {
             Direction::Read => self.read_window(window, buffer),
             Direction::Write => self.write_window(window, buffer),
@@ -149,7 +150,7 @@ impl File {
                 count => written += count,
             }
         }
-        self.counters.sieve_bytes.add(window.len() as u64);
+        self.counters.add(Count::SieveBytes, window.len() as u64);
         Ok(window.segments.iter().map(|segment| segment.len).sum())
     }
 
@@ -166,7 +167,7 @@ impl File {
         }
         let Some(buffer) = buffer else { return Ok(&[]) };
         self.counters.on_call(Method::Sieve, MemoryMode::Dafs);
-        self.counters.sieve_bytes.add(window.len() as u64);
+        self.counters.add(Count::SieveBytes, window.len() as u64);
         let extent = Extent::new(window.start, window.len() as u64);
         let read = self.inner.read_list_buf(&[extent], buffer, std::slice::from_ref(&(0..window.len())));
         let count = read.map_err(|error| self.failed(direction, error))?.count;

@@ -261,7 +261,7 @@ fn read_around_the_end_is_short_only_there(on: On) {
 // [STOR-9] [ERR-1]
 /// Whatever the moment at which the file is cut, what is counted is data, or zeros in the page that is cut: never what the memory held
 /// before, and never zeros in the place of pages that are gone.
-// [PROV-30]
+// [PROV-30] [STOR-27]
 fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
     const LEN: usize = 200_000;
     const KEPT: usize = 50_015;

@@ -259,6 +259,8 @@ impl ShmEndpoint {
         let moved = match result {
             Ok(moved) => moved as u64,
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => 0,
+            // The process is gone, and its socket will say so.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(TransportError::Closed),
             Err(error) => return Err(TransportError::system("reach ordinary memory of the peer", error)),
         };
         if moved == len {
