@@ -28,12 +28,11 @@
 /* A counter that MPI_File_get_info() shows. */
 struct dafs_stat {
     char key[DAFS_KEY_SIZE];
-    /* The number that stands in the file's info. */
-    uint64_t shown;
     /* The info's entry, which stays while the file is open; NULL for one that MPI_File_set_info() may remove. */
     opal_info_entry_t *entry;
     /* The room for digits that was put into the entry; another value there means that MPI_File_set_info() replaced it. */
     char *digits;
+    size_t len;
 };
 
 struct dafs_ompio_file {
@@ -48,6 +47,8 @@ struct dafs_ompio_file {
     /* Keeps `stats` from threads that make progress. */
     pthread_mutex_t info_lock;
     struct dafs_stat stats[ADIO_DAFS_COUNTERS_MAX];
+    /* The numbers that stand in the file's info. */
+    uint64_t shown[ADIO_DAFS_COUNTERS_MAX];
     size_t stat_count;
     /* Keys are subscribed to. */
     bool info_started;

@@ -63,6 +63,7 @@ static void plant(struct dafs_stat *stat, opal_info_t *info)
         snprintf(digits, DIGITS_SIZE, "%s", stat->entry->ie_value);
         free(stat->entry->ie_value);
         stat->entry->ie_value = stat->digits = digits;
+        stat->len = strlen(digits);
     } else {
         free(digits);
     }
@@ -75,8 +76,8 @@ static void add_stat(struct dafs_ompio_file *file, opal_info_t *info, const char
 
     if (file->stat_count == ADIO_DAFS_COUNTERS_MAX)
         return;
-    file->stat_count++;
-    *stat = (struct dafs_stat){.shown = strtoull(value, NULL, 10)};
+    file->shown[file->stat_count++] = strtoull(value, NULL, 10);
+    *stat = (struct dafs_stat){0};
     snprintf(stat->key, sizeof stat->key, "%s", key);
     if (is_watched(key))
         plant(stat, info);
@@ -111,40 +112,36 @@ static void rebuild(opal_info_t *info, struct dafs_ompio_file *file)
     }
 }
 
-static void write_digits(char to[DIGITS_SIZE], uint64_t value)
+/* Returns how many. */
+static size_t write_digits(char to[DIGITS_SIZE], uint64_t value)
 {
     char reversed[DIGITS_SIZE];
-    int len = 0;
+    size_t len = 0, left;
 
     memset(to, 0, DIGITS_SIZE);
     do {
         reversed[len++] = (char)('0' + value % 10);
         value /= 10;
     } while (value);
-    while (len)
-        *to++ = reversed[--len];
+    for (left = len; left;)
+        *to++ = reversed[--left];
+    return len;
 }
 
-/* Adds to a number in digits, which is quicker than to divide: most grow by little. False, with nothing kept, where it becomes longer. */
-static bool add_to_digits(char *digits, uint64_t more)
+/* Adds to a number of so many digits, which is quicker than to divide: most grow by little. False, with other digits there, where it
+ * becomes longer. */
+static bool add_to_digits(char *digits, size_t len, uint64_t more)
 {
-    char sum[DIGITS_SIZE];
-    size_t len = strlen(digits), at = len;
-
-    memcpy(sum, digits, DIGITS_SIZE);
-    while (more && at) {
-        more += (uint64_t)(sum[--at] - '0');
-        sum[at] = (char)('0' + more % 10);
+    while (more && len) {
+        more += (uint64_t)(digits[--len] - '0');
+        digits[len] = (char)('0' + more % 10);
         more /= 10;
     }
-    if (more)
-        return false;
-    memcpy(digits, sum, DIGITS_SIZE);
-    return true;
+    return more == 0;
 }
 
 /* Shows a counter's new value: into its entry, or the slow way. */
-static void update(opal_info_t *info, struct dafs_stat *stat, uint64_t value)
+static void update(opal_info_t *info, struct dafs_stat *stat, uint64_t shown, uint64_t value)
 {
     char digits[DIGITS_SIZE];
 
@@ -153,11 +150,10 @@ static void update(opal_info_t *info, struct dafs_stat *stat, uint64_t value)
         opal_info_set(info, stat->key, digits);
     } else {
         OPAL_THREAD_LOCK(info->i_lock);
-        if (stat->entry->ie_value == stat->digits && !add_to_digits(stat->digits, value - stat->shown))
-            write_digits(stat->digits, value);
+        if (stat->entry->ie_value == stat->digits && !add_to_digits(stat->digits, stat->len, value - shown))
+            stat->len = write_digits(stat->digits, value);
         OPAL_THREAD_UNLOCK(info->i_lock);
     }
-    stat->shown = value;
 }
 
 /* adio_dafs_hint_at() tells the counters in the order of adio_dafs_counters(). */
@@ -170,9 +166,10 @@ static void update_all(opal_info_t *info, struct dafs_ompio_file *file)
         count != file->stat_count)
         return;
     for (size_t i = 0; i < count; i++) {
-        if (values[i] != file->stats[i].shown)
-            update(info, &file->stats[i], values[i]);
+        if (values[i] != file->shown[i])
+            update(info, &file->stats[i], file->shown[i], values[i]);
     }
+    memcpy(file->shown, values, count * sizeof *values);
 }
 
 void dafs_info_refresh(ompi_file_t *fp, struct dafs_ompio_file *file)

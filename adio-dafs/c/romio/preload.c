@@ -4,7 +4,8 @@
  *
  * Open MPI 4.1 does not ask ROMIO in MPI_File_get_info() and MPI_File_set_info(), and ROMIO tells an error of
  * MPI_File_preallocate() on one rank alone; hence these three. ROMIO 3.2.1 flattens types with a lower bound wrongly, and
- * takes memory that begins before its address for memory that begins there; hence two more, for all file systems.
+ * takes memory that begins before its address for memory that begins there; hence two more, for all file systems. Another makes it safe for threads
+ * to open files at a time.
  *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
 #include <dlfcn.h>
@@ -29,6 +30,7 @@ static struct {
     void (*resolve)(MPI_Comm, const char *, int *, ADIOI_Fns **, int *);
     adio_flatten_fn *flatten;
     void (*is_contiguous)(MPI_Datatype, int *);
+    int (*parse_aggregators)(char *, void *, int *, int);
 } romio;
 
 static pthread_once_t start_once = PTHREAD_ONCE_INIT;
@@ -57,6 +59,7 @@ static void start(void)
     *(void **)&romio.resolve = dlsym(component, "ADIO_ResolveFileType");
     *(void **)&romio.flatten = dlsym(component, "ADIOI_Flatten_datatype");
     *(void **)&romio.is_contiguous = dlsym(component, "ADIOI_Datatype_iscontig");
+    *(void **)&romio.parse_aggregators = dlsym(component, "ADIOI_cb_config_list_parse");
     *(void **)&driver_for = load_driver();
     if (driver_for)
         driver = driver_for(component);
@@ -107,6 +110,24 @@ EXPORT void ADIOI_Datatype_iscontig(MPI_Datatype type, int *contiguous)
     else if (romio.is_contiguous)
         romio.is_contiguous(type, contiguous);
 }
+
+#ifndef DAFS_MPICH
+/* Says which processes of an open exchange data, by the hint cb_config_list. ROMIO's parser has its state in one place for the process, and
+ * threads that open files at a time would crash in it. */
+EXPORT int ADIOI_cb_config_list_parse(char *list, void *names, int *ranks, int count)
+{
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    int found;
+
+    START();
+    if (!romio.parse_aggregators)
+        return 0;
+    pthread_mutex_lock(&one_at_a_time);
+    found = romio.parse_aggregators(list, names, ranks, count);
+    pthread_mutex_unlock(&one_at_a_time);
+    return found;
+}
+#endif
 
 /* The MPI library's function. A language's binding may have loaded the library for itself alone. */
 static void *of_mpi(const char *name)

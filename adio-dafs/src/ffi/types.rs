@@ -3,6 +3,7 @@
 use std::ffi::{CStr, OsStr, c_char};
 
 use dafs_client::Direction;
+use smallvec::SmallVec;
 
 use super::OsStrExt;
 use super::abi::{
@@ -127,7 +128,7 @@ pub(super) unsafe fn transfer<'a>(transfer: *const adio_dafs_transfer) -> Result
 
 /// # Safety
 /// As of [`transfer`].
-unsafe fn segments<'a>(transfer: &adio_dafs_transfer) -> Result<std::borrow::Cow<'a, [Segment]>> {
+unsafe fn segments(transfer: &adio_dafs_transfer) -> Result<SmallVec<[Segment; 1]>> {
     // SAFETY: promised by the caller.
     let segments = unsafe { slice(transfer.segments, transfer.segment_count) }?;
     let own = |segment: &adio_dafs_segment| Segment {

@@ -55,7 +55,7 @@ impl File {
 
     #[inline]
     fn run_single(&self, direction: Direction, segment: &Segment) -> Moved {
-        let settings = self.settings();
+        let settings = self.settings.load();
         let (mode, timed) = self.choose_mode(&settings, direction, segment.len, true);
         self.counters.on_call(Method::Multiple, mode);
         let moved = self.move_segment(direction, segment);

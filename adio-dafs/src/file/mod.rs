@@ -16,8 +16,9 @@ mod ticket;
 mod transfer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use arc_swap::ArcSwap;
 use dafs_client::RegistrationCounters;
 
 pub use account::Account;
@@ -44,7 +45,7 @@ pub struct File {
     ranks: usize,
     /// It was opened by a token, not by its path.
     joined: bool,
-    settings: RwLock<Arc<Settings>>,
+    settings: ArcSwap<Settings>,
     trials: Mutex<Trials>,
     counters: Counters,
     account: Mutex<Account>,
@@ -107,18 +108,21 @@ impl File {
 
     /// Takes hints over, from the next transfer on. What cannot be is passed over.
     pub fn take_hints<'a>(&self, hints: impl IntoIterator<Item = (&'a str, &'a str)>) {
-        let mut current = self.settings.write().unwrap_or_else(PoisonError::into_inner);
-        let mut settings = (**current).clone();
-        settings.take(hints);
-        if settings.cache_entries != current.cache_entries {
-            self.server.session.set_registrations_max(settings.cache_entries);
+        let hints: Vec<_> = hints.into_iter().collect();
+        let before = self.settings.rcu(|current| {
+            let mut settings = Settings::clone(current);
+            settings.take(hints.iter().copied());
+            settings
+        });
+        let now = self.settings();
+        if now.cache_entries != before.cache_entries {
+            self.server.session.set_registrations_max(now.cache_entries);
         }
-        *current = Arc::new(settings);
     }
 
     /// The hints in force.
     pub fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+        self.settings.load_full()
     }
 
     /// The hints in force, and the counters, as `MPI_File_get_info` shows them.

@@ -2,7 +2,9 @@
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
 use std::time::Duration;
 
 use dafs_client::{Direction, Export, FileKind, IoPath, OpenOptions, Provider, Registration, Status};
@@ -101,7 +103,7 @@ impl Opening<'_> {
             mode: self.mode,
             ranks: self.ranks.max(1),
             joined,
-            settings: RwLock::new(Arc::new(settings)),
+            settings: ArcSwap::from_pointee(settings),
             trials: Mutex::new(Trials::default()),
             counters: Counters::default(),
             account: Mutex::new(Account::default()),

@@ -33,10 +33,12 @@ impl<'a> Transfer<'a> {
 
     /// Its only segment, where it has one.
     pub(super) fn single(&self) -> Result<Option<Segment>> {
-        if let Source::Segments(segments) = &self.source
-            && segments.len() > 1
-        {
-            return Ok(None);
+        if let Source::Segments(segments) = &self.source {
+            return match segments[..] {
+                [] => Ok(Some(Segment::default())),
+                [segment] => Ok(Some(segment.check(0, segment.offset).map(|()| segment)?)),
+                _ => Ok(None),
+            };
         }
         let mut segments = Segments::new(self.source.borrowed())?;
         let first = segments.next_segment().transpose()?;

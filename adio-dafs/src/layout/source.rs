@@ -1,3 +1,5 @@
+use smallvec::SmallVec;
+
 use super::types::{Cursor, Instances, LayoutError, Type, View};
 
 /// A piece of memory and the extent of the file that it belongs to.
@@ -13,7 +15,7 @@ pub struct Segment {
 
 impl Segment {
     /// It lies where memory and files can be; `done` bytes of memory and `position` bytes of the view come before it.
-    fn check(&self, done: u64, position: u64) -> Result<(), LayoutError> {
+    pub fn check(&self, done: u64, position: u64) -> Result<(), LayoutError> {
         let in_file = self.offset.checked_add(self.len).is_some_and(|end| end <= i64::MAX as u64);
         let len = usize::try_from(self.len).ok();
         let in_memory = len.is_some_and(|len| self.address.checked_add(len).is_some());
@@ -28,8 +30,8 @@ impl Segment {
 /// Where the bytes of a transfer lie.
 #[derive(Clone, Debug)]
 pub enum Source<'a> {
-    /// Segments, as given.
-    Segments(std::borrow::Cow<'a, [Segment]>),
+    /// Segments, as given: one of them as a rule, which needs no memory of its own.
+    Segments(SmallVec<[Segment; 1]>),
     /// Memory by a view, from so many bytes of its data on.
     Typed {
         /// The memory.
@@ -54,10 +56,10 @@ impl Source<'_> {
         }
     }
 
-    /// The same, without copying its lists.
+    /// The same, without copying the lists of types.
     pub fn borrowed(&self) -> Source<'_> {
         match self {
-            Self::Segments(segments) => Source::Segments(std::borrow::Cow::Borrowed(segments)),
+            Self::Segments(segments) => Source::Segments(segments.clone()),
             Self::Typed { memory, view, position } => Source::Typed {
                 memory: Instances { base: memory.base, count: memory.count, of: memory.of.borrowed() },
                 view: View { displacement: view.displacement, of: view.of.borrowed() },
@@ -69,7 +71,7 @@ impl Source<'_> {
     /// The same with lists of its own.
     pub fn into_owned(self) -> Source<'static> {
         match self {
-            Self::Segments(segments) => Source::Segments(segments.into_owned().into()),
+            Self::Segments(segments) => Source::Segments(segments),
             Self::Typed { memory, view, position } => Source::Typed {
                 memory: Instances { base: memory.base, count: memory.count, of: memory.of.into_owned() },
                 view: View { displacement: view.displacement, of: view.of.into_owned() },
