@@ -60,7 +60,7 @@ pub(crate) const CHECKS: &[Check] = &[
             &["check", "--locked", "--package", "dafs-proto", "--no-default-features", "--features", "shm"],
             &["check", "--locked", "--package", "dafs-proto", "--no-default-features", "--features", "sim"],
             &["check", "--locked", "--package", "dafs-proto", "--no-default-features", "--features", VERBS],
-            &["check", "--locked", "--package", "dafs-client", "--no-default-features"],
+            &["check", "--locked", "--package", "dafs-client"],
         ],
         environment: &[],
     },

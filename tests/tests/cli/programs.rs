@@ -203,7 +203,7 @@ fn build() -> PathBuf {
             "--quiet",
             "--locked",
             "-p",
-            "dafs-client",
+            "dafs-cli",
             "-p",
             "dafs-server",
             "-p",
