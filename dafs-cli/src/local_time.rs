@@ -1,61 +1,63 @@
 //! Times in the user's time zone.
-#![allow(unsafe_code, reason = "localtime_r: the C library knows the time zone")]
 
 use dafs_client::Timestamp;
-
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+use jiff::Zoned;
+use jiff::tz::TimeZone;
 
 /// A bit more than half a year, as `ls` has it: within it the time of day tells more than the year.
 const RECENT_SECONDS: i64 = 31_556_952 / 2;
 
 /// As `ls -l`: `Nov 21 02:43`, or `Jan  5  2019` for what is not recent.
 pub(crate) fn short(time: Timestamp, now_seconds: i64) -> String {
-    let Some(tm) = broken_down(time.seconds) else { return time.seconds.to_string() };
-    let month = month(&tm);
+    let Some(local) = local(time) else { return time.seconds.to_string() };
     let age = now_seconds.saturating_sub(time.seconds);
-    match (0..RECENT_SECONDS).contains(&age) {
-        true => format!("{month} {:2} {:02}:{:02}", tm.tm_mday, tm.tm_hour, tm.tm_min),
-        false => format!("{month} {:2} {:>5}", tm.tm_mday, i64::from(tm.tm_year) + 1900),
-    }
+    let format = if (0..RECENT_SECONDS).contains(&age) { "%b %e %H:%M" } else { "%b %e  %Y" };
+    local.strftime(format).to_string()
 }
 
 /// As `stat`: `2026-11-21 02:43:22.000000001 +0000`.
 pub(crate) fn long(time: Timestamp) -> String {
-    let Some(tm) = broken_down(time.seconds) else {
-        return format!("{}.{:09}", time.seconds, time.nanoseconds);
-    };
-    let offset = tm.tm_gmtoff / 60;
-    format!(
-        "{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:09} {}{:02}{:02}",
-        i64::from(tm.tm_year) + 1900,
-        tm.tm_mon + 1,
-        tm.tm_mday,
-        tm.tm_hour,
-        tm.tm_min,
-        tm.tm_sec,
-        time.nanoseconds,
-        if offset < 0 { '-' } else { '+' },
-        offset.abs() / 60,
-        offset.abs() % 60
-    )
+    match local(time) {
+        Some(local) => local.strftime("%Y-%m-%d %H:%M:%S.%9f %z").to_string(),
+        None => format!("{}.{:09}", time.seconds, time.nanoseconds),
+    }
 }
 
 /// Seconds since 1970.
 pub(crate) fn now_seconds() -> i64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+    jiff::Timestamp::now().as_second()
 }
 
-fn month(tm: &libc::tm) -> &'static str {
-    usize::try_from(tm.tm_mon).ok().and_then(|month| MONTHS.get(month)).copied().unwrap_or("???")
+/// `None` for what lies outside of the years of the calendar, 9999 at most.
+fn local(time: Timestamp) -> Option<Zoned> {
+    let nanoseconds = i32::try_from(time.nanoseconds).ok()?;
+    let time = jiff::Timestamp::new(time.seconds, nanoseconds).ok()?;
+    Some(time.to_zoned(TimeZone::system()))
 }
 
-fn broken_down(seconds: i64) -> Option<libc::tm> {
-    // SAFETY: a plain C structure of numbers and a pointer that may be null; all zeros is a value of it.
-    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to live values. The library reads TZ, which this program never changes.
-    let result = unsafe { libc::localtime_r(&seconds, &mut tm) };
-    (!result.is_null()).then_some(tm)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The zone is the machine's, so what is checked holds in all.
+    #[test]
+    fn recent_times_have_the_time_of_day_and_others_the_year() {
+        let now = 1_795_000_000;
+        let at = |seconds| short(Timestamp { seconds, nanoseconds: 0 }, now);
+        assert_eq!(at(now - 3600).len(), "Nov 21 02:43".len());
+        assert!(at(now - 3600).contains(':'), "{}", at(now - 3600));
+        for other in [now - RECENT_SECONDS, now + 3600, 1_546_700_000] {
+            assert!(!at(other).contains(':'), "{}", at(other));
+        }
+        assert!(at(1_546_700_000).ends_with("  2019"), "{}", at(1_546_700_000));
+        assert_eq!(at(i64::MAX), i64::MAX.to_string());
+    }
+
+    #[test]
+    fn long_form_has_nanoseconds_and_the_offset() {
+        let shown = long(Timestamp { seconds: 1_546_700_000, nanoseconds: 1 });
+        assert!(shown.starts_with("2019-01-0") && shown.contains(".000000001 "), "{shown}");
+        assert!(shown.ends_with(|last: char| last.is_ascii_digit()) && shown.len() == 35, "{shown}");
+        assert_eq!(long(Timestamp { seconds: i64::MIN, nanoseconds: 5 }), format!("{}.000000005", i64::MIN));
+    }
 }

@@ -83,7 +83,6 @@ const UNSAFE_FILES: &[&str] = &[
     "adio-dafs/src/server/exit.rs",
     "dafs-bench/src/peer/libnfs.rs",
     "dafs-bench/src/sys.rs",
-    "dafs-cli/src/local_time.rs",
     "dafs-client/src/file_raw.rs",
     "dafs-client/src/file_submit.rs",
     "dafs-client/src/memory.rs",
