@@ -64,10 +64,15 @@ impl Server {
         body: &[u8],
     ) {
         let now = self.now;
-        let Some(session) = self.sessions.find_mut(session_key) else { return };
+        let Some(mut session) = self.sessions.find_mut(session_key) else { return };
         session.last_heard = now;
         session.active_until = now.after(ACTIVE_FOR);
         session.notices = 0;
+        if std::mem::take(&mut session.owes_notices) {
+            self.tell_of_due_batches();
+            let Some(again) = self.sessions.find_mut(session_key) else { return };
+            session = again;
+        }
         let admission = match session.core.admit(&header) {
             Ok(admission) => admission,
             Err(fault) => return self.end_for_fault(key, fault),

@@ -153,6 +153,7 @@ impl Server {
             connection: None,
             raised: None,
             notices: 0,
+            owes_notices: false,
             batched: 0,
             last_heard: self.now,
             waiting: 0,

@@ -50,6 +50,8 @@ pub struct Session {
     pub batched: u32,
     /// Notices of batches since it was last heard.
     pub notices: u8,
+    /// Ends of its batches were not told because it did not listen.
+    pub owes_notices: bool,
     /// Last sign of life.
     pub last_heard: Moment,
     /// Operations in flight that wait for something.

@@ -4,8 +4,8 @@
  *
  * Open MPI 4.1 does not ask ROMIO in MPI_File_get_info() and MPI_File_set_info(), and ROMIO tells an error of
  * MPI_File_preallocate() on one rank alone; hence these three. ROMIO 3.2.1 flattens types with a lower bound wrongly, and
- * takes memory that begins before its address for memory that begins there; hence two more, for all file systems. Another makes it safe for threads
- * to open files at a time.
+ * takes memory that begins before its address for memory that begins there; hence two more, for all file systems. Another
+ * makes it safe for threads to open files at a time.
  *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 use super::chain::Chains;
 use super::client::next_sequence;
 use super::{ChainLink, ChainStep, ServerCredits, SessionFault};
-use crate::wire::{FileHandle, Flags, Header, Opcode, Slot, SlotReport, Status};
+use crate::wire::{Class, FileHandle, Flags, Header, Opcode, Slot, SlotReport, Status};
 
 /// Payload of a cached reply at most, bytes. Operations whose replies are cached answer less.
 pub const REPLY_CACHE_PAYLOAD_MAX: usize = 1024;
@@ -88,7 +88,7 @@ impl ServerSession {
     /// A request arrived.
     #[inline]
     pub fn admit(&mut self, header: &Header) -> Result<Admission, SessionFault> {
-        if header.opcode.is_handshake() || header.opcode.is_callback() {
+        if matches!(header.opcode.class(), Class::Handshake | Class::Callback) {
             return Err(SessionFault::Misplaced { opcode: header.opcode, place: "in a session" });
         }
         if header.flags.intersects(Flags::REPLY | Flags::CALLBACK) {
@@ -250,7 +250,7 @@ mod tests {
         CachedReply { head: Box::from([1, 2, 3]), payload: Box::default() }
     }
 
-    // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-14] The (state, event) table of spec/session.md, walked.
+    // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-14] [WIRE-15] The (state, event) table of spec/session.md, walked.
     #[test]
     fn slot_in_every_state_with_every_sequence_answers_as_the_table_says() {
         type Make = fn() -> ServerSession;

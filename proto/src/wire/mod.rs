@@ -47,7 +47,7 @@ pub use negotiate::{
     PROTOCOL_VERSION_MIN, PipelineStatistics, Resume, SessionId, SlotReport, Statistics, Thresholds, Welcome,
     ZoneStatistics,
 };
-pub use opcode::Opcode;
+pub use opcode::{Class, Opcode, Replay, Sender};
 pub use readwrite::{
     CommitReply, CommitRequest, Method, REMOTE_RANGE_SIZE, ReadReply, ReadRequest, SEGMENTS_MAX, Stability,
     Verifier, WireRange, WriteReply, WriteRequest, decode_segments, encode_segments,

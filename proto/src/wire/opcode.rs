@@ -1,6 +1,6 @@
-/// One table: name, number, whether its effect may be repeated without harm.
+/// One row an opcode, with every property as a column: none can be forgotten.
 macro_rules! opcodes {
-    ($($(#[$doc:meta])* $name:ident = $value:literal, $idempotent:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $value:literal, $sender:ident, $class:ident, $replay:ident;)*) => {
         /// What a message asks, answers or tells. Numbers are those of `spec/wire.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
@@ -22,10 +22,22 @@ macro_rules! opcodes {
                 match value { $($value => Some(Self::$name),)* _ => None }
             }
 
-            /// Executing it twice has the effect of executing it once: its reply need not be cached.
+            /// Who sends it on its own account; the other side replies, or not.
             #[inline]
-            pub const fn is_idempotent(self) -> bool {
-                match self { $(Self::$name => $idempotent,)* }
+            pub const fn sender(self) -> Sender {
+                match self { $(Self::$name => Sender::$sender,)* }
+            }
+
+            /// What it acts on.
+            #[inline]
+            pub const fn class(self) -> Class {
+                match self { $(Self::$name => Class::$class,)* }
+            }
+
+            /// What becomes of a request that is sent again.
+            #[inline]
+            pub const fn replay(self) -> Replay {
+                match self { $(Self::$name => Replay::$replay,)* }
             }
 
             /// The name in logs and statistics.
@@ -36,138 +48,167 @@ macro_rules! opcodes {
     };
 }
 
+/// A side of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The client.
+    Client,
+    /// The server.
+    Server,
+}
+
+/// What an opcode acts on, and so what allows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The handshake, before there is a session.
+    Handshake,
+    /// The session, its connection or the server.
+    Session,
+    /// The session's handles: makes them or gives them back.
+    Handle,
+    /// What a handle names, without a change.
+    Inspect,
+    /// What a handle names: changes files, directories or attributes. Refused on read-only exports.
+    Modify,
+    /// The client is told something; it does not reply.
+    Callback,
+}
+
+/// What becomes of a request that is sent again because its reply was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// The server keeps the reply and sends it again.
+    Cached,
+    /// The server executes it again: twice has the effect of once.
+    Executed,
+}
+
 opcodes! {
+    // name = number, sender, class, replay
     /// Nothing: a round trip, and keep-alive.
-    Null = 0x0000, true;
+    Null = 0x0000, Client, Session, Executed;
     /// Opens the handshake; asks for a new session or an old one.
-    Hello = 0x0001, true;
+    Hello = 0x0001, Client, Handshake, Executed;
     /// Proves knowledge of the key.
-    Authenticate = 0x0002, true;
+    Authenticate = 0x0002, Client, Handshake, Executed;
     /// Ends the session.
-    Bye = 0x0003, true;
+    Bye = 0x0003, Client, Session, Executed;
     /// The limits and thresholds in force.
-    Limits = 0x0004, true;
+    Limits = 0x0004, Client, Session, Executed;
     /// Counters of the server.
-    Statistics = 0x0005, true;
+    Statistics = 0x0005, Client, Session, Executed;
     /// Names of the exports this client may mount.
-    Exports = 0x0006, true;
+    Exports = 0x0006, Client, Session, Executed;
     /// Exchanges buffers with which data is moved outside of messages; see `spec/wire.md`.
-    Lanes = 0x0007, true;
+    Lanes = 0x0007, Client, Session, Executed;
     /// The root of an export.
-    Mount = 0x0010, false;
+    Mount = 0x0010, Client, Handle, Cached;
     /// A handle for a path, to be used for attributes and names, not data.
-    Lookup = 0x0011, false;
+    Lookup = 0x0011, Client, Handle, Cached;
     /// Opens a file for data.
-    Open = 0x0012, false;
+    Open = 0x0012, Client, Handle, Cached;
     /// Gives a handle back.
-    Close = 0x0013, false;
+    Close = 0x0013, Client, Handle, Cached;
     /// Attributes of a handle, or of a path below it.
-    Getattr = 0x0014, true;
+    Getattr = 0x0014, Client, Inspect, Executed;
     /// Changes attributes.
-    Setattr = 0x0015, false;
+    Setattr = 0x0015, Client, Modify, Cached;
     /// Makes a token of an open file, by which other sessions open the same.
-    Share = 0x0016, false;
+    Share = 0x0016, Client, Handle, Cached;
     /// Opens the file that a token names.
-    OpenToken = 0x0017, false;
+    OpenToken = 0x0017, Client, Handle, Cached;
     /// Reads file data.
-    Read = 0x0020, true;
+    Read = 0x0020, Client, Inspect, Executed;
     /// Writes file data.
-    Write = 0x0021, true;
+    Write = 0x0021, Client, Modify, Executed;
     /// Writes at the end of the file, atomically; answers where.
-    Append = 0x0022, false;
+    Append = 0x0022, Client, Modify, Cached;
     /// Makes written data durable.
-    Commit = 0x0023, true;
+    Commit = 0x0023, Client, Inspect, Executed;
     /// Sets the size of a file.
-    Truncate = 0x0024, false;
+    Truncate = 0x0024, Client, Modify, Cached;
     /// Reserves space for a range.
-    Allocate = 0x0025, true;
+    Allocate = 0x0025, Client, Modify, Executed;
     /// Gives the space of a range back; it reads as zeros.
-    Punch = 0x0026, true;
+    Punch = 0x0026, Client, Modify, Executed;
     /// The next data or hole.
-    Seek = 0x0027, true;
+    Seek = 0x0027, Client, Inspect, Executed;
     /// Advice about future use; may be ignored.
-    Hint = 0x0028, true;
+    Hint = 0x0028, Client, Inspect, Executed;
     /// Reads a list of file extents.
-    ReadList = 0x0029, true;
+    ReadList = 0x0029, Client, Inspect, Executed;
     /// Writes a list of file extents.
-    WriteList = 0x002a, true;
+    WriteList = 0x002a, Client, Modify, Executed;
     /// Many reads and writes that do not depend on each other.
-    Batch = 0x002b, true;
+    Batch = 0x002b, Client, Session, Executed;
     /// Entries of a directory, with attributes.
-    Readdir = 0x0030, true;
+    Readdir = 0x0030, Client, Inspect, Executed;
     /// Makes a directory.
-    Mkdir = 0x0031, false;
+    Mkdir = 0x0031, Client, Modify, Cached;
     /// Removes a name.
-    Remove = 0x0032, false;
+    Remove = 0x0032, Client, Modify, Cached;
     /// Renames.
-    Rename = 0x0033, false;
+    Rename = 0x0033, Client, Modify, Cached;
     /// Makes another name for a file.
-    Link = 0x0034, false;
+    Link = 0x0034, Client, Modify, Cached;
     /// Makes a symbolic link.
-    Symlink = 0x0035, false;
+    Symlink = 0x0035, Client, Modify, Cached;
     /// The target of a symbolic link.
-    Readlink = 0x0036, true;
+    Readlink = 0x0036, Client, Inspect, Executed;
     /// The value of an extended attribute.
-    XattrRead = 0x0040, true;
+    XattrRead = 0x0040, Client, Inspect, Executed;
     /// Sets an extended attribute.
-    XattrWrite = 0x0041, false;
+    XattrWrite = 0x0041, Client, Modify, Cached;
     /// Names of the extended attributes.
-    XattrList = 0x0042, true;
+    XattrList = 0x0042, Client, Inspect, Executed;
     /// Removes an extended attribute.
-    XattrRemove = 0x0043, false;
+    XattrRemove = 0x0043, Client, Modify, Cached;
     /// Space and limits of the file system.
-    Statfs = 0x0044, true;
+    Statfs = 0x0044, Client, Inspect, Executed;
     /// Replaces the list of fenced clients of an export.
-    FenceWrite = 0x0050, false;
+    FenceWrite = 0x0050, Client, Session, Cached;
     /// The list of fenced clients of an export.
-    FenceRead = 0x0051, true;
+    FenceRead = 0x0051, Client, Session, Executed;
     /// From the server: something the client should know.
-    Notice = 0x8001, true;
+    Notice = 0x8001, Server, Callback, Executed;
     /// From the server: this many credits are granted at once.
-    CreditTarget = 0x8002, true;
+    CreditTarget = 0x8002, Server, Callback, Executed;
     /// From the server: operations of a batch have ended.
-    BatchDone = 0x8003, true;
+    BatchDone = 0x8003, Server, Callback, Executed;
 }
 
 impl Opcode {
     /// Sent by the server on its own account.
     #[inline]
     pub const fn is_callback(self) -> bool {
-        self.value() & 0x8000 != 0
+        match self.sender() {
+            Sender::Server => true,
+            Sender::Client => false,
+        }
     }
 
-    /// Belongs to the handshake, before there is a session.
-    #[inline]
-    pub const fn is_handshake(self) -> bool {
-        matches!(self, Self::Hello | Self::Authenticate)
-    }
-
-    /// Changes files, directories or the server: refused on read-only exports and to fenced clients.
+    /// Changes files, directories or attributes: refused on read-only exports.
     #[inline]
     pub const fn modifies(self) -> bool {
-        matches!(
-            self,
-            Self::Setattr
-                | Self::Write
-                | Self::WriteList
-                | Self::Append
-                | Self::Truncate
-                | Self::Allocate
-                | Self::Punch
-                | Self::Mkdir
-                | Self::Remove
-                | Self::Rename
-                | Self::Link
-                | Self::Symlink
-                | Self::XattrWrite
-                | Self::XattrRemove
-        )
+        match self.class() {
+            Class::Modify => true,
+            Class::Handshake | Class::Session | Class::Handle | Class::Inspect | Class::Callback => false,
+        }
+    }
+
+    /// Executing it twice has the effect of executing it once: its reply need not be cached.
+    #[inline]
+    pub const fn is_idempotent(self) -> bool {
+        match self.replay() {
+            Replay::Executed => true,
+            Replay::Cached => false,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Opcode;
+    use super::{Class, Opcode, Sender};
 
     #[test]
     fn opcodes_of_all_numbers_round_trip() {
@@ -175,5 +216,29 @@ mod tests {
             assert_eq!(Opcode::from_value(op.value()), Some(*op));
         });
         assert_eq!(known.count(), Opcode::ALL.len());
+    }
+
+    // [WIRE-13]
+    #[test]
+    fn callbacks_are_told_by_their_number() {
+        for op in Opcode::ALL {
+            assert_eq!(op.value() & 0x8000 != 0, op.sender() == Sender::Server, "{op:?}");
+            assert_eq!(op.sender() == Sender::Server, op.class() == Class::Callback, "{op:?}");
+        }
+    }
+
+    /// The table of `spec/wire.md` says the same.
+    #[test]
+    fn specification_has_a_row_of_each_opcode() {
+        let spec = include_str!("../../../spec/wire.md");
+        let row = |op: &Opcode| {
+            let replay = if op.is_idempotent() { "executed" } else { "cached" };
+            let class = format!("{:?}", op.class()).to_lowercase();
+            format!("| {:#06X} | {} | {class} | {replay} |", op.value(), op.name()).replace("0X", "0x")
+        };
+        let missing: Vec<String> = Opcode::ALL.iter().map(row).filter(|row| !spec.contains(row)).collect();
+        assert!(missing.is_empty(), "spec/wire.md has no rows {missing:#?}");
+        let rows = spec.lines().filter(|line| line.starts_with("| 0x") && line.matches('|').count() == 7);
+        assert_eq!(rows.count(), Opcode::ALL.len());
     }
 }

@@ -387,7 +387,7 @@ fn statistics_of_the_file_system_are_answered(on: On) {
     }
 }
 
-// [ACC-36]
+// [ACC-36] [WIRE-14]
 fn read_only_export_refuses_every_change(on: On) {
     let harness = Harness::start_with(on, |config| {
         config.exports.iter_mut().for_each(|export| export.read_only = true);

@@ -164,7 +164,9 @@ fn layers_name_only_what_they_may() {
 
 #[test]
 fn server_and_client_do_not_depend_on_each_other() {
-    for (package, other) in [("dafs-server", "dafs-client"), ("dafs-client", "dafs-server"), ("dafs-cli", "dafs-server")] {
+    for (package, other) in
+        [("dafs-server", "dafs-client"), ("dafs-client", "dafs-server"), ("dafs-cli", "dafs-server")]
+    {
         let manifest = fs::read_to_string(root().join(package).join("Cargo.toml")).unwrap();
         let faults = rules::forbidden_dependency(&manifest, other);
         assert!(faults.is_empty(), "{package}/Cargo.toml:{}", faults.join("\n"));

@@ -21,11 +21,11 @@ impl Server {
         let call = self.operations[index].call;
         let results_max = self.reply_payload_max(&call) / BATCH_NOTICE_RESULT_SIZE;
         let listens = self.connection(call.connection).is_some_and(|c| c.sends_at_once());
-        let Some(session) =
-            self.sessions.find_mut(call.session).filter(|session| listens && session.notices < NOTICES_MAX)
-        else {
+        let Some(session) = self.sessions.find_mut(call.session) else { return };
+        if !listens || session.notices >= NOTICES_MAX {
+            session.owes_notices = true;
             return;
-        };
+        }
         session.notices += 1;
         let mut header = Header::callback(Opcode::BatchDone, session.core.next_callback());
         let Some(batch) = self.batch_at(index) else { return };
