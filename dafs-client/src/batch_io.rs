@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::batch_plan::{Plan, Prepared, prepare, results};
 use crate::batch_singly::{Singles, run_singly};
+use crate::batch_work::BatchHints;
 use crate::batch_work::BatchWork;
 use crate::driver::Owner;
 use crate::error::{Error, Result};
@@ -18,7 +19,7 @@ use crate::file::File;
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf, Revocation};
 use crate::node::Node;
 use crate::op::{Op, Work};
-use crate::pending::{BatchHints, Finish, Pending};
+use crate::pending::{Finish, Pending};
 use crate::session::Session;
 use crate::transfer::total_len;
 

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::batch_io::{BatchOutcome, Part, Parts};
 use crate::batch_memory::{BOUNCE_KEPT_MAX, memory_of};
+use crate::batch_work::BatchHints;
 use crate::batch_work::{BatchWork, Bounds, Entry, cut};
 use crate::config::{Config, MethodOverride};
 use crate::core::Core;
@@ -19,7 +20,6 @@ use crate::io_path::{Circumstances, Direction, IoPath, Registration, decide};
 use crate::memory::Keep;
 use crate::node::Node;
 use crate::op::{Op, Work};
-use crate::pending::BatchHints;
 
 /// How the operations are done.
 pub(crate) enum Plan {

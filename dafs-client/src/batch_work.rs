@@ -1,5 +1,7 @@
 //! A batch among the operations of a session: its reads and writes, cut into requests, and what became of them.
 
+use std::time::Duration;
+
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
@@ -13,13 +15,22 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
-use crate::core::{Broken, Request, Terms};
 use crate::memory::{Keep, RawMemory, RegisteredBuf, Revocation};
 use crate::node::Node;
 use crate::op::{Named, Op};
-use crate::pending::BatchHints;
 use crate::pieces::overlapped_size;
 use crate::registration::Hold;
+use crate::request::{Broken, Request};
+use crate::terms::Terms;
+
+/// How a program with many operations in flight wants to hear of their ends: the hints of DAFS 1.0's batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchHints {
+    /// Operations that should have ended before the program is told; at least one.
+    pub completions: usize,
+    /// Time after which it is told of fewer, counted from the first end.
+    pub window: Duration,
+}
 
 /// Reads and writes, some in each request.
 pub(crate) struct BatchWork {

@@ -197,7 +197,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    fn check(&self, terms: &crate::core::Terms) -> Result<()> {
+    fn check(&self, terms: &crate::terms::Terms) -> Result<()> {
         let invalid = |what: String| Err(Error::Invalid(what));
         let (count, slots) = (self.links.len(), usize::from(terms.welcome.slots));
         if count > slots {

@@ -15,9 +15,9 @@ use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_S
 
 use crate::clock::Clock;
 use crate::config::{CALLBACK_RECEIVES, CREDITS_MAX, Config};
-use crate::core::Terms;
 use crate::devices;
 use crate::error::{Error, Result};
+use crate::terms::Terms;
 
 /// Where this session's server is, and how it is reached.
 #[derive(Clone, Debug)]

@@ -6,14 +6,13 @@ use std::sync::{Arc, Weak};
 
 use dafs_proto::session::{ClientSession, KeepAlive, Moment, SessionFault};
 use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, TransportError};
-use dafs_proto::wire::{
-    BatchNotice, Flags, Header, NoticeKind, Opcode, Resume, Slot, Status, Welcome, WireError,
-};
+use dafs_proto::wire::{BatchNotice, Flags, Header, NoticeKind, Opcode, Resume, Slot, Status};
 use slab::Slab;
 
 use crate::batch_work::Bounds;
-use crate::driver::Calm;
+use crate::calm::Calm;
 use crate::error::Error;
+use crate::futility::Futility;
 use crate::io_path::IoPath;
 use crate::lanes::{LaneState, Next, transmit_through_lane};
 use crate::learned::Learned;
@@ -21,7 +20,8 @@ use crate::memory::{RegisteredBuf, Staging};
 use crate::node::{Closing, Node};
 use crate::op::{Named, NamedReply, Op, TransferKind, Work};
 use crate::pieces::{on_data, piece_limit, trim};
-use crate::reconnect::Futility;
+use crate::request::{Broken, Request};
+use crate::terms::Terms;
 use crate::transmit::transmit;
 
 /// Messages handled before the pump looks at its caller's operation again.
@@ -33,74 +33,6 @@ const PEAK_DECAY_REPLIES: u32 = 64;
 
 /// Notices of batches after which the client says something: half of what a server tells a client that is silent.
 const NOTICES_PER_ANSWER: u32 = 4;
-
-/// A request in flight, in its slot.
-pub(crate) struct Request {
-    pub(crate) op: usize,
-    /// What was asked: a list may go as plain requests.
-    pub(crate) opcode: Opcode,
-    /// Place in the order of sending.
-    pub(crate) order: u64,
-    /// Of the operation's data.
-    pub(crate) at: usize,
-    pub(crate) len: usize,
-    pub(crate) staging: Option<u16>,
-    /// The lane that its data goes through.
-    pub(crate) lane: Option<u16>,
-}
-
-/// The connection is unusable.
-pub(crate) enum Broken {
-    /// It broke: connect again.
-    Lost(TransportError),
-    /// The server broke the protocol: the session ends.
-    Fault(SessionFault),
-}
-
-impl From<TransportError> for Broken {
-    fn from(error: TransportError) -> Self {
-        Self::Lost(error)
-    }
-}
-
-impl From<SessionFault> for Broken {
-    fn from(fault: SessionFault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl From<WireError> for Broken {
-    fn from(error: WireError) -> Self {
-        Self::Fault(error.into())
-    }
-}
-
-/// What holds for the session that is there now.
-#[derive(Clone, Debug)]
-pub(crate) struct Terms {
-    pub(crate) welcome: Welcome,
-    /// Largest inline payloads: the server's limit and the posted buffers together.
-    pub(crate) read_inline_max: u32,
-    pub(crate) write_inline_max: u32,
-    /// Largest payload of a request, bytes.
-    pub(crate) send_payload_max: u32,
-    pub(crate) registers_ordinary_memory: bool,
-    /// Writes too large for a message are better cut than sent direct, where Inline is faster up to its limit.
-    pub(crate) cuts_inline_writes: bool,
-    /// The server has registered memory mapped: it works on one piece while the next is copied there.
-    pub(crate) staging_overlaps: bool,
-    pub(crate) segments_max: usize,
-}
-
-impl Terms {
-    /// Largest append that is atomic whatever memory it comes from, bytes.
-    pub(crate) fn append_size_max(&self) -> usize {
-        match self.registers_ordinary_memory {
-            true => self.welcome.transfer_size_max as usize,
-            false => self.write_inline_max as usize,
-        }
-    }
-}
 
 pub(crate) struct Core {
     /// `None` while the connection is broken.

@@ -17,13 +17,14 @@ use crate::background::Threads;
 use crate::clock::Clock;
 use crate::config::{Background, Config};
 use crate::connect::Server;
-use crate::core::{Broken, Core};
+use crate::core::Core;
 use crate::error::Error;
 use crate::lanes::LaneState;
 use crate::node::{Closing, Node, NodeParts};
 use crate::op::Op;
 use crate::reconnect;
 use crate::registration::Registrar;
+use crate::request::Broken;
 use crate::sleep::Sleeper;
 
 /// A lone thread looks up from waiting at least this often: for deadlines, the lease, and other threads.
@@ -34,10 +35,6 @@ const SLEEP_MAX: Duration = Duration::from_millis(250);
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How often a leader polls the endpoint before it sleeps, where spinning pays.
 const SPINS_MAX: u32 = 2000;
-
-/// Operations without another thread in sight after which a shared session is one thread's again: at first, and at most.
-const CALM_MIN: u32 = 128;
-const CALM_MAX: u32 = 1 << 16;
 
 /// A session as its threads and handles share it.
 pub(crate) struct Shared {
@@ -489,43 +486,6 @@ impl Shared {
         }
         core.unflushed = false;
         self.tell(core);
-    }
-}
-
-/// How long a session has been used by one thread at a time, in operations.
-#[derive(Debug)]
-pub(crate) struct Calm {
-    operations: u32,
-    /// So many are enough.
-    enough: u32,
-}
-
-impl Default for Calm {
-    fn default() -> Self {
-        Self { operations: 0, enough: CALM_MIN }
-    }
-}
-
-impl Calm {
-    /// Two threads met: next time it takes longer to believe in calm.
-    fn on_collision(&mut self) {
-        self.operations = 0;
-        self.enough = (self.enough * 2).min(CALM_MAX);
-    }
-
-    /// Another thread waits for its operation.
-    fn on_company(&mut self) {
-        self.operations = 0;
-    }
-
-    /// Another operation ended; whether the calm has lasted long enough.
-    fn lasts(&mut self) -> bool {
-        self.operations += 1;
-        let lasts = self.operations >= self.enough;
-        if lasts {
-            self.operations = 0;
-        }
-        lasts
     }
 }
 

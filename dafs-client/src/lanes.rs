@@ -26,10 +26,11 @@ use dafs_proto::wire::{
 use slab::Slab;
 
 use crate::config::{Config, MethodOverride};
-use crate::core::{Broken, Core, Request};
+use crate::core::Core;
 use crate::io_path::IoPath;
 use crate::memory::{Staging, tell_once};
 use crate::op::{Named, Op, Transfer, TransferKind, Work};
+use crate::request::{Broken, Request};
 
 /// Where a session stands with its lanes.
 pub(crate) enum LaneState {

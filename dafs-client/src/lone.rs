@@ -17,7 +17,7 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use crate::config::Config;
-use crate::core::{Broken, Core, Request};
+use crate::core::Core;
 use crate::driver::{EndOnUnwind, Guard, SLICE, Shared};
 use crate::io_path::{Direction, IoPath, Registration, decide};
 use crate::memory::RawMemory;
@@ -25,6 +25,7 @@ use crate::node::Node;
 use crate::op::{Named, Op, Transfer, TransferKind, Work};
 use crate::pieces::void;
 use crate::registration::RegistrationPolicy;
+use crate::request::{Broken, Request};
 use crate::transfer::check_extent;
 
 /// What is asked.

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::batch_work::BatchHints;
 use crate::core::Core;
 use crate::driver::Owner;
 use crate::error::{Error, Result};
@@ -205,15 +206,6 @@ pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
         return Vec::new();
     }
     pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
-}
-
-/// How a program with many operations in flight wants to hear of their ends: the hints of DAFS 1.0's batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchHints {
-    /// Operations that should have ended before the program is told; at least one.
-    pub completions: usize,
-    /// Time after which it is told of fewer, counted from the first end.
-    pub window: Duration,
 }
 
 /// As [`wait_some`], for fewer and larger parts: waits until as many operations have ended as the hints say, or all, or until the window

@@ -6,12 +6,13 @@ use dafs_proto::transport::Span;
 use dafs_proto::wire::{ListReadReply, Opcode, ReadReply, ReaddirReply, Stability, Verifier, WriteReply};
 use smallvec::SmallVec;
 
-use crate::core::{Broken, Request, Terms};
 use crate::io_path::{Direction, IoPath};
 use crate::list::PieceBounds;
 use crate::memory::{Keep, Staging};
 use crate::node::Node;
 use crate::op::{Transfer, TransferKind};
+use crate::request::{Broken, Request};
+use crate::terms::Terms;
 
 /// How much one request of a transfer may move, and where it is staged; `None` when there is no buffer to stage in now.
 pub(crate) fn piece_limit(

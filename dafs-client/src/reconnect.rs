@@ -16,6 +16,7 @@ use crate::connect::{Answer, CallError, Established, call, establish};
 use crate::core::Core;
 use crate::driver::{Guard, Shared};
 use crate::error::Error;
+use crate::futility::FUTILE_MAX;
 use crate::node::{Node, Reopen};
 use crate::op::Work;
 
@@ -65,20 +66,6 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
     }
     shared.tell(&core);
     core
-}
-
-/// Connections in a row that break before they bring a reply to any of the requests in flight; then the session is given up. Each was made,
-/// so the server is there: what is sent again ends them, memory that is gone for instance. So many that who cuts connections from outside
-/// as fast as can be is outlasted.
-const FUTILE_MAX: u32 = 1000;
-
-/// Connections that brought no reply.
-#[derive(Debug, Default)]
-pub(crate) struct Futility {
-    /// In a row, up to now.
-    connections: u32,
-    /// Replies of the session when the last connection was taken into use.
-    replies: u64,
 }
 
 /// A new connection, and the nodes that were opened again on it.
@@ -260,12 +247,7 @@ impl Core {
 
     /// The connection that broke was one too many of those that brought no reply to what was sent.
     fn is_futile(&mut self) -> bool {
-        let brought = self.session.replies() != self.futility.replies;
-        self.futility.connections = match brought || self.session.outstanding() == 0 {
-            true => 0,
-            false => self.futility.connections + 1,
-        };
-        self.futility.connections >= FUTILE_MAX
+        self.futility.on_broken(self.session.replies(), self.session.outstanding() > 0)
     }
 
     /// Takes a new connection into use.
@@ -302,7 +284,7 @@ impl Core {
             self.repeat(unanswered);
         }
         self.terms = terms;
-        self.futility.replies = self.session.replies();
+        self.futility.on_connected(self.session.replies());
         let config = &shared.config;
         shared.registrar.set_useful_min(self.registered_sizes_min(config), self.kept_sizes_min(config));
         self.ask_for_lanes(&shared.config);

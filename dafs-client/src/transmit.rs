@@ -10,10 +10,10 @@ use smallvec::SmallVec;
 
 use crate::batch_work::BatchWork;
 use crate::chain::ChainWork;
-use crate::core::Request;
 use crate::io_path::IoPath;
 use crate::memory::Staging;
 use crate::op::{Named, Op, Transfer, TransferKind, Work};
+use crate::request::Request;
 
 /// Encodes a request and hands it to the endpoint. `number` gives it slot and sequence once there is room for it.
 pub(crate) fn transmit(

@@ -1,0 +1,30 @@
+//! What a session and its server have agreed on.
+
+use dafs_proto::wire::Welcome;
+
+/// What holds for the session that is there now.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) welcome: Welcome,
+    /// Largest inline payloads: the server's limit and the posted buffers together.
+    pub(crate) read_inline_max: u32,
+    pub(crate) write_inline_max: u32,
+    /// Largest payload of a request, bytes.
+    pub(crate) send_payload_max: u32,
+    pub(crate) registers_ordinary_memory: bool,
+    /// Writes too large for a message are better cut than sent direct, where Inline is faster up to its limit.
+    pub(crate) cuts_inline_writes: bool,
+    /// The server has registered memory mapped: it works on one piece while the next is copied there.
+    pub(crate) staging_overlaps: bool,
+    pub(crate) segments_max: usize,
+}
+
+impl Terms {
+    /// Largest append that is atomic whatever memory it comes from, bytes.
+    pub(crate) fn append_size_max(&self) -> usize {
+        match self.registers_ordinary_memory {
+            true => self.welcome.transfer_size_max as usize,
+            false => self.write_inline_max as usize,
+        }
+    }
+}
