@@ -11,11 +11,12 @@ use dafs_proto::wire::{
     decode_message_pack,
 };
 
+use crate::closings::Closing;
 use crate::dir::{Dir, clean};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::RawMemory;
-use crate::node::{Closing, Node, NodeParts, Reopen, join};
+use crate::node::{Node, NodeParts, Reopen, join};
 use crate::op::{NamedReply, Op, Work};
 use crate::options::OpenOptions;
 use crate::transfer::check_extent;

@@ -11,13 +11,14 @@ use slab::Slab;
 
 use crate::batch_work::Bounds;
 use crate::calm::Calm;
+use crate::closings::Closing;
 use crate::error::Error;
 use crate::futility::Futility;
 use crate::io_path::IoPath;
 use crate::lanes::{LaneState, Next, transmit_through_lane};
 use crate::learned::Learned;
 use crate::memory::{RegisteredBuf, Staging};
-use crate::node::{Closing, Node};
+use crate::node::Node;
 use crate::op::{Named, NamedReply, Op, TransferKind, Work};
 use crate::pieces::{on_data, piece_limit, trim};
 use crate::request::{Broken, Request};

@@ -15,12 +15,13 @@ use dafs_proto::transport::{Domain, TransportError};
 
 use crate::background::Threads;
 use crate::clock::Clock;
+use crate::closings::Closings;
 use crate::config::{Background, Config};
 use crate::connect::Server;
 use crate::core::Core;
 use crate::error::Error;
 use crate::lanes::LaneState;
-use crate::node::{Closing, Node, NodeParts};
+use crate::node::{Node, NodeParts};
 use crate::op::Op;
 use crate::reconnect;
 use crate::registration::Registrar;
@@ -44,8 +45,7 @@ pub(crate) struct Shared {
     pub(crate) contended: AtomicBool,
     /// The thread that keeps the session alive holds the lock, for a moment: no reason to share.
     pub(crate) keeping_alive: AtomicBool,
-    closes: Mutex<Vec<Closing>>,
-    has_closes: AtomicBool,
+    pub(crate) closings: Arc<Closings>,
     sleeper: Mutex<Option<Sleeper>>,
     pub(crate) domain: Arc<dyn Domain>,
     pub(crate) registrar: Arc<Registrar>,
@@ -77,8 +77,7 @@ impl Shared {
             wake: Condvar::new(),
             contended: AtomicBool::new(false),
             keeping_alive: AtomicBool::new(false),
-            closes: Mutex::default(),
-            has_closes: AtomicBool::new(false),
+            closings: Arc::default(),
             sleeper: Mutex::new(None),
             registrar,
             domain,
@@ -125,20 +124,14 @@ impl Shared {
         }
     }
 
-    /// A handle is to be given back. Never blocks, and takes no lock that is held while nodes are dropped.
-    pub(crate) fn put_down(&self, closing: Closing) {
-        self.closes.lock().unwrap_or_else(PoisonError::into_inner).push(closing);
-        self.has_closes.store(true, Ordering::Release);
-    }
-
     /// Makes a node for a handle that the server gave; `None` when the session that gave it is gone.
-    pub(crate) fn node(self: &Arc<Self>, parts: NodeParts) -> Option<Arc<Node>> {
+    pub(crate) fn node(&self, parts: NodeParts) -> Option<Arc<Node>> {
         let mut core = self.lock();
         if parts.epoch != core.epoch {
             return None;
         }
         let entry = core.nodes.vacant_entry();
-        let node = Arc::new(Node::new(parts, entry.key(), Arc::downgrade(self)));
+        let node = Arc::new(Node::new(parts, entry.key(), Arc::clone(&self.closings)));
         entry.insert(Arc::downgrade(&node));
         Some(node)
     }
@@ -177,7 +170,7 @@ impl Shared {
         self.server.provider == dafs_proto::transport::Provider::Tcp
     }
 
-    /// Sends closes that were put down, if the session is not in use now.
+    /// Sends the closes that wait, if the session is not in use now.
     pub(crate) fn kick(&self) {
         if !self.home.is_here() {
             return;
@@ -189,18 +182,15 @@ impl Shared {
     }
 
     pub(crate) fn collect_closes(&self, core: &mut Core) {
-        if self.has_closes.load(Ordering::Acquire) && self.has_closes.swap(false, Ordering::AcqRel) {
-            let closes = std::mem::take(&mut *self.closes.lock().unwrap_or_else(PoisonError::into_inner));
-            for closing in closes {
-                core.close(closing);
-            }
+        for closing in self.closings.take() {
+            core.close(closing);
         }
     }
 
     /// Several threads use the session, or handles wait to be given back.
     #[inline]
     pub(crate) fn is_shared_or_has_closes(&self) -> bool {
-        self.contended.load(Ordering::Relaxed) || self.has_closes.load(Ordering::Acquire)
+        self.contended.load(Ordering::Relaxed) || self.closings.any()
     }
 
     /// Runs an operation to its end and returns it.

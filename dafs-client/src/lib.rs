@@ -36,6 +36,7 @@ mod batch_work;
 mod calm;
 mod chain;
 mod clock;
+mod closings;
 mod config;
 mod connect;
 mod core;

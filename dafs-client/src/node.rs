@@ -1,9 +1,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_proto::wire::{FileHandle, OpenFlags};
 
-use crate::driver::Shared;
+use crate::closings::{Closing, Closings};
 use crate::unstable::Unstable;
 
 /// How a node is opened again in a new session.
@@ -45,15 +45,7 @@ pub(crate) struct Node {
     stale: AtomicBool,
     // Place in the core's list.
     index: usize,
-    shared: Weak<Shared>,
-}
-
-/// A handle that is to be given back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Closing {
-    pub(crate) index: Option<usize>,
-    pub(crate) epoch: u64,
-    pub(crate) handle: FileHandle,
+    closings: Arc<Closings>,
 }
 
 /// What a new node is made of.
@@ -68,7 +60,7 @@ pub(crate) struct NodeParts {
 }
 
 impl Node {
-    pub(crate) fn new(parts: NodeParts, index: usize, shared: Weak<Shared>) -> Self {
+    pub(crate) fn new(parts: NodeParts, index: usize, closings: Arc<Closings>) -> Self {
         Self {
             export: parts.export,
             path: parts.path,
@@ -79,7 +71,7 @@ impl Node {
             epoch: AtomicU64::new(parts.epoch),
             stale: AtomicBool::new(false),
             index,
-            shared,
+            closings,
         }
     }
 
@@ -107,15 +99,12 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Possibly under the core's lock, so the handle is only put down here; the next call into the session sends the close.
-        if let Some(shared) = self.shared.upgrade() {
-            shared.put_down(Closing {
-                index: Some(self.index),
-                epoch: self.epoch.load(Ordering::Relaxed),
-                handle: self.handle(),
-            });
-            shared.kick();
-        }
+        self.closings.put(Closing {
+            index: Some(self.index),
+            epoch: self.epoch.load(Ordering::Relaxed),
+            handle: self.handle(),
+        });
+        self.closings.hasten();
     }
 }
 

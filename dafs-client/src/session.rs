@@ -166,6 +166,12 @@ impl Session {
         let core = core(established, Arc::clone(&domain), &config, &*clock);
         let shared =
             Arc::new(Shared::new(core, domain, server, config, clock, Threads::new(may_start_threads)));
+        let weak = Arc::downgrade(&shared);
+        shared.closings.set_hasten(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.kick();
+            }
+        });
         shared.begin_lanes();
         background::start(&shared);
         Ok(Self { owner: Arc::new(Owner { shared }) })

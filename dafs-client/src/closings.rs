@@ -1,0 +1,59 @@
+//! Handles that are to be given back.
+//!
+//! Who drops a node may hold any lock. So the node only puts its handle here, and the session's next call sends the closes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use dafs_proto::wire::FileHandle;
+
+/// A handle that is to be given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closing {
+    pub(crate) index: Option<usize>,
+    pub(crate) epoch: u64,
+    pub(crate) handle: FileHandle,
+}
+
+/// Those of a session.
+#[derive(Default)]
+pub(crate) struct Closings {
+    waiting: Mutex<Vec<Closing>>,
+    any: AtomicBool,
+    hasten: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Closings {
+    /// What is to be called when a node has put its handle here, so that an idle session sends the close too. It must not block.
+    pub(crate) fn set_hasten(&self, hasten: impl Fn() + Send + Sync + 'static) {
+        // Set once, where the session is made.
+        let _ = self.hasten.set(Box::new(hasten));
+    }
+
+    /// Calls what was set.
+    pub(crate) fn hasten(&self) {
+        if let Some(hasten) = self.hasten.get() {
+            hasten();
+        }
+    }
+
+    /// Never blocks, and takes no lock that is held while nodes are dropped.
+    pub(crate) fn put(&self, closing: Closing) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(closing);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Some wait.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// Takes all of them.
+    pub(crate) fn take(&self) -> Vec<Closing> {
+        match self.any() && self.any.swap(false, Ordering::AcqRel) {
+            true => std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner)),
+            false => Vec::new(),
+        }
+    }
+}
