@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    Attributes, CHAIN_HANDLE, CommitRequest, FileHandle, Flags, HEADER_SIZE, Method, NameRequest, Opcode,
-    OpenFlags, OpenRequest, ReadReply, ReadRequest, Stability, Status, WriteReply, WriteRequest,
-    decode_message_pack,
+    Attributes, CommitRequest, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest,
+    Stability, WriteReply, WriteRequest, decode_message_pack,
 };
 
+use crate::chain_work::{BODY_MAX, ChainWork, Link};
 use crate::closings::Closing;
 use crate::dir::{Dir, clean};
 use crate::error::{Error, Result};
@@ -54,36 +54,6 @@ pub struct Chained {
     /// The file that was opened, where the chain did not close it.
     pub file: Option<File>,
 }
-
-/// One request of a chain.
-pub(crate) struct Link {
-    pub(crate) opcode: Opcode,
-    pub(crate) body: [u8; BODY_MAX],
-    pub(crate) body_len: usize,
-    pub(crate) payload: Vec<u8>,
-    /// Uses the handle that was saved last.
-    on_saved: bool,
-    /// The handle in its reply is saved for those behind it.
-    saves: bool,
-    /// Below what it begins at.
-    path: Vec<u8>,
-    reopen: Option<Reopen>,
-    repeats: bool,
-    answer: Option<std::result::Result<NamedReply, Error>>,
-}
-
-const BODY_MAX: usize = ReadRequest::HEAD_SIZE - HEADER_SIZE;
-
-/// A chain among the operations of a session.
-pub(crate) struct ChainWork {
-    pub(crate) links: Vec<Link>,
-    pub(crate) sent: usize,
-    /// Times that it was begun again because replies were lost.
-    attempts: u32,
-}
-
-/// Replies lost that often are not an accident.
-const ATTEMPTS_MAX: u32 = 16;
 
 impl Dir {
     /// Begins a chain of requests, the first of which names a path below this directory. Sends nothing yet.
@@ -170,7 +140,7 @@ impl<'a> Chain<'a> {
         let shared = &self.dir.owner.shared;
         let core = shared.lock();
         self.check(&core.terms)?;
-        let work = Work::Chain(Box::new(ChainWork { links: self.links, sent: 0, attempts: 0 }));
+        let work = Work::Chain(Box::new(ChainWork::new(self.links)));
         let op = Op::new(Opcode::Open, Some(Arc::clone(&self.dir.node)), work);
         let op = shared.run_locked(core, op);
         let Work::Chain(work) = op.work else { unreachable!("a chain stays one") };
@@ -232,102 +202,6 @@ impl<'a> Chain<'a> {
             None if self.links.is_empty() => invalid("a chain of nothing".to_owned()),
             None => Ok(()),
         }
-    }
-}
-
-impl Link {
-    fn new(opcode: Opcode, repeats: bool) -> Self {
-        Self {
-            opcode,
-            body: [0; BODY_MAX],
-            body_len: 0,
-            payload: Vec::new(),
-            on_saved: false,
-            saves: false,
-            path: Vec::new(),
-            reopen: None,
-            repeats,
-            answer: None,
-        }
-    }
-}
-
-impl ChainWork {
-    /// Flags of a link, and its handle where that is the saved one.
-    pub(crate) fn place(&self, index: usize) -> (Flags, Option<FileHandle>) {
-        let mut flags = Flags::empty();
-        flags.set(Flags::CHAIN_BACK, index > 0);
-        flags.set(Flags::CHAIN_FORWARD, index + 1 < self.links.len());
-        let Some(link) = self.links.get(index) else { return (flags, None) };
-        flags.set(Flags::SAVE_HANDLE, link.saves);
-        (flags, link.on_saved.then_some(CHAIN_HANDLE))
-    }
-
-    /// A link was answered.
-    pub(crate) fn on_answer(&mut self, index: usize, answer: std::result::Result<NamedReply, Error>) {
-        let Some(link) = self.links.get_mut(index) else { return };
-        link.answer = Some(answer.map_err(|mut error| {
-            if let Error::Status { path, .. } = &mut error {
-                *path = join(path, &link.path);
-            }
-            error
-        }));
-    }
-
-    /// Doing it all again does no harm.
-    pub(crate) fn repeats(&self) -> bool {
-        self.links.iter().all(|link| link.repeats) && self.attempts < ATTEMPTS_MAX
-    }
-
-    /// Aborted, and no link before has failed: the reply of one that succeeded was lost, and the chain is over on the server.
-    pub(crate) fn lost_replies(&self) -> bool {
-        let failed = self.links.iter().find_map(|link| match &link.answer {
-            Some(Err(Error::Status { status, .. })) => Some(*status),
-            Some(Err(_)) => Some(Status::OK),
-            _ => None,
-        });
-        failed == Some(Status::CHAIN_ABORTED)
-    }
-
-    /// Begins again on the same session, in new slots; answers the handles that it had gained, for closing.
-    pub(crate) fn restart(&mut self) -> Vec<Closing> {
-        let gained = self.unclosed();
-        self.attempts += 1;
-        self.reset();
-        gained
-    }
-
-    /// Nothing of it has been sent.
-    pub(crate) fn reset(&mut self) {
-        self.sent = 0;
-        self.links.iter_mut().for_each(|link| link.answer = None);
-    }
-
-    /// Why it failed, when all of it is answered.
-    pub(crate) fn failure(&self) -> Option<Error> {
-        if self.lost_replies() {
-            return Some(Error::InDoubt { operation: self.links.first()?.opcode });
-        }
-        self.links.iter().find_map(|link| match &link.answer {
-            Some(Err(error)) => Some(error.clone()),
-            _ => None,
-        })
-    }
-
-    /// Handles that were gained and not closed by the chain.
-    fn unclosed(&self) -> Vec<Closing> {
-        let mut gained: Vec<Closing> = Vec::new();
-        for link in &self.links {
-            match (&link.answer, link.opcode) {
-                (Some(Ok(reply)), _) if link.saves => {
-                    gained.push(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle });
-                }
-                // It closes what was saved last.
-                (Some(Ok(_)), Opcode::Close) => drop(gained.pop()),
-                _ => {}
-            }
-        }
-        gained
     }
 }
 

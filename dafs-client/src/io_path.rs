@@ -2,8 +2,46 @@
 
 use dafs_proto::wire::Thresholds;
 
-use crate::config::MethodOverride;
 use crate::registration::RegistrationPolicy;
+
+/// Which transfer method reads and writes use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MethodOverride {
+    /// What is fastest, by the thresholds that the server exports.
+    #[default]
+    Auto,
+    /// Always in the message, cut into as many messages as needed.
+    Inline,
+    /// Always by RDMA of the server.
+    Direct,
+    /// Always by RDMA, through the library's own registered buffers unless the memory is registered.
+    Staged,
+    /// Through buffers that both sides registered when the session began, by RDMA write with immediate; data is copied on the client's
+    /// side unless it is written from registered memory. Where the server lends no such buffers, as `Direct`.
+    Fast,
+    /// By RDMA of the client, into and out of buffers that the server lent when the session began. Where that cannot be, as `Direct`.
+    Client,
+    /// Whichever side can use RDMA write moves the data: the client for writes, the server for reads.
+    Hybrid,
+}
+
+impl MethodOverride {
+    /// All of them, with their names in settings.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Auto, "auto"),
+        (Self::Inline, "inline"),
+        (Self::Direct, "direct"),
+        (Self::Staged, "staged"),
+        (Self::Fast, "fast"),
+        (Self::Client, "client"),
+        (Self::Hybrid, "hybrid"),
+    ];
+
+    /// It needs buffers lent by the server.
+    pub(crate) fn uses_lanes(self) -> bool {
+        matches!(self, Self::Fast | Self::Client | Self::Hybrid)
+    }
+}
 
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

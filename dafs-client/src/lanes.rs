@@ -25,9 +25,10 @@ use dafs_proto::wire::{
 };
 use slab::Slab;
 
-use crate::config::{Config, MethodOverride};
+use crate::config::Config;
 use crate::core::Core;
 use crate::io_path::IoPath;
+use crate::io_path::MethodOverride;
 use crate::memory::{Staging, tell_once};
 use crate::op::{Named, Op, Transfer, TransferKind, Work};
 use crate::request::{Broken, Request};

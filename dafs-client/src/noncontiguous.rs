@@ -118,7 +118,7 @@ fn pack(c: &Circumstances) -> IoPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MethodOverride;
+    use crate::io_path::MethodOverride;
     use dafs_proto::wire::{Crossovers, Thresholds};
 
     fn circumstances(direction: Direction, size: u64, registration: Registration) -> Circumstances {

@@ -8,7 +8,7 @@ use dafs_proto::wire::{Header, Opcode, OpenFlags, Stability, Verifier};
 use smallvec::SmallVec;
 
 use crate::batch_work::BatchWork;
-use crate::chain::ChainWork;
+use crate::chain_work::ChainWork;
 use crate::error::Error;
 use crate::io_path::{Direction, IoPath};
 use crate::learned::Trial;

@@ -7,10 +7,11 @@ use dafs_proto::transport::{Access, MemoryRef, Provider, RemoteRange};
 use dafs_proto::wire::{Features, Opcode, Stability, Verifier};
 use smallvec::SmallVec;
 
-use crate::config::{Config, MethodOverride};
+use crate::config::Config;
 use crate::core::Core;
 use crate::driver::{Owner, Shared};
 use crate::error::{Error, Result};
+use crate::io_path::MethodOverride;
 use crate::io_path::{Circumstances, Direction, IoPath, Registration, decide};
 use crate::list::{List, places};
 use crate::memory::{Keep, RawMemory, Staging, tell_of_refusal, tell_once};

@@ -9,7 +9,7 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use crate::batch_work::BatchWork;
-use crate::chain::ChainWork;
+use crate::chain_work::ChainWork;
 use crate::io_path::IoPath;
 use crate::memory::Staging;
 use crate::op::{Named, Op, Transfer, TransferKind, Work};
