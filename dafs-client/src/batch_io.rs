@@ -5,10 +5,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use dafs_proto::extent::{Extent, total};
-use dafs_proto::transport::RemoteRange;
 use dafs_proto::wire::Stability;
 use smallvec::SmallVec;
 
+use crate::batch_part::{BatchOutcome, Part, Parts};
 use crate::batch_plan::{Plan, Prepared, prepare, results};
 use crate::batch_singly::{Singles, run_singly};
 use crate::batch_work::BatchHints;
@@ -16,22 +16,11 @@ use crate::batch_work::BatchWork;
 use crate::driver::Owner;
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf, Revocation};
-use crate::node::Node;
+use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
 use crate::op::{Op, Work};
 use crate::pending::{Finish, Pending};
 use crate::session::Session;
 use crate::transfer::total_len;
-
-/// What became of one operation of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchOutcome {
-    /// Bytes moved from the first on without a gap. Fewer than asked only where the file ended, or, of a write, where an error came after
-    /// them.
-    pub count: usize,
-    /// Where the file ended, when a read met that.
-    pub end: Option<u64>,
-}
 
 /// Many independent reads and writes on any files of a session, to and from memory that the caller lends: made by
 /// [`Session::batch_io`], run by [`BatchIo::run`].
@@ -92,28 +81,6 @@ enum Running<B> {
         empty: Vec<usize>,
     },
     Singly(Singles),
-}
-
-/// The operations, as they were asked for.
-#[derive(Default)]
-pub(crate) struct Parts {
-    pub(crate) operations: Vec<Part>,
-    pub(crate) wrong: Option<Error>,
-    pub(crate) expedite: bool,
-    /// Registered buffers that the caller lent, and to which operations.
-    pub(crate) lent: Vec<(usize, Revocation)>,
-}
-
-pub(crate) struct Part {
-    pub(crate) node: Arc<Node>,
-    pub(crate) write: bool,
-    pub(crate) stability: Stability,
-    pub(crate) extents: SmallVec<[Extent; 1]>,
-    pub(crate) memory: SmallVec<[RawMemory; 1]>,
-    /// Of registered memory.
-    pub(crate) range: Option<RemoteRange>,
-    /// Its data travels in the messages.
-    pub(crate) inline: bool,
 }
 
 impl Session {
@@ -385,13 +352,6 @@ fn tell_all(untold: &mut [usize]) -> Vec<usize> {
             operation
         })
         .collect()
-}
-
-impl Part {
-    /// Bytes that it moves.
-    pub(crate) fn len(&self) -> usize {
-        self.memory.iter().map(RawMemory::len).sum()
-    }
 }
 
 impl Parts {

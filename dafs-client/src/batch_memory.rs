@@ -3,7 +3,7 @@
 use dafs_proto::transport::{Access, RegionError, RemoteRange};
 use smallvec::SmallVec;
 
-use crate::batch_io::Part;
+use crate::batch_part::Part;
 use crate::batch_work::Bounce;
 use crate::core::Core;
 use crate::driver::Shared;

@@ -8,8 +8,8 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
-use crate::batch_io::{BatchOutcome, Part, Parts};
 use crate::batch_memory::{BOUNCE_KEPT_MAX, memory_of};
+use crate::batch_part::{BatchOutcome, Part, Parts};
 use crate::batch_work::BatchHints;
 use crate::batch_work::{BatchWork, Bounds, Entry, cut};
 use crate::config::Config;

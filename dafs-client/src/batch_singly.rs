@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use crate::batch_io::{BatchOutcome, Part};
+use crate::batch_part::{BatchOutcome, Part};
 use crate::driver::{EndOnUnwind, Owner};
 use crate::error::{Error, Result};
 use crate::file_list::{list_parts, list_read};

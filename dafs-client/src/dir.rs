@@ -17,7 +17,7 @@ use crate::op::{BODY_MAX, Named, Op};
 use crate::options::OpenOptions;
 use crate::pending::{Call, Finish, Pending};
 use crate::read_dir::ReadDir;
-use crate::session::{done, reply};
+use crate::reply::{done, reply};
 
 /// A directory that is open on the server: where paths begin.
 ///

@@ -20,7 +20,7 @@ use crate::op::{BODY_MAX, Named, Op, TransferKind, Work};
 use crate::options::OpenOptions;
 use crate::pending::{Call, Finish, Pending, count};
 use crate::registration::{Lease, PolicyCell, RegistrationPolicy};
-use crate::session::{done, reply};
+use crate::reply::{done, reply};
 use crate::transfer::{Memory, TransferParts, access};
 use crate::unstable::{self, Taken};
 

@@ -30,6 +30,7 @@
 mod background;
 mod batch_io;
 mod batch_memory;
+mod batch_part;
 mod batch_plan;
 mod batch_singly;
 mod batch_work;
@@ -65,10 +66,12 @@ mod op;
 mod options;
 mod pending;
 mod pieces;
+mod pin;
 mod process;
 mod read_dir;
 mod reconnect;
 mod registration;
+mod reply;
 mod request;
 mod session;
 mod sleep;
@@ -85,7 +88,8 @@ extern crate self as dafs_client;
 #[path = "../tests/common/mod.rs"]
 mod testing;
 
-pub use batch_io::{BatchDone, BatchIo, BatchOutcome, OwnedBatch, PendingBatch};
+pub use batch_io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};
+pub use batch_part::BatchOutcome;
 pub use batch_work::BatchHints;
 pub use chain::{Chain, Chained};
 pub use clock::{Clock, SystemClock};
@@ -110,8 +114,7 @@ pub use memory::{IoBuffer, RegisteredBuf};
 pub use noncontiguous::Noncontiguous;
 pub use options::OpenOptions;
 pub use pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
+pub use pin::{Pin, PinnedBuf};
 pub use read_dir::ReadDir;
-pub use registration::{
-    Pin, PinnedBuf, RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy,
-};
+pub use registration::{RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy};
 pub use session::{Agreed, Batch, Session};

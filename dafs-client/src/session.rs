@@ -25,9 +25,10 @@ use crate::lone::{Ask, Lone, LoneRequest};
 use crate::memory::{RawMemory, RegisteredBuf};
 use crate::node::{NodeParts, Reopen};
 use crate::noncontiguous::{Noncontiguous, decide_noncontiguous};
-use crate::op::{Named, NamedReply, Op, Work};
+use crate::op::{Named, Op};
 use crate::pending::{Call, Finish, Pending};
 use crate::registration::RegistrationPolicy;
+use crate::reply::{done, reply};
 
 /// A session with a server. Cheap to clone: clones are the same session, which ends when the last clone, export and file of it is dropped.
 ///
@@ -437,22 +438,6 @@ impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Session({})", self.owner.shared.server.name)
     }
-}
-
-/// The reply of a finished operation without data.
-pub(crate) fn reply(op: Op) -> Result<NamedReply> {
-    match (op.error, op.work) {
-        (Some(error), _) => Err(*error),
-        (None, Work::Named(named)) => {
-            named.reply.ok_or_else(|| Error::Invalid("the operation ended without a reply".into()))
-        }
-        (None, Work::Data(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("only transfers move data"),
-    }
-}
-
-/// The outcome of an operation that answers nothing.
-pub(crate) fn done(op: Op) -> Result<()> {
-    reply(op).map(|_| ())
 }
 
 fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, clock: &dyn Clock) -> Core {

@@ -14,7 +14,7 @@ use crate::node::Reopen;
 use crate::op::{BODY_MAX, Named, Op};
 use crate::options::OpenOptions;
 use crate::pending::{Call, Finish, Pending};
-use crate::session::reply;
+use crate::reply::reply;
 
 impl File {
     forms! {

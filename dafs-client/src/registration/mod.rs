@@ -14,7 +14,6 @@ mod cost;
 mod group;
 mod holes;
 mod lease;
-mod pin;
 mod policy;
 mod ranges;
 mod registrar;
@@ -30,10 +29,9 @@ mod area;
 
 pub use group::RegistrationCost;
 pub(crate) use lease::{Hold, Lease};
-pub use pin::{Pin, PinnedBuf};
 pub(crate) use policy::PolicyCell;
 pub use policy::RegistrationPolicy;
-pub(crate) use registrar::Registrar;
+pub(crate) use registrar::{PinId, Registrar};
 
 /// A stretch of this process's address space: `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -88,7 +88,7 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-client/src/memory.rs",
     "dafs-client/src/process.rs",
     "dafs-client/src/registration/holes.rs",
-    "dafs-client/src/registration/pin.rs",
+    "dafs-client/src/pin.rs",
     "dafs-client/src/registration/registrar.rs",
     "dafs-client/src/registration/tests.rs",
     "dafs-client/src/registration/watch.rs",

@@ -4,9 +4,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::registrar::{PinId, Registrar};
-use super::{Extent, RegistrationCost, RegistrationCounters};
 use crate::error::Result;
+use crate::registration::{Extent, PinId, Registrar, RegistrationCost, RegistrationCounters};
 use crate::session::Session;
 
 /// Memory that stays where it is while this lives: registrations of it are kept for later operations. Made by
