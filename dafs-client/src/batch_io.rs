@@ -12,7 +12,6 @@ use crate::batch_part::{BatchOutcome, Part, Parts};
 use crate::batch_plan::{Plan, Prepared, prepare, results};
 use crate::batch_singly::{Singles, run_singly};
 use crate::batch_work::BatchHints;
-use crate::batch_work::BatchWork;
 use crate::driver::Owner;
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -326,7 +325,7 @@ impl<B: IoBuffer> PendingBatch<B> {
         if let Some(Op { done: false, work: Work::Batch(batch), .. }) = core.ops.get_mut(index)
             && batch.hurry()
         {
-            shared.submit_locked(&mut core, BatchWork::expediting());
+            shared.submit_locked(&mut core, Op::expediting());
             shared.push(&mut core, false);
         }
     }

@@ -10,10 +10,11 @@ use crate::driver::{EndOnUnwind, Owner};
 use crate::error::{Error, Result};
 use crate::file_list::{list_parts, list_read};
 use crate::memory::{Keep, Revocation};
-use crate::op::{Op, TransferKind, Work};
+use crate::op::{Op, Work};
 use crate::pending::{Finish, Pending, count, wait_any};
 use crate::registration::RegistrationPolicy;
 use crate::transfer::{Memory, submit_transfer};
+use crate::transfer_work::TransferKind;
 
 /// Operations of one batch, each in flight or ended.
 pub(crate) struct Singles {

@@ -9,15 +9,13 @@ use dafs_proto::session::SessionFault;
 use dafs_proto::transport::{RemoteRange, Span};
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
-    BatchRequest, BatchResult, EXTENT_SIZE, HEADER_SIZE, LIST_MAX, Method, Opcode, REMOTE_RANGE_SIZE,
-    ShortLists, Stability, Status, Verifier, WireError, WireRange, decode_batch_results,
-    decode_noticed_results, lists_size,
+    BatchRequest, BatchResult, EXTENT_SIZE, LIST_MAX, Method, REMOTE_RANGE_SIZE, ShortLists, Stability,
+    Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results, lists_size,
 };
 use smallvec::SmallVec;
 
 use crate::memory::{Keep, RawMemory, RegisteredBuf, Revocation};
 use crate::node::Node;
-use crate::op::{Named, Op};
 use crate::pieces::overlapped_size;
 use crate::registration::Hold;
 use crate::request::{Broken, Request};
@@ -151,16 +149,6 @@ impl Entry {
 }
 
 impl BatchWork {
-    /// An operation that asks the server to gather no ends of the session's batches any more. Nobody collects it.
-    pub(crate) fn expediting() -> Op {
-        let request = BatchRequest { flags: BatchFlags::EXPEDITE, ..BatchRequest::default() };
-        let mut named = Named { body_len: BatchRequest::HEAD_SIZE - HEADER_SIZE, ..Named::default() };
-        request.encode(&mut named.body[..BatchRequest::HEAD_SIZE - HEADER_SIZE]);
-        let mut op = Op::named(Opcode::Batch, None, named);
-        op.detached = true;
-        op
-    }
-
     /// Nothing of it is to be gathered any more; whether the server is to be told.
     pub(crate) fn hurry(&mut self) -> bool {
         // What is not sent yet says so itself.

@@ -16,8 +16,9 @@ use crate::dir::{Dir, clean};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::RawMemory;
+use crate::named::NamedReply;
 use crate::node::{Node, NodeParts, Reopen, join};
-use crate::op::{NamedReply, Op, Work};
+use crate::op::{Op, Work};
 use crate::options::OpenOptions;
 use crate::transfer::check_extent;
 

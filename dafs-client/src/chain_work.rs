@@ -4,8 +4,8 @@ use dafs_proto::wire::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Opcode, Rea
 
 use crate::closings::Closing;
 use crate::error::Error;
+use crate::named::NamedReply;
 use crate::node::{Reopen, join};
-use crate::op::NamedReply;
 
 /// One request of a chain.
 pub(crate) struct Link {

@@ -18,11 +18,13 @@ use crate::io_path::IoPath;
 use crate::lanes::{LaneState, Next, transmit_through_lane};
 use crate::learned::Learned;
 use crate::memory::{RegisteredBuf, Staging};
+use crate::named::{Named, NamedReply};
 use crate::node::Node;
-use crate::op::{Named, NamedReply, Op, TransferKind, Work};
+use crate::op::{Op, Work};
 use crate::pieces::{on_data, piece_limit, trim};
 use crate::request::{Broken, Request};
 use crate::terms::Terms;
+use crate::transfer_work::TransferKind;
 use crate::transmit::transmit;
 
 /// Messages handled before the pump looks at its caller's operation again.

@@ -12,8 +12,9 @@ use dafs_proto::wire::{
 use crate::driver::Owner;
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::named::{BODY_MAX, Named};
 use crate::node::{Node, NodeParts, Reopen, join};
-use crate::op::{BODY_MAX, Named, Op};
+use crate::op::Op;
 use crate::options::OpenOptions;
 use crate::pending::{Call, Finish, Pending};
 use crate::read_dir::ReadDir;

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::error::Error;
 use crate::lanes::LaneState;
-use crate::op::{Named, Op, Work};
+use crate::named::Named;
+use crate::op::{Op, Work};
 use crate::pieces::void;
 
 impl Core {

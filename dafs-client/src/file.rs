@@ -15,13 +15,15 @@ use crate::error::{Error, Result};
 use crate::io_path::{Direction, IoPath, Registration, decide};
 use crate::lone::{Ask, Lone, LoneRequest};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
+use crate::named::{BODY_MAX, Named};
 use crate::node::Node;
-use crate::op::{BODY_MAX, Named, Op, TransferKind, Work};
+use crate::op::{Op, Work};
 use crate::options::OpenOptions;
 use crate::pending::{Call, Finish, Pending, count};
 use crate::registration::{Lease, PolicyCell, RegistrationPolicy};
 use crate::reply::{done, reply};
 use crate::transfer::{Memory, TransferParts, access};
+use crate::transfer_work::TransferKind;
 use crate::unstable::{self, Taken};
 
 /// A file that is open on the server. Closed, lazily, when dropped.

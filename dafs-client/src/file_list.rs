@@ -12,10 +12,11 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
-use crate::op::{Op, TransferKind, Work};
+use crate::op::{Op, Work};
 use crate::pending::{Finish, Pending, Transferred, count, transferred};
 use crate::registration::RegistrationPolicy;
 use crate::transfer::{Memory, TransferParts, submit_transfer};
+use crate::transfer_work::TransferKind;
 
 /// What a read of a list brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

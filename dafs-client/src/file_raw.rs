@@ -7,9 +7,9 @@ use crate::error::Result;
 use crate::file::File;
 use crate::file_list::{ListRead, list_read};
 use crate::memory::RawMemory;
-use crate::op::TransferKind;
 use crate::pending::count;
 use crate::transfer::Memory;
+use crate::transfer_work::TransferKind;
 
 impl File {
     /// As [`File::read_list`], into memory by address and length, bytes. Blocks.

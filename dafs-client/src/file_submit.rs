@@ -11,9 +11,9 @@ use crate::error::Result;
 use crate::file::{File, appended};
 use crate::file_list::{ListRead, list_parts, list_read};
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory};
-use crate::op::TransferKind;
 use crate::pending::{Finish, Pending, Transferred, count, transferred};
 use crate::transfer::{Memory, TransferParts, submit_transfer};
+use crate::transfer_work::TransferKind;
 
 impl File {
     /// Nonblocking form of [`File::read_at`], into a `Vec<u8>` (all `len` bytes of it) or a [`crate::RegisteredBuf`],

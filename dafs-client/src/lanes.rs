@@ -30,8 +30,10 @@ use crate::core::Core;
 use crate::io_path::IoPath;
 use crate::io_path::MethodOverride;
 use crate::memory::{Staging, tell_once};
-use crate::op::{Named, Op, Transfer, TransferKind, Work};
+use crate::named::Named;
+use crate::op::{Op, Work};
 use crate::request::{Broken, Request};
+use crate::transfer_work::{Transfer, TransferKind};
 
 /// Where a session stands with its lanes.
 pub(crate) enum LaneState {

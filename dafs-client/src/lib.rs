@@ -60,6 +60,7 @@ mod learned;
 mod list;
 mod lone;
 mod memory;
+mod named;
 mod node;
 mod noncontiguous;
 mod op;
@@ -79,6 +80,7 @@ mod stream;
 mod terms;
 mod token;
 mod transfer;
+mod transfer_work;
 mod transmit;
 mod unstable;
 

@@ -21,12 +21,14 @@ use crate::core::Core;
 use crate::driver::{EndOnUnwind, Guard, SLICE, Shared};
 use crate::io_path::{Direction, IoPath, Registration, decide};
 use crate::memory::RawMemory;
+use crate::named::Named;
 use crate::node::Node;
-use crate::op::{Named, Op, Transfer, TransferKind, Work};
+use crate::op::{Op, Work};
 use crate::pieces::void;
 use crate::registration::RegistrationPolicy;
 use crate::request::{Broken, Request};
 use crate::transfer::check_extent;
+use crate::transfer_work::{Transfer, TransferKind};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use crate::io_path::{Direction, IoPath};
 use crate::list::PieceBounds;
 use crate::memory::{Keep, Staging};
 use crate::node::Node;
-use crate::op::{Transfer, TransferKind};
 use crate::request::{Broken, Request};
 use crate::terms::Terms;
+use crate::transfer_work::{Transfer, TransferKind};
 
 /// How much one request of a transfer may move, and where it is staged; `None` when there is no buffer to stage in now.
 pub(crate) fn piece_limit(

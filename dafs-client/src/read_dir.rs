@@ -6,9 +6,10 @@ use dafs_proto::wire::{Attributes, DirEntry, Opcode, decode_dir_entries};
 use crate::dir::Dir;
 use crate::error::Result;
 use crate::memory::{Keep, RegisteredBuf};
-use crate::op::{Op, TransferKind, Work};
+use crate::op::{Op, Work};
 use crate::registration::RegistrationPolicy;
 use crate::transfer::{Memory, TransferParts};
+use crate::transfer_work::TransferKind;
 
 /// Bytes of entries that one request asks for, once the first did not answer all.
 const BATCH_SIZE: usize = 64 * 1024;

@@ -1,7 +1,8 @@
 //! What finished operations answered.
 
 use crate::error::{Error, Result};
-use crate::op::{NamedReply, Op, Work};
+use crate::named::NamedReply;
+use crate::op::{Op, Work};
 
 /// The reply of a finished operation without data.
 pub(crate) fn reply(op: Op) -> Result<NamedReply> {

@@ -17,10 +17,11 @@ use crate::list::{List, places};
 use crate::memory::{Keep, RawMemory, Staging, tell_of_refusal, tell_once};
 use crate::node::Node;
 use crate::noncontiguous::{Noncontiguous, decide_hybrid, decide_noncontiguous};
-use crate::op::{Op, Transfer, TransferKind, Work};
+use crate::op::{Op, Work};
 use crate::pending::{Finish, Pending};
 use crate::pieces::trim;
 use crate::registration::{Hold, RegistrationPolicy};
+use crate::transfer_work::{Transfer, TransferKind};
 
 /// Whose memory a transfer uses.
 pub(crate) enum Memory {

@@ -12,8 +12,10 @@ use crate::batch_work::BatchWork;
 use crate::chain_work::ChainWork;
 use crate::io_path::IoPath;
 use crate::memory::Staging;
-use crate::op::{Named, Op, Transfer, TransferKind, Work};
+use crate::named::Named;
+use crate::op::{Op, Work};
 use crate::request::Request;
+use crate::transfer_work::{Transfer, TransferKind};
 
 /// Encodes a request and hands it to the endpoint. `number` gives it slot and sequence once there is room for it.
 pub(crate) fn transmit(
