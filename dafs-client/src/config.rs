@@ -3,9 +3,9 @@ use std::time::Duration;
 use dafs_proto::session::Key;
 use dafs_proto::transport::WaitPolicy;
 
-use crate::io_path::MethodOverride;
-use crate::noncontiguous::Noncontiguous;
-use crate::registration::RegistrationConfig;
+use crate::memory::registration::RegistrationConfig;
+use crate::method::io_path::MethodOverride;
+use crate::method::noncontiguous::Noncontiguous;
 
 /// Who the client says it is. Counts only as far as the server trusts the connection; over shared memory the kernel's word counts instead.
 #[derive(Clone, Debug, PartialEq, Eq)]

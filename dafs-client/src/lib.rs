@@ -27,62 +27,17 @@
 //! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
 #![deny(unsafe_code)]
 
-mod background;
-mod batch_io;
-mod batch_memory;
-mod batch_part;
-mod batch_plan;
-mod batch_singly;
-mod batch_work;
-mod calm;
-mod chain;
-mod chain_work;
+mod api;
 mod clock;
-mod closings;
 mod config;
 mod connect;
-mod core;
-mod devices;
-mod dir;
 mod driver;
-mod durable;
-mod ending;
+mod engine;
 mod error;
-mod file;
-mod file_list;
-mod file_raw;
-mod file_submit;
-mod futility;
-pub mod io_path;
-mod key_file;
-mod lanes;
-mod learned;
-mod list;
-mod lone;
+mod handle;
 mod memory;
-mod named;
-mod node;
-mod noncontiguous;
+mod method;
 mod op;
-mod options;
-mod pending;
-mod pieces;
-mod pin;
-mod process;
-mod read_dir;
-mod reconnect;
-mod registration;
-mod reply;
-mod request;
-mod session;
-mod sleep;
-mod stream;
-mod terms;
-mod token;
-mod transfer;
-mod transfer_work;
-mod transmit;
-mod unstable;
 
 #[cfg(test)]
 extern crate self as dafs_client;
@@ -90,12 +45,20 @@ extern crate self as dafs_client;
 #[path = "../tests/common/mod.rs"]
 mod testing;
 
-pub use batch_io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};
-pub use batch_part::BatchOutcome;
-pub use batch_work::BatchHints;
-pub use chain::{Chain, Chained};
+pub use api::batch::io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};
+pub use api::chain::{Chain, Chained};
+pub use api::dir::{Dir, Export};
+pub use api::file::durable::DurableWriter;
+pub use api::file::list::{ListRead, ListTransferred};
+pub use api::file::{AccessPattern, File};
+pub use api::key_file::load_key;
+pub use api::options::OpenOptions;
+pub use api::pin::{Pin, PinnedBuf};
+pub use api::read_dir::ReadDir;
+pub use api::session::{Agreed, Batch, Session};
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, ReconnectPolicy};
+pub use connect::devices::{RdmaDevice, rdma_devices};
 pub use dafs_proto::address::{Address, Url};
 pub use dafs_proto::extent::Extent;
 pub use dafs_proto::session::{Key, Moment};
@@ -104,19 +67,14 @@ pub use dafs_proto::wire::{
     Attributes, Crossovers, DirEntry, FileKind, FsStatistics, GatherSwitches, LimitsReply, Opcode,
     SetAttributes, SetTime, Stability, Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
 };
-pub use devices::{RdmaDevice, rdma_devices};
-pub use dir::{Dir, Export};
-pub use durable::DurableWriter;
+pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use error::{Error, Result};
-pub use file::{AccessPattern, File};
-pub use file_list::{ListRead, ListTransferred};
-pub use io_path::{Direction, IoPath, MethodOverride, Registration};
-pub use key_file::load_key;
+pub use memory::registration::{
+    RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy,
+};
 pub use memory::{IoBuffer, RegisteredBuf};
-pub use noncontiguous::Noncontiguous;
-pub use options::OpenOptions;
-pub use pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
-pub use pin::{Pin, PinnedBuf};
-pub use read_dir::ReadDir;
-pub use registration::{RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy};
-pub use session::{Agreed, Batch, Session};
+pub use method::io_path;
+pub use method::io_path::{Direction, IoPath, MethodOverride, Registration};
+pub use method::noncontiguous::Noncontiguous;
+pub use op::batch::BatchHints;
+pub use op::batch_part::BatchOutcome;

@@ -1,0 +1,419 @@
+//! Batches: many independent reads and writes in one submission (DAFS 1.0, batch I/O).
+
+use std::io::{IoSlice, IoSliceMut};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use dafs_proto::extent::{Extent, total};
+use dafs_proto::wire::Stability;
+use smallvec::SmallVec;
+
+use crate::api::batch::plan::{Plan, Prepared, prepare, results};
+use crate::api::batch::singly::{Singles, run_singly};
+use crate::api::file::File;
+use crate::api::session::Session;
+use crate::driver::Owner;
+use crate::driver::pending::{Finish, Pending};
+use crate::driver::transfer::total_len;
+use crate::error::{Error, Result};
+use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
+use crate::op::batch::BatchHints;
+use crate::op::batch_part::{BatchOutcome, Part, Parts};
+use crate::op::{Op, Work};
+
+/// Many independent reads and writes on any files of a session, to and from memory that the caller lends: made by
+/// [`Session::batch_io`], run by [`BatchIo::run`].
+///
+/// The operations go out in as few requests as carry them, and are executed in any order: of two that write the same bytes either may be
+/// the last, and a read may or may not see what another writes. Each has its own result.
+///
+/// ```no_run
+/// # fn f(session: &dafs_client::Session, a: &dafs_client::File, b: &dafs_client::File) -> dafs_client::Result<()> {
+/// let (mut head, mut tail) = ([0; 512], [0; 512]);
+/// let mut batch = session.batch_io();
+/// batch.read_at(a, &mut head, 0).read_at(a, &mut tail, 1 << 20).write_at(b, b"seen", 0);
+/// for outcome in batch.run()? {
+///     println!("{} bytes", outcome?.count);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a batch is sent by `run`"]
+pub struct BatchIo<'a> {
+    owner: Arc<Owner>,
+    parts: Parts,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+/// As [`BatchIo`], of buffers that the batch owns until it has ended: for [`OwnedBatch::submit`]. Made by [`Session::owned_batch`].
+#[must_use = "a batch is sent by `submit`"]
+pub struct OwnedBatch<B> {
+    owner: Arc<Owner>,
+    parts: Parts,
+    buffers: Vec<Keep>,
+    kind: PhantomData<B>,
+}
+
+/// The end of an [`OwnedBatch`]: the buffers come back whatever became of it.
+#[derive(Debug)]
+#[must_use = "the results tell whether data was moved"]
+pub struct BatchDone<B> {
+    /// The buffers, in order. After a read, bytes behind its count are undefined.
+    pub buffers: Vec<B>,
+    /// The results, in order; or why none is known: the session ended, or the server refused the batch.
+    pub results: Result<Vec<Result<BatchOutcome>>>,
+}
+
+/// A batch in flight. Dropping it lets it run on, and frees its buffers when it has ended.
+#[must_use = "a submitted batch is collected with `wait`"]
+pub struct PendingBatch<B> {
+    owner: Arc<Owner>,
+    state: Running<B>,
+}
+
+enum Running<B> {
+    Batch {
+        pending: Pending<BatchDone<B>>,
+        /// Entries of each operation that have not been told of; of one that moves nothing, and so has none, 1.
+        untold: Vec<usize>,
+        /// Operations that move nothing, not told of.
+        empty: Vec<usize>,
+    },
+    Singly(Singles),
+}
+
+impl Session {
+    /// Begins a batch of reads and writes. Sends nothing yet. (For operations that are submitted one by one and leave together see
+    /// [`Session::batch`].)
+    pub fn batch_io(&self) -> BatchIo<'_> {
+        BatchIo { owner: Arc::clone(&self.owner), parts: Parts::default(), life: PhantomData }
+    }
+
+    /// Begins a batch whose operations own their buffers, `Vec<u8>`s or [`RegisteredBuf`]s. Sends nothing yet.
+    pub fn owned_batch<B: IoBuffer>(&self) -> OwnedBatch<B> {
+        let owner = Arc::clone(&self.owner);
+        OwnedBatch { owner, parts: Parts::default(), buffers: Vec::new(), kind: PhantomData }
+    }
+}
+
+impl<'a> BatchIo<'a> {
+    /// Reads at `offset`.
+    pub fn read_at(&mut self, file: &File, buffer: &'a mut [u8], offset: u64) -> &mut Self {
+        let extent = Extent::new(offset, buffer.len() as u64);
+        self.parts.push(&self.owner, file, false, &[extent], SmallVec::from_buf([RawMemory::of_mut(buffer)]));
+        self
+    }
+
+    /// Writes at `offset`, as durable as the file was opened for.
+    pub fn write_at(&mut self, file: &File, data: &'a [u8], offset: u64) -> &mut Self {
+        let extent = Extent::new(offset, data.len() as u64);
+        self.parts.push(&self.owner, file, true, &[extent], SmallVec::from_buf([RawMemory::of(data)]));
+        self
+    }
+
+    /// Reads a list of extents, as [`File::read_list`].
+    pub fn read_list(
+        &mut self,
+        file: &File,
+        extents: &[Extent],
+        buffers: &'a mut [IoSliceMut<'_>],
+    ) -> &mut Self {
+        let memory = buffers.iter_mut().map(|buffer| RawMemory::of_mut(buffer)).collect();
+        self.parts.push(&self.owner, file, false, extents, memory);
+        self
+    }
+
+    /// Writes a list of extents, as [`File::write_list`]; of one that is too long for a request the extents ascend and do not overlap.
+    pub fn write_list(&mut self, file: &File, extents: &[Extent], buffers: &'a [IoSlice<'_>]) -> &mut Self {
+        let memory = buffers.iter().map(|buffer| RawMemory::of(buffer)).collect();
+        self.parts.push(&self.owner, file, true, extents, memory);
+        self
+    }
+
+    /// Reads at `offset` into a registered buffer: no copy, no registration.
+    pub fn read_buf_at(&mut self, file: &File, buffer: &'a mut RegisteredBuf, offset: u64) -> &mut Self {
+        let extent = Extent::new(offset, buffer.len() as u64);
+        self.parts.push(&self.owner, file, false, &[extent], SmallVec::from_buf([buffer.raw()]));
+        self.parts.lends(buffer, &self.owner);
+        self
+    }
+
+    /// Writes a registered buffer at `offset`: no copy, no registration.
+    pub fn write_buf_at(&mut self, file: &File, buffer: &'a RegisteredBuf, offset: u64) -> &mut Self {
+        let extent = Extent::new(offset, buffer.len() as u64);
+        self.parts.push(&self.owner, file, true, &[extent], SmallVec::from_buf([buffer.raw()]));
+        self.parts.lends(buffer, &self.owner);
+        self
+    }
+
+    /// Operations so far.
+    pub fn len(&self) -> usize {
+        self.parts.operations.len()
+    }
+
+    /// There is none yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs the batch and answers the results in the order of its operations. Blocks until all of them have ended.
+    ///
+    /// Fails as a whole, with nothing sent, with [`Error::Invalid`] when an operation cannot be (totals that differ, an extent beyond the
+    /// end of any file, a file of another session); and when the session ends. Registered buffers that the server may then still be
+    /// reading or writing lose their registration.
+    pub fn run(&mut self) -> Result<Vec<Result<BatchOutcome>>> {
+        let parts = std::mem::take(&mut self.parts);
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
+        match prepare(shared, &mut core, parts, None, Keep::None).map_err(|(error, _)| error)? {
+            Plan::Batch(Prepared { op, operations }) => {
+                let op = shared.run_locked(core, *op);
+                results(shared, op, &operations).1
+            }
+            Plan::Singly { parts, .. } => {
+                drop(core);
+                run_singly(&self.owner, parts.operations, &parts.lent)
+            }
+        }
+    }
+}
+
+impl<B: IoBuffer> OwnedBatch<B> {
+    /// Reads at `offset` into the whole buffer.
+    pub fn read_at(&mut self, file: &File, buffer: B, offset: u64) -> &mut Self {
+        self.push(file, false, buffer, |len| vec![Extent::new(offset, len)])
+    }
+
+    /// Writes the whole buffer at `offset`, as durable as the file was opened for.
+    pub fn write_at(&mut self, file: &File, buffer: B, offset: u64) -> &mut Self {
+        self.push(file, true, buffer, |len| vec![Extent::new(offset, len)])
+    }
+
+    /// Reads a list of extents into the whole buffer.
+    pub fn read_list(&mut self, file: &File, extents: &[Extent], buffer: B) -> &mut Self {
+        self.push(file, false, buffer, |_| extents.to_vec())
+    }
+
+    /// Writes the whole buffer to a list of extents, as [`BatchIo::write_list`].
+    pub fn write_list(&mut self, file: &File, extents: &[Extent], buffer: B) -> &mut Self {
+        self.push(file, true, buffer, |_| extents.to_vec())
+    }
+
+    /// Asks the server to gather nothing: it tells every end as soon as it can, whatever the hints say, and without hints too. It then
+    /// executes no operations together, so the batch as a whole takes longer. For a batch in flight see [`PendingBatch::expedite`].
+    pub fn expedite(&mut self) -> &mut Self {
+        self.parts.expedite = true;
+        self
+    }
+
+    /// Starts the batch. With `hints` the server tells of ends while others run ([`PendingBatch::wait_some`]), and gathers as many of them
+    /// as the hints say; without, it tells once, of all, unless the batch is expedited. Does not block.
+    pub fn submit(self, hints: Option<BatchHints>) -> PendingBatch<B> {
+        let Self { owner, parts, buffers, .. } = self;
+        let count = parts.operations.len();
+        let shared = &owner.shared;
+        let mut core = shared.lock();
+        let state = match prepare(shared, &mut core, parts, hints, Keep::Many(buffers)) {
+            Err((error, keep)) => {
+                drop(core);
+                let done = BatchDone { buffers: unpacked(keep), results: Err(error) };
+                Running::Batch { pending: Pending::ready(done), untold: vec![1; count], empty: Vec::new() }
+            }
+            Ok(Plan::Singly { parts, keep }) => {
+                drop(core);
+                Running::Singly(Singles::submit(&owner, parts.operations, keep))
+            }
+            Ok(Plan::Batch(Prepared { op, operations })) => {
+                let mut untold = vec![0; count];
+                if let Work::Batch(batch) = &op.work {
+                    batch.entries.iter().for_each(|entry| untold[entry.operation] += 1);
+                }
+                let empty: Vec<usize> = (0..count).filter(|operation| untold[*operation] == 0).collect();
+                empty.iter().for_each(|operation| untold[*operation] = 1);
+                let keep_back = core.uncollected > 0 && shared.config.batch_submits;
+                let index = shared.submit_locked(&mut core, *op);
+                shared.push(&mut core, keep_back);
+                drop(core);
+                let shared = Arc::clone(shared);
+                let finish = Finish::boxed(move |op| {
+                    let (keep, results) = results(&shared, op, &operations);
+                    BatchDone { buffers: unpacked(keep), results }
+                });
+                Running::Batch { pending: Pending::new(&owner, index, finish), untold, empty }
+            }
+        };
+        PendingBatch { owner, state }
+    }
+
+    fn push(
+        &mut self,
+        file: &File,
+        write: bool,
+        buffer: B,
+        extents: impl FnOnce(u64) -> Vec<Extent>,
+    ) -> &mut Self {
+        let mut keep = buffer.into_keep().0;
+        let memory = keep.raw();
+        let extents = extents(memory.len() as u64);
+        self.parts.push(&self.owner, file, write, &extents, SmallVec::from_buf([memory]));
+        if let Keep::Registered(buffer) = &keep {
+            self.parts.is_registered(buffer, &self.owner);
+        }
+        self.buffers.push(keep);
+        self
+    }
+}
+
+impl<B: IoBuffer> PendingBatch<B> {
+    /// Whether all operations have ended; moves the session along. Never blocks, as [`Pending::test`].
+    pub fn test(&mut self) -> bool {
+        match &mut self.state {
+            Running::Batch { pending, .. } => pending.test(),
+            Running::Singly(singles) => singles.test(),
+        }
+    }
+
+    /// Waits until some operations have ended of which this has not told yet, and answers their places, each once; none when all are
+    /// told. The results and the buffers come with [`PendingBatch::wait`]: until then the batch owns its memory. Blocks.
+    pub fn wait_some(&mut self) -> Vec<usize> {
+        let (pending, untold, empty) = match &mut self.state {
+            Running::Batch { pending, untold, empty } => (pending, untold, empty),
+            Running::Singly(singles) => return singles.wait_some(),
+        };
+        if untold.iter().all(|entries| *entries == 0) {
+            return Vec::new();
+        }
+        let Some(index) = pending.index() else { return tell_all(untold) };
+        if !empty.is_empty() {
+            empty.iter().for_each(|operation| untold[*operation] = 0);
+            return std::mem::take(empty);
+        }
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
+        loop {
+            let told = match core.ops.get_mut(index) {
+                Some(Op { done: false, work: Work::Batch(batch), .. }) => batch.take_told(),
+                _ => return tell_all(untold),
+            };
+            let mut ended = Vec::new();
+            for operation in told {
+                let left = &mut untold[operation];
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    ended.push(operation);
+                }
+            }
+            if !ended.is_empty() {
+                return ended;
+            }
+            core = shared.wait_until(core, |core| match core.ops.get(index) {
+                Some(Op { done: false, work: Work::Batch(batch), .. }) => !batch.told.is_empty(),
+                _ => true,
+            });
+        }
+    }
+
+    /// Asks the server to gather nothing any more: what has ended is told at once, and what ends from now on as soon as it can be (DAFS
+    /// 1.0, `DAFS_PROC_HURRY_UP`). For a program that has nothing else to do any more than to wait for what it gave time with
+    /// [`BatchHints::window`]. It concerns all batches of the session that are in progress. A batch without hints is told of by its reply,
+    /// which comes no sooner. Takes a credit, so it waits where all are in use. Does not block.
+    pub fn expedite(&self) {
+        let Running::Batch { pending, .. } = &self.state else { return };
+        let Some(index) = pending.index() else { return };
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
+        if let Some(Op { done: false, work: Work::Batch(batch), .. }) = core.ops.get_mut(index)
+            && batch.hurry()
+        {
+            shared.submit_locked(&mut core, Op::expediting());
+            shared.push(&mut core, false);
+        }
+    }
+
+    /// Waits until all operations have ended, and answers results and buffers. Blocks.
+    pub fn wait(self) -> BatchDone<B> {
+        match self.state {
+            Running::Batch { pending, .. } => pending.wait(),
+            Running::Singly(singles) => {
+                let (keep, results) = singles.wait();
+                BatchDone { buffers: unpacked(keep), results }
+            }
+        }
+    }
+}
+
+/// All that was not told of has ended.
+fn tell_all(untold: &mut [usize]) -> Vec<usize> {
+    let untold = untold.iter_mut().enumerate().filter(|(_, entries)| **entries > 0);
+    untold
+        .map(|(operation, entries)| {
+            *entries = 0;
+            operation
+        })
+        .collect()
+}
+
+impl Parts {
+    fn push(
+        &mut self,
+        owner: &Arc<Owner>,
+        file: &File,
+        write: bool,
+        extents: &[Extent],
+        memory: SmallVec<[RawMemory; 1]>,
+    ) {
+        let place = self.operations.len();
+        let wrong = match (total(extents), total_len(&memory)) {
+            _ if !Arc::ptr_eq(owner, &file.owner) => Some("its file is another session's".to_owned()),
+            (None, _) => Some("an extent lies beyond the end of any file".to_owned()),
+            (_, None) => Some("its memory is more than there are addresses".to_owned()),
+            (Some(bytes), Some(len)) if bytes != len as u64 => {
+                Some(format!("its extents hold {bytes} bytes, its memory {len}: the totals must agree"))
+            }
+            _ => None,
+        };
+        if let Some(what) = wrong {
+            self.wrong.get_or_insert(Error::Invalid(format!("operation {place} of a batch: {what}")));
+        }
+        let stability = if write { file.stability } else { Stability::Unstable };
+        let (node, extents) = (Arc::clone(&file.node), SmallVec::from_slice(extents));
+        self.operations.push(Part { node, write, stability, extents, memory, range: None, inline: false });
+    }
+
+    /// The memory of the last operation is that of a registered buffer.
+    fn is_registered(&mut self, buffer: &RegisteredBuf, owner: &Arc<Owner>) {
+        if let Some(part) = self.operations.last_mut()
+            && buffer.is_registered()
+        {
+            part.range = buffer.range_in(&owner.shared.domain);
+            if part.range.is_none() && !buffer.is_empty() {
+                let what = "a buffer of a batch is not registered with this session".to_owned();
+                self.wrong.get_or_insert(Error::Invalid(what));
+            }
+        }
+    }
+
+    /// As [`Parts::is_registered`], of a buffer that the caller has back when the batch has ended.
+    fn lends(&mut self, buffer: &RegisteredBuf, owner: &Arc<Owner>) {
+        self.is_registered(buffer, owner);
+        let place = self.operations.len().saturating_sub(1);
+        self.lent.extend(buffer.is_registered().then(|| (place, buffer.revocation())));
+    }
+}
+
+fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
+    match keep {
+        Keep::Many(keeps) => keeps.into_iter().map(|keep| B::from_keep(KeepBox(keep))).collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl<B> std::fmt::Debug for PendingBatch<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let count = match &self.state {
+            Running::Batch { untold, .. } => untold.len(),
+            Running::Singly(singles) => singles.len(),
+        };
+        write!(f, "PendingBatch({count} operations)")
+    }
+}

@@ -1,0 +1,6 @@
+//! Many reads and writes in one request, or one by one where the server does not know batches.
+
+pub(crate) mod io;
+pub(crate) mod memory;
+pub(crate) mod plan;
+pub(crate) mod singly;

@@ -1,0 +1,152 @@
+//! The operations of a batch one by one: where the server does not know batches, or nothing of their memory can be registered. Each goes
+//! as a transfer of its own would, in messages at worst.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use crate::api::file::list::{list_parts, list_read};
+use crate::driver::pending::{Finish, Pending, count, wait_any};
+use crate::driver::transfer::{Memory, submit_transfer};
+use crate::driver::{EndOnUnwind, Owner};
+use crate::error::{Error, Result};
+use crate::memory::registration::RegistrationPolicy;
+use crate::memory::{Keep, Revocation};
+use crate::op::batch_part::{BatchOutcome, Part};
+use crate::op::transfer::TransferKind;
+use crate::op::{Op, Work};
+
+/// Operations of one batch, each in flight or ended.
+pub(crate) struct Singles {
+    pending: Vec<Pending<Single>>,
+    /// Their places among the operations of the batch.
+    places: Vec<usize>,
+    /// By place: what has ended.
+    ended: Vec<Option<Single>>,
+    /// Ended and not told.
+    untold: Vec<usize>,
+}
+
+/// The end of one operation.
+pub(crate) struct Single {
+    keep: Keep,
+    result: Result<BatchOutcome>,
+}
+
+impl Singles {
+    /// Starts the operations; `keep` has the memory of each, or nothing where the caller waits. Does not block.
+    pub(crate) fn submit(owner: &Arc<Owner>, operations: Vec<Part>, keep: Keep) -> Self {
+        let mut keeps = match keep {
+            Keep::Many(keeps) => keeps,
+            _ => Vec::new(),
+        }
+        .into_iter();
+        owner.shared.lock().batches += 1;
+        let pending: Vec<_> = operations
+            .into_iter()
+            .map(|part| submit_single(owner, part, keeps.next().unwrap_or(Keep::None)))
+            .collect();
+        let mut core = owner.shared.lock();
+        core.batches -= 1;
+        owner.shared.push(&mut core, false);
+        drop(core);
+        let (places, ended) =
+            ((0..pending.len()).collect(), std::iter::repeat_with(|| None).take(pending.len()));
+        Self { places, ended: ended.collect(), pending, untold: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Whether all have ended; moves the session along. Does not block.
+    pub(crate) fn test(&mut self) -> bool {
+        if let Some(first) = self.pending.first_mut() {
+            first.test();
+        }
+        self.collect(Pending::has_ended);
+        self.pending.is_empty()
+    }
+
+    /// Waits until some have ended that were not told, and answers their places; none when all are told. Blocks.
+    pub(crate) fn wait_some(&mut self) -> Vec<usize> {
+        if self.untold.is_empty() && wait_any(&mut self.pending).is_some() {
+            self.collect(Pending::is_done);
+        }
+        std::mem::take(&mut self.untold)
+    }
+
+    /// Waits for all: their memory and their results, in order. Fails as a whole where the session ended. Blocks.
+    pub(crate) fn wait(mut self) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
+        while wait_any(&mut self.pending).is_some() {
+            self.collect(Pending::is_done);
+        }
+        let (mut keeps, mut results) = (Vec::with_capacity(self.len()), Ok(Vec::with_capacity(self.len())));
+        for Single { keep, result } in self.ended.into_iter().flatten() {
+            keeps.push(keep);
+            match (&mut results, result) {
+                (Ok(results), result @ (Ok(_) | Err(Error::Status { .. }))) => results.push(result),
+                (Ok(_), Err(error)) => results = Err(error),
+                (Err(_), _) => {}
+            }
+        }
+        (Keep::Many(keeps), results)
+    }
+
+    /// Takes what has ended out of what is in flight.
+    fn collect(&mut self, has_ended: fn(&Pending<Single>) -> bool) {
+        for at in (0..self.pending.len()).rev() {
+            if has_ended(&self.pending[at]) {
+                let (pending, place) = (self.pending.swap_remove(at), self.places.swap_remove(at));
+                self.ended[place] = Some(pending.wait());
+                self.untold.push(place);
+            }
+        }
+    }
+}
+
+/// Runs operations of memory that the caller lends. When the session ends meanwhile, so do the registrations of its buffers. Blocks.
+pub(crate) fn run_singly(
+    owner: &Arc<Owner>,
+    operations: Vec<Part>,
+    lent: &[(usize, Revocation)],
+) -> Result<Vec<Result<BatchOutcome>>> {
+    let unwinding = EndOnUnwind { shared: &owner.shared };
+    let (_, results) = Singles::submit(owner, operations, Keep::None).wait();
+    std::mem::forget(unwinding);
+    if results.is_err() && owner.shared.lock().dead.is_some() {
+        lent.iter().for_each(|(_, buffer)| buffer.revoke());
+    }
+    results
+}
+
+fn submit_single(owner: &Arc<Owner>, part: Part, keep: Keep) -> Pending<Single> {
+    let kind = match part.write {
+        true => TransferKind::Write(part.stability),
+        false => TransferKind::Read,
+    };
+    let memory = match part.range {
+        Some(range) => Memory::RegisteredParts(part.memory, Some(smallvec![range])),
+        None => Memory::Raw(part.memory),
+    };
+    let write = part.write;
+    let parts = list_parts(kind, &part.extents, memory, keep, RegistrationPolicy::Library);
+    let finish = Finish::boxed(move |op| finished(op, write));
+    submit_transfer(owner, part.node, parts, finish, |error, keep| Single { keep, result: Err(error) })
+}
+
+fn finished(mut op: Op, write: bool) -> Single {
+    let keep = match &mut op.work {
+        // Registrations made for the operation end before its memory goes back.
+        Work::Data(transfer) => {
+            transfer.holds.clear();
+            std::mem::replace(&mut transfer.keep, Keep::None)
+        }
+        Work::Named(_) | Work::Chain(_) | Work::Batch(_) => Keep::None,
+    };
+    let result = match write {
+        true => count(op).map(|count| BatchOutcome { count, end: None }),
+        false => list_read(op).map(|read| BatchOutcome { count: read.count, end: read.end }),
+    };
+    Single { keep, result }
+}

@@ -1,0 +1,288 @@
+//! Chains: requests that depend on each other, sent together and executed in order; the first error aborts the rest
+//! (DAFS 1.0, request chaining).
+
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+
+use dafs_proto::wire::{
+    Attributes, CommitRequest, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest,
+    Stability, WriteReply, WriteRequest, decode_message_pack,
+};
+
+use crate::api::dir::{Dir, clean};
+use crate::api::file::File;
+use crate::api::options::OpenOptions;
+use crate::driver::transfer::check_extent;
+use crate::error::{Error, Result};
+use crate::handle::closings::Closing;
+use crate::handle::node::{Node, NodeParts, Reopen, join};
+use crate::memory::RawMemory;
+use crate::op::chain::{BODY_MAX, ChainWork, Link};
+use crate::op::named::NamedReply;
+use crate::op::{Op, Work};
+
+/// Requests that depend on each other, for one round trip: made by [`Dir::chain`], run by [`Chain::run`].
+///
+/// ```no_run
+/// # fn f(export: &dafs_client::Export) -> dafs_client::Result<()> {
+/// use dafs_client::OpenOptions;
+/// let mut head = [0; 512];
+/// let done = export.chain().open("f", OpenOptions::new().read(true)).read_at(&mut head, 0).close().run()?;
+/// println!("{} bytes of {}", done.counts[0], done.attributes.map_or(0, |attributes| attributes.size));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Data travels in the messages: a read or write moves at most the inline limits ([`crate::Agreed::read_inline_max`]).
+#[must_use = "a chain is sent by `run`"]
+pub struct Chain<'a> {
+    dir: &'a Dir,
+    links: Vec<Link>,
+    memory: Vec<RawMemory>,
+    options: OpenOptions,
+    wrong: Option<Error>,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+/// What a chain has done, when all of it succeeded.
+#[derive(Debug)]
+pub struct Chained {
+    /// Bytes moved by each read and write, in order. A read is short only at the end of the file.
+    pub counts: Vec<usize>,
+    /// Attributes of what was last looked up or opened.
+    pub attributes: Option<Attributes>,
+    /// The file that was opened, where the chain did not close it.
+    pub file: Option<File>,
+}
+
+impl Dir {
+    /// Begins a chain of requests, the first of which names a path below this directory. Sends nothing yet.
+    pub fn chain(&self) -> Chain<'_> {
+        Chain {
+            dir: self,
+            links: Vec::new(),
+            memory: Vec::new(),
+            options: OpenOptions::new(),
+            wrong: None,
+            life: PhantomData,
+        }
+    }
+}
+
+impl<'a> Chain<'a> {
+    /// Looks a path up, below what was looked up before; a symbolic link at its end is followed.
+    pub fn lookup(mut self, path: impl AsRef<Path>) -> Self {
+        let path = self.checked(clean(path.as_ref())).unwrap_or_default();
+        let mut link = Link::new(Opcode::Lookup, true);
+        NameRequest { follow: true, mode: 0 }.encode(&mut link.body);
+        (link.body_len, link.reopen) = (8, Some(Reopen::Lookup { follow: true }));
+        self.push(Link { payload: path.clone(), path, saves: true, ..link })
+    }
+
+    /// Opens or makes a file, below what was looked up before. What follows is done to it.
+    pub fn open(mut self, path: impl AsRef<Path>, options: &OpenOptions) -> Self {
+        let path = self.checked(clean(path.as_ref())).unwrap_or_default();
+        let flags = self.checked(options.flags()).unwrap_or(OpenFlags::READ);
+        let making = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
+        let mut link = Link::new(Opcode::Open, !flags.intersects(making));
+        OpenRequest { flags, mode: options.mode_bits() }.encode(&mut link.body);
+        (link.body_len, link.reopen) = (8, Some(Reopen::open(flags)));
+        self.options = options.clone();
+        self.push(Link { payload: path.clone(), path, saves: true, ..link })
+    }
+
+    /// Reads at `offset` of the file that was opened.
+    #[allow(clippy::cast_possible_truncation, reason = "checked against the inline limit before it is sent")]
+    pub fn read_at(mut self, buffer: &'a mut [u8], offset: u64) -> Self {
+        self.checked(check_extent(offset, buffer.len()));
+        let mut link = Link::new(Opcode::Read, true);
+        let len = buffer.len() as u32;
+        ReadRequest { offset, len, method: Method::Inline, segment_count: 0, segment: [0; 3] }
+            .encode(&mut link.body);
+        link.body_len = BODY_MAX;
+        self.memory.push(RawMemory::of_mut(buffer));
+        self.push(link)
+    }
+
+    /// Writes at `offset` of the file that was opened, as durable as that was opened for. The data is copied.
+    #[allow(clippy::cast_possible_truncation, reason = "checked against the inline limit before it is sent")]
+    pub fn write_at(mut self, data: &[u8], offset: u64) -> Self {
+        self.checked(check_extent(offset, data.len()));
+        let mut link = Link::new(Opcode::Write, true);
+        let (len, stability) = (data.len() as u32, self.options.stability);
+        WriteRequest { offset, len, method: Method::Inline, stability, segment_count: 0, segment: [0; 3] }
+            .encode(&mut link.body);
+        link.body_len = BODY_MAX;
+        self.push(Link { payload: data.to_vec(), ..link })
+    }
+
+    /// Makes all that was written before durable.
+    pub fn commit(self) -> Self {
+        let mut link = Link::new(Opcode::Commit, true);
+        CommitRequest { offset: 0, len: 0, stability: Stability::FileSync }.encode(&mut link.body);
+        link.body_len = 24;
+        self.push(link)
+    }
+
+    /// Closes the file.
+    pub fn close(self) -> Self {
+        self.push(Link::new(Opcode::Close, true))
+    }
+
+    /// Sends the chain and waits until all of it is answered. Blocks; one round trip, whatever the number of requests.
+    ///
+    /// Fails with the error of the first request that failed, which aborts those behind it; what was opened is closed again. After a
+    /// broken connection the chain is repeated as a whole where that does no harm, else it ends as [`Error::InDoubt`].
+    pub fn run(mut self) -> Result<Chained> {
+        if let Some(error) = self.wrong.take() {
+            return Err(error);
+        }
+        let shared = &self.dir.owner.shared;
+        let core = shared.lock();
+        self.check(&core.terms)?;
+        let work = Work::Chain(Box::new(ChainWork::new(self.links)));
+        let op = Op::new(Opcode::Open, Some(Arc::clone(&self.dir.node)), work);
+        let op = shared.run_locked(core, op);
+        let Work::Chain(work) = op.work else { unreachable!("a chain stays one") };
+        let outcome = match op.error {
+            Some(error) => Err(*error),
+            None => Ok(()),
+        };
+        finish(self.dir, *work, outcome, &self.memory, &self.options)
+    }
+
+    fn push(mut self, mut link: Link) -> Self {
+        link.on_saved = !self.links.is_empty();
+        self.links.push(link);
+        self
+    }
+
+    /// Keeps the first error for [`Chain::run`].
+    fn checked<T>(&mut self, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.wrong.get_or_insert(error);
+                None
+            }
+        }
+    }
+
+    fn check(&self, terms: &crate::op::terms::Terms) -> Result<()> {
+        let invalid = |what: String| Err(Error::Invalid(what));
+        let (count, slots) = (self.links.len(), usize::from(terms.welcome.slots));
+        if count > slots {
+            return invalid(format!("a chain of {count} requests: the session has {slots} slots"));
+        }
+        let mut is_open = false;
+        for link in &self.links {
+            match link.opcode {
+                Opcode::Open => is_open = true,
+                Opcode::Lookup => is_open = false,
+                _ if !is_open => {
+                    return invalid(format!("{} in a chain before it opened a file", link.opcode.name()));
+                }
+                Opcode::Close => is_open = false,
+                _ => {}
+            }
+            let limit = match link.opcode {
+                Opcode::Write => terms.write_inline_max as usize,
+                _ => terms.send_payload_max as usize,
+            };
+            if link.payload.len() > limit {
+                return invalid(format!(
+                    "{} bytes in one request of a chain: {limit} fit",
+                    link.payload.len()
+                ));
+            }
+        }
+        let limit = terms.read_inline_max as usize;
+        match self.memory.iter().map(RawMemory::len).find(|len| *len > limit) {
+            Some(len) => invalid(format!("a read of {len} bytes in a chain: {limit} fit")),
+            None if self.links.is_empty() => invalid("a chain of nothing".to_owned()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// From the answers to the caller's result.
+fn finish(
+    dir: &Dir,
+    work: ChainWork,
+    outcome: Result<()>,
+    memory: &[RawMemory],
+    options: &OpenOptions,
+) -> Result<Chained> {
+    let mut unclosed = work.unclosed();
+    let result = outcome.and_then(|()| collect(dir, work, memory, options, &mut unclosed));
+    let mut core = dir.owner.shared.lock();
+    for closing in unclosed {
+        core.close(closing);
+    }
+    dir.owner.shared.push(&mut core, false);
+    drop(core);
+    result
+}
+
+fn collect(
+    dir: &Dir,
+    work: ChainWork,
+    memory: &[RawMemory],
+    options: &OpenOptions,
+    unclosed: &mut Vec<Closing>,
+) -> Result<Chained> {
+    let mut memory = memory.iter();
+    let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
+    let mut path = dir.node.path.clone();
+    let mut opened: Option<(Reopen, NamedReply)> = None;
+    let mut written = Vec::new();
+    for link in work.links {
+        let reply = match link.answer {
+            Some(answer) => answer?,
+            None => return Err(Error::InDoubt { operation: link.opcode }),
+        };
+        match (link.opcode, link.reopen) {
+            (Opcode::Open | Opcode::Lookup, Some(reopen)) => {
+                path = join(&path, &link.path);
+                done.attributes = Some(decode_message_pack("attributes", &reply.payload)?);
+                opened = (link.opcode == Opcode::Open).then_some((reopen, reply));
+            }
+            (Opcode::Read, _) => {
+                let count = ReadReply::decode(reply.body())?.count as usize;
+                let target = memory.next().and_then(|memory| memory.slice(0, count));
+                let Some(target) = target.filter(|_| reply.payload.len() == count) else {
+                    return Err(Error::Invalid("the reply to a read in a chain has another length".into()));
+                };
+                target.span().write_from(0, &reply.payload);
+                done.counts.push(count);
+            }
+            (Opcode::Write, _) => {
+                let reply = WriteReply::decode(reply.body())?;
+                let offset = WriteRequest::decode(&link.body)?.offset;
+                done.counts.push(reply.count as usize);
+                written.push((reply, offset));
+            }
+            (Opcode::Commit, _) => written.clear(),
+            (Opcode::Close, _) => opened = None,
+            _ => {}
+        }
+    }
+    if let (Some((reopen, reply)), Some(attributes)) = (opened, &done.attributes) {
+        unclosed.retain(|closing| closing.handle != reply.header.handle);
+        let node = dir.owner.shared.node(NodeParts {
+            export: dir.node.export.clone(),
+            path,
+            reopen,
+            file_id: attributes.file_id,
+            handle: reply.header.handle,
+            epoch: reply.epoch,
+        });
+        let node: Arc<Node> = node.ok_or(Error::InDoubt { operation: Opcode::Open })?;
+        for (reply, offset) in written.iter().filter(|(reply, _)| reply.stability == Stability::Unstable) {
+            node.unstable().add(reply.verifier, *offset..offset.saturating_add(u64::from(reply.count)));
+        }
+        done.file = Some(File::new(Arc::clone(&dir.owner), node, attributes.clone(), options));
+    }
+    Ok(done)
+}

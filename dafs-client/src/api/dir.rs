@@ -1,0 +1,632 @@
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use dafs_proto::wire::{
+    Attributes, CommitRequest, FsStatistics, MountReply, NameRequest, Opcode, OpenFlags, OpenRequest,
+    PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, XattrNames,
+    XattrSetMode, decode_message_pack, encode_message_pack,
+};
+
+use crate::api::file::File;
+use crate::api::options::OpenOptions;
+use crate::api::read_dir::ReadDir;
+use crate::api::reply::{done, reply};
+use crate::driver::Owner;
+use crate::driver::pending::{Call, Finish, Pending};
+use crate::error::{Error, Result};
+use crate::handle::node::{Node, NodeParts, Reopen, join};
+use crate::op::Op;
+use crate::op::named::{BODY_MAX, Named};
+
+/// A directory that is open on the server: where paths begin.
+///
+/// Paths are bytes, relative to it; a leading slash changes nothing, an empty path is the directory itself, and none
+/// leaves the export. Cheap to clone. Unless said otherwise a method is one request and one reply, and blocks
+/// meanwhile; its `submit_` form does not block. An error of the server names operation and path ([`Error::Status`]).
+#[derive(Clone)]
+pub struct Dir {
+    pub(crate) owner: Arc<Owner>,
+    pub(crate) node: Arc<Node>,
+}
+
+/// An export that was mounted; derefs to its root directory. Cheap to clone.
+#[derive(Clone)]
+pub struct Export {
+    root: Dir,
+    name: Arc<str>,
+    read_only: bool,
+    attributes: Attributes,
+}
+
+/// Declares a blocking method and its nonblocking form over one constructor of the request.
+macro_rules! forms {
+    ($(#[$doc:meta])* $name:ident, $submit:ident, $call:ident, ($($arg:ident: $type:ty),*) -> $result:ty) => {
+        $(#[$doc])*
+        pub fn $name(&self, $($arg: $type),*) -> Result<$result> {
+            self.$call($($arg),*)?.run(&self.owner)
+        }
+
+        #[doc = concat!("Nonblocking form of [`Self::", stringify!($name), "`].")]
+        pub fn $submit(&self, $($arg: $type),*) -> Pending<Result<$result>> {
+            submitted(self.$call($($arg),*), &self.owner)
+        }
+    };
+}
+pub(crate) use forms;
+
+impl Dir {
+    pub(crate) fn new(owner: Arc<Owner>, node: Arc<Node>) -> Self {
+        Self { owner, node }
+    }
+
+    /// Path of this directory below its export.
+    pub fn path(&self) -> &[u8] {
+        &self.node.path
+    }
+
+    /// Opens an existing file for reading.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, OpenOptions::new().read(true))
+    }
+
+    /// Opens a file for reading and writing, made or cut to no bytes, with mode 0o644.
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
+    }
+
+    forms! {
+        /// Opens or makes a file as the options say.
+        open_with, submit_open_with, open_call, (path: impl AsRef<Path>, options: &OpenOptions) -> File
+    }
+
+    fn open_call(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<Call<Result<File>>> {
+        let path = clean(path.as_ref())?;
+        let flags = options.flags()?;
+        let mut body = [0; BODY_MAX];
+        OpenRequest { flags, mode: options.mode_bits() }.encode(&mut body);
+        let named = Named {
+            body,
+            body_len: 8,
+            payload: path.clone(),
+            path: path.clone(),
+            open_flags: Some(flags),
+            ..Named::default()
+        };
+        let (owner, base, options) = (Arc::clone(&self.owner), Arc::clone(&self.node), options.clone());
+        let finish = Finish::boxed(move |op| {
+            let (node, attributes) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
+            Ok(File::new(owner, node, attributes, &options))
+        });
+        Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
+    }
+
+    forms! {
+        /// Opens a directory below this one, for its entries and for paths that begin there.
+        open_dir, submit_open_dir, open_dir_call, (path: impl AsRef<Path>) -> Dir
+    }
+
+    fn open_dir_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Dir>>> {
+        self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY)
+    }
+
+    forms! {
+        /// As [`Dir::open_dir`], of what the last part of the path names itself: a symbolic link there is an error. With a path of one
+        /// part nothing leads elsewhere, whatever is renamed meanwhile.
+        open_dir_no_follow, submit_open_dir_no_follow, open_dir_no_follow_call, (path: impl AsRef<Path>) -> Dir
+    }
+
+    fn open_dir_no_follow_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Dir>>> {
+        self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY | OpenFlags::NO_FOLLOW)
+    }
+
+    fn directory_call(&self, path: &Path, flags: OpenFlags) -> Result<Call<Result<Dir>>> {
+        let path = clean(path)?;
+        let mut body = [0; BODY_MAX];
+        OpenRequest { flags, mode: 0 }.encode(&mut body);
+        let named = Named {
+            body,
+            body_len: 8,
+            payload: path.clone(),
+            path: path.clone(),
+            open_flags: Some(flags),
+            ..Named::default()
+        };
+        let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
+        let finish = Finish::boxed(move |op| {
+            let (node, _) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
+            Ok(Dir::new(owner, node))
+        });
+        Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
+    }
+
+    forms! {
+        /// Makes the directory's own attributes, and the names in it, durable: entries that were made, renamed and removed
+        /// before the call. Not what the names stand for, nor directories below.
+        commit, submit_commit, commit_call, () -> ()
+    }
+
+    fn commit_call(&self) -> Result<Call<Result<()>>> {
+        let mut body = [0; BODY_MAX];
+        CommitRequest { offset: 0, len: 0, stability: Stability::FileSync }.encode(&mut body);
+        Ok(self.call(Opcode::Commit, Named { body, body_len: 24, ..Named::default() }, done))
+    }
+
+    forms! {
+        /// Looks a path up: a handle for attributes, and for paths below it where it is a directory; not for data. A
+        /// symbolic link at the end is followed when `follow`.
+        lookup, submit_lookup, lookup_call, (path: impl AsRef<Path>, follow: bool) -> (Dir, Attributes)
+    }
+
+    fn lookup_call(&self, path: impl AsRef<Path>, follow: bool) -> Result<Call<Result<(Dir, Attributes)>>> {
+        let (named, path) = name_request(path.as_ref(), follow, 0)?;
+        let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
+        let finish = Finish::boxed(move |op| {
+            let (node, attributes) = opened(op, &owner, &base, &path, Reopen::Lookup { follow })?;
+            Ok((Dir::new(owner, node), attributes))
+        });
+        Ok(Call { op: Op::named(Opcode::Lookup, Some(Arc::clone(&self.node)), named), finish })
+    }
+
+    forms! {
+        /// Attributes of what a path names; a symbolic link at the end is followed.
+        metadata, submit_metadata, metadata_call, (path: impl AsRef<Path>) -> Attributes
+    }
+
+    fn metadata_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Attributes>>> {
+        self.attributes_call(Opcode::Getattr, path.as_ref(), true, 0)
+    }
+
+    forms! {
+        /// Attributes of what a path names; of a symbolic link itself.
+        symlink_metadata, submit_symlink_metadata, symlink_metadata_call, (path: impl AsRef<Path>) -> Attributes
+    }
+
+    fn symlink_metadata_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Attributes>>> {
+        self.attributes_call(Opcode::Getattr, path.as_ref(), false, 0)
+    }
+
+    forms! {
+        /// Changes attributes and answers the new ones. A symbolic link at the end is followed when `follow`.
+        set_attributes, submit_set_attributes, set_attributes_call,
+        (path: impl AsRef<Path>, follow: bool, set: &SetAttributes) -> Attributes
+    }
+
+    fn set_attributes_call(
+        &self,
+        path: impl AsRef<Path>,
+        follow: bool,
+        set: &SetAttributes,
+    ) -> Result<Call<Result<Attributes>>> {
+        setattr_call(&self.node, path.as_ref(), follow, set)
+    }
+
+    forms! {
+        /// Makes a directory with these permission bits and answers its attributes.
+        create_dir, submit_create_dir, create_dir_call, (path: impl AsRef<Path>, mode: u32) -> Attributes
+    }
+
+    fn create_dir_call(&self, path: impl AsRef<Path>, mode: u32) -> Result<Call<Result<Attributes>>> {
+        self.attributes_call(Opcode::Mkdir, path.as_ref(), false, mode)
+    }
+
+    /// Makes a directory and those above it that are missing, below this one, as `mkdir -p` does: also those that `..` leads out of
+    /// again. What exists already, under that name or as the last of the path, is left as it is. One request where only the last is
+    /// missing.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        let parts = path.as_ref().components();
+        let named = parts.filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+        self.create_missing(&named.collect::<PathBuf>(), mode)
+    }
+
+    /// The path has no parts but names and `..`.
+    fn create_missing(&self, path: &Path, mode: u32) -> Result<()> {
+        let Some(parent) = path.parent() else { return Ok(()) };
+        if path.ends_with("..") {
+            self.create_missing(parent, mode)?;
+            // It is there, unless it leads out of the export.
+            return self.metadata(path).map(drop);
+        }
+        match self.create_dir(path, mode) {
+            Err(error) if error.is_not_found() && !parent.as_os_str().is_empty() => {
+                self.create_missing(parent, mode)?;
+                match self.create_dir(path, mode) {
+                    Err(error) if !error.already_exists() => Err(error),
+                    _ => Ok(()),
+                }
+            }
+            Err(error) if !error.already_exists() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    forms! {
+        /// Removes a name that is no directory.
+        remove_file, submit_remove_file, remove_file_call, (path: impl AsRef<Path>) -> ()
+    }
+
+    fn remove_file_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<()>>> {
+        self.remove_call(path.as_ref(), false)
+    }
+
+    forms! {
+        /// Removes an empty directory.
+        remove_dir, submit_remove_dir, remove_dir_call, (path: impl AsRef<Path>) -> ()
+    }
+
+    fn remove_dir_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<()>>> {
+        self.remove_call(path.as_ref(), true)
+    }
+
+    fn remove_call(&self, path: &Path, directory: bool) -> Result<Call<Result<()>>> {
+        let path = clean(path)?;
+        let mut body = [0; BODY_MAX];
+        RemoveRequest { directory }.encode(&mut body);
+        let named = Named { body, body_len: 8, payload: path.clone(), path, ..Named::default() };
+        Ok(self.call(Opcode::Remove, named, done))
+    }
+
+    forms! {
+        /// Renames: `from` below this directory becomes `to` below `directory`, of the same export. An existing `to`
+        /// is replaced when `replace`, else an error.
+        rename, submit_rename, rename_call,
+        (from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>, replace: bool) -> ()
+    }
+
+    fn rename_call(
+        &self,
+        from: impl AsRef<Path>,
+        directory: &Dir,
+        to: impl AsRef<Path>,
+        replace: bool,
+    ) -> Result<Call<Result<()>>> {
+        let named = self.second_name(from.as_ref(), directory, to.as_ref(), replace)?;
+        Ok(self.call(Opcode::Rename, named, done))
+    }
+
+    forms! {
+        /// Makes `to` below `directory` another name of the file `from`, and answers the file's attributes.
+        link, submit_link, link_call, (from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>) -> Attributes
+    }
+
+    fn link_call(
+        &self,
+        from: impl AsRef<Path>,
+        directory: &Dir,
+        to: impl AsRef<Path>,
+    ) -> Result<Call<Result<Attributes>>> {
+        let named = self.second_name(from.as_ref(), directory, to.as_ref(), false)?;
+        Ok(self.call(Opcode::Link, named, attributes))
+    }
+
+    forms! {
+        /// Makes a symbolic link that points to `target`, which may be any bytes without a zero, and answers its attributes.
+        symlink, submit_symlink, symlink_call, (target: impl AsRef<Path>, path: impl AsRef<Path>) -> Attributes
+    }
+
+    fn symlink_call(
+        &self,
+        target: impl AsRef<Path>,
+        path: impl AsRef<Path>,
+    ) -> Result<Call<Result<Attributes>>> {
+        let target = target.as_ref().as_os_str().as_bytes();
+        check_path(target)?;
+        let (mut named, path) = name_request(path.as_ref(), false, 0)?;
+        let names = TwoNames { first: target, second: &path };
+        named.payload = vec![0; names.size()];
+        names.encode(&mut named.payload);
+        Ok(self.call(Opcode::Symlink, named, attributes))
+    }
+
+    forms! {
+        /// What a symbolic link points to.
+        read_link, submit_read_link, read_link_call, (path: impl AsRef<Path>) -> Vec<u8>
+    }
+
+    fn read_link_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Vec<u8>>>> {
+        let (named, _) = name_request(path.as_ref(), false, 0)?;
+        Ok(self.call(Opcode::Readlink, named, bytes))
+    }
+
+    forms! {
+        /// The value of an extended attribute.
+        xattr, submit_xattr, xattr_call, (path: impl AsRef<Path>, name: &str) -> Vec<u8>
+    }
+
+    fn xattr_call(&self, path: impl AsRef<Path>, name: &str) -> Result<Call<Result<Vec<u8>>>> {
+        let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
+        Ok(self.call(Opcode::XattrRead, named, bytes))
+    }
+
+    forms! {
+        /// Sets an extended attribute. Its value must fit a message ([`crate::Agreed::write_inline_max`] or a little more).
+        set_xattr, submit_set_xattr, set_xattr_call,
+        (path: impl AsRef<Path>, name: &str, value: &[u8], mode: XattrSetMode) -> ()
+    }
+
+    fn set_xattr_call(
+        &self,
+        path: impl AsRef<Path>,
+        name: &str,
+        value: &[u8],
+        mode: XattrSetMode,
+    ) -> Result<Call<Result<()>>> {
+        let mode = match mode {
+            XattrSetMode::Any => 0,
+            XattrSetMode::Create => 1,
+            XattrSetMode::Replace => 2,
+        };
+        let named = xattr_request(path.as_ref(), name.as_bytes(), value, mode)?;
+        Ok(self.call(Opcode::XattrWrite, named, done))
+    }
+
+    forms! {
+        /// Names of the extended attributes.
+        xattrs, submit_xattrs, xattrs_call, (path: impl AsRef<Path>) -> Vec<Vec<u8>>
+    }
+
+    fn xattrs_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Vec<Vec<u8>>>>> {
+        let named = xattr_request(path.as_ref(), &[], &[], 0)?;
+        Ok(self.call(Opcode::XattrList, named, |op| {
+            let names = reply(op)?.payload;
+            Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+        }))
+    }
+
+    forms! {
+        /// Removes an extended attribute.
+        remove_xattr, submit_remove_xattr, remove_xattr_call, (path: impl AsRef<Path>, name: &str) -> ()
+    }
+
+    fn remove_xattr_call(&self, path: impl AsRef<Path>, name: &str) -> Result<Call<Result<()>>> {
+        let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
+        Ok(self.call(Opcode::XattrRemove, named, done))
+    }
+
+    forms! {
+        /// Space of the file system that a path is on.
+        statfs, submit_statfs, statfs_call, (path: impl AsRef<Path>) -> FsStatistics
+    }
+
+    fn statfs_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<FsStatistics>>> {
+        let (named, _) = name_request(path.as_ref(), true, 0)?;
+        Ok(self.call(Opcode::Statfs, named, |op| {
+            Ok(decode_message_pack("file system statistics", &reply(op)?.payload)?)
+        }))
+    }
+
+    /// The entries of a directory below this one, with their attributes when `attributes`; an empty path for this
+    /// one. Opens the directory; entries are then fetched as the iterator is asked for them.
+    pub fn read_dir(&self, path: impl AsRef<Path>, attributes: bool) -> Result<ReadDir> {
+        self.read_dir_from(path, attributes, 0)
+    }
+
+    /// As [`Dir::read_dir`], after the entry whose cookie is given.
+    pub fn read_dir_from(&self, path: impl AsRef<Path>, attributes: bool, cookie: u64) -> Result<ReadDir> {
+        Ok(ReadDir::new(self.open_dir(path)?, attributes, cookie))
+    }
+
+    /// The entries of this directory itself, with their attributes when `attributes`. It must have been opened, not looked up.
+    pub fn entries(&self, attributes: bool) -> ReadDir {
+        ReadDir::new(self.clone(), attributes, 0)
+    }
+
+    fn attributes_call(
+        &self,
+        opcode: Opcode,
+        path: &Path,
+        follow: bool,
+        mode: u32,
+    ) -> Result<Call<Result<Attributes>>> {
+        let (named, _) = name_request(path, follow, mode)?;
+        Ok(self.call(opcode, named, attributes))
+    }
+
+    fn second_name(&self, from: &Path, directory: &Dir, to: &Path, replace: bool) -> Result<Named> {
+        if !Arc::ptr_eq(&self.owner, &directory.owner) || self.node.export != directory.node.export {
+            return Err(Error::Invalid("both names must be in one export of one session".into()));
+        }
+        let (from, to) = (clean(from)?, clean(to)?);
+        let mut body = [0; BODY_MAX];
+        RenameRequest { second_handle: 0, replace }.encode(&mut body);
+        let names = TwoNames { first: &from, second: &to };
+        let mut payload = vec![0; names.size()];
+        names.encode(&mut payload);
+        let second = Some(Arc::clone(&directory.node));
+        Ok(Named { body, body_len: 16, payload, second, path: from, ..Named::default() })
+    }
+
+    fn call<T>(&self, opcode: Opcode, named: Named, finish: fn(Op) -> T) -> Call<T> {
+        Call { op: Op::named(opcode, Some(Arc::clone(&self.node)), named), finish: Finish::Plain(finish) }
+    }
+}
+
+impl std::fmt::Debug for Dir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dir({}:/{})", self.node.export, String::from_utf8_lossy(&self.node.path))
+    }
+}
+
+impl Export {
+    pub(crate) fn new(root: Dir, name: String, mounted: MountReply) -> Self {
+        Self { root, name: name.into(), read_only: mounted.read_only, attributes: mounted.attributes }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Nothing may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Attributes of the root when it was mounted.
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> &Dir {
+        &self.root
+    }
+
+    forms! {
+        /// Ids of the clients that are fenced off the export.
+        fence_list, submit_fence_list, fence_list_call, () -> Vec<[u8; 16]>
+    }
+
+    fn fence_list_call(&self) -> Result<Call<Result<Vec<[u8; 16]>>>> {
+        Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| {
+            Ok(decode_message_pack("fence list", &reply(op)?.payload)?)
+        }))
+    }
+
+    forms! {
+        /// Replaces the list of clients that are fenced off the export.
+        set_fence_list, submit_set_fence_list, set_fence_list_call, (clients: &[[u8; 16]]) -> ()
+    }
+
+    fn set_fence_list_call(&self, clients: &[[u8; 16]]) -> Result<Call<Result<()>>> {
+        let named = Named { payload: encode_message_pack(&clients), ..Named::default() };
+        Ok(self.root.call(Opcode::FenceWrite, named, done))
+    }
+}
+
+impl Deref for Export {
+    type Target = Dir;
+
+    fn deref(&self) -> &Dir {
+        &self.root
+    }
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Export({})", self.name)
+    }
+}
+
+/// Submits a request, or answers why it cannot be made.
+pub(crate) fn submitted<T>(call: Result<Call<Result<T>>>, owner: &Arc<Owner>) -> Pending<Result<T>> {
+    match call {
+        Ok(call) => call.submit(owner),
+        Err(error) => Pending::ready(Err(error)),
+    }
+}
+
+/// The request that changes attributes of a node, or of a path below it.
+#[allow(clippy::cast_possible_truncation, reason = "paths are at most PATH_SIZE_MAX")]
+pub(crate) fn setattr_call(
+    node: &Arc<Node>,
+    path: &Path,
+    follow: bool,
+    set: &SetAttributes,
+) -> Result<Call<Result<Attributes>>> {
+    let (mut named, path) = name_request(path, follow, 0)?;
+    let set = encode_message_pack(set);
+    named.payload = Vec::with_capacity(2 + path.len() + set.len());
+    // Paths are at most PATH_SIZE_MAX.
+    named.payload.extend_from_slice(&(path.len() as u16).to_le_bytes());
+    named.payload.extend_from_slice(&path);
+    named.payload.extend_from_slice(&set);
+    let op = Op::named(Opcode::Setattr, Some(Arc::clone(node)), named);
+    Ok(Call { op, finish: Finish::Plain(attributes) })
+}
+
+/// The request for attributes of a node itself.
+pub(crate) fn getattr_call(node: &Arc<Node>) -> Result<Call<Result<Attributes>>> {
+    let (named, _) = name_request(Path::new(""), true, 0)?;
+    let op = Op::named(Opcode::Getattr, Some(Arc::clone(node)), named);
+    Ok(Call { op, finish: Finish::Plain(attributes) })
+}
+
+/// The attributes in a reply.
+fn attributes(op: Op) -> Result<Attributes> {
+    Ok(decode_message_pack("attributes", &reply(op)?.payload)?)
+}
+
+fn bytes(op: Op) -> Result<Vec<u8>> {
+    Ok(reply(op)?.payload)
+}
+
+/// The node that a lookup or open answered.
+pub(crate) fn opened(
+    op: Op,
+    owner: &Arc<Owner>,
+    base: &Node,
+    path: &[u8],
+    reopen: Reopen,
+) -> Result<(Arc<Node>, Attributes)> {
+    let operation = op.opcode;
+    let reply = reply(op)?;
+    let attributes: Attributes = decode_message_pack("attributes", &reply.payload)?;
+    let node = owner.shared.node(NodeParts {
+        export: base.export.clone(),
+        path: join(&base.path, path),
+        reopen,
+        file_id: attributes.file_id,
+        handle: reply.header.handle,
+        epoch: reply.epoch,
+    });
+    Ok((node.ok_or(Error::InDoubt { operation })?, attributes))
+}
+
+fn name_request(path: &Path, follow: bool, mode: u32) -> Result<(Named, Vec<u8>)> {
+    let path = clean(path)?;
+    if mode > 0o7777 {
+        return Err(Error::Invalid(format!("mode {mode:#o}: permission bits are at most 0o7777")));
+    }
+    let mut body = [0; BODY_MAX];
+    NameRequest { follow, mode }.encode(&mut body);
+    let named = Named { body, body_len: 8, payload: path.clone(), path: path.clone(), ..Named::default() };
+    Ok((named, path))
+}
+
+fn xattr_request(path: &Path, name: &[u8], value: &[u8], mode: u32) -> Result<Named> {
+    let (mut named, path) = name_request(path, true, mode)?;
+    if !name.is_empty() {
+        check_name(name, "attribute name")?;
+    }
+    let names = XattrNames { path: &path, name, value };
+    named.payload = vec![0; names.size()];
+    names.encode(&mut named.payload);
+    Ok(named)
+}
+
+pub(crate) fn check_name(name: &[u8], what: &str) -> Result<()> {
+    if name.is_empty() || name.len() > dafs_proto::wire::NAME_SIZE_MAX || name.contains(&0) {
+        return Err(Error::Invalid(format!(
+            "{what} {:?}: 1 to {} bytes without a zero are possible",
+            String::from_utf8_lossy(name),
+            dafs_proto::wire::NAME_SIZE_MAX
+        )));
+    }
+    Ok(())
+}
+
+/// A path as it is sent: without leading slashes, checked.
+pub(crate) fn clean(path: &Path) -> Result<Vec<u8>> {
+    let bytes = path.as_os_str().as_bytes();
+    check_path(bytes)?;
+    let start = bytes.iter().position(|byte| *byte != b'/').unwrap_or(bytes.len());
+    Ok(bytes[start..].to_vec())
+}
+
+fn check_path(path: &[u8]) -> Result<()> {
+    if path.len() > PATH_SIZE_MAX {
+        return Err(Error::Invalid(format!(
+            "a path of {} bytes: at most {PATH_SIZE_MAX} are possible",
+            path.len()
+        )));
+    }
+    if path.contains(&0) {
+        return Err(Error::Invalid(format!(
+            "the path {:?} contains a zero byte",
+            String::from_utf8_lossy(path)
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! Reads and writes of lists.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::Arc;
+
+use dafs_proto::extent::Extent;
+use dafs_proto::transport::RemoteRange;
+use dafs_proto::wire::{Opcode, Stability};
+use smallvec::SmallVec;
+
+use crate::api::file::File;
+use crate::driver::pending::{Finish, Pending, Transferred, count, transferred};
+use crate::driver::transfer::{Memory, TransferParts, submit_transfer};
+use crate::error::{Error, Result};
+use crate::memory::registration::RegistrationPolicy;
+use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
+use crate::op::transfer::TransferKind;
+use crate::op::{Op, Work};
+
+/// What a read of a list brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListRead {
+    /// Bytes read from the beginning of the list without a gap: all of it, unless the file ended before.
+    pub count: usize,
+    /// Where the file ended, when that was met. What lies before it was read, of every extent; what lies behind it was not.
+    pub end: Option<u64>,
+}
+
+impl ListRead {
+    /// Bytes that were read of an extent of the list.
+    pub fn of(&self, extent: &Extent) -> u64 {
+        extent.len_before(self.end.unwrap_or(u64::MAX))
+    }
+}
+
+/// The end of a nonblocking transfer of a list: the buffers come back whatever became of it.
+#[derive(Debug)]
+#[must_use = "the result tells whether data was moved"]
+pub struct ListTransferred<B, T> {
+    /// The buffers, in order. After a read, bytes that were not read are undefined.
+    pub buffers: Vec<B>,
+    /// What was moved.
+    pub result: Result<T>,
+}
+
+/// Lists: many extents of the file, and many pieces of memory, in one operation. The counts need not match, only the totals: byte `n` of
+/// the extents, in the order in which they are given, belongs to byte `n` of the memory.
+///
+/// One request moves as much as a message can describe, some hundreds of extents at least; what is longer is cut into requests that are in
+/// flight together. Extents may touch, overlap and come in any order: where written ones overlap, the last in the list counts. A list is
+/// not one atomic operation.
+impl File {
+    /// Reads a list of extents into slices. Blocks.
+    ///
+    /// Fails with [`Error::Invalid`] when the totals differ or an extent lies beyond the end of any file; then nothing was sent.
+    ///
+    /// ```no_run
+    /// # fn f(file: &dafs_client::File) -> dafs_client::Result<()> {
+    /// use std::io::IoSliceMut;
+    /// use dafs_client::Extent;
+    /// // A column of a matrix with rows of 4,096 bytes: 16 bytes of each of 100 rows, side by side in memory.
+    /// let rows: Vec<Extent> = (0..100).map(|row| Extent::new(row * 4096 + 64, 16)).collect();
+    /// let mut column = [0; 1600];
+    /// let read = file.read_list(&rows, &mut [IoSliceMut::new(&mut column)])?;
+    /// assert_eq!(read.count, 1600);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read_list(&self, extents: &[Extent], buffers: &mut [IoSliceMut<'_>]) -> Result<ListRead> {
+        let memory = buffers.iter_mut().filter(|b| !b.is_empty()).map(|b| RawMemory::of_mut(b)).collect();
+        list_read(self.run_list(TransferKind::Read, extents, Memory::Raw(memory))?)
+    }
+
+    /// Writes slices to a list of extents, as durable as the file was opened for; answers the bytes written without a gap from the
+    /// beginning of the list, fewer than given only when the server met an error after them. Blocks. Errors as of [`File::read_list`].
+    pub fn write_list(&self, extents: &[Extent], buffers: &[IoSlice<'_>]) -> Result<usize> {
+        self.write_list_with(extents, buffers, self.stability)
+    }
+
+    /// As [`File::write_list`], as durable as asked for.
+    pub fn write_list_with(
+        &self,
+        extents: &[Extent],
+        buffers: &[IoSlice<'_>],
+        stability: Stability,
+    ) -> Result<usize> {
+        let memory = buffers.iter().filter(|b| !b.is_empty()).map(|b| RawMemory::of(b)).collect();
+        count(self.run_list(TransferKind::Write(stability), extents, Memory::Raw(memory))?)
+    }
+
+    /// Reads a list of extents into parts of a registered buffer: no copy, no registration. Blocks. Where the parts overlap, the bytes are
+    /// those of one of them. [`Error::Invalid`] also when a part is not inside the buffer.
+    pub fn read_list_buf(
+        &self,
+        extents: &[Extent],
+        buffer: &mut RegisteredBuf,
+        parts: &[Range<usize>],
+    ) -> Result<ListRead> {
+        list_read(self.run_list_buf(TransferKind::Read, extents, buffer, parts)?)
+    }
+
+    /// Writes parts of a registered buffer to a list of extents: no copy, no registration. Otherwise as [`File::write_list`].
+    pub fn write_list_buf(
+        &self,
+        extents: &[Extent],
+        buffer: &RegisteredBuf,
+        parts: &[Range<usize>],
+    ) -> Result<usize> {
+        count(self.run_list_buf(TransferKind::Write(self.stability), extents, buffer, parts)?)
+    }
+
+    /// Nonblocking form of [`File::read_list`], into `Vec<u8>`s (all `len` bytes of each) or [`RegisteredBuf`]s, which the operation owns
+    /// until it is collected.
+    pub fn submit_read_list<B: IoBuffer>(
+        &self,
+        extents: &[Extent],
+        buffers: Vec<B>,
+    ) -> Pending<ListTransferred<B, ListRead>> {
+        self.submit_list(TransferKind::Read, extents, buffers, list_read)
+    }
+
+    /// Nonblocking form of [`File::write_list`]. The operation owns the buffers until it is collected.
+    pub fn submit_write_list<B: IoBuffer>(
+        &self,
+        extents: &[Extent],
+        buffers: Vec<B>,
+    ) -> Pending<ListTransferred<B, usize>> {
+        self.submit_list(TransferKind::Write(self.stability), extents, buffers, count)
+    }
+
+    /// Nonblocking form of [`File::read_list_buf`]; the count is that of [`ListRead`].
+    pub fn submit_read_list_buf(
+        &self,
+        extents: &[Extent],
+        buffer: RegisteredBuf,
+        parts: &[Range<usize>],
+    ) -> Pending<Transferred<RegisteredBuf>> {
+        self.submit_list_buf(TransferKind::Read, extents, buffer, parts)
+    }
+
+    /// Nonblocking form of [`File::write_list_buf`].
+    pub fn submit_write_list_buf(
+        &self,
+        extents: &[Extent],
+        buffer: RegisteredBuf,
+        parts: &[Range<usize>],
+    ) -> Pending<Transferred<RegisteredBuf>> {
+        self.submit_list_buf(TransferKind::Write(self.stability), extents, buffer, parts)
+    }
+
+    pub(crate) fn run_list(&self, kind: TransferKind, extents: &[Extent], memory: Memory) -> Result<Op> {
+        let parts = list_parts(kind, extents, memory, Keep::None, self.registration_policy());
+        self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
+    }
+
+    fn run_list_buf(
+        &self,
+        kind: TransferKind,
+        extents: &[Extent],
+        buffer: &RegisteredBuf,
+        parts: &[Range<usize>],
+    ) -> Result<Op> {
+        let op = self.run_list(kind, extents, self.parts_of(buffer, parts)?)?;
+        if op.error.is_some() && self.owner.shared.lock().dead.is_some() {
+            buffer.revoke();
+        }
+        Ok(op)
+    }
+
+    /// Parts of a buffer as memory of a transfer.
+    fn parts_of(&self, buffer: &RegisteredBuf, parts: &[Range<usize>]) -> Result<Memory> {
+        let (whole, range) = (buffer.raw(), buffer.range_in(&self.owner.shared.domain));
+        let mut memory = SmallVec::with_capacity(parts.len());
+        let mut ranges: Option<SmallVec<[RemoteRange; 1]>> = Some(SmallVec::with_capacity(parts.len()));
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            let len = part.end - part.start;
+            let Some(piece) = whole.slice(part.start, len) else {
+                let what = format!("bytes {part:?} of a buffer of {} bytes", buffer.len());
+                return Err(Error::Invalid(what));
+            };
+            memory.push(piece);
+            let range = range.and_then(|range| range.slice(part.start as u64, len as u64));
+            match (&mut ranges, range) {
+                (Some(ranges), Some(range)) => ranges.push(range),
+                _ => ranges = None,
+            }
+        }
+        match buffer.is_registered() {
+            true => Ok(Memory::RegisteredParts(memory, ranges)),
+            false => Ok(Memory::Raw(memory)),
+        }
+    }
+
+    fn submit_list<B: IoBuffer, T: 'static>(
+        &self,
+        kind: TransferKind,
+        extents: &[Extent],
+        buffers: Vec<B>,
+        result: fn(Op) -> Result<T>,
+    ) -> Pending<ListTransferred<B, T>> {
+        let mut keeps: Vec<Keep> = buffers.into_iter().map(|buffer| buffer.into_keep().0).collect();
+        let registered = keeps.iter().map(|keep| match keep {
+            Keep::Registered(buffer) if buffer.is_registered() => {
+                Some(buffer.range_in(&self.owner.shared.domain))
+            }
+            _ => None,
+        });
+        // All buffers are of one type: all have a range, or none, or some could not be registered.
+        let ranges: Option<Vec<Option<RemoteRange>>> = registered.collect();
+        let raw = keeps.iter_mut().map(Keep::raw).collect();
+        let memory = match ranges {
+            Some(ranges) if !ranges.is_empty() => Memory::RegisteredParts(raw, ranges.into_iter().collect()),
+            _ => Memory::Raw(raw),
+        };
+        let parts = list_parts(kind, extents, memory, Keep::Many(keeps), self.registration_policy());
+        let finish = Finish::boxed(move |mut op| {
+            let keep = match &mut op.work {
+                // Registrations made for the operation end before its memory goes back.
+                Work::Data(transfer) => {
+                    transfer.holds.clear();
+                    std::mem::replace(&mut transfer.keep, Keep::None)
+                }
+                Work::Named(_) | Work::Chain(_) | Work::Batch(_) => Keep::None,
+            };
+            ListTransferred { buffers: unpacked(keep), result: result(op) }
+        });
+        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| ListTransferred {
+            buffers: unpacked(keep),
+            result: Err(error),
+        })
+    }
+
+    fn submit_list_buf(
+        &self,
+        kind: TransferKind,
+        extents: &[Extent],
+        buffer: RegisteredBuf,
+        parts: &[Range<usize>],
+    ) -> Pending<Transferred<RegisteredBuf>> {
+        let memory = match self.parts_of(&buffer, parts) {
+            Ok(memory) => memory,
+            Err(error) => return Pending::ready(Transferred { buffer, result: Err(error) }),
+        };
+        let parts = list_parts(kind, extents, memory, Keep::Registered(buffer), self.registration_policy());
+        let finish = Finish::Plain(transferred::<RegisteredBuf>);
+        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| Transferred {
+            buffer: RegisteredBuf::from_keep(KeepBox(keep)),
+            result: Err(error),
+        })
+    }
+}
+
+pub(crate) fn list_parts(
+    kind: TransferKind,
+    extents: &[Extent],
+    memory: Memory,
+    keep: Keep,
+    policy: RegistrationPolicy,
+) -> TransferParts {
+    let opcode = match kind {
+        TransferKind::Write(_) => Opcode::WriteList,
+        _ => Opcode::ReadList,
+    };
+    TransferParts { opcode, kind, offset: 0, extents: Some(extents.to_vec()), memory, keep, policy }
+}
+
+fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
+    match keep {
+        Keep::Many(keeps) => keeps.into_iter().map(|keep| B::from_keep(KeepBox(keep))).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// What came of a read of a list.
+pub(crate) fn list_read(op: Op) -> Result<ListRead> {
+    let end = match &op.work {
+        Work::Data(transfer) => match &transfer.list {
+            Some(list) => list.end,
+            None if transfer.count() < transfer.len => transfer.offset + transfer.count() as u64,
+            None => u64::MAX,
+        },
+        Work::Named(_) | Work::Chain(_) | Work::Batch(_) => u64::MAX,
+    };
+    Ok(ListRead { count: count(op)?, end: (end != u64::MAX).then_some(end) })
+}

@@ -1,0 +1,135 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dafs_proto::wire::{Attributes, DirEntry, Opcode, decode_dir_entries};
+
+use crate::api::dir::Dir;
+use crate::driver::transfer::{Memory, TransferParts};
+use crate::error::Result;
+use crate::memory::registration::RegistrationPolicy;
+use crate::memory::{Keep, RegisteredBuf};
+use crate::op::transfer::TransferKind;
+use crate::op::{Op, Work};
+
+/// Bytes of entries that one request asks for, once the first did not answer all.
+const BATCH_SIZE: usize = 64 * 1024;
+
+/// The entries of a directory, in the server's order, without `.` and `..`. Entries that are there throughout are answered exactly once.
+///
+/// `next` blocks while it fetches, several entries with one request. After an error it answers `None`; to go on, call
+/// [`Dir::read_dir_from`] with [`ReadDir::cookie`].
+#[derive(Debug)]
+pub struct ReadDir {
+    dir: Dir,
+    attributes: bool,
+    cookie: u64,
+    // Of the last entry fetched.
+    fetched: u64,
+    entries: VecDeque<DirEntry>,
+    end: bool,
+    first: bool,
+    buffer: Option<RegisteredBuf>,
+}
+
+impl ReadDir {
+    pub(crate) fn new(dir: Dir, attributes: bool, cookie: u64) -> Self {
+        Self {
+            dir,
+            attributes,
+            cookie,
+            fetched: cookie,
+            entries: VecDeque::new(),
+            end: false,
+            first: true,
+            buffer: None,
+        }
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Where to resume after the entry that `next` answered last.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    fn fetch(&mut self) -> Result<()> {
+        // Most directories fit one message; what does not comes by RDMA in larger batches, where that pays.
+        let shared = &self.dir.owner.shared;
+        let inline = shared.lock().terms.read_inline_max as usize;
+        let buffer = match self.buffer.take() {
+            None if !self.first && inline < BATCH_SIZE => {
+                RegisteredBuf::allocate(&shared.domain, BATCH_SIZE).ok()
+            }
+            buffer => buffer,
+        };
+        let (memory, keep) = match buffer {
+            Some(buffer) => (Memory::Kept, Keep::Registered(buffer)),
+            None => (Memory::Kept, Keep::Vec(vec![0; inline.min(BATCH_SIZE)])),
+        };
+        let kind = TransferKind::Readdir { cookie: self.fetched, attributes: self.attributes };
+        let policy = RegistrationPolicy::Library;
+        let parts =
+            TransferParts { opcode: Opcode::Readdir, kind, offset: 0, extents: None, memory, keep, policy };
+        let op = shared.run_transfer(Arc::clone(&self.dir.node), parts)?;
+        self.first = false;
+        self.take(op)
+    }
+
+    fn take(&mut self, op: Op) -> Result<()> {
+        if let Some(error) = op.error {
+            return Err(*error);
+        }
+        let Work::Data(transfer) = op.work else { unreachable!("a readdir moves data") };
+        let count = transfer.count();
+        let entries = match transfer.keep {
+            Keep::Registered(buffer) => {
+                // A private copy: the server could write the buffer while it is decoded.
+                let bytes = buffer.span().slice(0, count).map(|span| span.to_vec()).unwrap_or_default();
+                self.buffer = Some(buffer);
+                decode_dir_entries(&bytes)?
+            }
+            Keep::Vec(bytes) => decode_dir_entries(&bytes[..count])?,
+            Keep::None | Keep::Many(_) => Vec::new(),
+        };
+        self.end = transfer.end;
+        match entries.last() {
+            Some(last) => self.fetched = last.cookie,
+            // Without entries and without an end this would go on for ever.
+            None => self.end = true,
+        }
+        self.entries = entries.into();
+        Ok(())
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.entries.is_empty()
+            && !self.end
+            && let Err(error) = self.fetch()
+        {
+            self.end = true;
+            return Some(Err(error));
+        }
+        let entry = self.entries.pop_front()?;
+        self.cookie = entry.cookie;
+        Some(Ok(entry))
+    }
+}
+
+/// Attributes of an entry, asked for when the listing did not carry them.
+impl Dir {
+    /// The attributes of an entry of this directory: those it carries, else asked of the server. Blocks in that case.
+    pub fn entry_metadata(&self, entry: &DirEntry) -> Result<Attributes> {
+        use std::os::unix::ffi::OsStrExt;
+        match &entry.attributes {
+            Some(attributes) => Ok(attributes.clone()),
+            None => self.symlink_metadata(std::ffi::OsStr::from_bytes(&entry.name)),
+        }
+    }
+}

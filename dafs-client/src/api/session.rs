@@ -1,0 +1,488 @@
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dafs_proto::address::{Address, Url};
+use dafs_proto::session::{ClientSession, KeepAlive};
+use dafs_proto::transport::{Domain, Provider};
+use dafs_proto::wire::{
+    GatherSwitches, LimitsReply, MountReply, Opcode, Resume, SessionId, Statistics, Thresholds,
+    decode_message_pack,
+};
+
+use crate::api::dir::{Dir, Export, check_name};
+use crate::api::reply::{done, reply};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Background, Config};
+use crate::connect::{self, Established, Server};
+use crate::driver::background::{self, Threads};
+use crate::driver::lone::{Ask, Lone, LoneRequest};
+use crate::driver::pending::{Call, Finish, Pending};
+use crate::driver::{Owner, Shared};
+use crate::engine::core::Core;
+use crate::engine::lanes::LaneState;
+use crate::error::{Error, Result};
+use crate::handle::node::{NodeParts, Reopen};
+use crate::memory::registration::RegistrationPolicy;
+use crate::memory::{RawMemory, RegisteredBuf};
+use crate::method::io_path::{Circumstances, Decision, Direction, Registration, decide};
+use crate::method::learned::Learned;
+use crate::method::noncontiguous::{Noncontiguous, decide_noncontiguous};
+use crate::op::Op;
+use crate::op::named::Named;
+
+/// A session with a server. Cheap to clone: clones are the same session, which ends when the last clone, export and file of it is dropped.
+///
+/// All methods may be called from any thread. A session survives its connection: when that breaks, the next call
+/// connects again and nothing is lost or done twice; see [`Error::InDoubt`], [`Error::Stale`] and
+/// [`Error::WritesLost`] for what a restart of the server leaves open.
+#[derive(Clone)]
+pub struct Session {
+    pub(crate) owner: Arc<Owner>,
+}
+
+/// What was agreed with the server.
+#[derive(Clone, Debug)]
+pub struct Agreed {
+    /// The session.
+    pub session: SessionId,
+    /// Requests outstanding at most, ever.
+    pub slots: u16,
+    /// Inline limits and crossovers, as the server exports them.
+    pub thresholds: Thresholds,
+    /// Largest inline read over this connection, bytes.
+    pub read_inline_max: u32,
+    /// Largest inline write over this connection, bytes.
+    pub write_inline_max: u32,
+    /// Largest single read or write, bytes; larger ones are cut.
+    pub transfer_size_max: u32,
+    /// Open handles at most.
+    pub handles_max: u32,
+    /// Silence after which this side speaks, milliseconds.
+    pub keep_alive_ms: u32,
+    /// The server keeps a silent session for this long, milliseconds.
+    pub lease_ms: u32,
+    /// Ordinary memory is registered for single operations.
+    pub registers_ordinary_memory: bool,
+    /// Where Direct pays at no size up to the inline limit, larger unstable writes are cut into inline messages.
+    pub cuts_inline_writes: bool,
+    /// From which pieces of memory on gathering is faster than packing, as the server exports it; `None` where it was not measured.
+    pub gather: Option<GatherSwitches>,
+}
+
+/// Submissions that leave together: [`Session::batch`].
+#[derive(Debug)]
+#[must_use = "a batch ends where it is dropped"]
+pub struct Batch<'a> {
+    session: &'a Session,
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let shared = &self.session.owner.shared;
+        let mut core = shared.lock();
+        core.batches -= 1;
+        shared.push(&mut core, false);
+    }
+}
+
+impl Session {
+    /// Connects to the server that a URL names, such as `dafs://host/export/path`, `dafs+tcp://host:port` or
+    /// `dafs+shm:///socket`; export and path are not looked at.
+    ///
+    /// `dafs://` takes shared memory when the server is on this host and its socket answers (`$DAFS_SHM_SOCKET`, or
+    /// for the default port `/run/dafs/dafs.sock` or `$XDG_RUNTIME_DIR/dafs.sock`), else TCP; [`Session::provider`]
+    /// tells. Blocks for `config.connect_timeout` per address at most.
+    pub fn connect(url: impl AsRef<OsStr>, config: &Config) -> Result<Self> {
+        Self::connect_url(&Url::parse(url.as_ref())?, config)
+    }
+
+    /// As [`Session::connect`], for a URL that was parsed already.
+    pub fn connect_url(url: &Url, config: &Config) -> Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let mut failed = None;
+        // What was tried before what is tried now.
+        let mut tried: Vec<String> = Vec::new();
+        for mut candidate in connect::candidates(url)? {
+            let name = candidate.server.name.clone();
+            let provider = candidate.server.provider;
+            for why in tried.iter().rev() {
+                candidate.server.reason = format!("{why}; {}", candidate.server.reason);
+            }
+            match Self::begin(candidate.domain, candidate.server, config, Arc::clone(&clock), true) {
+                Ok(session) => return Ok(session),
+                Err(error @ (Error::Handshake(_) | Error::Peer(_))) => return Err(error),
+                Err(error) => {
+                    tracing::debug!("{name}: {error}");
+                    match provider {
+                        Provider::Verbs => tried.push(format!("no RDMA: {error}")),
+                        Provider::Shm => tried.push(format!("no shared memory: {error}")),
+                        _ => {}
+                    }
+                    failed = Some(error);
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::Invalid(format!("{url} names no address"))))
+    }
+
+    /// Connects over a given provider, with a given clock: for simulation, and for sessions that share registered
+    /// memory. No thread of the library is started unless `config.background` is [`Background::Progress`]; without one
+    /// [`Pending::test`] connects again itself, and blocks meanwhile.
+    pub fn connect_with(
+        domain: Arc<dyn Domain>,
+        address: Address,
+        config: &Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let server = Server {
+            provider: domain.provider(),
+            name: address.to_string(),
+            address,
+            reason: "the program chose it".to_owned(),
+            attempt_time_max: None,
+        };
+        let mut config = config.clone();
+        if config.background == Background::KeepAlive {
+            config.background = Background::None;
+        }
+        Self::begin(domain, server, &config, clock, false)
+    }
+
+    fn begin(
+        domain: Arc<dyn Domain>,
+        server: Server,
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        may_start_threads: bool,
+    ) -> Result<Self> {
+        let mut client_id = config.client_id.unwrap_or_default();
+        if config.client_id.is_none() {
+            connect::random(&mut client_id)?;
+        }
+        let mut config = config.clone();
+        config.client_id = Some(client_id);
+        config.credits = config.credits.clamp(1, crate::config::CREDITS_MAX);
+        let limits = (&config, config.connect_timeout);
+        let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;
+        let core = core(established, Arc::clone(&domain), &config, &*clock);
+        let shared =
+            Arc::new(Shared::new(core, domain, server, config, clock, Threads::new(may_start_threads)));
+        let weak = Arc::downgrade(&shared);
+        shared.closings.set_hasten(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.kick();
+            }
+        });
+        shared.begin_lanes();
+        background::start(&shared);
+        Ok(Self { owner: Arc::new(Owner { shared }) })
+    }
+
+    /// The provider that carries the session.
+    pub fn provider(&self) -> Provider {
+        self.owner.shared.server.provider
+    }
+
+    /// Why that provider was taken, in words.
+    pub fn provider_reason(&self) -> &str {
+        &self.owner.shared.server.reason
+    }
+
+    /// The address that was connected to.
+    pub fn address(&self) -> &Address {
+        &self.owner.shared.server.address
+    }
+
+    /// What was agreed with the server. Does not ask it.
+    pub fn agreed(&self) -> Agreed {
+        let core = self.owner.shared.lock();
+        let (terms, welcome) = (&core.terms, &core.terms.welcome);
+        Agreed {
+            session: welcome.session,
+            slots: welcome.slots,
+            thresholds: welcome.thresholds,
+            cuts_inline_writes: terms.cuts_inline_writes,
+            gather: welcome.gather,
+            read_inline_max: terms.read_inline_max,
+            write_inline_max: terms.write_inline_max,
+            transfer_size_max: welcome.transfer_size_max,
+            handles_max: welcome.handles_max,
+            keep_alive_ms: welcome.keep_alive_ms,
+            lease_ms: welcome.lease_ms,
+            registers_ordinary_memory: terms.registers_ordinary_memory,
+        }
+    }
+
+    /// Requests that may be outstanding now, by the credits the server granted.
+    pub fn credits(&self) -> u16 {
+        self.owner.shared.lock().session.credits().limit()
+    }
+
+    /// How often the connection was made again.
+    pub fn reconnects(&self) -> u64 {
+        self.owner.shared.lock().reconnects
+    }
+
+    /// The server announced that it shuts down.
+    pub fn is_draining(&self) -> bool {
+        self.owner.shared.lock().draining
+    }
+
+    /// How a transfer of `size` bytes would travel; [`Decision::explain`] says why. Does not ask the server.
+    pub fn decide(
+        &self,
+        direction: Direction,
+        size: u64,
+        registration: Registration,
+    ) -> (Decision, Circumstances) {
+        let shared = &self.owner.shared;
+        let circumstances = shared.lock().circumstances(&shared.config, direction, size, registration);
+        (decide(&circumstances), circumstances)
+    }
+
+    /// How a transfer of `size` bytes would travel, and why, in words. Does not ask the server.
+    pub fn explain(&self, direction: Direction, size: u64, registration: Registration) -> String {
+        let (decision, circumstances) = self.decide(direction, size, registration);
+        decision.explain(&circumstances)
+    }
+
+    /// As [`Session::explain`], for memory in `segments` pieces ([`crate::Noncontiguous`]).
+    pub fn explain_noncontiguous(
+        &self,
+        direction: Direction,
+        size: u64,
+        segments: usize,
+        registration: Registration,
+    ) -> String {
+        let shared = &self.owner.shared;
+        let core = shared.lock();
+        let circumstances = core.circumstances(&shared.config, direction, size, registration);
+        let (method, switches) = (shared.config.noncontiguous, core.terms.welcome.gather);
+        let words = decide_noncontiguous(&circumstances, method, segments, switches).explain(&circumstances);
+        match core.learned.known(direction, registration, size, segments) {
+            Some([pack, gather]) if method == Noncontiguous::Hybrid => {
+                let quicker = if gather < pack { "gathering" } else { "packing" };
+                let pack_us = pack * size as f32 / 1000.0;
+                let gather_us = gather * size as f32 / 1000.0;
+                format!(
+                    "{words}; in this session such took {pack_us:.0} µs packed and {gather_us:.0} µs gathered: {quicker} is preferred"
+                )
+            }
+            _ => words,
+        }
+    }
+
+    /// Allocates and registers memory that the server reaches without copies. Zeroed. Does not block. Where the system lets no more
+    /// memory be registered, it is ordinary memory: see [`RegisteredBuf::is_registered`].
+    pub fn buffer(&self, len: usize) -> Result<RegisteredBuf> {
+        Ok(RegisteredBuf::allocate_at_best(&self.owner.shared.domain, len)?)
+    }
+
+    /// Sends requests that were kept back to leave together ([`Config::batch_submits`]), and gives back the handles of files that were
+    /// dropped. Does not block.
+    pub fn flush(&self) {
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
+        shared.collect_closes(&mut core);
+        shared.push(&mut core, false);
+        if let Err(broken) = core.flush() {
+            shared.on_broken(&mut core, broken);
+        }
+    }
+
+    /// Begins a batch: nonblocking operations that are submitted while it lives leave together when it is dropped, in few system
+    /// calls and few wake-ups of the server. They leave earlier where buffers are full or many bytes wait, and when any thread waits
+    /// for an operation of the session, asks for one with [`Pending::test`], or calls [`Session::flush`]. Does not block.
+    ///
+    /// A program with many operations in flight collects all that have ended with [`crate::wait_some`], and submits what comes next
+    /// in one batch.
+    pub fn batch(&self) -> Batch<'_> {
+        self.owner.shared.lock().batches += 1;
+        Batch { session: self }
+    }
+
+    /// A round trip to the server: its duration. Blocks.
+    pub fn ping(&self) -> Result<Duration> {
+        let begin = Instant::now();
+        self.probe()?;
+        Ok(begin.elapsed())
+    }
+
+    /// An empty request and its reply: [`Session::ping`] for callers who need no time. Blocks.
+    #[inline]
+    pub fn probe(&self) -> Result<()> {
+        let memory = RawMemory::of(&[]);
+        let policy = RegistrationPolicy::Library;
+        let request = LoneRequest { ask: Ask::Null, node: None, offset: 0, memory, range: None, policy };
+        match self.owner.shared.run_lone(&request) {
+            Lone::Done(_) => Ok(()),
+            Lone::Ended(op) => done(*op),
+            Lone::NotBegun => self.null_call().run(&self.owner),
+        }
+    }
+
+    /// Nonblocking form of a round trip.
+    pub fn submit_ping(&self) -> Pending<Result<()>> {
+        self.null_call().submit(&self.owner)
+    }
+
+    fn null_call(&self) -> Call<Result<()>> {
+        Call { op: Op::named(Opcode::Null, None, Named::default()), finish: Finish::Plain(done) }
+    }
+
+    /// Limits and thresholds in force now, asked of the server. Blocks.
+    pub fn limits(&self) -> Result<LimitsReply> {
+        self.limits_call().run(&self.owner)
+    }
+
+    /// Nonblocking form of [`Session::limits`].
+    pub fn submit_limits(&self) -> Pending<Result<LimitsReply>> {
+        self.limits_call().submit(&self.owner)
+    }
+
+    fn limits_call(&self) -> Call<Result<LimitsReply>> {
+        Call {
+            op: Op::named(Opcode::Limits, None, Named::default()),
+            finish: Finish::Plain(|op| Ok(decode_message_pack("limits", &reply(op)?.payload)?)),
+        }
+    }
+
+    /// Counters of the server. Blocks.
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.statistics_call().run(&self.owner)
+    }
+
+    /// Nonblocking form of [`Session::statistics`].
+    pub fn submit_statistics(&self) -> Pending<Result<Statistics>> {
+        self.statistics_call().submit(&self.owner)
+    }
+
+    fn statistics_call(&self) -> Call<Result<Statistics>> {
+        Call {
+            op: Op::named(Opcode::Statistics, None, Named::default()),
+            finish: Finish::Plain(|op| Ok(decode_message_pack("statistics", &reply(op)?.payload)?)),
+        }
+    }
+
+    /// Names of the exports that this client may mount. Blocks.
+    pub fn exports(&self) -> Result<Vec<String>> {
+        self.exports_call().run(&self.owner)
+    }
+
+    /// Nonblocking form of [`Session::exports`].
+    pub fn submit_exports(&self) -> Pending<Result<Vec<String>>> {
+        self.exports_call().submit(&self.owner)
+    }
+
+    fn exports_call(&self) -> Call<Result<Vec<String>>> {
+        Call {
+            op: Op::named(Opcode::Exports, None, Named::default()),
+            finish: Finish::Plain(|op| Ok(decode_message_pack("exports", &reply(op)?.payload)?)),
+        }
+    }
+
+    /// Opens an export. Blocks.
+    pub fn mount(&self, export: &str) -> Result<Export> {
+        self.mount_call(export)?.run(&self.owner)
+    }
+
+    /// Nonblocking form of [`Session::mount`].
+    pub fn submit_mount(&self, export: &str) -> Pending<Result<Export>> {
+        match self.mount_call(export) {
+            Ok(call) => call.submit(&self.owner),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    fn mount_call(&self, export: &str) -> Result<Call<Result<Export>>> {
+        check_name(export.as_bytes(), "export name")?;
+        let named = Named {
+            payload: export.as_bytes().to_vec(),
+            path: export.as_bytes().to_vec(),
+            ..Named::default()
+        };
+        let (owner, export) = (Arc::clone(&self.owner), export.to_owned());
+        let finish = Finish::boxed(move |op| {
+            let reply = reply(op)?;
+            let mounted: MountReply = decode_message_pack("mount reply", &reply.payload)?;
+            let node = owner.shared.node(NodeParts {
+                export: export.clone(),
+                path: Vec::new(),
+                reopen: Reopen::Mount,
+                file_id: mounted.attributes.file_id,
+                handle: reply.header.handle,
+                epoch: reply.epoch,
+            });
+            let node = node.ok_or(Error::InDoubt { operation: Opcode::Mount })?;
+            Ok(Export::new(Dir::new(owner, node), export, mounted))
+        });
+        Ok(Call { op: Op::named(Opcode::Mount, None, named), finish })
+    }
+
+    /// Ends the session at once: operations in flight end with [`Error::Closed`], and so does every later call.
+    /// Dropping the last handle does the same. Blocks while requests are in flight, until the server has heard of it, a
+    /// second at most.
+    pub fn close(&self) {
+        let shared = &self.owner.shared;
+        if !shared.home.is_here() {
+            return;
+        }
+        shared.stop();
+        let mut core = shared.lock();
+        shared.end(&mut core);
+        shared.tell(&core);
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({})", self.owner.shared.server.name)
+    }
+}
+
+fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, clock: &dyn Clock) -> Core {
+    let Established { endpoint, terms } = established;
+    let welcome = &terms.welcome;
+    Core {
+        endpoint: Some(endpoint),
+        session: ClientSession::new(welcome),
+        resume: Resume { session: welcome.session, secret: welcome.secret },
+        epoch: 0,
+        ops: slab::Slab::with_capacity(64),
+        requests: Vec::with_capacity(usize::from(welcome.slots)),
+        queue: Default::default(),
+        resend: Default::default(),
+        nodes: slab::Slab::new(),
+        domain,
+        staging: None,
+        batch_bounce: None,
+        lanes: LaneState::None,
+        uncollected: 0,
+        unflushed: false,
+        batches: 0,
+        deadlines: 0,
+        alive: KeepAlive::new(
+            Duration::from_millis(u64::from(welcome.keep_alive_ms.max(1))),
+            Duration::from_millis(u64::from(welcome.lease_ms.max(1))),
+            clock.now(),
+        ),
+        heard: false,
+        spoke: false,
+        leader: false,
+        reconnect_wanted: false,
+        leader_sleeps: false,
+        followers: 0,
+        dead: None,
+        draining: false,
+        credits_max: config.credits,
+        peak: 1,
+        peak_replies: 0,
+        reconnects: 0,
+        futility: Default::default(),
+        batch_notices: 0,
+        learned: Learned::default(),
+        calm: Default::default(),
+        terms,
+    }
+}

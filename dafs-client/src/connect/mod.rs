@@ -1,0 +1,360 @@
+//! From an address to a connection: which provider, and the handshake. Knows no operation. Imports `op`'s terms and `config`.
+
+pub(crate) mod devices;
+pub(crate) mod process;
+
+use std::ffi::OsStr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_proto::address::{Address, DEFAULT_PORT, Location, ResolveError, Scheme, Url};
+use dafs_proto::session::{ClientHandshake, ClientIntroduction, ClientSession, Moment, SessionFault};
+use dafs_proto::transport::{
+    ConnectParams, Domain, Endpoint, Head, PostError, Provider, Received, TransportError,
+};
+use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Welcome};
+
+use crate::clock::Clock;
+use crate::config::{CALLBACK_RECEIVES, CREDITS_MAX, Config};
+use crate::error::{Error, Result};
+use crate::op::terms::Terms;
+
+/// Where this session's server is, and how it is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) address: Address,
+    pub(crate) provider: Provider,
+    /// For people.
+    pub(crate) name: String,
+    /// Why this provider was taken, in words.
+    pub(crate) reason: String,
+    /// One attempt takes no longer than this, where another provider is there to be tried instead.
+    pub(crate) attempt_time_max: Option<Duration>,
+}
+
+/// One way to reach a server.
+pub(crate) struct Candidate {
+    pub(crate) domain: Arc<dyn Domain>,
+    pub(crate) server: Server,
+}
+
+/// The smallest payload that a connection must carry, bytes.
+#[allow(clippy::cast_possible_truncation, reason = "a small constant")]
+const PAYLOAD_MIN: u32 = PAYLOAD_SIZE_MIN as u32;
+
+/// Where a server on this host may listen for shared memory, besides `$DAFS_SHM_SOCKET`.
+const WELL_KNOWN_SOCKET: &str = "/run/dafs/dafs.sock";
+
+/// A host without RDMA does not answer at all: so long is waited before TCP is tried.
+const VERBS_ATTEMPT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The ways to reach what a URL names, best first. Blocks while names are resolved.
+pub(crate) fn candidates(url: &Url) -> Result<Vec<Candidate>> {
+    match url.scheme {
+        Scheme::Sim => Err(ResolveError::Unsupported { scheme: url.scheme }.into()),
+        Scheme::Verbs if cfg!(not(feature = "verbs")) => {
+            Err(ResolveError::Unsupported { scheme: url.scheme }.into())
+        }
+        Scheme::Tcp | Scheme::Shm | Scheme::Verbs => url
+            .resolve()?
+            .into_iter()
+            .map(|address| candidate(address, "the address asks for it".to_owned()))
+            .collect(),
+        Scheme::Any => {
+            let addresses = url.resolve()?;
+            let mut candidates = Vec::new();
+            let mut why_not = match local_socket(url, &addresses) {
+                Ok((path, reason)) => {
+                    let why_not =
+                        format!("the server's socket on this host, {}, does not answer", path.display());
+                    candidates.push(candidate(Address::Shm(path), reason)?);
+                    why_not
+                }
+                Err(why_not) => why_not,
+            };
+            match devices::with_route(&addresses) {
+                Ok((address, device)) => {
+                    let mut verbs = candidate(address, format!("{why_not}; {device} has a route to it"))?;
+                    verbs.server.attempt_time_max = Some(VERBS_ATTEMPT_TIME_MAX);
+                    candidates.push(verbs);
+                }
+                Err(Some(no_rdma)) => why_not = format!("{why_not}; no RDMA: {no_rdma}"),
+                Err(None) => {}
+            }
+            for address in addresses {
+                candidates.push(candidate(address, format!("{why_not}; tcp reaches every host"))?);
+            }
+            Ok(candidates)
+        }
+    }
+}
+
+/// The socket through which a server on this host is reached by shared memory, or why none is.
+fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBuf, String), String> {
+    let local = addresses.iter().any(|address| match address {
+        Address::Tcp(address) => is_own(address.ip()),
+        _ => false,
+    });
+    if !local {
+        return Err("the server is on another host".to_owned());
+    }
+    if let Some(path) = std::env::var_os("DAFS_SHM_SOCKET") {
+        return Ok((
+            path.into(),
+            "the server is on this host, and DAFS_SHM_SOCKET names its socket".to_owned(),
+        ));
+    }
+    // Behind another port there is another server than the one that owns the well-known socket.
+    if !matches!(url.location, Location::Host { port: DEFAULT_PORT, .. }) {
+        return Err("the port is not the default one, so the well-known socket may be another server's; \
+                    if the server has a socket, name it in DAFS_SHM_SOCKET"
+            .to_owned());
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("dafs.sock"));
+    let second = match &runtime {
+        Some(path) => path.display().to_string(),
+        None => "in $XDG_RUNTIME_DIR, which is not set".to_owned(),
+    };
+    [Some(PathBuf::from(WELL_KNOWN_SOCKET)), runtime]
+        .into_iter()
+        .flatten()
+        .find(|path| path.exists())
+        .map(|path| {
+            let reason = format!("the server is on this host and listens at {}", path.display());
+            (path, reason)
+        })
+        .ok_or_else(|| {
+            format!(
+                "there is no socket at {WELL_KNOWN_SOCKET} or {second}: a server of another user may have one that its first \
+                 lines of output name, for DAFS_SHM_SOCKET"
+            )
+        })
+}
+
+/// An address of this host: loopback, or one that a socket can be bound to.
+fn is_own(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
+}
+
+fn candidate(address: Address, reason: String) -> Result<Candidate> {
+    let domain: Arc<dyn Domain> = match &address {
+        Address::Tcp(_) => Arc::new(dafs_proto::transport::tcp::TcpDomain::new()),
+        Address::Shm(_) => Arc::new(dafs_proto::transport::shm::ShmDomain::new()),
+        #[cfg(feature = "verbs")]
+        Address::Verbs(_) => Arc::new(dafs_proto::transport::verbs::VerbsDomain::new()),
+        #[cfg(not(feature = "verbs"))]
+        Address::Verbs(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Verbs }.into()),
+        Address::Sim(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Sim }.into()),
+    };
+    let name = address.to_string();
+    let server = Server { provider: domain.provider(), name, address, reason, attempt_time_max: None };
+    Ok(Candidate { domain, server })
+}
+
+/// A connection with its handshake done.
+pub(crate) struct Established {
+    pub(crate) endpoint: Box<dyn Endpoint>,
+    pub(crate) terms: Terms,
+}
+
+/// Connects and shakes hands. Blocks for `timeout` at most.
+pub(crate) fn establish(
+    domain: &dyn Domain,
+    server: &Server,
+    (config, timeout): (&Config, Duration),
+    client_id: [u8; 16],
+    resume: Option<Resume>,
+    clock: &dyn Clock,
+) -> Result<Established> {
+    let deadline = clock.now().after(timeout);
+    let credits = config.credits.clamp(1, CREDITS_MAX);
+    let params = ConnectParams {
+        recv_payload_max: config.inline_max.max(PAYLOAD_MIN),
+        recv_depth: credits.saturating_add(CALLBACK_RECEIVES),
+        wait: config.wait,
+        ..ConnectParams::default()
+    };
+    let timeout = server.attempt_time_max.map_or(timeout, |max| max.min(timeout));
+    let mut endpoint = domain.connect(&server.address, &params, timeout)?;
+    let mut nonce = [0; 32];
+    random(&mut nonce)?;
+    let introduction = introduction(config, client_id, credits, resume);
+    let (handshake, hello) = ClientHandshake::begin(&introduction, nonce);
+    let exchange = |endpoint: &mut dyn Endpoint, opcode, payload: &[u8]| {
+        let header = Header::request(opcode, FileHandle(0));
+        call(endpoint, None, header, &[], payload, deadline, clock).map_err(|error| error.at(&server.name))
+    };
+    let reply = exchange(&mut *endpoint, Opcode::Hello, &hello)?;
+    let (proven, authenticate) = handshake.on_hello_reply(reply.header.status, &reply.payload)?;
+    let reply = exchange(&mut *endpoint, Opcode::Authenticate, &authenticate)?;
+    let welcome = proven.on_authenticate_reply(reply.header.status, &reply.payload)?;
+    let terms = terms(welcome, &*endpoint);
+    Ok(Established { endpoint, terms })
+}
+
+fn introduction(
+    config: &Config,
+    client_id: [u8; 16],
+    slots: u16,
+    resume: Option<Resume>,
+) -> ClientIntroduction {
+    let identity = config.identity.clone().unwrap_or_else(process::identity);
+    let client_name = config.client_name.clone().unwrap_or_else(|| {
+        let program = std::env::args_os().next().unwrap_or_default();
+        let program = std::path::Path::new(&program).file_name().unwrap_or(OsStr::new("dafs-client"));
+        format!("{} ({})", program.to_string_lossy(), std::process::id())
+    });
+    let client_name = client_name.chars().take(64).collect();
+    ClientIntroduction {
+        client_id,
+        client_name,
+        uid: identity.uid,
+        gid: identity.gid,
+        groups: identity.groups,
+        slots,
+        key: config.key.clone(),
+        resume,
+    }
+}
+
+/// A server that says it may be silent for longer is not waited for longer, milliseconds.
+const LEASE_MAX_MS: u32 = 60_000;
+
+fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
+    // The peer does not choose how long this side waits.
+    welcome.lease_ms = welcome.lease_ms.min(LEASE_MAX_MS);
+    let capabilities = endpoint.capabilities();
+    let thresholds = &welcome.thresholds;
+    Terms {
+        // An inline limit of 0 would leave no way to move a byte; every peer takes PAYLOAD_SIZE_MIN.
+        read_inline_max: thresholds.read_inline_max.min(capabilities.recv_payload_max).max(1),
+        cuts_inline_writes: capabilities.provider == Provider::Tcp,
+        write_inline_max: thresholds.write_inline_max.min(capabilities.send_payload_max).max(1),
+        send_payload_max: capabilities.send_payload_max,
+        registers_ordinary_memory: capabilities.registers_ordinary_memory,
+        staging_overlaps: capabilities.remote_mapped,
+        segments_max: dafs_proto::wire::SEGMENTS_MAX
+            .min(capabilities.send_payload_max as usize / dafs_proto::wire::REMOTE_RANGE_SIZE)
+            .max(1),
+        welcome,
+    }
+}
+
+pub(crate) fn random(bytes: &mut [u8]) -> Result<()> {
+    getrandom::fill(bytes)
+        .map_err(|error| Error::Invalid(format!("the system's random source does not answer: {error}")))
+}
+
+/// The answer to a [`call`].
+pub(crate) struct Answer {
+    pub(crate) header: Header,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Why a [`call`] has no answer.
+pub(crate) enum CallError {
+    Transport(TransportError),
+    Fault(SessionFault),
+    TimedOut,
+}
+
+impl CallError {
+    pub(crate) fn at(self, server: &str) -> Error {
+        match self {
+            Self::Transport(error) => Error::lost(server, &error),
+            Self::Fault(fault) => Error::Peer(fault),
+            Self::TimedOut => Error::Connection {
+                server: server.to_owned(),
+                cause: "the server did not answer in time".into(),
+            },
+        }
+    }
+}
+
+/// One request and its reply, on an endpoint that nobody else uses yet. Callbacks that come meanwhile are counted in
+/// `session`, where there is one. Blocks until `deadline`.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "heads and the payloads of names and handshakes are small"
+)]
+pub(crate) fn call(
+    endpoint: &mut dyn Endpoint,
+    mut session: Option<&mut ClientSession>,
+    mut header: Header,
+    body: &[u8],
+    payload: &[u8],
+    deadline: Moment,
+    clock: &dyn Clock,
+) -> std::result::Result<Answer, CallError> {
+    let mut head = [0; dafs_proto::wire::HEAD_SIZE_MAX];
+    let head_len = HEADER_SIZE + body.len();
+    head[HEADER_SIZE..head_len].copy_from_slice(body);
+    header.head_len = head_len as u16;
+    header.payload_len = payload.len() as u32;
+    header.encode(&mut head);
+    loop {
+        match endpoint.send_copy(&head[..head_len], payload) {
+            Ok(()) => break,
+            Err(PostError::Full) => wait(endpoint, deadline, clock)?,
+            Err(error) => {
+                let error = std::io::Error::other(error.to_string());
+                return Err(CallError::Transport(TransportError::system("send in the handshake", error)));
+            }
+        }
+    }
+    endpoint.flush().map_err(CallError::Transport)?;
+    loop {
+        match endpoint.recv().map_err(CallError::Transport)? {
+            Some(Received::Message { head, payload_len }) => {
+                if let Some(answer) = answer(endpoint, session.as_deref_mut(), &head, payload_len, &header)? {
+                    return Ok(answer);
+                }
+            }
+            Some(Received::Immediate { .. }) => {}
+            None => wait(endpoint, deadline, clock)?,
+        }
+    }
+}
+
+fn wait(
+    endpoint: &mut dyn Endpoint,
+    deadline: Moment,
+    clock: &dyn Clock,
+) -> std::result::Result<(), CallError> {
+    let left = deadline.since(clock.now());
+    if left.is_zero() {
+        return Err(CallError::TimedOut);
+    }
+    endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(CallError::Transport)
+}
+
+/// The reply to `request`; `None` for a callback.
+fn answer(
+    endpoint: &dyn Endpoint,
+    session: Option<&mut ClientSession>,
+    head: &Head,
+    payload_len: u32,
+    request: &Header,
+) -> std::result::Result<Option<Answer>, CallError> {
+    let (header, _) = Header::decode(head.as_bytes(), payload_len)
+        .map_err(|error| CallError::Fault(SessionFault::Wire(error)))?;
+    if header.flags.contains(Flags::CALLBACK) {
+        if let Some(session) = session {
+            session.on_callback(&header).map_err(CallError::Fault)?;
+            if header.opcode == Opcode::CreditTarget {
+                session.on_credit_target(header.credits);
+            }
+        }
+        return Ok(None);
+    }
+    let expected = (request.opcode, request.slot, request.sequence);
+    if !header.flags.contains(Flags::REPLY) || (header.opcode, header.slot, header.sequence) != expected {
+        return Err(CallError::Fault(SessionFault::UnexpectedReply {
+            slot: header.slot.0,
+            sequence: header.sequence,
+        }));
+    }
+    Ok(Some(Answer { header, payload: endpoint.payload().to_vec() }))
+}

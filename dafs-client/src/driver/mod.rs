@@ -1,0 +1,552 @@
+//! Who waits, and how. Imports all rooms but `api`.
+//!
+//! Threads of a session share one core under one lock; of those that wait, one leads: it receives for all,
+//! and the others sleep until it tells them.
+//!
+//! A lone thread keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
+//! is for, and no other system call is made. When a second thread meets the lock taken the session turns to
+//! sharing: the leader then sleeps without the lock, on the endpoint's descriptors. It turns back when operations have
+//! followed each other for long without another thread in sight, and the oftener it has turned, the longer that takes.
+
+pub(crate) mod background;
+pub(crate) mod lone;
+pub(crate) mod pending;
+pub(crate) mod reconnect;
+pub(crate) mod sleep;
+pub(crate) mod transfer;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use dafs_proto::transport::util::Home;
+use dafs_proto::transport::{Domain, TransportError};
+
+use crate::clock::Clock;
+use crate::config::{Background, Config};
+use crate::connect::Server;
+use crate::driver::background::Threads;
+use crate::driver::sleep::Sleeper;
+use crate::engine::core::Core;
+use crate::engine::lanes::LaneState;
+use crate::error::Error;
+use crate::handle::closings::Closings;
+use crate::handle::node::{Node, NodeParts};
+use crate::memory::registration::Registrar;
+use crate::op::Op;
+use crate::op::request::Broken;
+
+/// A lone thread looks up from waiting at least this often: for deadlines, the lease, and other threads.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+/// Longest sleep of a leader without the lock.
+const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// How long a session that ends waits for the server to hear of it.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// How often a leader polls the endpoint before it sleeps, where spinning pays.
+const SPINS_MAX: u32 = 2000;
+
+/// A session as its threads and handles share it.
+pub(crate) struct Shared {
+    pub(crate) core: Mutex<Core>,
+    wake: Condvar,
+    /// More than one thread uses the session.
+    pub(crate) contended: AtomicBool,
+    /// The thread that keeps the session alive holds the lock, for a moment: no reason to share.
+    pub(crate) keeping_alive: AtomicBool,
+    pub(crate) closings: Arc<Closings>,
+    sleeper: Mutex<Option<Sleeper>>,
+    pub(crate) domain: Arc<dyn Domain>,
+    pub(crate) registrar: Arc<Registrar>,
+    pub(crate) server: Server,
+    pub(crate) config: Config,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) threads: Threads,
+    /// The background thread, if any, ends.
+    pub(crate) stopping: AtomicBool,
+    /// Whose it is.
+    pub(crate) home: Home,
+}
+
+pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
+
+impl Shared {
+    pub(crate) fn new(
+        core: Core,
+        domain: Arc<dyn Domain>,
+        server: Server,
+        config: Config,
+        clock: Arc<dyn Clock>,
+        threads: Threads,
+    ) -> Self {
+        let registrar = Registrar::new(Arc::clone(&domain), config.registration);
+        registrar.set_useful_min(core.registered_sizes_min(&config), core.kept_sizes_min(&config));
+        Self {
+            core: Mutex::new(core),
+            wake: Condvar::new(),
+            contended: AtomicBool::new(false),
+            keeping_alive: AtomicBool::new(false),
+            closings: Arc::default(),
+            sleeper: Mutex::new(None),
+            registrar,
+            domain,
+            server,
+            config,
+            clock,
+            threads,
+            stopping: AtomicBool::new(false),
+            home: Home::here(),
+        }
+    }
+
+    /// Takes the lock; a thread that has to wait for it makes the session shared.
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        match self.core.try_lock() {
+            Ok(mut core) => {
+                if !self.home.is_here() {
+                    core.leave_to_parent();
+                }
+                core
+            }
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let shares = !self.keeping_alive.load(Ordering::Relaxed);
+                if shares {
+                    self.contended.store(true, Ordering::Relaxed);
+                }
+                let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+                if shares {
+                    core.calm.on_collision();
+                }
+                core
+            }
+        }
+    }
+
+    /// Asks for lanes, where the configuration uses them, and waits for the answer. Blocks.
+    pub(crate) fn begin_lanes(&self) {
+        let mut core = self.lock();
+        core.ask_for_lanes(&self.config);
+        if matches!(core.lanes, LaneState::Asked(_)) {
+            self.push(&mut core, false);
+            drop(self.wait_until(core, |core| !matches!(core.lanes, LaneState::Asked(_))));
+        }
+    }
+
+    /// Makes a node for a handle that the server gave; `None` when the session that gave it is gone.
+    pub(crate) fn node(&self, parts: NodeParts) -> Option<Arc<Node>> {
+        let mut core = self.lock();
+        if parts.epoch != core.epoch {
+            return None;
+        }
+        let entry = core.nodes.vacant_entry();
+        let node = Arc::new(Node::new(parts, entry.key(), Arc::clone(&self.closings)));
+        entry.insert(Arc::downgrade(&node));
+        Some(node)
+    }
+
+    /// Starts an operation. It leaves at once, or with others: see [`Config::batch_submits`].
+    pub(crate) fn submit(&self, op: Op) -> usize {
+        let mut core = self.lock();
+        let index = self.submit_locked(&mut core, op);
+        let keep_back = core.uncollected > 0 && self.config.batch_submits;
+        self.push(&mut core, keep_back);
+        index
+    }
+
+    /// As [`Shared::submit`], without sending.
+    pub(crate) fn submit_locked(&self, core: &mut Core, mut op: Op) -> usize {
+        self.collect_closes(core);
+        if let Some(timeout) = self.config.operation_timeout {
+            op.deadline = Some(self.clock.now().after(timeout));
+            op.timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+        }
+        core.submit(op)
+    }
+
+    /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
+    pub(crate) fn push(&self, core: &mut Core, keep_back: bool) {
+        let mut outcome = core.send_some();
+        if outcome.is_ok() && core.batches == 0 && !(keep_back && self.batching_pays(core)) {
+            outcome = core.flush();
+        }
+        if let Err(broken) = outcome {
+            self.on_broken(core, broken);
+        }
+    }
+
+    fn batching_pays(&self, _core: &Core) -> bool {
+        self.server.provider == dafs_proto::transport::Provider::Tcp
+    }
+
+    /// Sends the closes that wait, if the session is not in use now.
+    pub(crate) fn kick(&self) {
+        if !self.home.is_here() {
+            return;
+        }
+        if let Ok(mut core) = self.core.try_lock() {
+            self.collect_closes(&mut core);
+            self.push(&mut core, true);
+        }
+    }
+
+    pub(crate) fn collect_closes(&self, core: &mut Core) {
+        for closing in self.closings.take() {
+            core.close(closing);
+        }
+    }
+
+    /// Several threads use the session, or handles wait to be given back.
+    #[inline]
+    pub(crate) fn is_shared_or_has_closes(&self) -> bool {
+        self.contended.load(Ordering::Relaxed) || self.closings.any()
+    }
+
+    /// Runs an operation to its end and returns it.
+    pub(crate) fn run(&self, op: Op) -> Op {
+        self.run_locked(self.lock(), op)
+    }
+
+    /// As [`Shared::run`], under a lock that is held already.
+    pub(crate) fn run_locked(&self, mut core: Guard<'_>, op: Op) -> Op {
+        let unwinding = EndOnUnwind { shared: self };
+        let index = self.submit_locked(&mut core, op);
+        if let Err(broken) = core.send_some() {
+            self.on_broken(&mut core, broken);
+        }
+        let mut core = self.wait_until(core, |core| core.has_ended(index));
+        let op = core.collect(index);
+        self.note_calm(&mut core);
+        std::mem::forget(unwinding);
+        op
+    }
+
+    /// A blocking operation has ended. After many without another thread in sight the session is one thread's again.
+    fn note_calm(&self, core: &mut Core) {
+        if !self.contended.load(Ordering::Relaxed) || self.config.background == Background::Progress {
+            return;
+        }
+        if self.threads.take_refused() {
+            core.calm.on_collision();
+        }
+        if core.calm.lasts() {
+            self.contended.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The name of this client, the same in every session.
+    pub(crate) fn server_client_id(&self) -> [u8; 16] {
+        self.config.client_id.unwrap_or_default()
+    }
+
+    /// Waits until `ready`; the lock is given back meanwhile where others need it.
+    pub(crate) fn wait_until<'a>(&'a self, mut core: Guard<'a>, ready: impl Fn(&Core) -> bool) -> Guard<'a> {
+        let mut spins = 0;
+        loop {
+            if ready(&core) {
+                break;
+            }
+            if core.leader {
+                core = self.follow(core);
+                continue;
+            }
+            match core.receive() {
+                Err(broken) => self.on_broken(&mut core, broken),
+                Ok(received) => {
+                    if received {
+                        spins = 0;
+                        self.tell(&core);
+                    }
+                    if let Err(broken) = core.send_some() {
+                        self.on_broken(&mut core, broken);
+                    }
+                }
+            }
+            if ready(&core) {
+                break;
+            }
+            core = self.wait_once(core, &mut spins, None);
+        }
+        if core.followers > 0 && !core.leader {
+            self.wake.notify_all();
+        }
+        core
+    }
+
+    /// Waits, as the leader, until something may have arrived.
+    fn wait_once<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
+        if core.endpoint.is_none() {
+            return reconnect::reconnect(self, core);
+        }
+        if self.contended.load(Ordering::Relaxed) {
+            return self.wait_shared(core, spins, limit);
+        }
+        let slice = limit.unwrap_or(SLICE).min(SLICE);
+        let before = core.deadlines;
+        core.unflushed = false;
+        let waited = match core.endpoint.as_mut() {
+            Some(endpoint) => endpoint.wait(Some(slice)),
+            None => Ok(()),
+        };
+        *spins += 1;
+        // The clock is read when something is amiss or a deadline is set, not for every reply.
+        let amiss = *spins > 1 || before > 0;
+        let outcome = waited
+            .map_err(Broken::from)
+            .and_then(|()| if amiss { core.tick(self.clock.now()) } else { Ok(()) });
+        if let Err(broken) = outcome {
+            self.on_broken(&mut core, broken);
+        }
+        core
+    }
+
+    fn wait_shared<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
+        core.leader = true;
+        let outcome = core
+            .flush()
+            .and_then(|()| if spins.is_multiple_of(256) { core.tick(self.clock.now()) } else { Ok(()) });
+        if let Err(broken) = outcome {
+            self.on_broken(&mut core, broken);
+        }
+        *spins += 1;
+        let spin = *spins < SPINS_MAX && core.endpoint.as_ref().is_some_and(|endpoint| endpoint.spin_pays());
+        if spin {
+            drop(core);
+            for _ in 0..16 {
+                std::hint::spin_loop();
+            }
+            core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        } else {
+            core = self.sleep(core, limit);
+        }
+        core.leader = false;
+        core
+    }
+
+    /// Sleeps without the lock until the endpoint's descriptors tell of something.
+    fn sleep<'a>(&'a self, mut core: Guard<'a>, limit: Option<Duration>) -> Guard<'a> {
+        let timeout = limit.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let epoch = core.reconnects;
+        let Some(endpoint) = core.endpoint.as_mut() else { return core };
+        let fds = endpoint.event_fds();
+        if fds.is_empty() {
+            // Nothing to sleep on: wait in the endpoint, briefly.
+            if let Err(error) = endpoint.wait(Some(timeout.min(Duration::from_millis(1)))) {
+                self.on_broken(&mut core, Broken::Lost(error));
+            }
+            return core;
+        }
+        if !endpoint.arm() {
+            return core;
+        }
+        core.leader_sleeps = true;
+        let timeout = if core.deadlines > 0 { timeout.min(SLICE) } else { timeout };
+        drop(core);
+        {
+            let mut sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner);
+            match Sleeper::prepared(&mut sleeper, epoch, &fds) {
+                Ok(sleeper) => sleeper.sleep(timeout),
+                Err(error) => {
+                    tracing::warn!("cannot watch the connection's descriptors: {error}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.leader_sleeps = false;
+        if let Err(broken) = core.tick(self.clock.now()) {
+            self.on_broken(&mut core, broken);
+        }
+        core
+    }
+
+    /// Another thread leads: sleeps until it tells of something.
+    fn follow<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
+        if let Err(broken) = core.flush() {
+            self.on_broken(&mut core, broken);
+        }
+        core.calm.on_company();
+        core.followers += 1;
+        let (mut core, _) = self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
+        core.followers -= 1;
+        core
+    }
+
+    /// Something arrived, or ended: others look whether it is theirs.
+    pub(crate) fn tell(&self, core: &Core) {
+        if core.followers > 0 {
+            self.wake_all();
+        }
+    }
+
+    /// Wakes whoever waits to be told, and the background thread.
+    pub(crate) fn wake_all(&self) {
+        self.wake.notify_all();
+    }
+
+    /// Gives the lock back and sleeps until woken, or until `limit` has passed.
+    pub(crate) fn wait_for_wake(&self, core: Guard<'_>, limit: Duration) {
+        drop(self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Moves the session along: receives and sends without waiting, and connects again where that is due, which blocks.
+    pub(crate) fn turn<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
+        if core.is_broken() && !core.leader {
+            core = reconnect::reconnect(self, core);
+        }
+        self.move_along(core)
+    }
+
+    /// Receives and sends, without waiting.
+    pub(crate) fn move_along<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
+        self.collect_closes(&mut core);
+        let outcome = core.receive().and_then(|received| {
+            if received {
+                self.tell(&core);
+            }
+            core.send_some()?;
+            core.flush()?;
+            core.tick(self.clock.now())
+        });
+        if let Err(broken) = outcome {
+            self.on_broken(&mut core, broken);
+        }
+        // A leader asleep must still be woken by what arrives after this.
+        while core.leader_sleeps && core.endpoint.as_mut().is_some_and(|endpoint| !endpoint.arm()) {
+            match core.receive() {
+                Ok(true) => self.tell(&core),
+                Ok(false) => {}
+                Err(broken) => self.on_broken(&mut core, broken),
+            }
+        }
+        core
+    }
+
+    /// As [`Shared::turn`], and waits for up to `limit` when there was nothing to do: for the background thread.
+    pub(crate) fn turn_and_wait(&self, limit: Duration) {
+        let mut core = self.lock();
+        if core.leader {
+            return self.wait_for_wake(core, limit);
+        }
+        core = self.turn(core);
+        if core.endpoint.is_some() && !core.leader {
+            let mut spins = SPINS_MAX;
+            core = self.wait_once(core, &mut spins, Some(limit));
+        }
+        self.tell(&core);
+    }
+
+    /// Ends the session, and tells the server. While requests are in flight it takes their replies for [`GOODBYE_MAX`] at most: an end
+    /// that the server does not hear of costs it the session's files and memory until the lease is over, and a socket that is closed
+    /// with something unread takes back what it has sent.
+    pub(crate) fn end(&self, core: &mut Core) {
+        let until = self.clock.now().after(GOODBYE_MAX);
+        let mut is_told = core.say_goodbye();
+        while core.dead.is_none()
+            && core.session.outstanding() > u16::from(is_told)
+            && self.clock.now() < until
+        {
+            let taken = core.receive().and_then(|_| core.send_some()).and_then(|()| core.flush());
+            is_told = is_told || core.say_goodbye();
+            let waited = match (&taken, core.endpoint.as_mut()) {
+                (Ok(()), Some(endpoint)) => endpoint.wait(Some(Duration::from_millis(1))),
+                // Gone: by now that is what was asked for.
+                _ => break,
+            };
+            if waited.is_err() {
+                break;
+            }
+        }
+        core.die(Error::Closed);
+    }
+
+    /// The connection is unusable: the next who waits connects again, or everything ends.
+    pub(crate) fn on_broken(&self, core: &mut Core, broken: Broken) {
+        if core.dead.is_some() {
+            return;
+        }
+        match broken {
+            Broken::Lost(TransportError::Peer(fault)) => {
+                tracing::warn!(server = %self.server.name, "{fault}: connecting again");
+            }
+            Broken::Lost(error) => {
+                tracing::debug!(server = %self.server.name, "connection lost: {error}");
+                if self.config.reconnect.attempts_max == 0 {
+                    core.die(Error::lost(&self.server.name, &error));
+                }
+            }
+            Broken::Fault(fault) => {
+                tracing::error!(server = %self.server.name, "{fault}");
+                core.die(Error::Peer(fault));
+            }
+        }
+        if let Some(mut endpoint) = core.endpoint.take() {
+            endpoint.close();
+        }
+        core.unflushed = false;
+        self.tell(core);
+    }
+}
+
+/// Memory of a blocking call must not be left to an operation in flight: when a panic unwinds through it, the session ends first.
+pub(crate) struct EndOnUnwind<'a> {
+    pub(crate) shared: &'a Shared,
+}
+
+impl Drop for EndOnUnwind<'_> {
+    fn drop(&mut self) {
+        let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.leader = false;
+        core.die(Error::Closed);
+        self.shared.tell(&core);
+    }
+}
+
+/// What the handles of a session share. When the last is dropped, the session ends.
+pub(crate) struct Owner {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if !self.shared.home.is_here() {
+            // Whatever it holds is the parent's; a thread that is not here may hold its lock.
+            return std::mem::forget(Arc::clone(&self.shared));
+        }
+        self.shared.stop();
+        let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.end(&mut core);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::handle::node::Reopen;
+    use crate::testing::World;
+
+    // [CLI-36] A thread took the reply of an open, and the session was lost before it made a node of it.
+    #[test]
+    fn node_for_a_handle_of_a_lost_session_is_refused() {
+        let world = World::new(1);
+        let session = world.session();
+        let export = session.mount("data").unwrap();
+        let shared = &session.owner.shared;
+        let parts = |epoch| NodeParts {
+            export: "data".to_owned(),
+            path: b"f".to_vec(),
+            reopen: Reopen::Lookup { follow: true },
+            file_id: 1,
+            handle: dafs_proto::wire::FileHandle(1),
+            epoch,
+        };
+        let epoch = shared.lock().epoch;
+        assert!(shared.node(parts(epoch)).is_some());
+        world.server().restart();
+        export.metadata("").unwrap();
+        assert!(shared.node(parts(epoch)).is_none());
+        let epoch = shared.lock().epoch;
+        assert!(shared.node(parts(epoch)).is_some());
+    }
+}

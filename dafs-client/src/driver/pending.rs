@@ -1,0 +1,279 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::Owner;
+use crate::engine::core::Core;
+use crate::error::{Error, Result};
+use crate::memory::{IoBuffer, KeepBox};
+use crate::op::batch::BatchHints;
+use crate::op::{Op, Work};
+
+/// A nonblocking operation that was submitted. Its result is collected with [`Pending::wait`]; whether it is there is
+/// asked with [`Pending::test`].
+///
+/// The operation runs on while nobody asks: over shared memory by the server alone; over TCP as far as the system's
+/// buffers reach, unless the session has a progress thread ([`crate::Background::Progress`]). Dropping a `Pending`
+/// lets the operation run on and drops its result; buffers are freed when it has ended.
+#[must_use = "a submitted operation is collected with `wait`"]
+pub struct Pending<T> {
+    state: State<T>,
+}
+
+enum State<T> {
+    /// Running, or done and not collected.
+    Op { owner: Arc<Owner>, index: usize, finish: Finish<T> },
+    /// It ended before it was submitted.
+    Ready(T),
+    /// Collected.
+    Taken,
+}
+
+/// How a finished operation becomes the caller's result.
+pub(crate) enum Finish<T> {
+    Plain(fn(Op) -> T),
+    Boxed(Box<dyn FnOnce(Op) -> T + Send>),
+}
+
+impl<T> Finish<T> {
+    pub(crate) fn boxed(finish: impl FnOnce(Op) -> T + Send + 'static) -> Self {
+        Self::Boxed(Box::new(finish))
+    }
+
+    fn run(self, op: Op) -> T {
+        match self {
+            Self::Plain(finish) => finish(op),
+            Self::Boxed(finish) => finish(op),
+        }
+    }
+}
+
+/// An operation that is ready to be run or submitted.
+pub(crate) struct Call<T> {
+    pub(crate) op: Op,
+    pub(crate) finish: Finish<T>,
+}
+
+impl<T> Call<T> {
+    /// Runs it to its end. Blocks.
+    pub(crate) fn run(self, owner: &Arc<Owner>) -> T {
+        let op = owner.shared.run(self.op);
+        self.finish.run(op)
+    }
+
+    /// Starts it. Does not block.
+    pub(crate) fn submit(self, owner: &Arc<Owner>) -> Pending<T> {
+        let index = owner.shared.submit(self.op);
+        Pending::new(owner, index, self.finish)
+    }
+}
+
+impl<T> Pending<T> {
+    pub(crate) fn new(owner: &Arc<Owner>, index: usize, finish: Finish<T>) -> Self {
+        Self { state: State::Op { owner: Arc::clone(owner), index, finish } }
+    }
+
+    pub(crate) fn ready(result: T) -> Self {
+        Self { state: State::Ready(result) }
+    }
+
+    /// Whether the operation has ended; moves the session along. Never blocks: a connection that broke is made again by another thread of
+    /// the library ([`crate::Background`]), and the answer is no while another thread is in the middle of things. Over
+    /// [`crate::Session::connect_with`] without a progress thread there is no other thread: there it blocks while it connects again.
+    pub fn test(&mut self) -> bool {
+        let State::Op { owner, index, .. } = &self.state else { return true };
+        let Some(core) = owner.shared.lock_if_free() else { return false };
+        if core.has_ended(*index) {
+            return true;
+        }
+        let core = owner.shared.turn_at_once(core);
+        core.has_ended(*index)
+    }
+
+    /// Its place among the operations of its session, while it is not collected.
+    pub(crate) fn index(&self) -> Option<usize> {
+        match &self.state {
+            State::Op { index, .. } => Some(*index),
+            _ => None,
+        }
+    }
+
+    /// Whether the operation has ended, as far as this side has heard; a look, without moving the session along. Never blocks: the answer
+    /// is no while another thread is in the middle of things.
+    pub fn has_ended(&self) -> bool {
+        let State::Op { owner, index, .. } = &self.state else { return true };
+        owner.shared.lock_if_free().is_some_and(|core| core.has_ended(*index))
+    }
+
+    /// As [`Pending::has_ended`], for callers who may wait for the lock.
+    pub(crate) fn is_done(&self) -> bool {
+        let State::Op { owner, index, .. } = &self.state else { return true };
+        owner.shared.lock().has_ended(*index)
+    }
+
+    /// Waits for the end and answers the result. Blocks.
+    pub fn wait(mut self) -> T {
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Op { owner, index, finish } => {
+                let core = owner.shared.lock();
+                let mut core = owner.shared.wait_until(core, |core| core.has_ended(index));
+                let op = core.collect(index);
+                drop(core);
+                finish.run(op)
+            }
+            State::Ready(result) => result,
+            State::Taken => unreachable!("`wait` takes the operation by value"),
+        }
+    }
+
+    /// Gives the operation up. An operation that was not sent has no effect; one that was sent may have been
+    /// executed. Answers what became of it: usually [`Error::Cancelled`], and always the buffer. Blocks only where
+    /// the server may be moving data of the buffer right now: until it is done with it.
+    pub fn cancel(mut self) -> T {
+        if let State::Op { owner, index, .. } = &self.state {
+            owner.shared.lock().withdraw(*index, Error::Cancelled);
+        }
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Taken => unreachable!("`cancel` takes the operation by value"),
+            state => Self { state }.wait(),
+        }
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        if let State::Op { owner, index, .. } = &self.state {
+            owner.shared.lock().detach(*index);
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.state {
+            State::Op { index, .. } => write!(f, "Pending({index})"),
+            _ => f.write_str("Pending(ready)"),
+        }
+    }
+}
+
+/// Waits until one of the operations has ended and answers its place; `None` when there are none. Collect it with
+/// `pendings.swap_remove(place).wait()`. Blocks.
+///
+/// With operations of several sessions each session is looked at in turn, which delays by up to a millisecond.
+pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
+    let mut owner: Option<Arc<Owner>> = None;
+    let mut several = false;
+    for (place, pending) in pendings.iter().enumerate() {
+        match &pending.state {
+            State::Op { owner: own, .. } => match &owner {
+                None => owner = Some(Arc::clone(own)),
+                Some(first) => several |= !Arc::ptr_eq(first, own),
+            },
+            _ => return Some(place),
+        }
+    }
+    let owner = owner?;
+    if several {
+        loop {
+            if let Some(place) = pendings.iter_mut().position(Pending::test) {
+                return Some(place);
+            }
+            owner.shared.clock.sleep(Duration::from_micros(200));
+        }
+    }
+    let found_in = |core: &Core| {
+        if core.uncollected == 0 {
+            return None;
+        }
+        pendings.iter().position(|pending| match &pending.state {
+            State::Op { index, .. } => core.has_ended(*index),
+            _ => true,
+        })
+    };
+    let core = owner.shared.lock();
+    let cell = std::cell::Cell::new(None);
+    drop(owner.shared.wait_until(core, |core| {
+        cell.set(found_in(core));
+        cell.get().is_some()
+    }));
+    cell.get()
+}
+
+/// Waits until at least one of the operations has ended, takes out all that have, and answers their results, in order; the others
+/// stay, in order. None when there are none. Blocks.
+pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
+    if wait_any(pendings).is_none() {
+        return Vec::new();
+    }
+    pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
+}
+
+/// As [`wait_some`], for fewer and larger parts: waits until as many operations have ended as the hints say, or all, or until the window
+/// is over; at least one has ended then. [`crate::Session::flush`] hurries what a [`crate::Batch`] keeps back. Blocks.
+pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> Vec<T> {
+    if wait_any(pendings).is_none() {
+        return Vec::new();
+    }
+    let wanted = hints.completions.min(pendings.len());
+    let owner = pendings.iter().find_map(|pending| match &pending.state {
+        State::Op { owner, .. } => Some(Arc::clone(owner)),
+        _ => None,
+    });
+    if let Some(owner) = owner {
+        let until = owner.shared.clock.now().after(hints.window);
+        while pendings.iter().filter(|pending| pending.is_done()).count() < wanted {
+            let left = until.since(owner.shared.clock.now());
+            if left.is_zero() {
+                break;
+            }
+            owner.shared.turn_and_wait(left);
+        }
+    }
+    pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
+}
+
+/// Waits for all operations and answers their results in order. Blocks.
+pub fn wait_all<T>(pendings: impl IntoIterator<Item = Pending<T>>) -> Vec<T> {
+    pendings.into_iter().map(Pending::wait).collect()
+}
+
+/// The end of a nonblocking transfer: the buffer comes back whatever became of it.
+#[derive(Debug)]
+#[must_use = "the result tells whether data was moved"]
+pub struct Transferred<B> {
+    /// The buffer. After a read its first `result` bytes are the data; the rest, and all of it after an error, is undefined.
+    pub buffer: B,
+    /// Bytes moved. Reads: fewer than the buffer's only at the end of the file.
+    pub result: Result<usize>,
+}
+
+impl<B> Transferred<B> {
+    /// Bytes and buffer, or the error; the buffer is dropped with it.
+    pub fn into_result(self) -> Result<(usize, B)> {
+        self.result.map(|count| (count, self.buffer))
+    }
+}
+
+/// What became of a transfer whose buffer the operation owned.
+pub(crate) fn transferred<B: IoBuffer>(op: Op) -> Transferred<B> {
+    let error = op.error;
+    let Work::Data(mut transfer) = op.work else { unreachable!("a transfer moves data") };
+    let keep = std::mem::replace(&mut transfer.keep, crate::memory::Keep::None);
+    let count = transfer.count();
+    // Ends registrations made for the operation before its memory goes back.
+    drop(transfer);
+    let result = match error {
+        Some(error) => Err(*error),
+        None => Ok(count),
+    };
+    Transferred { buffer: B::from_keep(KeepBox(keep)), result }
+}
+
+/// What became of a transfer whose memory the caller kept.
+pub(crate) fn count(op: Op) -> Result<usize> {
+    match (op.error, op.work) {
+        (Some(error), _) => Err(*error),
+        (None, Work::Data(transfer)) => Ok(transfer.count()),
+        (None, Work::Named(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("a transfer moves data"),
+    }
+}

@@ -1,0 +1,159 @@
+//! How operations and sessions end before their time.
+
+use dafs_proto::session::Moment;
+use dafs_proto::wire::Opcode;
+use smallvec::SmallVec;
+
+use crate::engine::core::Core;
+use crate::engine::lanes::LaneState;
+use crate::error::Error;
+use crate::op::named::Named;
+use crate::op::pieces::void;
+use crate::op::{Op, Work};
+
+impl Core {
+    /// Whether an operation has ended; one that is not there any more has.
+    pub(crate) fn has_ended(&self, index: usize) -> bool {
+        self.ops.get(index).is_none_or(|op| op.done)
+    }
+
+    /// The caller lost interest: the operation runs on, and its result is dropped.
+    pub(crate) fn detach(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        if op.done {
+            let op = self.collect(index);
+            self.close_unclaimed(op);
+        } else {
+            op.detached = true;
+        }
+    }
+
+    /// The session is over: every operation ends with `error`, and no peer reaches their memory any more.
+    pub(crate) fn die(&mut self, error: Error) {
+        if let Some(mut endpoint) = self.endpoint.take() {
+            endpoint.close();
+        }
+        self.dead.get_or_insert(error.clone());
+        self.lanes = LaneState::None;
+        self.requests.clear();
+        self.resend.clear();
+        self.queue.clear();
+        let indices: SmallVec<[usize; 8]> =
+            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
+        for index in indices {
+            if let Some(op) = self.ops.get_mut(index) {
+                op.revoke_memory();
+                op.outstanding = 0;
+                op.queued = false;
+            }
+            self.fail(index, error.clone());
+        }
+    }
+
+    /// This process is a child of the one that has the session: it lets go of all without a word, for connection and memory are the
+    /// parent's.
+    pub(crate) fn leave_to_parent(&mut self) {
+        if matches!(self.dead, Some(Error::Forked)) {
+            return;
+        }
+        std::mem::forget(self.endpoint.take());
+        self.dead = Some(Error::Forked);
+        self.lanes = LaneState::None;
+        self.requests.clear();
+        self.resend.clear();
+        self.queue.clear();
+        self.leader = false;
+        let indices: SmallVec<[usize; 8]> =
+            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
+        for index in indices {
+            if let Some(op) = self.ops.get_mut(index) {
+                op.outstanding = 0;
+                op.queued = false;
+            }
+            self.fail(index, Error::Forked);
+        }
+    }
+
+    /// Tells the server that the session ends, if a request can be sent now. Answers whether it was told.
+    pub(crate) fn say_goodbye(&mut self) -> bool {
+        if self.dead.is_some() || self.endpoint.is_none() || !self.session.can_send() {
+            return false;
+        }
+        let mut op = Op::named(Opcode::Bye, None, Named::default());
+        op.detached = true;
+        let index = self.submit(op);
+        self.queue.retain(|queued| *queued != index);
+        self.queue.push_front(index);
+        let _ = self.send_some().and_then(|()| self.flush());
+        true
+    }
+
+    /// Ends operations whose time is over, where that is possible now.
+    pub(crate) fn expire(&mut self, now: Moment) {
+        if self.deadlines == 0 {
+            return;
+        }
+        let late: SmallVec<[usize; 8]> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| !op.done && op.deadline.is_some_and(|deadline| now >= deadline))
+            .map(|(index, _)| index)
+            .collect();
+        for index in late {
+            let Some(op) = self.ops.get_mut(index) else { continue };
+            let error = Error::TimedOut { operation: op.opcode, timeout_ms: u64::from(op.timeout_ms) };
+            self.withdraw(index, error);
+        }
+    }
+
+    /// Ends an operation early, if no peer holds its memory; what is in flight is then answered into the void. Answers whether it ended.
+    pub(crate) fn withdraw(&mut self, index: usize, error: Error) -> bool {
+        let Some(op) = self.ops.get_mut(index) else { return true };
+        if op.done {
+            return true;
+        }
+        if op.peer_holds_memory() {
+            if !matches!(op.work, Work::Chain(_)) {
+                if op.has_more() {
+                    // What is not sent now never moves: only an operation that went whole may still succeed.
+                    op.error.get_or_insert_with(|| Box::new(error));
+                }
+                self.stop(index);
+            }
+            return false;
+        }
+        if op.outstanding == 0 {
+            self.fail(index, error);
+            return true;
+        }
+        // A stand-in takes the replies; the operation itself is done.
+        let mut ghost = Op::new(op.opcode, None, Work::Data(void()));
+        if let Work::Named(_) = op.work {
+            ghost.work = Work::Named(Box::new(Named { sent: true, ..Named::default() }));
+        }
+        ghost.detached = true;
+        ghost.outstanding = std::mem::take(&mut op.outstanding);
+        op.error = Some(Box::new(error.clone()));
+        if let (Work::Data(ghost), Work::Data(transfer)) = (&mut ghost.work, &op.work) {
+            ghost.kind = transfer.kind;
+        }
+        if let (Work::Named(ghost), Work::Named(named)) = (&mut ghost.work, &mut op.work) {
+            // It may be needed again after a reconnect.
+            ghost.body = named.body;
+            ghost.body_len = named.body_len;
+            ghost.payload = std::mem::take(&mut named.payload);
+            ghost.second = named.second.clone();
+            ghost.handle = named.handle;
+            ghost.open_flags = named.open_flags;
+        }
+        ghost.target = op.target.clone();
+        let ghost = self.ops.insert(ghost);
+        for request in self.requests.iter_mut().flatten().filter(|request| request.op == index) {
+            request.op = ghost;
+            // Sent again after a reconnect, a request whose data is gone moves none.
+            (request.at, request.len) = (0, 0);
+        }
+        self.fail(index, error);
+        true
+    }
+}

@@ -1,0 +1,118 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dafs_proto::wire::{FileHandle, OpenFlags};
+
+use crate::handle::closings::{Closing, Closings};
+use crate::handle::unstable::Unstable;
+
+/// How a node is opened again in a new session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reopen {
+    /// The root of its export.
+    Mount,
+    /// By lookup of its path.
+    Lookup {
+        /// A symbolic link at the end is followed.
+        follow: bool,
+    },
+    /// By opening its path.
+    Open {
+        /// Without those that make or cut a file.
+        flags: OpenFlags,
+    },
+}
+
+impl Reopen {
+    /// How a file is opened again that was opened by these flags: without those that make or cut a file.
+    pub(crate) fn open(flags: OpenFlags) -> Self {
+        Self::Open { flags: flags - (OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE) }
+    }
+}
+
+/// Something that this session has open on the server. Outlives sessions: after a restart of the server it has another handle.
+pub(crate) struct Node {
+    /// Name of the export.
+    pub(crate) export: String,
+    /// Path below the export.
+    pub(crate) path: Vec<u8>,
+    pub(crate) reopen: Reopen,
+    pub(crate) file_id: u64,
+    pub(crate) unstable: Mutex<Unstable>,
+    // Both change only under the lock of the session's core.
+    handle: AtomicU64,
+    epoch: AtomicU64,
+    stale: AtomicBool,
+    // Place in the core's list.
+    index: usize,
+    closings: Arc<Closings>,
+}
+
+/// What a new node is made of.
+pub(crate) struct NodeParts {
+    pub(crate) export: String,
+    pub(crate) path: Vec<u8>,
+    pub(crate) reopen: Reopen,
+    pub(crate) file_id: u64,
+    pub(crate) handle: FileHandle,
+    /// The session that gave the handle.
+    pub(crate) epoch: u64,
+}
+
+impl Node {
+    pub(crate) fn new(parts: NodeParts, index: usize, closings: Arc<Closings>) -> Self {
+        Self {
+            export: parts.export,
+            path: parts.path,
+            reopen: parts.reopen,
+            file_id: parts.file_id,
+            unstable: Mutex::default(),
+            handle: AtomicU64::new(parts.handle.0),
+            epoch: AtomicU64::new(parts.epoch),
+            stale: AtomicBool::new(false),
+            index,
+            closings,
+        }
+    }
+
+    pub(crate) fn handle(&self) -> FileHandle {
+        FileHandle(self.handle.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
+    }
+
+    /// It was opened again in session number `epoch`; without a handle its file is gone.
+    pub(crate) fn renew(&self, epoch: u64, handle: Option<FileHandle>) {
+        self.epoch.store(epoch, Ordering::Relaxed);
+        match handle {
+            Some(handle) => self.handle.store(handle.0, Ordering::Relaxed),
+            None => self.stale.store(true, Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn unstable(&self) -> std::sync::MutexGuard<'_, Unstable> {
+        self.unstable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.closings.put(Closing {
+            index: Some(self.index),
+            epoch: self.epoch.load(Ordering::Relaxed),
+            handle: self.handle(),
+        });
+        self.closings.hasten();
+    }
+}
+
+/// Joins a path below a node to that node's own path.
+pub(crate) fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
+    match (base.is_empty(), path.is_empty()) {
+        (true, _) => path.to_vec(),
+        (_, true) => base.to_vec(),
+        _ => [base, b"/", path].concat(),
+    }
+}

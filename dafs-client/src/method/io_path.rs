@@ -1,0 +1,440 @@
+//! The one decision: how the data of a read or write travels. A pure function with its reasons, asked by every transfer.
+
+use dafs_proto::wire::Thresholds;
+
+use crate::memory::registration::RegistrationPolicy;
+
+/// Which transfer method reads and writes use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MethodOverride {
+    /// What is fastest, by the thresholds that the server exports.
+    #[default]
+    Auto,
+    /// Always in the message, cut into as many messages as needed.
+    Inline,
+    /// Always by RDMA of the server.
+    Direct,
+    /// Always by RDMA, through the library's own registered buffers unless the memory is registered.
+    Staged,
+    /// Through buffers that both sides registered when the session began, by RDMA write with immediate; data is copied on the client's
+    /// side unless it is written from registered memory. Where the server lends no such buffers, as `Direct`.
+    Fast,
+    /// By RDMA of the client, into and out of buffers that the server lent when the session began. Where that cannot be, as `Direct`.
+    Client,
+    /// Whichever side can use RDMA write moves the data: the client for writes, the server for reads.
+    Hybrid,
+}
+
+impl MethodOverride {
+    /// All of them, with their names in settings.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Auto, "auto"),
+        (Self::Inline, "inline"),
+        (Self::Direct, "direct"),
+        (Self::Staged, "staged"),
+        (Self::Fast, "fast"),
+        (Self::Client, "client"),
+        (Self::Hybrid, "hybrid"),
+    ];
+
+    /// It needs buffers lent by the server.
+    pub(crate) fn uses_lanes(self) -> bool {
+        matches!(self, Self::Fast | Self::Client | Self::Hybrid)
+    }
+}
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the server.
+    Read,
+    /// To the server.
+    Write,
+}
+
+/// What is known of the caller's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Registration {
+    /// Registered already: a [`crate::RegisteredBuf`].
+    Registered,
+    /// Ordinary memory.
+    Ordinary,
+}
+
+/// How data travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IoPath {
+    /// In the messages.
+    Inline,
+    /// By RDMA, to or from the caller's registered memory.
+    Direct,
+    /// By RDMA, to or from the caller's memory, registered for this operation.
+    DirectRegister,
+    /// By RDMA, to or from the library's registered buffers; copied there.
+    Staged,
+    /// With the request or the reply, by RDMA write with immediate, through buffers that both sides registered before.
+    Fast,
+    /// By this side's RDMA, into or out of buffers that the server lent.
+    Client,
+}
+
+impl IoPath {
+    /// The name in reports: the method on the wire, and how memory is registered.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "inline",
+            Self::Direct => "direct",
+            Self::DirectRegister => "direct, registered for the operation",
+            Self::Staged => "direct, staged",
+            Self::Fast => "fast",
+            Self::Client => "client",
+        }
+    }
+
+    /// Through a lane.
+    pub(crate) fn uses_lane(self) -> bool {
+        matches!(self, Self::Fast | Self::Client)
+    }
+}
+
+/// What a decision is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes of the whole transfer.
+    pub size: u64,
+    /// The caller's memory.
+    pub registration: Registration,
+    /// What the server exports.
+    pub thresholds: Thresholds,
+    /// What the configuration demands.
+    pub method: MethodOverride,
+    /// Largest inline payload of this connection in this direction, bytes: the lesser of the server's limit and the posted buffers.
+    pub inline_max: u32,
+    /// The provider registers ordinary memory for one operation at a cost that does not depend on its size.
+    pub registers_ordinary_memory: bool,
+    /// The library has buffers to stage in.
+    pub can_stage: bool,
+    /// The server has lent buffers for the methods fast and client.
+    pub has_lanes: bool,
+    /// The transfer may be cut into inline messages, and the server fetches direct data from this side at the cost of a round trip:
+    /// a write over a stream that need not be durable or in one piece.
+    pub cuts_inline: bool,
+    /// Copying into those buffers goes on while the server, which has them mapped, works on what was copied before: for blocking writes.
+    pub staging_overlaps: bool,
+}
+
+impl Circumstances {
+    /// For a transfer of a file with this policy: unless it is the library's, memory is registered whatever that costs, and not copied.
+    #[inline]
+    pub(crate) fn under(mut self, policy: RegistrationPolicy) -> Self {
+        if policy != RegistrationPolicy::Library {
+            self.registers_ordinary_memory = true;
+            self.staging_overlaps = false;
+        }
+        self
+    }
+}
+
+/// A decision and its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// How the data travels.
+    pub path: IoPath,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a path was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The configuration says so.
+    Override,
+    /// The configuration asks for a method that needs buffers lent by the server, which lends none to this session.
+    NoLanes,
+    /// Below the size from which Direct pays.
+    BelowCrossover {
+        /// That size, bytes.
+        crossover: u32,
+    },
+    /// At or above the size from which Direct pays.
+    FromCrossover {
+        /// That size, bytes.
+        crossover: u32,
+    },
+    /// Too large for one message.
+    AboveInlineMax {
+        /// The largest payload, bytes.
+        inline_max: u32,
+    },
+    /// Too large for one message, and cut: Inline is faster up to its limit, and direct data would cost a round trip more.
+    CutInline {
+        /// The largest payload, bytes.
+        inline_max: u32,
+    },
+    /// No memory can be registered.
+    NothingToRegister,
+    /// The memory is in several pieces, and the configuration demands this method.
+    Noncontiguous {
+        /// Its name.
+        method: &'static str,
+    },
+    /// The memory is in pieces too small to be gathered one by one: they are packed.
+    BelowSwitch {
+        /// Bytes of a piece from which gathering pays.
+        switch: u32,
+    },
+    /// The memory is in pieces large enough to be gathered.
+    FromSwitch {
+        /// Bytes of a piece from which gathering pays.
+        switch: u32,
+    },
+}
+
+/// Decides how the data of a transfer travels.
+#[inline]
+pub fn decide(c: &Circumstances) -> Decision {
+    match c.method {
+        MethodOverride::Inline => return Decision { path: IoPath::Inline, reason: Reason::Override },
+        MethodOverride::Direct => return Decision { path: direct(c, false), reason: Reason::Override },
+        MethodOverride::Staged => return Decision { path: direct(c, true), reason: Reason::Override },
+        MethodOverride::Fast | MethodOverride::Client | MethodOverride::Hybrid => return through_lanes(c),
+        MethodOverride::Auto => {}
+    }
+    let crossover = crossover(c);
+    if c.size <= u64::from(c.inline_max) && c.size < u64::from(crossover) {
+        return Decision { path: IoPath::Inline, reason: Reason::BelowCrossover { crossover } };
+    }
+    if c.cuts_inline && crossover > c.inline_max {
+        let reason = Reason::CutInline { inline_max: c.inline_max };
+        return Decision { path: IoPath::Inline, reason };
+    }
+    let path = direct(c, c.staging_overlaps && c.direction == Direction::Write);
+    let reason = match path {
+        IoPath::Inline => Reason::NothingToRegister,
+        _ if c.size >= u64::from(crossover) => Reason::FromCrossover { crossover },
+        _ => Reason::AboveInlineMax { inline_max: c.inline_max },
+    };
+    Decision { path, reason }
+}
+
+impl Decision {
+    /// The decision in words.
+    pub fn explain(&self, c: &Circumstances) -> String {
+        let direction = match c.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        let memory = match c.registration {
+            Registration::Registered => "registered",
+            Registration::Ordinary => "ordinary",
+        };
+        let why = match self.reason {
+            Reason::Override => "the configuration demands it".to_owned(),
+            Reason::NoLanes => {
+                "the server lends this session no buffers for the method that the configuration asks for"
+                    .to_owned()
+            }
+            Reason::BelowCrossover { crossover } => format!("direct pays from {crossover} bytes"),
+            Reason::FromCrossover { crossover } => format!("direct pays from {crossover} bytes"),
+            Reason::AboveInlineMax { inline_max } => format!("a message carries at most {inline_max} bytes"),
+            Reason::CutInline { inline_max } => format!(
+                "direct pays at no size up to a message's {inline_max} bytes, and the data is cut into such messages"
+            ),
+            Reason::Noncontiguous { method } => format!("the configuration demands {method}"),
+            Reason::BelowSwitch { switch } => {
+                format!("its pieces are packed: gathering pays from pieces of {switch} bytes")
+            }
+            Reason::FromSwitch { switch } => {
+                format!("its pieces are gathered, which pays from pieces of {switch} bytes")
+            }
+            Reason::NothingToRegister => {
+                "the provider registers no ordinary memory, and there are no buffers to stage in".to_owned()
+            }
+        };
+        format!("{direction} of {} bytes, {memory} memory: {}, because {why}", c.size, self.path.name())
+    }
+}
+
+fn crossover(c: &Circumstances) -> u32 {
+    let all = &c.thresholds.crossovers;
+    match (c.direction, c.registration) {
+        (Direction::Read, Registration::Registered) => all.read_registered,
+        (Direction::Read, Registration::Ordinary) => all.read_unregistered,
+        (Direction::Write, Registration::Registered) => all.write_registered,
+        (Direction::Write, Registration::Ordinary) => all.write_unregistered,
+    }
+}
+
+/// The methods of lanes, or what takes their place.
+#[cold]
+fn through_lanes(c: &Circumstances) -> Decision {
+    let path = match (c.method, c.direction) {
+        (MethodOverride::Hybrid, Direction::Read) => {
+            return Decision { path: direct(c, false), reason: Reason::Override };
+        }
+        _ if !c.has_lanes => return Decision { path: direct(c, false), reason: Reason::NoLanes },
+        (MethodOverride::Fast, _) => IoPath::Fast,
+        _ => IoPath::Client,
+    };
+    Decision { path, reason: Reason::Override }
+}
+
+/// The direct form that fits the memory; inline where there is none.
+pub(crate) fn direct(c: &Circumstances, staged: bool) -> IoPath {
+    match c.registration {
+        Registration::Registered => IoPath::Direct,
+        Registration::Ordinary if c.registers_ordinary_memory && !(staged && c.can_stage) => {
+            IoPath::DirectRegister
+        }
+        Registration::Ordinary if c.can_stage => IoPath::Staged,
+        Registration::Ordinary => IoPath::Inline,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_proto::wire::Crossovers;
+
+    fn circumstances(direction: Direction, size: u64, registration: Registration) -> Circumstances {
+        Circumstances {
+            direction,
+            size,
+            registration,
+            thresholds: Thresholds {
+                read_inline_max: 8000,
+                write_inline_max: 8000,
+                crossovers: Crossovers {
+                    read_registered: 1000,
+                    read_unregistered: 2000,
+                    write_registered: 3000,
+                    write_unregistered: 10_000,
+                },
+            },
+            method: MethodOverride::Auto,
+            inline_max: 8000,
+            registers_ordinary_memory: true,
+            can_stage: true,
+            has_lanes: false,
+            cuts_inline: false,
+            staging_overlaps: false,
+        }
+    }
+
+    // [CLI-4]
+    #[test]
+    fn decision_where_direct_never_pays_cuts_what_may_be_cut() {
+        for (inline_max, cut) in [(9_999, true), (10_000, false), (10_001, false)] {
+            let mut c = circumstances(Direction::Write, 1 << 20, Registration::Ordinary);
+            (c.inline_max, c.cuts_inline) = (inline_max, true);
+            let decision = decide(&c);
+            assert_eq!(decision.path == IoPath::Inline, cut, "{inline_max}");
+            assert_eq!(decision.reason == Reason::CutInline { inline_max }, cut, "{inline_max}");
+            c.cuts_inline = false;
+            assert_eq!(decide(&c).path, IoPath::DirectRegister, "{inline_max}");
+        }
+    }
+
+    // [CLI-48] on every kind of provider
+    #[test]
+    fn decision_under_a_policy_registers_and_does_not_copy() {
+        for policy in [RegistrationPolicy::Operation, RegistrationPolicy::Kept] {
+            for (registers, can_stage, overlaps) in
+                [(true, true, true), (true, true, false), (false, true, true), (false, false, false)]
+            {
+                for direction in [Direction::Read, Direction::Write] {
+                    let decided = |size| {
+                        let mut c = circumstances(direction, size, Registration::Ordinary);
+                        (c.registers_ordinary_memory, c.can_stage, c.staging_overlaps) =
+                            (registers, can_stage, overlaps);
+                        decide(&c.under(policy)).path
+                    };
+                    let size_min = if direction == Direction::Read { 2000 } else { 8001 };
+                    assert_eq!(decided(size_min - 1), IoPath::Inline, "{policy:?}");
+                    assert_eq!(decided(size_min), IoPath::DirectRegister, "{policy:?}");
+                }
+            }
+            let mut staged = circumstances(Direction::Read, 1 << 20, Registration::Ordinary);
+            staged.method = MethodOverride::Staged;
+            assert_eq!(decide(&staged.under(policy)).path, IoPath::Staged, "the configuration goes before");
+        }
+    }
+
+    // [CLI-5]
+    #[test]
+    fn decision_where_staging_overlaps_stages_ordinary_writes_and_nothing_else() {
+        let decided = |direction, registration, change: fn(&mut Circumstances)| {
+            let mut c =
+                Circumstances { staging_overlaps: true, ..circumstances(direction, 20_000, registration) };
+            change(&mut c);
+            decide(&c).path
+        };
+        use Direction::*;
+        use Registration::*;
+        assert_eq!(decided(Write, Ordinary, |_| ()), IoPath::Staged);
+        assert_eq!(decided(Read, Ordinary, |_| ()), IoPath::DirectRegister);
+        assert_eq!(decided(Write, Registered, |_| ()), IoPath::Direct);
+        assert_eq!(decided(Write, Ordinary, |c| c.can_stage = false), IoPath::DirectRegister);
+        assert_eq!(decided(Write, Ordinary, |c| c.method = MethodOverride::Direct), IoPath::DirectRegister);
+        assert_eq!(decided(Write, Ordinary, |c| c.size = 7999), IoPath::Inline);
+    }
+
+    // [CLI-1] T-1, T, T+1 of every threshold
+    #[test]
+    fn decision_at_each_crossover_changes_exactly_there() {
+        use Direction::*;
+        use Registration::*;
+        for (direction, registration, threshold, above) in [
+            (Read, Registered, 1000, IoPath::Direct),
+            (Read, Ordinary, 2000, IoPath::DirectRegister),
+            (Write, Registered, 3000, IoPath::Direct),
+        ] {
+            for (size, expected) in
+                [(threshold - 1, IoPath::Inline), (threshold, above), (threshold + 1, above)]
+            {
+                assert_eq!(decide(&circumstances(direction, size, registration)).path, expected, "{size}");
+            }
+        }
+        // A crossover beyond the inline limit: the limit decides.
+        for (size, expected) in
+            [(7999, IoPath::Inline), (8000, IoPath::Inline), (8001, IoPath::DirectRegister)]
+        {
+            assert_eq!(decide(&circumstances(Write, size, Ordinary)).path, expected, "{size}");
+        }
+    }
+
+    // [CLI-3]
+    #[test]
+    fn decision_without_registration_of_ordinary_memory_stages_or_stays_inline() {
+        let mut c = circumstances(Direction::Read, 1 << 20, Registration::Ordinary);
+        c.registers_ordinary_memory = false;
+        assert_eq!(decide(&c).path, IoPath::Staged);
+        c.can_stage = false;
+        assert_eq!(decide(&c).path, IoPath::Inline);
+        assert_eq!(decide(&c).reason, Reason::NothingToRegister);
+    }
+
+    #[test]
+    fn decision_overridden_follows_the_override_at_any_size() {
+        for size in [0, 1, 1 << 30] {
+            let mut c = circumstances(Direction::Write, size, Registration::Ordinary);
+            for (method, expected) in [
+                (MethodOverride::Inline, IoPath::Inline),
+                (MethodOverride::Direct, IoPath::DirectRegister),
+                (MethodOverride::Staged, IoPath::Staged),
+            ] {
+                c.method = method;
+                assert_eq!(decide(&c), Decision { path: expected, reason: Reason::Override });
+            }
+        }
+    }
+
+    #[test]
+    fn decision_explained_names_size_path_and_threshold() {
+        let c = circumstances(Direction::Read, 4096, Registration::Ordinary);
+        let text = decide(&c).explain(&c);
+        assert!(text.contains("4096") && text.contains("direct") && text.contains("2000"), "{text}");
+    }
+}

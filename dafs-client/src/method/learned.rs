@@ -1,0 +1,367 @@
+//! What hybrid transfers have cost in this session: whether packing or gathering was quicker, by direction, kind of memory, size of a piece
+//! and of the whole. The server's switches are where it begins; caches and machines differ from what those were measured with.
+//!
+//! Now and then the other method is taken for a few transfers in a row, and the quickest of these is compared with the quickest of as many
+//! before them. One time alone tells little: what disturbs a transfer makes it slower, by any factor, and the first by another method finds
+//! cold what that needs.
+
+use std::time::Duration;
+
+use crate::method::io_path::{Direction, Registration};
+
+/// Pieces below this many bytes, and from so many doublings more on, count as one size.
+const PIECE_MIN: u64 = 64;
+const PIECE_CLASSES: usize = 12;
+/// Totals are classed by powers of eight from this size on, bytes.
+const TOTAL_MIN: u64 = 16 * 1024;
+const TOTAL_CLASSES: usize = 4;
+
+/// Transfers in a row that try the other method, and times of each that are compared.
+const ROW: usize = 4;
+/// Transfers between two such rows: at first, and when the choice has just changed. Each time that the choice stays they double, or more
+/// where the server's switch agrees.
+const PAUSE_MIN: u32 = 8;
+const PAUSE_GROWTH: u32 = 2;
+const PAUSE_GROWTH_AGREED: u32 = 4;
+/// At most so many between methods as good as equal; else as many as keep what trying costs below this part of all time, but no more
+/// than the last, so that what changes is noticed: fewer where the switch says otherwise.
+const PAUSE_EQUAL: u32 = 128;
+const COST_MAX: f32 = 0.015;
+const PAUSE_MAX: u32 = 2048;
+const PAUSE_MAX_AGREED: u32 = 8192;
+/// By so much one has to be quicker to be taken against the switches.
+const CLEARLY: f32 = 0.95;
+
+/// Times of both methods, for each kind of transfer.
+#[derive(Debug)]
+pub(crate) struct Learned {
+    cells: Vec<Cell>,
+}
+
+/// Pack, gather.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    methods: [Times; 2],
+    /// What was found to be quicker, once both are known; before, the switches count.
+    best: Option<bool>,
+    /// Transfers of the row that is under way which are still to begin, and to end.
+    to_begin: usize,
+    to_end: usize,
+    /// Transfers until the next row begins, and what that was at first.
+    left: u32,
+    pause: u32,
+}
+
+/// The last times of a method, nanoseconds for a byte.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    ns: [f32; ROW],
+    count: usize,
+}
+
+/// A transfer whose time tells something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trial {
+    cell: usize,
+    gathers: bool,
+    /// What the switches say.
+    prior: bool,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self { cells: vec![Cell::default(); 4 * PIECE_CLASSES * TOTAL_CLASSES] }
+    }
+}
+
+impl Learned {
+    /// Whether a transfer is to be gathered, where the switches say `prior`; `blocking` ones may be tried by the other method, and their
+    /// time is to be told.
+    pub(crate) fn choose(
+        &mut self,
+        (direction, registration): (Direction, Registration),
+        (size, pieces): (u64, usize),
+        prior: bool,
+        blocking: bool,
+    ) -> (bool, Option<Trial>) {
+        let index = cell(direction, registration, size, pieces);
+        let Some(cell) = self.cells.get_mut(index) else { return (prior, None) };
+        let gathers = if blocking { cell.begin(prior) } else { cell.best.unwrap_or(prior) };
+        (gathers, blocking.then_some(Trial { cell: index, gathers, prior }))
+    }
+
+    /// A trial has moved so many bytes in this time.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+    pub(crate) fn record(&mut self, trial: Trial, size: usize, time: Duration) {
+        let Some(cell) = self.cells.get_mut(trial.cell) else { return };
+        cell.methods[usize::from(trial.gathers)].add(time.as_nanos() as f32 / size.max(1) as f32);
+        cell.end(trial.gathers, trial.prior);
+    }
+
+    /// What both methods took, where both are known: nanoseconds for a byte, packed and gathered.
+    pub(crate) fn known(
+        &self,
+        direction: Direction,
+        registration: Registration,
+        size: u64,
+        pieces: usize,
+    ) -> Option<[f32; 2]> {
+        let cell = self.cells.get(cell(direction, registration, size, pieces))?;
+        cell.is_known().then(|| cell.methods.map(|times| times.best()))
+    }
+}
+
+impl Cell {
+    fn is_known(&self) -> bool {
+        self.methods.iter().all(|times| times.count >= ROW)
+    }
+
+    /// A transfer begins: whether it is gathered.
+    fn begin(&mut self, prior: bool) -> bool {
+        let best = self.best.unwrap_or(prior);
+        if self.to_begin > 0 {
+            self.to_begin -= 1;
+            return !best;
+        }
+        if self.methods[usize::from(best)].count < ROW {
+            return best;
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            return best;
+        }
+        // If it comes to nothing, because its transfers fail, the next is due after as many again.
+        self.pause = self.pause.max(PAUSE_MIN);
+        self.left = self.pause;
+        (self.to_begin, self.to_end) = (ROW - 1, ROW);
+        !best
+    }
+
+    /// A transfer has ended, its time is known.
+    fn end(&mut self, gathers: bool, prior: bool) {
+        let best = self.best.unwrap_or(prior);
+        if gathers != best && self.to_end > 0 {
+            self.to_end -= 1;
+            if self.to_end == 0 && self.is_known() {
+                self.decide(prior);
+            }
+            return;
+        }
+        // What seemed the quicker is so no longer: time to compare.
+        if self.best.is_some() && self.to_end == 0 && self.quicker(prior) != best {
+            self.left = self.left.min(PAUSE_MIN);
+        }
+    }
+
+    fn decide(&mut self, prior: bool) {
+        let (before, best) = (self.best.unwrap_or(prior), self.quicker(prior));
+        self.best = Some(best);
+        let (growth, pause_max) = match (best == before, best == prior) {
+            (false, _) => (0, PAUSE_MAX),
+            (true, false) => (PAUSE_GROWTH, PAUSE_MAX),
+            (true, true) => (PAUSE_GROWTH_AGREED, PAUSE_MAX_AGREED),
+        };
+        let cheap = self.cheap_pause(best).clamp(PAUSE_EQUAL, pause_max);
+        self.pause = self.pause.saturating_mul(growth).clamp(PAUSE_MIN, cheap);
+        self.left = self.pause;
+    }
+
+    /// Whether gathering is the quicker.
+    fn quicker(&self, prior: bool) -> bool {
+        let [own, other] = [prior, !prior].map(|method| self.methods[usize::from(method)].best());
+        if other < own * CLEARLY { !prior } else { prior }
+    }
+
+    /// Transfers between two rows that keep the cost of the slower method small.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate, which saturates"
+    )]
+    fn cheap_pause(&self, best: bool) -> u32 {
+        let [own, other] = [best, !best].map(|method| self.methods[usize::from(method)].best());
+        let excess = (other / own.max(f32::MIN_POSITIVE) - 1.0) * ROW as f32;
+        (excess / COST_MAX) as u32
+    }
+}
+
+impl Times {
+    fn add(&mut self, ns: f32) {
+        self.ns[self.count % ROW] = ns;
+        // Counts on where it would end, in the same places.
+        self.count = self.count.checked_add(1).unwrap_or(ROW);
+    }
+
+    /// The least.
+    fn best(&self) -> f32 {
+        self.ns.iter().take(self.count).copied().fold(f32::INFINITY, f32::min)
+    }
+}
+
+fn cell(direction: Direction, registration: Registration, size: u64, pieces: usize) -> usize {
+    let doublings = |value: u64, from: u64| (value / from).checked_ilog2().map_or(0, |log| log as usize + 1);
+    let piece = doublings(size / (pieces.max(1) as u64), PIECE_MIN).min(PIECE_CLASSES - 1);
+    let total = doublings(size, TOTAL_MIN).div_ceil(3).min(TOTAL_CLASSES - 1);
+    let kind = match (direction, registration) {
+        (Direction::Read, Registration::Registered) => 0,
+        (Direction::Read, Registration::Ordinary) => 1,
+        (Direction::Write, Registration::Registered) => 2,
+        (Direction::Write, Registration::Ordinary) => 3,
+    };
+    (kind * PIECE_CLASSES + piece) * TOTAL_CLASSES + total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: (Direction, Registration) = (Direction::Read, Registration::Registered);
+
+    /// Runs transfers that take what `ns` says for a byte, by their number and method; how many of them were gathered.
+    fn run_by(learned: &mut Learned, count: usize, prior: bool, ns: impl Fn(usize, bool) -> u64) -> usize {
+        let mut gathered = 0;
+        for number in 0..count {
+            let (gathers, trial) = learned.choose(KIND, (1 << 19, 128), prior, true);
+            gathered += usize::from(gathers);
+            learned.record(trial.unwrap(), 1000, Duration::from_nanos(1000 * ns(number, gathers)));
+        }
+        gathered
+    }
+
+    /// The same with a time for packing and one for gathering.
+    fn run(learned: &mut Learned, count: usize, prior: bool, ns: [u64; 2]) -> usize {
+        run_by(learned, count, prior, |_, gathers| ns[usize::from(gathers)])
+    }
+
+    // [LIST-13]
+    #[test]
+    fn method_that_is_quicker_is_taken_against_the_switches_after_a_few_tries() {
+        for prior in [false, true] {
+            let mut learned = Learned::default();
+            let ns = if prior { [10, 20] } else { [20, 10] };
+            let before = run(&mut learned, 20, prior, ns);
+            let wrong = if prior { before } else { 20 - before };
+            // The first four, and a row of tries.
+            assert!(wrong <= 8, "{before} of 20 gathered");
+            let after = run(&mut learned, 1000, prior, ns);
+            let right = if prior { 1000 - after } else { after };
+            assert!((960..1000).contains(&right), "{after} of 1000 gathered");
+            assert_eq!(learned.choose(KIND, (1 << 19, 128), prior, false), (!prior, None));
+        }
+    }
+
+    // [LIST-13]
+    #[test]
+    fn method_that_becomes_slower_is_left_after_a_few_transfers() {
+        for prior in [false, true] {
+            let mut learned = Learned::default();
+            run(&mut learned, 20_000, prior, if prior { [20, 10] } else { [10, 20] });
+            let turned = if prior { [20, 100] } else { [100, 20] };
+            let gathered = run(&mut learned, 100, prior, turned);
+            let wrong = if prior { gathered } else { 100 - gathered };
+            assert!(wrong <= 28, "{gathered} of 100 gathered");
+        }
+    }
+
+    // [LIST-13]
+    #[test]
+    fn method_that_becomes_quicker_is_taken_before_long() {
+        for prior in [false, true] {
+            let mut learned = Learned::default();
+            run(&mut learned, 20_000, prior, if prior { [20, 10] } else { [10, 20] });
+            let turned = if prior { [5, 10] } else { [10, 5] };
+            run(&mut learned, 400, prior, turned);
+            let gathered = run(&mut learned, 1000, prior, turned);
+            let wrong = if prior { gathered } else { 1000 - gathered };
+            assert!(wrong <= 40, "{gathered} of 1000 gathered");
+        }
+    }
+
+    // [LIST-13]
+    #[test]
+    fn disturbed_first_times_are_soon_forgotten() {
+        for (prior, disturbed) in [(false, 4), (false, 8), (true, 4), (true, 8), (true, 40), (false, 40)] {
+            let mut learned = Learned::default();
+            // What the switches take is quicker by far, but at first everything takes as long as nothing does later.
+            let quicker = usize::from(prior);
+            let ns = |number: usize, gathers: bool| match number < disturbed {
+                true => 1000 - 10 * number as u64,
+                false if usize::from(gathers) == quicker => 8,
+                false => 87,
+            };
+            let gathered = run_by(&mut learned, 200, prior, ns);
+            let wrong = if prior { 200 - gathered } else { gathered };
+            assert!(wrong <= 24 + disturbed / 2, "{gathered} of 200 gathered, {disturbed} disturbed");
+        }
+    }
+
+    // [LIST-13]
+    #[test]
+    fn single_slow_transfers_change_nothing() {
+        for prior in [false, true] {
+            let mut learned = Learned::default();
+            let ns = |number: usize, gathers: bool| match number.is_multiple_of(3) {
+                true => 1000,
+                false => [10, 12][usize::from(gathers != prior)],
+            };
+            let gathered = run_by(&mut learned, 10_000, prior, ns);
+            let wrong = if prior { 10_000 - gathered } else { gathered };
+            assert!(wrong <= 400, "{gathered} of 10000 gathered");
+        }
+    }
+
+    // [LIST-13]
+    #[test]
+    fn tries_cost_little_however_slow_the_other_method_is() {
+        for (ns, cost_percent) in [([10, 11], 1), ([10, 20], 2), ([10, 100], 3), ([10, 300], 3)] {
+            for (prior, ns) in [(false, ns), (true, [ns[1], ns[0]])] {
+                let mut learned = Learned::default();
+                run(&mut learned, 20_000, prior, ns);
+                let gathered = run(&mut learned, 20_000, prior, ns) as u64;
+                let cost = gathered * ns[1] + (20_000 - gathered) * ns[0];
+                assert!(cost <= 20_000 * 10 * (100 + cost_percent) / 100, "{ns:?}: {gathered} gathered");
+                assert!(![0, 20_000].contains(&gathered), "{ns:?}: no tries");
+            }
+        }
+    }
+
+    // [LIST-13]
+    #[test]
+    fn tries_that_fail_do_not_follow_each_other() {
+        let mut learned = Learned::default();
+        run(&mut learned, 8, false, [10, 20]);
+        // None of these tells its time.
+        let tried = (0..1000).filter(|_| learned.choose(KIND, (1 << 19, 128), false, true).0).count();
+        assert!(tried <= 120, "{tried} of 1000");
+    }
+
+    #[test]
+    fn methods_as_good_as_equal_are_left_to_the_switches() {
+        for prior in [false, true] {
+            let mut learned = Learned::default();
+            let ns = if prior { [98, 100] } else { [100, 98] };
+            let gathered = run(&mut learned, 1000, prior, ns);
+            let right = if prior { gathered } else { 1000 - gathered };
+            assert!(right >= 950, "{gathered} of 1000");
+        }
+    }
+
+    #[test]
+    fn transfers_of_another_kind_know_nothing_of_it() {
+        let mut learned = Learned::default();
+        run(&mut learned, 1000, true, [10, 20]);
+        assert!(learned.known(KIND.0, KIND.1, 1 << 19, 128).is_some());
+        for (kind, size, pieces) in [
+            ((Direction::Write, KIND.1), 1 << 19, 128),
+            ((KIND.0, Registration::Ordinary), 1 << 19, 128),
+            (KIND, 1 << 19, 64),
+            (KIND, 1 << 14, 4),
+        ] {
+            assert_eq!(learned.known(kind.0, kind.1, size, pieces), None);
+            assert!(learned.choose(kind, (size, pieces), true, true).0);
+        }
+        for size in [0, 1, u64::MAX] {
+            learned.choose(KIND, (size, 0), false, true);
+        }
+    }
+}

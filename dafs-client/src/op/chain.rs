@@ -1,0 +1,138 @@
+//! A chain among the operations of a session.
+
+use dafs_proto::wire::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Opcode, ReadRequest, Status};
+
+use crate::error::Error;
+use crate::handle::closings::Closing;
+use crate::handle::node::{Reopen, join};
+use crate::op::named::NamedReply;
+
+/// One request of a chain.
+pub(crate) struct Link {
+    pub(crate) opcode: Opcode,
+    pub(crate) body: [u8; BODY_MAX],
+    pub(crate) body_len: usize,
+    pub(crate) payload: Vec<u8>,
+    /// Uses the handle that was saved last.
+    pub(crate) on_saved: bool,
+    /// The handle in its reply is saved for those behind it.
+    pub(crate) saves: bool,
+    /// Below what it begins at.
+    pub(crate) path: Vec<u8>,
+    pub(crate) reopen: Option<Reopen>,
+    pub(crate) repeats: bool,
+    pub(crate) answer: Option<Result<NamedReply, Error>>,
+}
+
+pub(crate) const BODY_MAX: usize = ReadRequest::HEAD_SIZE - HEADER_SIZE;
+
+/// A chain among the operations of a session.
+pub(crate) struct ChainWork {
+    pub(crate) links: Vec<Link>,
+    pub(crate) sent: usize,
+    /// Times that it was begun again because replies were lost.
+    attempts: u32,
+}
+
+/// Replies lost that often are not an accident.
+const ATTEMPTS_MAX: u32 = 16;
+
+impl Link {
+    pub(crate) fn new(opcode: Opcode, repeats: bool) -> Self {
+        Self {
+            opcode,
+            body: [0; BODY_MAX],
+            body_len: 0,
+            payload: Vec::new(),
+            on_saved: false,
+            saves: false,
+            path: Vec::new(),
+            reopen: None,
+            repeats,
+            answer: None,
+        }
+    }
+}
+
+impl ChainWork {
+    pub(crate) fn new(links: Vec<Link>) -> Self {
+        Self { links, sent: 0, attempts: 0 }
+    }
+
+    /// Flags of a link, and its handle where that is the saved one.
+    pub(crate) fn place(&self, index: usize) -> (Flags, Option<FileHandle>) {
+        let mut flags = Flags::empty();
+        flags.set(Flags::CHAIN_BACK, index > 0);
+        flags.set(Flags::CHAIN_FORWARD, index + 1 < self.links.len());
+        let Some(link) = self.links.get(index) else { return (flags, None) };
+        flags.set(Flags::SAVE_HANDLE, link.saves);
+        (flags, link.on_saved.then_some(CHAIN_HANDLE))
+    }
+
+    /// A link was answered.
+    pub(crate) fn on_answer(&mut self, index: usize, answer: Result<NamedReply, Error>) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        link.answer = Some(answer.map_err(|mut error| {
+            if let Error::Status { path, .. } = &mut error {
+                *path = join(path, &link.path);
+            }
+            error
+        }));
+    }
+
+    /// Doing it all again does no harm.
+    pub(crate) fn repeats(&self) -> bool {
+        self.links.iter().all(|link| link.repeats) && self.attempts < ATTEMPTS_MAX
+    }
+
+    /// Aborted, and no link before has failed: the reply of one that succeeded was lost, and the chain is over on the server.
+    pub(crate) fn lost_replies(&self) -> bool {
+        let failed = self.links.iter().find_map(|link| match &link.answer {
+            Some(Err(Error::Status { status, .. })) => Some(*status),
+            Some(Err(_)) => Some(Status::OK),
+            _ => None,
+        });
+        failed == Some(Status::CHAIN_ABORTED)
+    }
+
+    /// Begins again on the same session, in new slots; answers the handles that it had gained, for closing.
+    pub(crate) fn restart(&mut self) -> Vec<Closing> {
+        let gained = self.unclosed();
+        self.attempts += 1;
+        self.reset();
+        gained
+    }
+
+    /// Nothing of it has been sent.
+    pub(crate) fn reset(&mut self) {
+        self.sent = 0;
+        self.links.iter_mut().for_each(|link| link.answer = None);
+    }
+
+    /// Why it failed, when all of it is answered.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        if self.lost_replies() {
+            return Some(Error::InDoubt { operation: self.links.first()?.opcode });
+        }
+        self.links.iter().find_map(|link| match &link.answer {
+            Some(Err(error)) => Some(error.clone()),
+            _ => None,
+        })
+    }
+
+    /// Handles that were gained and not closed by the chain.
+    pub(crate) fn unclosed(&self) -> Vec<Closing> {
+        let mut gained: Vec<Closing> = Vec::new();
+        for link in &self.links {
+            match (&link.answer, link.opcode) {
+                (Some(Ok(reply)), _) if link.saves => {
+                    gained.push(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle });
+                }
+                // It closes what was saved last.
+                (Some(Ok(_)), Opcode::Close) => drop(gained.pop()),
+                _ => {}
+            }
+        }
+        gained
+    }
+}

@@ -1,0 +1,54 @@
+//! Operations of one request and one reply.
+
+use std::sync::Arc;
+
+use dafs_proto::transport::Head;
+use dafs_proto::wire::{Header, Opcode, OpenFlags};
+
+use crate::handle::node::Node;
+
+/// Bytes of a body that is kept with its operation.
+pub(crate) const BODY_MAX: usize = 32;
+
+/// A request about names or ranges.
+#[derive(Default)]
+pub(crate) struct Named {
+    pub(crate) body: [u8; BODY_MAX],
+    pub(crate) body_len: usize,
+    pub(crate) payload: Vec<u8>,
+    /// Whose handle is written over the first 8 bytes of the body.
+    pub(crate) second: Option<Arc<Node>>,
+    /// For errors: the path below the target.
+    pub(crate) path: Vec<u8>,
+    /// Flags of an open: decide whether it can be sent again after a restart of the server.
+    pub(crate) open_flags: Option<OpenFlags>,
+    /// A handle of its own instead of the target's: closing.
+    pub(crate) handle: Option<dafs_proto::wire::FileHandle>,
+    pub(crate) sent: bool,
+    pub(crate) reply: Option<NamedReply>,
+}
+
+impl Named {
+    /// A request of this kind changes the size or the attributes of what it is about, and that is no path below it.
+    pub(crate) fn changes_target(&self, opcode: Opcode) -> bool {
+        use Opcode::{Allocate, Punch, Setattr, Truncate};
+        matches!(opcode, Truncate | Allocate | Punch | Setattr) && self.path.is_empty()
+    }
+}
+
+/// The reply to a [`Named`] request.
+pub(crate) struct NamedReply {
+    /// The session that answered (`Core::epoch`): a handle in the reply means nothing in another.
+    pub(crate) epoch: u64,
+    /// The server that answered: another after it was restarted.
+    pub(crate) server_epoch: u64,
+    pub(crate) header: Header,
+    pub(crate) head: Head,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl NamedReply {
+    pub(crate) fn body(&self) -> &[u8] {
+        self.head.as_bytes().get(dafs_proto::wire::HEADER_SIZE..).unwrap_or(&[])
+    }
+}

@@ -1,0 +1,349 @@
+//! The requests of one transfer: how much each may move, and what its reply does to the caller's memory.
+
+use dafs_proto::extent::Extent;
+use dafs_proto::session::SessionFault;
+use dafs_proto::transport::Span;
+use dafs_proto::wire::{ListReadReply, Opcode, ReadReply, ReaddirReply, Stability, Verifier, WriteReply};
+use smallvec::SmallVec;
+
+use crate::handle::node::Node;
+use crate::memory::{Keep, Staging};
+use crate::method::io_path::{Direction, IoPath};
+use crate::op::list::PieceBounds;
+use crate::op::request::{Broken, Request};
+use crate::op::terms::Terms;
+use crate::op::transfer::{Transfer, TransferKind};
+
+/// How much one request of a transfer may move, and where it is staged; `None` when there is no buffer to stage in now.
+pub(crate) fn piece_limit(
+    transfer: &Transfer,
+    terms: &Terms,
+    staging: &mut Option<Staging>,
+) -> Option<(usize, Option<u16>)> {
+    let transfer_max = terms.welcome.transfer_size_max as usize;
+    match (transfer.path, transfer.kind) {
+        (_, TransferKind::Readdir { .. }) => Some((transfer.len, None)),
+        (IoPath::Inline, TransferKind::Read) => Some((terms.read_inline_max as usize, None)),
+        (IoPath::Inline, _) => Some((terms.write_inline_max as usize, None)),
+        (IoPath::Direct | IoPath::DirectRegister, _) => Some((transfer_max, None)),
+        // Without a lane now, what would use one is staged.
+        (IoPath::Staged | IoPath::Fast | IoPath::Client, _) => {
+            let pool = staging.as_mut()?;
+            let chunk = pool.take()?;
+            let whole = pool.chunk_size().min(transfer_max);
+            let size = match transfer.kind {
+                // One request brings all of it.
+                TransferKind::Read if transfer.sieved > 0 => transfer.len,
+                // Describing and planning a list once takes less time than copying beside the server saves.
+                _ if transfer.list.is_some() => whole,
+                TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
+                // The server, which has the buffers mapped, fills one while another is copied out.
+                TransferKind::Read if terms.staging_overlaps && transfer.memory.len() > 1 => {
+                    whole.min(OVERLAPPED_SIZE_MAX)
+                }
+                _ => whole,
+            };
+            Some((size, Some(chunk)))
+        }
+    }
+}
+
+/// Bytes of the next staged piece after `cut`, where the server works on one piece while the next is copied: the first is small, so that it
+/// begins soon; the others grow, because copying is quicker than writing.
+pub(crate) fn overlapped_size(cut: usize) -> usize {
+    cut.clamp(OVERLAPPED_SIZE_MIN, OVERLAPPED_SIZE_MAX)
+}
+
+const OVERLAPPED_SIZE_MIN: usize = 16 * 1024;
+const OVERLAPPED_SIZE_MAX: usize = 64 * 1024;
+
+/// Cuts a piece where its lists would become too long for one request.
+pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, segments_max: usize, terms: &Terms) -> usize {
+    if transfer.sieved > 0 {
+        return len;
+    }
+    if let Some(list) = &transfer.list {
+        let inline = transfer.path == IoPath::Inline;
+        let bounds = PieceBounds {
+            len_max: len,
+            payload_max: terms.send_payload_max as usize,
+            carries_data: inline && transfer.direction() == Direction::Write,
+            carries_ranges: !inline,
+        };
+        return list.trim(at, len, &bounds);
+    }
+    if transfer.memory.len() <= segments_max {
+        return len;
+    }
+    transfer.parts(at, len).take(segments_max).map(|(_, _, part)| part).sum()
+}
+
+/// The reply to a piece of a transfer.
+pub(crate) fn on_data(
+    transfer: &mut Transfer,
+    body: &[u8],
+    payload: Span<'_>,
+    request: &Request,
+    staged: Option<Span<'_>>,
+    target: Option<&Node>,
+) -> Result<(), Broken> {
+    match transfer.kind {
+        TransferKind::Read if transfer.sieved > 0 => {
+            on_sieved_read(transfer, body, payload, request, staged)?
+        }
+        TransferKind::Read if request.opcode == Opcode::ReadList => {
+            return on_list_read(transfer, body, payload, request, staged);
+        }
+        TransferKind::Read | TransferKind::Readdir { .. } => {
+            let count = if let TransferKind::Read = transfer.kind {
+                let reply = ReadReply::decode(body)?;
+                transfer.end |= reply.end_of_file;
+                let count = reply.count as usize;
+                if count < request.len && !transfer.discard {
+                    let end = transfer.offset_at(request.at) + count as u64;
+                    if let Some(list) = &mut transfer.list {
+                        list.end = list.end.min(end);
+                    }
+                }
+                count
+            } else {
+                let reply = ReaddirReply::decode(body)?;
+                transfer.end = reply.end;
+                transfer.position = reply.cookie;
+                reply.count as usize
+            };
+            if transfer.discard {
+                return Ok(());
+            }
+            if count > request.len {
+                return Err(too_much("the count of a read", count, request.len).into());
+            }
+            let framed = transfer.path == IoPath::Fast && staged.is_none();
+            let in_payload = if transfer.path == IoPath::Inline || framed { count } else { 0 };
+            if payload.len() != in_payload {
+                return Err(too_much("the payload of a read's reply", payload.len(), in_payload).into());
+            }
+            if transfer.path == IoPath::Inline || framed || staged.is_some() {
+                scatter(transfer, request.at, count, staged.unwrap_or(payload));
+            }
+            transfer.on_count(request.at, request.len, count);
+        }
+        TransferKind::Write(_) | TransferKind::Append(_) => {
+            let reply = WriteReply::decode(body)?;
+            let count = reply.count as usize;
+            if transfer.discard {
+                return Ok(());
+            }
+            if count > request.len {
+                return Err(too_much("the count of a write", count, request.len).into());
+            }
+            if let TransferKind::Append(_) = transfer.kind {
+                transfer.position = reply.offset;
+            }
+            transfer.verifier = reply.verifier;
+            if let (Stability::Unstable, Some(node)) = (reply.stability, target) {
+                let add = |start: u64, len: u64| {
+                    node.unstable().add(reply.verifier, start..start.saturating_add(len));
+                };
+                match (transfer.kind, &transfer.list) {
+                    (TransferKind::Append(_), _) => add(reply.offset, count as u64),
+                    (_, None) => add(transfer.offset + request.at as u64, count as u64),
+                    (_, Some(list)) => {
+                        list.extents(request.at, count).for_each(|extent| add(extent.offset, extent.len));
+                    }
+                }
+            }
+            transfer.on_count(request.at, request.len, count);
+        }
+    }
+    Ok(())
+}
+
+/// The reply to a read of a list: of each extent that came which lies before the end of the file.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "extents of a piece are as long as memory of this process"
+)]
+fn on_list_read(
+    transfer: &mut Transfer,
+    body: &[u8],
+    payload: Span<'_>,
+    request: &Request,
+    staged: Option<Span<'_>>,
+) -> Result<(), Broken> {
+    let reply = ListReadReply::decode(body)?;
+    let Some(list) = transfer.list.as_mut().filter(|_| !transfer.discard) else { return Ok(()) };
+    let end = reply.end.unwrap_or(u64::MAX);
+    list.end = list.end.min(end);
+    let (count, inline) = (reply.count as usize, transfer.path == IoPath::Inline);
+    if reply.end.is_none() {
+        // All of it came, and nearly always does: one pass over the memory.
+        if count != request.len {
+            return Err(too_much("the count of a list's read", count, request.len).into());
+        }
+        let in_payload = if inline { count } else { 0 };
+        if payload.len() != in_payload {
+            return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
+        }
+        if inline || transfer.path == IoPath::Staged {
+            scatter(transfer, request.at, count, staged.unwrap_or(payload));
+        }
+        return Ok(());
+    }
+    let got: SmallVec<[(usize, usize); 32]> = list
+        .extents(request.at, request.len)
+        .scan(request.at, |place, extent| {
+            let begin = *place;
+            *place += extent.len as usize;
+            Some((begin, extent.len_before(end) as usize))
+        })
+        .collect();
+    let total = got.iter().map(|(_, got)| got).sum();
+    if count != total || count == request.len {
+        return Err(too_much("the count of a list's read", count, total).into());
+    }
+    let in_payload = if inline { count } else { 0 };
+    if payload.len() != in_payload {
+        return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
+    }
+    if inline || transfer.path == IoPath::Staged {
+        let mut before = 0;
+        for &(place, len) in &got {
+            // Staged, everything is at its place; in a message, all follows without gaps.
+            let source = match staged {
+                Some(staged) => staged.slice(place - request.at, len),
+                None => payload.slice(before, len),
+            };
+            scatter(transfer, place, len, source.unwrap_or(Span::EMPTY));
+            before += len;
+        }
+    }
+    if count < request.len {
+        transfer.end = true;
+        let without_gap = without_gap(transfer, request, end);
+        transfer.on_count(request.at, request.len, without_gap);
+    }
+    Ok(())
+}
+
+/// The reply to a read of a list with its gaps.
+#[allow(clippy::cast_possible_truncation, reason = "within a staging buffer")]
+fn on_sieved_read(
+    transfer: &mut Transfer,
+    body: &[u8],
+    payload: Span<'_>,
+    request: &Request,
+    staged: Option<Span<'_>>,
+) -> Result<(), Broken> {
+    let reply = ReadReply::decode(body)?;
+    let count = reply.count as usize;
+    if transfer.discard {
+        return Ok(());
+    }
+    if count > transfer.sieved {
+        return Err(too_much("the count of a read", count, transfer.sieved).into());
+    }
+    if !payload.is_empty() {
+        return Err(too_much("the payload of a read's reply", payload.len(), 0).into());
+    }
+    let first = transfer.offset_at(0);
+    let end = if count < transfer.sieved { first + count as u64 } else { u64::MAX };
+    let Some(list) = &mut transfer.list else { return Ok(()) };
+    list.end = list.end.min(end);
+    take_sieved(transfer, request.len, end, staged.unwrap_or(Span::EMPTY));
+    if end != u64::MAX {
+        let without_gap = without_gap(transfer, request, end);
+        if without_gap < request.len {
+            transfer.end = true;
+            transfer.on_count(request.at, request.len, without_gap);
+        }
+    }
+    Ok(())
+}
+
+/// Copies the extents of a list, as far as they lie before the file's `end`, out of all that lies between the first and the last.
+#[allow(clippy::cast_possible_truncation, reason = "within a staging buffer")]
+fn take_sieved(transfer: &Transfer, len_all: usize, end: u64, staged: Span<'_>) {
+    let Some(list) = &transfer.list else { return };
+    let first = transfer.offset_at(0);
+    let mut extents = list.extents(0, len_all);
+    let mut extent = Extent::default();
+    for (index, mut from, mut len) in transfer.parts(0, len_all) {
+        let memory = transfer.memory[index].span();
+        while len > 0 {
+            if extent.len == 0 {
+                let Some(next) = extents.next() else { return };
+                extent = next;
+            }
+            let part = len.min(extent.len as usize);
+            let got = Extent::new(extent.offset, part as u64).len_before(end) as usize;
+            let source = staged.slice((extent.offset - first) as usize, got);
+            if let (Some(target), Some(source)) = (memory.slice(from, got), source) {
+                target.copy_from(source);
+            }
+            extent = Extent::new(extent.offset + part as u64, extent.len - part as u64);
+            (from, len) = (from + part, len - part);
+        }
+    }
+}
+
+/// Bytes of a piece up to the first that lies at or behind the end of the file.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "extents of a piece are as long as memory of this process"
+)]
+fn without_gap(transfer: &Transfer, request: &Request, end: u64) -> usize {
+    let Some(list) = &transfer.list else { return 0 };
+    let mut count = 0;
+    for extent in list.extents(request.at, request.len) {
+        let got = extent.len_before(end);
+        count += got as usize;
+        if got < extent.len {
+            break;
+        }
+    }
+    count
+}
+
+fn too_much(what: &'static str, value: usize, limit: usize) -> SessionFault {
+    SessionFault::TooMuch { what, value: value as u64, limit: limit as u64 }
+}
+
+/// A transfer without memory.
+pub(crate) fn void() -> Transfer {
+    Transfer {
+        kind: TransferKind::Read,
+        path: IoPath::Inline,
+        offset: 0,
+        list: None,
+        len: 0,
+        cut: 0,
+        sieved: 0,
+        begun: true,
+        redo: Vec::new(),
+        short_at: usize::MAX,
+        memory: SmallVec::new(),
+        starts: Vec::new(),
+        ranges: SmallVec::new(),
+        holds: SmallVec::new(),
+        keep: Keep::None,
+        registered: None,
+        position: 0,
+        end: false,
+        verifier: Verifier(0),
+        discard: true,
+        trial: None,
+    }
+}
+
+/// Copies data that arrived into the memory of a transfer.
+fn scatter(transfer: &Transfer, at: usize, count: usize, source: Span<'_>) {
+    let mut done = 0;
+    for (index, from, len) in transfer.parts(at, count) {
+        let target = transfer.memory[index].span();
+        if let (Some(target), Some(source)) = (target.slice(from, len), source.slice(done, len)) {
+            target.copy_from(source);
+        }
+        done += len;
+    }
+}

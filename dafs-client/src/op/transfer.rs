@@ -1,0 +1,167 @@
+//! Operations that move data.
+
+use dafs_proto::transport::{LocalSegments, MemoryRef, RemoteRange, Span};
+use dafs_proto::wire::{Stability, Verifier};
+use smallvec::SmallVec;
+
+use crate::memory::registration::Hold;
+use crate::memory::{Keep, RawMemory};
+use crate::method::io_path::{Direction, IoPath};
+use crate::method::learned::Trial;
+use crate::op::list::{List, place_at};
+
+/// What a transfer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransferKind {
+    Read,
+    Write(Stability),
+    Append(Stability),
+    Readdir { cookie: u64, attributes: bool },
+}
+
+/// Moves data, cut into requests that are in flight together.
+pub(crate) struct Transfer {
+    pub(crate) kind: TransferKind,
+    pub(crate) path: IoPath,
+    pub(crate) offset: u64,
+    /// Instead of `offset`, where the transfer is a list.
+    pub(crate) list: Option<Box<List>>,
+    pub(crate) len: usize,
+    /// Bytes cut into requests so far.
+    pub(crate) cut: usize,
+    /// All of the list is read with its gaps, so many bytes, into one staging buffer, and taken out of there; 0 where it is not.
+    pub(crate) sieved: usize,
+    /// Something was cut: an empty transfer is one request.
+    pub(crate) begun: bool,
+    /// Pieces that are sent again in a new session.
+    pub(crate) redo: Vec<(usize, usize)>,
+    /// Where the data ends: the end of the first piece that was short.
+    pub(crate) short_at: usize,
+    pub(crate) memory: SmallVec<[RawMemory; 1]>,
+    /// Where each piece of the memory begins, when there are many and a list does not know it.
+    pub(crate) starts: Vec<usize>,
+    pub(crate) ranges: SmallVec<[RemoteRange; 1]>,
+    pub(crate) holds: SmallVec<[Hold; 1]>,
+    pub(crate) keep: Keep,
+    /// The memory as one that is registered for good, where the caller's is.
+    pub(crate) registered: Option<MemoryRef>,
+    /// Where an append went; the cookie after a readdir.
+    pub(crate) position: u64,
+    /// A read reached the end of the file; a readdir the end of the directory.
+    pub(crate) end: bool,
+    pub(crate) verifier: Verifier,
+    /// Data that still arrives is thrown away: its memory went back to the caller.
+    pub(crate) discard: bool,
+    /// Its time tells which method is the quicker.
+    pub(crate) trial: Option<Trial>,
+}
+
+impl Transfer {
+    pub(crate) fn has_more(&self) -> bool {
+        !self.redo.is_empty() || self.cut < self.len || !self.begun
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.redo.clear();
+        self.cut = self.len;
+        self.begun = true;
+    }
+
+    pub(crate) fn direction(&self) -> Direction {
+        match self.kind {
+            TransferKind::Read | TransferKind::Readdir { .. } => Direction::Read,
+            TransferKind::Write(_) | TransferKind::Append(_) => Direction::Write,
+        }
+    }
+
+    /// The next piece of at most `max` bytes: where it begins and its length. Only after [`Transfer::has_more`].
+    pub(crate) fn next_piece(&self, max: usize) -> (usize, usize) {
+        match self.redo.last() {
+            Some(&(at, len)) => (at, len.min(max)),
+            None => (self.cut, (self.len - self.cut).min(max)),
+        }
+    }
+
+    /// The piece that [`Transfer::next_piece`] named is on its way.
+    pub(crate) fn on_piece_sent(&mut self, at: usize, len: usize) {
+        self.begun = true;
+        match self.redo.pop() {
+            Some((_, whole)) if whole > len => self.redo.push((at + len, whole - len)),
+            Some(_) => {}
+            None => self.cut += len,
+        }
+    }
+
+    /// A piece was answered with this many bytes.
+    pub(crate) fn on_count(&mut self, at: usize, len: usize, count: usize) {
+        if count < len {
+            self.short_at = self.short_at.min(at + count);
+            // What lies beyond the end need not be asked for.
+            let follows_file = self.list.as_ref().is_none_or(|list| list.is_ascending());
+            if self.direction() == Direction::Read && follows_file {
+                self.stop();
+            }
+        }
+    }
+
+    /// Bytes of the file that a piece's request names.
+    pub(crate) fn asked_len(&self, len: usize) -> usize {
+        if self.sieved > 0 { self.sieved } else { len }
+    }
+
+    /// Bytes moved, counted from the beginning without a gap.
+    pub(crate) fn count(&self) -> usize {
+        let count = self.short_at.min(self.len);
+        self.list.as_ref().map_or(count, |list| list.original_count(count, self.len))
+    }
+
+    /// Where the byte at a place lies in the file.
+    pub(crate) fn offset_at(&self, at: usize) -> u64 {
+        self.list.as_ref().map_or(self.offset + at as u64, |list| list.offset(at))
+    }
+
+    /// The memory of a piece, for RDMA that this side posts.
+    pub(crate) fn local(&self, at: usize, len: usize) -> LocalSegments {
+        match &self.registered {
+            Some(memory) => memory.slice(at, len).into_iter().collect(),
+            None => {
+                let parts = self.parts(at, len);
+                parts.filter_map(|(index, from, len)| self.memory[index].lend().slice(from, len)).collect()
+            }
+        }
+    }
+
+    /// Copies the memory of a piece out.
+    pub(crate) fn gather(&self, at: usize, len: usize, into: Span<'_>) {
+        let mut done = 0;
+        for (index, from, part) in self.parts(at, len) {
+            let source = self.memory[index].span();
+            if let (Some(source), Some(into)) = (source.slice(from, part), into.slice(done, part)) {
+                into.copy_from(source);
+            }
+            done += part;
+        }
+    }
+
+    /// Parts of the memory that a piece covers: index, and bytes in it.
+    pub(crate) fn parts(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+        // Memory may be in many pieces, and cut into many requests.
+        let (first, mut start) = match &self.list {
+            Some(list) => list.segment_at(at),
+            None => place_at(&self.starts, at),
+        };
+        let end = at + len;
+        let segments = self.memory.iter().enumerate().skip(first);
+        segments
+            .map(move |(index, memory)| {
+                let begin = start;
+                start += memory.len();
+                (index, begin, start)
+            })
+            .take_while(move |(_, begin, _)| *begin < end)
+            .filter_map(move |(index, begin, memory_end)| {
+                let (from, to) = (begin.max(at), memory_end.min(end));
+                (from < to).then(|| (index, from - begin, to - from))
+            })
+    }
+}
