@@ -5,17 +5,9 @@ use std::collections::VecDeque;
 use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
 
-use crate::ops::Lanes;
-use crate::sessions::SessionKey;
-
-/// A connection's place in the server. The generation tells apart connections that had the same place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConnectionKey {
-    /// Place.
-    pub index: usize,
-    /// Counts connections.
-    pub generation: u64,
-}
+use crate::flight::lanes::Lanes;
+use crate::ids::ConnectionKey;
+use crate::ids::SessionKey;
 
 /// Where a connection stands.
 #[derive(Debug)]

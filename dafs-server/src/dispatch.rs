@@ -7,52 +7,15 @@ use dafs_proto::wire::{
     CHAIN_HANDLE, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, Status, WireError,
 };
 
-use crate::connection::ConnectionKey;
+use crate::flight::answer::Answer;
+use crate::flight::answer::Payload;
+use crate::flight::answer::Problem;
+use crate::flight::{Call, State, Wakeup};
 use crate::handles::OpenHandle;
 use crate::handshake::ACTIVE_FOR;
-use crate::inflight::{Call, State, Wakeup};
+use crate::ids::ConnectionKey;
+use crate::ids::SessionKey;
 use crate::server::Server;
-use crate::sessions::SessionKey;
-
-/// Why a request is not executed.
-#[derive(Debug)]
-pub(crate) enum Problem {
-    /// A normal answer: it failed.
-    Status(Status),
-    /// The client broke the protocol: its session ends.
-    Fault(SessionFault),
-}
-
-impl From<Status> for Problem {
-    fn from(status: Status) -> Self {
-        Self::Status(status)
-    }
-}
-
-impl From<WireError> for Problem {
-    fn from(error: WireError) -> Self {
-        Self::Fault(error.into())
-    }
-}
-
-/// Where a request's payload is.
-#[derive(Clone, Copy)]
-pub(crate) enum Payload<'a> {
-    /// It is the message that the connection is at.
-    Current,
-    /// It was kept.
-    Kept(&'a [u8]),
-}
-
-/// What is answered beside the status.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Answer<'a> {
-    pub(crate) handle: FileHandle,
-    pub(crate) body: &'a [u8],
-    pub(crate) payload: &'a [u8],
-    /// It is kept although its operation is idempotent, as far as kept replies reach.
-    pub(crate) keeps: bool,
-}
 
 impl Server {
     #[inline]

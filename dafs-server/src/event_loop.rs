@@ -16,7 +16,7 @@ use dafs_proto::transport::{Address, Domain, Listener, WaitPolicy};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use crate::connection::ConnectionKey;
+use crate::ids::ConnectionKey;
 use crate::sched::{Anticipation, LIGHT_ROUNDS, LOOKS_LIGHT, StorageTurns};
 use crate::server::{ListenerInfo, Served, Server};
 

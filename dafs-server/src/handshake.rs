@@ -10,10 +10,12 @@ use dafs_proto::wire::{
 };
 
 use crate::access::ClientIdentity;
-use crate::connection::{ConnectionKey, Phase};
+use crate::connection::Phase;
 use crate::handles::HandleTable;
+use crate::ids::ConnectionKey;
+use crate::ids::SessionKey;
 use crate::server::Server;
-use crate::sessions::{Ledger, Session, SessionKey};
+use crate::sessions::{Ledger, Session};
 
 /// How long a session counts as active after a request.
 pub(crate) const ACTIVE_FOR: Duration = Duration::from_secs(1);

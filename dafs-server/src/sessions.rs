@@ -10,12 +10,9 @@ use dafs_proto::wire::SessionId;
 use slab::Slab;
 
 use crate::access::ClientIdentity;
-use crate::connection::ConnectionKey;
 use crate::handles::HandleTable;
-
-/// A session's place in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionKey(pub usize);
+use crate::ids::ConnectionKey;
+use crate::ids::SessionKey;
 
 /// A session and what belongs to it.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use dafs_proto::wire::{Status, TOKEN_SIZE, Token};
 
 use crate::backend::{Identity, NodeId};
 use crate::handles::OpenHandle;
-use crate::sessions::SessionKey;
+use crate::ids::SessionKey;
 
 /// Tokens of a session that are alive.
 pub(crate) const TOKENS_MAX: usize = 64;

@@ -18,7 +18,7 @@ use dafs_proto::transport::{HeapMemory, Memory, MemoryRef, OpToken};
 use dafs_proto::wire::ZoneStatistics;
 use slab::Slab;
 
-use crate::sessions::SessionKey;
+use crate::ids::SessionKey;
 use shares::{Shares, Want};
 
 /// Sizes of buffers where nothing else is configured, bytes, ascending.

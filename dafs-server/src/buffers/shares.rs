@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use dafs_proto::transport::OpToken;
 
 use super::Owner;
-use crate::sessions::SessionKey;
+use crate::ids::SessionKey;
 
 /// The reserve is this part of the budget.
 pub(super) const RESERVE_PART: usize = 8;

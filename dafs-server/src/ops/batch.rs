@@ -5,239 +5,25 @@
 mod inline;
 mod notices;
 
-use std::ops::Range;
-use std::time::Duration;
-
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{Access, MemoryRef, OpToken};
+use dafs_proto::transport::{Access, OpToken};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchLimits, BatchOperation, BatchRequest, BatchResult,
-    CHAIN_HANDLE, Header, ListReadReply, Lists, Method, Opcode, Stability, Status, WriteReply, decode_batch,
+    CHAIN_HANDLE, Header, ListReadReply, Method, Opcode, Stability, Status, WriteReply, decode_batch,
 };
 
-use self::inline::{InlineData, belongs};
-use super::read::{range, with_remote_memory};
+use super::Server;
+use super::read::with_remote_memory;
 use super::write::write_all;
-use super::{Direction, Server};
 use crate::backend::NowError;
-use crate::dispatch::{Answer, Payload, Problem};
-use crate::inflight::{Call, State, Wakeup};
+use crate::flight::answer::{Answer, Payload, Problem};
+use crate::flight::batch::{Batch, BatchPlace};
+use crate::flight::transfer::{Direction, range};
+use crate::flight::{Call, State, Wakeup};
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.
 const RUNNING_MAX: u32 = 64;
-
-/// Operations of at most this many bytes are done together, as one list: beyond it each is as quick on its own.
-const GROUPED_LEN_MAX: u64 = 64 * 1024;
-
-/// Bytes of one such list: several at a time, for a disk and for RDMA.
-const GROUP_LEN_MAX: u64 = 1 << 20;
-
-/// Which operations of which batch a call is for: neighbours that are done together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BatchPlace {
-    batch: OpToken,
-    /// The first.
-    index: u32,
-    /// At least one.
-    count: u32,
-}
-
-impl BatchPlace {
-    fn indices(self) -> Range<usize> {
-        self.index as usize..(self.index + self.count) as usize
-    }
-}
-
-/// A batch under way.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    operations: Vec<BatchOperation>,
-    results: Vec<Option<BatchResult>>,
-    /// Of inline operations.
-    data: Option<InlineData>,
-    /// The first that was never begun.
-    next: usize,
-    /// To be begun again, each on its own: their connection broke before they had ended, or what was done together with others failed.
-    again: Vec<u32>,
-    /// [`BatchPlace`]s under way.
-    running: usize,
-    /// Some are being begun: whoever ends meanwhile is looked at afterwards.
-    beginning: bool,
-    hints: Option<Hints>,
-    /// Ended and not told by a notice.
-    untold: Vec<u32>,
-    /// When the first of those ended.
-    untold_since: Option<Moment>,
-}
-
-/// How ends are told before the reply.
-#[derive(Clone, Copy, Debug)]
-struct Hints {
-    completions: usize,
-    window: Duration,
-}
-
-impl Batch {
-    fn new(operations: Vec<BatchOperation>, request: &BatchRequest) -> Self {
-        let window = Duration::from_micros(u64::from(request.window_us));
-        let completions = match request.completions {
-            0 => usize::MAX,
-            completions => completions as usize,
-        };
-        let hints = match request.flags.contains(BatchFlags::EXPEDITE) {
-            true => Hints { completions: 1, window: Duration::ZERO },
-            false => Hints { completions, window },
-        };
-        Self {
-            results: vec![None; operations.len()],
-            operations,
-            data: None,
-            next: 0,
-            again: Vec::new(),
-            running: 0,
-            beginning: false,
-            hints: request.flags.contains(BatchFlags::NOTIFY).then_some(hints),
-            untold: Vec::new(),
-            untold_since: None,
-        }
-    }
-
-    /// Takes the next operations: where they begin, and how many of them go together.
-    fn begin_next(&mut self) -> Option<(u32, u32)> {
-        while self.again.is_empty() && matches!(self.results.get(self.next), Some(Some(_))) {
-            self.next += 1;
-        }
-        let next = match self.again.pop() {
-            Some(index) => (index, 1),
-            None if self.next < self.operations.len() => {
-                let count = self.group_len(self.next);
-                let next = (self.next as u32, count as u32);
-                self.next += count;
-                next
-            }
-            None => return None,
-        };
-        self.running += 1;
-        Some(next)
-    }
-
-    /// How many operations from `from` on, at least one, are one list: small ones of the same kind and file, and no more than are to be
-    /// told of together.
-    fn group_len(&self, from: usize) -> usize {
-        let rest = self.operations.get(from..).unwrap_or_default();
-        let Some(first) = rest.first() else { return 1 };
-        let most = self.hints.map_or(usize::MAX, |hints| hints.completions);
-        let mut len = 0;
-        let goes_along = |(operation, result): &(&BatchOperation, &Option<BatchResult>)| {
-            len += operation.len();
-            result.is_none()
-                && belongs(first, operation)
-                && operation.len() <= GROUPED_LEN_MAX
-                && len <= GROUP_LEN_MAX
-        };
-        let results = self.results.get(from..).unwrap_or_default();
-        rest.iter().zip(results).take(most).take_while(goes_along).count().max(1)
-    }
-
-    fn has_next(&self) -> bool {
-        !self.again.is_empty() || self.next < self.operations.len()
-    }
-
-    /// An operation has ended.
-    fn end(&mut self, index: usize, result: BatchResult, now: Moment) {
-        let Some(place) = self.results.get_mut(index) else { return };
-        *place = Some(result);
-        if self.hints.is_some() {
-            self.untold.push(index as u32);
-            self.untold_since.get_or_insert(now);
-        }
-    }
-
-    /// The list that some operations were has ended. What is not as it should be of one is tried again on its own, so that each has its
-    /// own result.
-    fn end_group(&mut self, place: BatchPlace, result: &BatchResult, now: Moment) {
-        let (mut left, is_read) = (u64::from(result.count), !self.writes(place));
-        for index in place.indices() {
-            let Some(operation) = self.operations.get(index) else { return };
-            let (extents, len) = (&operation.lists.extents, operation.len());
-            if result.status != Status::OK || (!is_read && left < len) {
-                left = 0;
-                self.again.push(index as u32);
-                continue;
-            }
-            left = left.saturating_sub(len);
-            let own = match is_read {
-                true => {
-                    let got: u64 = extents.iter().map(|extent| extent.len_before(result.value)).sum();
-                    let value = if got < len { result.value } else { BatchResult::NOT_ENDED };
-                    BatchResult { status: Status::OK, count: got as u32, value }
-                }
-                false => BatchResult { count: len as u32, ..*result },
-            };
-            self.end(index, own, now);
-        }
-    }
-
-    fn writes(&self, place: BatchPlace) -> bool {
-        self.operations.get(place.index as usize).is_some_and(|operation| operation.write)
-    }
-
-    /// What some operations move, as one list.
-    fn lists_of(&self, place: BatchPlace) -> Lists {
-        let operations = self.operations.get(place.indices()).unwrap_or_default();
-        let mut lists = Lists {
-            extents: Vec::with_capacity(operations.len()),
-            segments: Vec::with_capacity(operations.len()),
-        };
-        for operation in operations {
-            lists.extents.extend_from_slice(&operation.lists.extents);
-            lists.segments.extend_from_slice(&operation.lists.segments);
-        }
-        lists
-    }
-
-    fn is_done(&self) -> bool {
-        self.running == 0 && self.again.is_empty() && self.next == self.operations.len()
-    }
-
-    /// Ends have waited long enough, or are enough.
-    fn is_due(&self, now: Moment) -> bool {
-        self.hints.is_some_and(|hints| self.untold.len() >= hints.completions)
-            || self.window_end().is_some_and(|end| now >= end)
-    }
-
-    /// When what has ended has waited long enough.
-    fn window_end(&self) -> Option<Moment> {
-        Some(self.untold_since?.after(self.hints?.window))
-    }
-
-    /// Memory of some inline operations; `None` of direct ones.
-    fn memory_of(&self, place: BatchPlace) -> Option<Option<MemoryRef>> {
-        let operations = self.operations.get(place.indices())?;
-        if !operations.first()?.is_inline() {
-            return Some(None);
-        }
-        let len: u64 = operations.iter().map(BatchOperation::len).sum();
-        self.data.as_ref()?.of(place, len as usize).map(Some)
-    }
-
-    /// Its connection broke. What was read into the client's memory may not have arrived; what was written is in the files.
-    pub(crate) fn on_disconnected(&mut self) {
-        self.untold.clear();
-        self.untold_since = None;
-        for (index, operation) in self.operations.iter().enumerate() {
-            if !operation.write && !operation.is_inline() && self.results[index].take().is_some() {
-                self.again.push(index as u32);
-            }
-        }
-    }
-
-    /// No operation of it is in anybody's hands.
-    pub(crate) fn rests(&self) -> bool {
-        self.running == 0
-    }
-}
 
 impl Server {
     /// Executes a batch.
@@ -483,6 +269,3 @@ fn status_of(problem: Problem) -> Status {
         Problem::Fault(_) => Status::INVALID,
     }
 }
-
-#[cfg(test)]
-mod tests;

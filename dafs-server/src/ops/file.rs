@@ -2,10 +2,11 @@
 
 use dafs_proto::wire::{AllocateRequest, CommitRequest, HintRequest, Opcode, SeekRequest, Status};
 
-use super::{After, Server};
+use super::Server;
 use crate::backend::FsOp;
-use crate::dispatch::{Payload, Problem};
-use crate::inflight::Call;
+use crate::flight::Call;
+use crate::flight::after::After;
+use crate::flight::answer::{Payload, Problem};
 
 impl Server {
     pub(crate) fn execute_file(

@@ -9,91 +9,29 @@
 use std::sync::Arc;
 
 use dafs_proto::transport::{
-    Access, Domain, HEAD_SIZE_MAX, Head, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted,
-    Region, RemoteRange,
+    Access, Domain, HEAD_SIZE_MAX, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted,
 };
 use dafs_proto::wire::{
-    HEADER_SIZE, Header, LANE_REPLY_HEAD_SIZE, LANE_REQUEST_HEAD_SIZE, LANE_ROOM, LaneTerms, Method, Opcode,
-    ReadReply, ReadRequest, Status, WriteRequest, decode_segments, encode_segments, lane_frame_data,
+    HEADER_SIZE, Header, LANE_REPLY_HEAD_SIZE, LANE_ROOM, LaneTerms, Method, Opcode, ReadReply, ReadRequest,
+    Status, WriteRequest, decode_segments, encode_segments,
 };
 
 use super::Server;
-use super::read::{range, read_reply};
+use super::read::read_reply;
 use super::write::write_all;
 use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
-use crate::connection::{ConnectionKey, Phase};
-use crate::dispatch::{Answer, Payload, Problem};
-use crate::inflight::{Call, State};
+use crate::connection::Phase;
+use crate::flight::answer::{Answer, Payload, Problem};
+use crate::flight::lanes::{Lane, LaneFrame, LaneRead, Lanes};
+use crate::flight::transfer::range;
+use crate::flight::{Call, State};
+use crate::ids::ConnectionKey;
 
 /// A lane with less data than this is not worth having, bytes.
 const LANE_SIZE_MIN: usize = 4096;
 
 /// RDMA of frames belongs to no operation in flight.
 const FRAME_TOKEN: OpToken = OpToken(u64::MAX);
-
-/// The lanes of a connection.
-#[derive(Debug, Default)]
-pub(crate) struct Lanes {
-    lanes: Vec<Lane>,
-    size: u32,
-}
-
-#[derive(Debug)]
-struct Lane {
-    /// This side's buffer.
-    memory: MemoryRef,
-    /// As long as it lives, the client reaches the buffer.
-    region: Region,
-    /// The client's.
-    remote: RemoteRange,
-}
-
-/// A read whose data storage puts into a lane.
-#[derive(Debug)]
-pub(crate) struct LaneRead {
-    lane: u32,
-    /// The lane is this connection's.
-    connection: ConnectionKey,
-    method: Method,
-    export: usize,
-    len: usize,
-}
-
-/// A frame that found the provider's queue full.
-#[derive(Debug)]
-pub(crate) struct LaneFrame {
-    lane: u32,
-    from: MemoryRef,
-    to: RemoteRange,
-}
-
-impl Lanes {
-    /// Memory that they take, bytes.
-    pub(crate) fn memory_size(&self) -> usize {
-        self.lanes.len() * (LANE_ROOM + self.size as usize)
-    }
-
-    fn lane(&self, lane: u64) -> Option<&Lane> {
-        self.lanes.get(usize::try_from(lane).ok()?)
-    }
-
-    /// Where the data of a request is, or goes.
-    fn data(&self, lane: u64, len: u32) -> Option<MemoryRef> {
-        if len > self.size {
-            return None;
-        }
-        self.lane(lane)?.memory.slice(LANE_ROOM, len as usize)
-    }
-
-    /// The head of a frame that the client wrote, copied, and the length of the data behind it.
-    fn frame(&self, lane: u32, written: u32) -> Option<(Head, u32)> {
-        let lane = self.lane(lane.into())?;
-        let data = lane_frame_data(written, LANE_REQUEST_HEAD_SIZE, self.size)?;
-        let mut head = [0; LANE_REQUEST_HEAD_SIZE];
-        lane.memory.span().read_into(LANE_ROOM - LANE_REQUEST_HEAD_SIZE, &mut head);
-        Some((Head::copy_of(&head)?, data as u32))
-    }
-}
 
 impl Server {
     /// Connections of a listener may have lanes, registered in its domain.
@@ -351,7 +289,7 @@ impl Server {
     /// one under way is nobody's. `false` when it is another kind of operation, or on this connection.
     pub(crate) fn replaces_lane_read(
         &mut self,
-        call_session: crate::sessions::SessionKey,
+        call_session: crate::ids::SessionKey,
         connection: ConnectionKey,
         header: &Header,
     ) -> bool {

@@ -18,55 +18,12 @@ use dafs_proto::wire::{
     encode_message_pack,
 };
 
-pub(crate) use batch::{Batch, BatchPlace};
-pub(crate) use lanes::{LaneFrame, LaneRead, Lanes};
-pub(crate) use list::{List, Sieve};
-pub(crate) use transfer::pipeline::DEPTH_MAX as PIPELINE_DEPTH_MAX;
-pub(crate) use transfer::tuner::Tuner;
-pub(crate) use transfer::{Direction, Transfer};
-
-use crate::backend::{ExportId, FsReply, FsResult, NodeId};
-use crate::dispatch::Answer;
+use crate::backend::{FsReply, FsResult, NodeId};
+use crate::flight::after::{After, Target};
+use crate::flight::answer::Answer;
+use crate::flight::{Call, State};
 use crate::handles::OpenHandle;
-use crate::inflight::{Call, State};
 use crate::server::Server;
-
-/// How the reply is made from what storage answers.
-#[derive(Debug)]
-pub(crate) enum After {
-    /// No body.
-    Plain,
-    /// Attributes in the payload.
-    Attributes,
-    /// A new handle; attributes in the payload. The node is not known yet.
-    Node { like: OpenHandle },
-    /// A new handle of a node that is open and held for it; attributes in the payload.
-    Held { open: OpenHandle },
-    /// The root of an export.
-    Mount { root: OpenHandle },
-    /// Bytes in the payload; at most this many.
-    Bytes { max: usize },
-    /// An offset.
-    Seek,
-    /// Statistics in the payload.
-    Statfs,
-    /// Directory entries.
-    Entries(readdir::Wanted),
-    /// A commit's verifier.
-    Commit { export: ExportId },
-    /// A write that is already in the file and becomes durable.
-    Written { verifier: Verifier, offset: u64, count: u32, stability: Stability },
-    /// A write by storage itself. The memory is kept until it is done by the operation.
-    Write { target: Target, offset: u64, stability: Stability, method: dafs_proto::wire::Method },
-}
-
-/// What is about to be written: its file, and the verifier from before anything of it is. What is written while the verifier changes may
-/// be lost already, so the one from afterwards would vouch for too much.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    pub(crate) node: NodeId,
-    pub(crate) verifier: Verifier,
-}
 
 impl Server {
     /// Hands an operation to storage; answers at once if it is done at once.

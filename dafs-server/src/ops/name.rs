@@ -6,11 +6,12 @@ use dafs_proto::wire::{
     XattrSetMode, decode_message_pack,
 };
 
-use super::{After, Server};
+use super::Server;
 use crate::backend::{At, FsOp, NodeId};
-use crate::dispatch::{Payload, Problem};
+use crate::flight::Call;
+use crate::flight::after::After;
+use crate::flight::answer::{Payload, Problem};
 use crate::handles::OpenHandle;
-use crate::inflight::Call;
 
 impl Server {
     pub(crate) fn execute_name(

@@ -3,19 +3,17 @@
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{
-    Access, HeapMemory, MemoryRef, PostError, RegionError, RegionKey, RemoteRange, Span,
-};
+use dafs_proto::transport::{Access, HeapMemory, MemoryRef, PostError, RegionError, RemoteRange, Span};
 use dafs_proto::wire::{
     HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, decode_segments,
 };
 
-use super::transfer::Segments;
-use super::{Direction, Server, Transfer};
+use super::Server;
 use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
 use crate::connection::Connection;
-use crate::dispatch::{Answer, Payload, Problem};
-use crate::inflight::{Call, State};
+use crate::flight::answer::{Answer, Payload, Problem};
+use crate::flight::transfer::{Direction, Segments, Transfer, range};
+use crate::flight::{Call, State};
 
 impl Server {
     #[inline]
@@ -266,10 +264,6 @@ fn unreachable_memory<T>(error: RegionError) -> Result<Option<T>, Problem> {
             Err(Problem::Status(Status::REMOTE_ACCESS))
         }
     }
-}
-
-pub(crate) fn range([key, offset, len]: [u64; 3]) -> RemoteRange {
-    RemoteRange { key: RegionKey(key), offset, len }
 }
 
 pub(super) fn read_reply(count: usize, len: usize) -> [u8; ReadReply::HEAD_SIZE - HEADER_SIZE] {

@@ -7,20 +7,12 @@ use dafs_proto::wire::{
     DirEntry, HEADER_SIZE, ReaddirReply, ReaddirRequest, Status, WireError, encode_dir_entry,
 };
 
-use super::read::range;
-use super::{After, Server};
+use super::Server;
 use crate::backend::FsOp;
-use crate::dispatch::{Answer, Payload, Problem};
-use crate::inflight::{Call, State};
-
-/// Where the entries go.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    cookie: u64,
-    size_max: usize,
-    /// The client's memory; in the payload where there is none.
-    remote: Option<RemoteRange>,
-}
+use crate::flight::after::{After, Wanted};
+use crate::flight::answer::{Answer, Payload, Problem};
+use crate::flight::transfer::range;
+use crate::flight::{Call, State};
 
 /// Encoded entries of one request at most, bytes.
 const ENTRIES_SIZE_MAX: usize = 1 << 20;

@@ -5,9 +5,9 @@
 use dafs_proto::transport::OpToken;
 
 use super::Server;
-use crate::inflight::State;
+use crate::flight::State;
+use crate::ids::SessionKey;
 use crate::sched::{ALONE_STORAGE_SIZE, CONTENDED_STORAGE_SIZE};
-use crate::sessions::SessionKey;
 
 impl Server {
     /// Whether a session has as much with storage as it may: then `waiter`, a transfer or a list, goes on when some of that is back.

@@ -7,11 +7,14 @@ use dafs_proto::wire::{
     decode_message_pack, encode_message_pack,
 };
 
-use super::{After, Server, Tuner};
+use super::Server;
 use crate::backend::{At, FsOp};
-use crate::dispatch::{Payload, Problem, no_body};
+use crate::dispatch::no_body;
+use crate::flight::after::After;
+use crate::flight::answer::{Payload, Problem};
+use crate::flight::{Call, State};
 use crate::handles::OpenHandle;
-use crate::inflight::{Call, State};
+use crate::sched::tuner::Tuner;
 use crate::server::{End, ListenerInfo};
 
 /// Clients fenced off one export at most.

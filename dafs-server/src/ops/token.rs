@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use dafs_proto::wire::{HEADER_SIZE, OpenFlags, ShareReply, ShareRequest, Status, Token, WireError};
 
-use super::{After, Server};
+use super::Server;
 use crate::backend::{At, FsOp, NodeId};
-use crate::dispatch::{Answer, Payload, Problem, no_body};
+use crate::dispatch::no_body;
+use crate::flight::Call;
+use crate::flight::after::After;
+use crate::flight::answer::{Answer, Payload, Problem};
 use crate::handles::OpenHandle;
-use crate::inflight::Call;
 use crate::tokens::Shared;
 
 /// Longest life of a token, and that of one whose maker names none, milliseconds.

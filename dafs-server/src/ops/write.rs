@@ -6,11 +6,13 @@ use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, HeapMemory, MemoryRef, Span};
 use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteRequest};
 
+use super::Server;
 use super::read::with_remote_memory;
-use super::{After, Direction, Server, Target, Transfer};
 use crate::backend::{FsOp, NodeId, NowError};
-use crate::dispatch::{Payload, Problem};
-use crate::inflight::Call;
+use crate::flight::Call;
+use crate::flight::after::{After, Target};
+use crate::flight::answer::{Payload, Problem};
+use crate::flight::transfer::{Direction, Transfer};
 
 impl Server {
     #[inline]

@@ -27,7 +27,9 @@
 //! The loop never sleeps on anything that was put off.
 
 mod anticipation;
+pub(crate) mod sieve;
 mod storage;
+pub(crate) mod tuner;
 mod turn;
 
 pub(crate) use anticipation::{Anticipation, LIGHT_ROUNDS, LOOKS_LIGHT};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dafs_proto::session::Moment;
 
 use super::{ALONE_SIZE, CONTENDED_SIZE};
-use crate::connection::ConnectionKey;
+use crate::ids::ConnectionKey;
 
 /// After requests of two connections so long there may be more of both.
 const CONTENDED_FOR: Duration = Duration::from_millis(10);

@@ -6,9 +6,11 @@ use dafs_proto::transport::TransportError;
 use dafs_proto::wire::{Header, NoticeKind, Opcode, Status};
 
 use super::Server;
-use crate::connection::{ConnectionKey, Phase};
-use crate::inflight::Wakeup;
-use crate::sessions::{Ledger, Session, SessionKey};
+use crate::connection::Phase;
+use crate::flight::Wakeup;
+use crate::ids::ConnectionKey;
+use crate::ids::SessionKey;
+use crate::sessions::{Ledger, Session};
 
 /// How long a session gets copies after a file was truncated under a read.
 const DISTRUST_TIME: Duration = Duration::from_secs(10);

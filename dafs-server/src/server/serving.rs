@@ -3,7 +3,8 @@
 use dafs_proto::transport::{OpToken, Received};
 
 use super::Server;
-use crate::connection::{ConnectionKey, Phase};
+use crate::connection::Phase;
+use crate::ids::ConnectionKey;
 use crate::sched::CONTENDED_SIZE;
 
 /// What serving a connection came to.

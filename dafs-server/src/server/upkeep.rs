@@ -3,7 +3,8 @@
 use dafs_proto::wire::{HEADER_SIZE, Header, Opcode};
 
 use super::{End, Server};
-use crate::connection::{ConnectionKey, Phase};
+use crate::connection::Phase;
+use crate::ids::ConnectionKey;
 
 /// Credits more for a session whose operations take long, all of them in use.
 const RAISE: u16 = 4;

@@ -7,7 +7,7 @@ use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{NodeId, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
 use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
-use dafs_server::connection::ConnectionKey;
+use dafs_server::ids::ConnectionKey;
 use dafs_server::server::{ListenerInfo, Parts, Pipelining, Served, Server};
 
 const TICK: Duration = Duration::from_millis(100);

@@ -2,92 +2,21 @@
 //! from the files into the reply; the rest by way of memory that the batch keeps until it is answered.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one message, which are of 32 bits")]
 
-use std::sync::Arc;
-
-use dafs_proto::transport::{HeapMemory, MemoryRef, SendSlot, Span};
+use dafs_proto::transport::{SendSlot, Span};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchOperation, BatchReply, BatchResult, HEADER_SIZE, Method, Stability, Status,
 };
 
-use super::super::Target;
-use super::super::list::pack_behind;
 use super::super::write::write_all;
-use super::{BatchPlace, Server};
+use super::Server;
 use crate::backend::{NodeId, NowError};
-use crate::dispatch::{Answer, Payload};
-use crate::inflight::Call;
+use crate::flight::Call;
+use crate::flight::after::Target;
+use crate::flight::answer::{Answer, Payload};
+use crate::flight::batch::{InlineData, belongs, pack, places};
 
 /// What a call of storage takes of a turn at least, in bytes copied in that time.
 const CALL_SIZE_MIN: usize = 2048;
-
-/// Data of a batch that is on its way between messages and files: that of writes, then room for that of reads, both in the order of the
-/// operations. No more than a request and a reply carry.
-#[derive(Debug)]
-pub(super) struct InlineData {
-    memory: MemoryRef,
-    /// Of each inline operation its first byte there.
-    places: Vec<u32>,
-    /// Where reads begin.
-    written: usize,
-}
-
-impl InlineData {
-    /// Room for the data of these operations; `None` without memory for it.
-    pub(super) fn new(operations: &[BatchOperation]) -> Option<Self> {
-        let (places, [written, read]) = places(operations);
-        let memory =
-            MemoryRef::new(Arc::new(HeapMemory::allocate(written + read)?)).slice(0, written + read)?;
-        Some(Self { memory, places, written })
-    }
-
-    /// The memory of some operations of one kind that follow each other.
-    pub(super) fn of(&self, place: BatchPlace, len: usize) -> Option<MemoryRef> {
-        self.memory.slice(*self.places.get(place.index as usize)? as usize, len)
-    }
-
-    /// Where reads go.
-    fn reads(&self) -> Span<'_> {
-        self.memory.span().slice(self.written, self.memory.len() - self.written).unwrap_or(Span::EMPTY)
-    }
-
-    /// All that was read, without gaps.
-    pub(super) fn pack(&self, operations: &[BatchOperation], results: &[BatchResult]) -> Span<'_> {
-        let len = pack(self.reads(), operations, results);
-        self.reads().slice(0, len).unwrap_or(Span::EMPTY)
-    }
-}
-
-/// Where the data of each inline operation begins, that of reads behind that of writes; and bytes of writes and of reads.
-fn places(operations: &[BatchOperation]) -> (Vec<u32>, [usize; 2]) {
-    let lens = [true, false].map(|write| inline_len(operations, write));
-    let mut next = [lens[0], 0];
-    let places = operations.iter().map(|operation| {
-        let next = &mut next[usize::from(operation.write)];
-        let place = *next as u32;
-        *next += if operation.is_inline() { operation.len() as usize } else { 0 };
-        place
-    });
-    (places.collect(), lens)
-}
-
-/// Bytes of all inline writes, or reads.
-fn inline_len(operations: &[BatchOperation], write: bool) -> usize {
-    let own = operations.iter().filter(|operation| operation.write == write && operation.is_inline());
-    own.map(BatchOperation::len).sum::<u64>() as usize
-}
-
-/// Brings together what each inline read got; answers how much that is.
-fn pack(memory: Span<'_>, operations: &[BatchOperation], results: &[BatchResult]) -> usize {
-    let (mut from, mut to) = (0, 0);
-    for (operation, result) in operations.iter().zip(results) {
-        if operation.write || !operation.is_inline() {
-            continue;
-        }
-        let end = if result.status == Status::OK { result.value } else { 0 };
-        pack_behind(memory, (&mut from, &mut to), &operation.lists.extents, end);
-    }
-    to
-}
 
 /// Some operations of one file, kind and stability that storage does in one call, as each goes on where the one before it ends.
 struct Run {
@@ -110,14 +39,6 @@ fn run_of(operations: &[BatchOperation]) -> Option<Run> {
     };
     let count = 1 + operations[1..].iter().take_while(continues).count();
     Some(Run { count, offset: extent.offset, len: (end - extent.offset) as usize })
-}
-
-/// Both are of one file, kind, method and stability.
-pub(super) fn belongs(first: &BatchOperation, next: &BatchOperation) -> bool {
-    let of = |operation: &BatchOperation| {
-        (operation.handle, operation.write, operation.method, operation.stability)
-    };
-    of(first) == of(next)
 }
 
 /// Results so far.

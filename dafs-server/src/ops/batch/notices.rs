@@ -8,9 +8,10 @@ use dafs_proto::wire::{
     BATCH_NOTICE_RESULT_SIZE, BatchNotice, HEADER_SIZE, Header, Opcode, encode_noticed_result,
 };
 
-use super::{Hints, Server};
-use crate::inflight::State;
-use crate::sessions::SessionKey;
+use super::Server;
+use crate::flight::State;
+use crate::flight::batch::Hints;
+use crate::ids::SessionKey;
 
 /// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
 const NOTICES_MAX: u8 = 8;

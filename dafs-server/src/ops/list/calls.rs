@@ -1,80 +1,15 @@
 //! A list's calls of storage: what is at hand is moved at once, the rest by several calls at a time.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use dafs_proto::session::Moment;
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{Stability, Status};
-use smallvec::SmallVec;
 
-use super::moving::{Place, Step, gap};
-use super::sieve::Trial;
-use super::{Direction, Progress, Server};
+use super::{Progress, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
-use crate::inflight::{State, token_with_slot};
-use crate::plan::Call;
-
-/// Calls of one list that storage has at once: enough for a disk to sort them, and to leave it no pause.
-const CALLS_MAX: usize = 128;
-
-/// The calls of a chunk that storage has, and what became of the others.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    /// By slot, which is part of the call's token. At most [`CALLS_MAX`].
-    slots: SmallVec<[Option<Call>; 1]>,
-    running: usize,
-    /// A call failed, or a write stopped: no more begin.
-    has_stopped: bool,
-    failure: Option<Status>,
-    /// Parts that storage had to be waited for, when the first was, and what is tried out with them.
-    waited_parts: usize,
-    pub(super) trial: Option<(Moment, Trial)>,
-}
-
-impl Calls {
-    /// Storage has none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.running == 0
-    }
-
-    fn begin(&mut self, call: Call) -> u8 {
-        self.running += 1;
-        self.waited_parts += call.parts.len();
-        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        match self.slots.get_mut(slot) {
-            Some(place) => *place = Some(call),
-            None => self.slots.push(Some(call)),
-        }
-        // Below CALLS_MAX.
-        slot as u8
-    }
-
-    fn end(&mut self, slot: u8) -> Option<Call> {
-        let call = self.slots.get_mut(usize::from(slot))?.take()?;
-        self.running -= 1;
-        Some(call)
-    }
-
-    /// Bytes of a call that storage has.
-    fn len_of(&self, slot: u8) -> Option<u64> {
-        Some(self.slots.get(usize::from(slot))?.as_ref()?.len)
-    }
-
-    /// No more calls begin; storage said why, or a write found no room.
-    pub(super) fn stop(&mut self, failure: Option<Status>) {
-        self.has_stopped = true;
-        self.failure = self.failure.or(failure);
-    }
-
-    /// A call failed, or a write stopped.
-    pub(super) fn has_stopped(&self) -> bool {
-        self.has_stopped
-    }
-
-    /// What the list ends with, once storage has let go of it all.
-    fn outcome(&self) -> Option<Result<(), Status>> {
-        self.has_stopped.then_some(self.failure.map_or(Ok(()), Err))
-    }
-}
+use crate::flight::calls::CALLS_MAX;
+use crate::flight::list::{Place, Step, gap};
+use crate::flight::transfer::Direction;
+use crate::flight::{State, token_with_slot};
 
 impl Server {
     /// Moves what is at hand, and leaves as much of the rest to storage as it may have at once.

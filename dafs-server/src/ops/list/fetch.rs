@@ -1,27 +1,16 @@
 //! The RDMA of lists. A write fetches its next chunk while storage writes the one before.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use std::ops::Range;
-
 use dafs_proto::transport::{MemoryRef, OpToken, PostError, PostedList, RemoteRange, TransportError};
 use dafs_proto::wire::Status;
 
-use super::moving::{List, Step};
-use super::{Direction, Progress, Server};
-use crate::buffers::{Buffer, Owner};
-use crate::connection::ConnectionKey;
-use crate::inflight::{Call, State, token_with_slot};
-use crate::plan::{Post, next_posts, posts};
-
-/// The chunk behind the one that storage has, on its way into a buffer.
-#[derive(Debug)]
-pub(super) struct Ahead {
-    chunk: Range<u64>,
-    memory: MemoryRef,
-    pub(super) buffer: Buffer,
-    posts: Vec<Post>,
-    next_post: usize,
-}
+use super::{Progress, Server};
+use crate::buffers::Owner;
+use crate::flight::list::{Ahead, Step};
+use crate::flight::transfer::Direction;
+use crate::flight::{Call, State, token_with_slot};
+use crate::ids::ConnectionKey;
+use crate::plan::{next_posts, posts};
 
 /// What became of some posts.
 enum Posting {
@@ -33,25 +22,6 @@ enum Posting {
     Refused,
     /// The file was truncated since the chunk was mapped.
     Faulted,
-}
-
-impl List {
-    /// Makes the chunk that is fetched already, or on its way, the one to be moved.
-    pub(super) fn take_ahead(&mut self) -> bool {
-        let Some(ahead) = self.ahead.take() else { return false };
-        let Ahead { chunk, memory, buffer, posts, next_post } = *ahead;
-        self.chunk = chunk;
-        self.set_memory(memory);
-        self.buffers.push(buffer);
-        self.make_parts();
-        (self.posts, self.next_post, self.step) = (posts, next_post, Step::Post);
-        self.parity ^= 1;
-        true
-    }
-
-    fn pending(&self) -> u32 {
-        self.fetching[usize::from(self.parity)]
-    }
 }
 
 impl Server {

@@ -12,9 +12,7 @@
 
 mod calls;
 mod fetch;
-mod moving;
 mod scattered;
-mod sieve;
 
 use std::sync::Arc;
 
@@ -26,15 +24,13 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
-pub(crate) use moving::{List, pack_behind};
-use moving::{Place, Segment, Step, pack};
-pub(crate) use sieve::Sieve;
-
-use super::{Direction, Server};
+use super::Server;
 use crate::backend::{FsOp, FsResult, NodeId, Submitted};
 use crate::buffers::{BUFFER_SIZES, Owner};
-use crate::dispatch::{Answer, Payload, Problem};
-use crate::inflight::{Call, State};
+use crate::flight::answer::{Answer, Payload, Problem};
+use crate::flight::list::{List, Place, Segment, Step, pack};
+use crate::flight::transfer::Direction;
+use crate::flight::{Call, State};
 use crate::plan::join;
 
 /// Bytes of a list from which larger chunks cost less than more of them bring.

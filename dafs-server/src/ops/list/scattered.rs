@@ -7,11 +7,12 @@ use dafs_proto::transport::{Access, RemoteRange, Span};
 use smallvec::SmallVec;
 
 use super::super::read::with_remote_memory;
-use super::moving::COPIED_PART_MAX;
-use super::{Direction, Server, covering};
+use super::{Server, covering};
 use crate::backend::{NodeId, NowError};
-use crate::dispatch::Problem;
-use crate::inflight::Call;
+use crate::flight::Call;
+use crate::flight::answer::Problem;
+use crate::flight::list::COPIED_PART_MAX;
+use crate::flight::transfer::Direction;
 
 impl Server {
     /// Moves all of an extent, and answers the bytes moved; `None` where a list has to do it: then what was moved is moved again.

@@ -4,10 +4,11 @@
 use dafs_proto::transport::{OpToken, PostError, Posted, TransportError};
 use dafs_proto::wire::Status;
 
-use super::pipeline::{Chunk, Stage};
-use super::{Direction, Progress, Server};
-use crate::connection::ConnectionKey;
-use crate::inflight::{State, token_with_slot};
+use super::{Progress, Server};
+use crate::flight::pipeline::{Chunk, Stage};
+use crate::flight::transfer::Direction;
+use crate::flight::{State, token_with_slot};
+use crate::ids::ConnectionKey;
 
 impl Server {
     /// Posts the RDMA of the first chunk that is ready for it.

@@ -8,11 +8,12 @@ use dafs_proto::wire::{Stability, Status};
 use smallvec::smallvec;
 
 use super::super::write::write_all;
-use super::pipeline::{Chunk, Stage};
-use super::{Direction, Progress, Server};
+use super::{Progress, Server};
 use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
-use crate::dispatch::Problem;
-use crate::inflight::token_with_slot;
+use crate::flight::answer::Problem;
+use crate::flight::pipeline::{Chunk, Stage};
+use crate::flight::token_with_slot;
+use crate::flight::transfer::Direction;
 use crate::sched::CONTENDED_SIZE;
 
 impl Server {

@@ -1,11 +1,11 @@
 //! Into what chunks a transfer is cut: by what the connection can move, by what was learned, smaller beside others.
 
-use crate::inflight::{Call, State};
+use crate::flight::{Call, State};
 use crate::sched::CONTENDED_CHUNK_SIZE;
 use crate::server::Server;
 
-use super::Direction;
-use super::tuner::Trial;
+use crate::flight::transfer::Direction;
+use crate::sched::tuner::Trial;
 
 /// The least that is worth a step of its own, bytes.
 const CHUNK_SIZE_MIN: u64 = 128 << 10;

@@ -1,7 +1,7 @@
 //! Which operations go together, and what each has of what all had.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use dafs_proto::extent::Extent;
-use dafs_proto::wire::FileHandle;
+use dafs_proto::wire::{FileHandle, Method, Stability};
 
 use super::*;
 

@@ -9,10 +9,8 @@ use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
 use dafs_proto::wire::{Lists, Stability, Status, Verifier};
 use smallvec::SmallVec;
 
-use super::super::read::range;
-use super::Direction;
 use super::calls::Calls;
-use super::fetch::Ahead;
+use super::transfer::{Direction, range};
 use crate::backend::{NodeId, NowError, Storage};
 use crate::buffers::Buffer;
 use crate::plan::{
@@ -22,66 +20,66 @@ use crate::plan::{
 /// A list under way.
 #[derive(Debug)]
 pub(crate) struct List {
-    pub(super) direction: Direction,
-    pub(super) node: NodeId,
-    pub(super) stability: Stability,
+    pub(crate) direction: Direction,
+    pub(crate) node: NodeId,
+    pub(crate) stability: Stability,
     /// From before anything was written.
-    pub(super) verifier: Verifier,
-    pub(super) extents: Vec<Extent>,
+    pub(crate) verifier: Verifier,
+    pub(crate) extents: Vec<Extent>,
     /// Of the client's memory, neighbours joined; empty for inline.
-    pub(super) ranges: Vec<RemoteRange>,
-    pub(super) len: u64,
-    pub(super) place: Place,
+    pub(crate) ranges: Vec<RemoteRange>,
+    pub(crate) len: u64,
+    pub(crate) place: Place,
     /// Places of the list that are on their way now.
-    pub(super) chunk: Range<u64>,
+    pub(crate) chunk: Range<u64>,
     /// Memory of this process that the chunk passes through: one piece, or the client's where that is mapped, one for each run of ranges
     /// in a region.
-    pub(super) memory: SmallVec<[MemoryRef; 1]>,
+    pub(crate) memory: SmallVec<[MemoryRef; 1]>,
     /// What of that memory the chunk's bytes pass through, in their order.
-    pub(super) segments: SmallVec<[Segment; 1]>,
-    pub(super) parts: Parts,
+    pub(crate) segments: SmallVec<[Segment; 1]>,
+    pub(crate) parts: Parts,
     /// The first part that storage neither has moved nor has to move.
-    pub(super) next: usize,
-    pub(super) calls: Calls,
+    pub(crate) next: usize,
+    pub(crate) calls: Calls,
     /// Reads: gaps of so many bytes are passed over by calls that wait.
-    pub(super) gap_max_waiting: u64,
-    pub(super) posts: Vec<Post>,
-    pub(super) next_post: usize,
+    pub(crate) gap_max_waiting: u64,
+    pub(crate) posts: Vec<Post>,
+    pub(crate) next_post: usize,
     /// Writes: the chunk behind this one.
-    pub(super) ahead: Option<Box<Ahead>>,
+    pub(crate) ahead: Option<Box<Ahead>>,
     /// RDMA that is on its way, of the chunks of even and of odd number, and which of both this one is.
-    pub(super) fetching: [u32; 2],
-    pub(super) parity: u8,
+    pub(crate) fetching: [u32; 2],
+    pub(crate) parity: u8,
     /// Reads: where the file ended, as far as that was met.
-    pub(super) end: u64,
+    pub(crate) end: u64,
     /// Writes: bytes that are in the file without a gap; reads: places that are done with.
-    pub(super) done: u64,
+    pub(crate) done: u64,
     /// The chunk's own last, where it has one; RDMA still sends from the others.
-    pub(super) buffers: Vec<Buffer>,
+    pub(crate) buffers: Vec<Buffer>,
     /// What it waited for, until the next chunk takes it.
-    pub(super) granted: Option<Buffer>,
-    pub(super) step: Step,
+    pub(crate) granted: Option<Buffer>,
+    pub(crate) step: Step,
     /// What the last [`List::move_now`] moved: bytes, and a call as [`CALL_SIZE_MIN`] at least.
-    pub(super) moved: usize,
+    pub(crate) moved: usize,
     /// Its connection was lost while storage had its memory: chunks before may be lost with it.
-    pub(super) is_broken: bool,
+    pub(crate) is_broken: bool,
     /// It is written for the second time, since the first came to nothing.
-    pub(super) is_second: bool,
+    pub(crate) is_second: bool,
 }
 
 /// A piece of a list's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
+pub(crate) struct Segment {
     /// Which memory.
-    pub(super) memory: usize,
+    pub(crate) memory: usize,
     /// First byte there.
-    pub(super) offset: usize,
-    pub(super) len: usize,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
 }
 
 /// Where storage and network meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// In memory that a message carries.
     Inline,
     /// In the client's memory.
@@ -91,7 +89,7 @@ pub(super) enum Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// The next chunk can begin.
     Begin,
     /// Waits for a buffer.
@@ -128,7 +126,7 @@ impl List {
     }
 
     /// From the first chunk again, with the buffers that come back.
-    pub(super) fn begin_anew(&mut self) -> Vec<Buffer> {
+    pub(crate) fn begin_anew(&mut self) -> Vec<Buffer> {
         self.is_broken = false;
         self.chunk = 0..self.len;
         self.memory.clear();
@@ -142,7 +140,7 @@ impl List {
 
     /// From the first chunk again, because nothing counts of what was written, with the buffers that come back; [`None`] when that was
     /// tried before.
-    pub(super) fn write_again(&mut self) -> Option<Vec<Buffer>> {
+    pub(crate) fn write_again(&mut self) -> Option<Vec<Buffer>> {
         if std::mem::replace(&mut self.is_second, true) {
             return None;
         }
@@ -178,7 +176,7 @@ impl List {
         std::mem::replace(&mut self.granted, buffers.pop())
     }
 
-    pub(super) fn new(direction: Direction, node: NodeId, lists: Lists, stability: Stability) -> Self {
+    pub(crate) fn new(direction: Direction, node: NodeId, lists: Lists, stability: Stability) -> Self {
         let len = lists.extents.iter().map(|extent| extent.len).sum();
         let ranges = join(lists.segments.into_iter().map(range));
         Self {
@@ -214,23 +212,23 @@ impl List {
     }
 
     /// One piece of memory for all of the chunk.
-    pub(super) fn set_memory(&mut self, memory: MemoryRef) {
+    pub(crate) fn set_memory(&mut self, memory: MemoryRef) {
         self.segments = SmallVec::from_buf([Segment { memory: 0, offset: 0, len: memory.len() }]);
         self.memory = SmallVec::from_buf([memory]);
     }
 
-    fn memory_of(&self, part: &Part) -> Option<MemoryRef> {
+    pub(crate) fn memory_of(&self, part: &Part) -> Option<MemoryRef> {
         let segment = self.segments.get(part.segment)?;
         self.memory.get(segment.memory)?.slice(segment.offset + part.within, part.len)
     }
 
     /// The first `len` bytes of a part's memory.
-    fn span_of(&self, part: &Part, len: usize) -> Option<Span<'_>> {
+    pub(crate) fn span_of(&self, part: &Part, len: usize) -> Option<Span<'_>> {
         let segment = self.segments.get(part.segment)?;
         self.memory.get(segment.memory)?.span().slice(segment.offset + part.within, len)
     }
 
-    pub(super) fn make_parts(&mut self) {
+    pub(crate) fn make_parts(&mut self) {
         let extents = slice(&self.extents, self.chunk.start, self.chunk.end - self.chunk.start);
         let segments = self.segments.iter().map(|segment| segment.len);
         self.parts = match self.direction {
@@ -241,18 +239,18 @@ impl List {
     }
 
     /// Bytes of all extents that lie before the end of the file.
-    pub(super) fn got(&self) -> u64 {
+    pub(crate) fn got(&self) -> u64 {
         self.extents.iter().map(|extent| extent.len_before(self.end)).sum()
     }
 
     /// RDMA for the chunk.
-    pub(super) fn make_posts(&mut self) {
+    pub(crate) fn make_posts(&mut self) {
         self.posts = posts(&self.ranges, &self.extents, &self.chunk, self.end);
         (self.next_post, self.step) = (0, Step::Post);
     }
 
     /// The next call for storage that has to be waited for, and its memory; [`None`] when all parts are moved.
-    pub(super) fn next_op(&self, gap: &MemoryRef) -> Option<(Call, Vec<MemoryRef>)> {
+    pub(crate) fn next_op(&self, gap: &MemoryRef) -> Option<(Call, Vec<MemoryRef>)> {
         let parts = self.parts.as_slice();
         let gap_max = if self.direction == Direction::Read { self.gap_max_waiting } else { WRITE_GAP_MAX };
         let call = next_call(parts, self.next, gap_max)?;
@@ -263,12 +261,12 @@ impl List {
         Some((call, memory.into_iter().flatten().collect()))
     }
 
-    fn gap_max(&self) -> u64 {
+    pub(crate) fn gap_max(&self) -> u64 {
         if self.direction == Direction::Read { READ_GAP_MAX } else { WRITE_GAP_MAX }
     }
 
     /// Storage has moved `count` bytes of a call. A write that is short ends there.
-    pub(super) fn on_moved(&mut self, call: &Call, count: usize) {
+    pub(crate) fn on_moved(&mut self, call: &Call, count: usize) {
         if count as u64 >= call.len {
             return;
         }
@@ -280,14 +278,14 @@ impl List {
     }
 
     /// A call failed: of a write, what is before it counts.
-    pub(super) fn on_failed(&mut self, call: &Call, status: Status) {
+    pub(crate) fn on_failed(&mut self, call: &Call, status: Status) {
         match self.direction {
             Direction::Read => self.calls.stop(Some(status)),
             Direction::Write | Direction::Append => self.stop_writing(call, 0, Some(status)),
         }
     }
 
-    fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
+    pub(crate) fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
         let place = unwritten_from(self.parts.as_slice(), call, count as u64) as u64;
         let done = self.chunk.start + place;
         // Of several that stopped the first counts.
@@ -296,13 +294,13 @@ impl List {
     }
 
     /// Parts are left that storage has to move: what begins at or behind the end of the file is not.
-    pub(super) fn has_next(&self) -> bool {
+    pub(crate) fn has_next(&self) -> bool {
         self.parts.as_slice().get(self.next).is_some_and(|part| part.offset < self.end)
     }
 
     /// Moves as many parts as storage has at hand, until they are `size_max` bytes or more. What failed, or had to stop, is noted in the
     /// calls.
-    pub(super) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<(), NowError> {
+    pub(crate) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<(), NowError> {
         let gap = gap();
         self.moved = 0;
         while self.has_next() && self.moved < size_max && !self.calls.has_stopped() {
@@ -336,7 +334,7 @@ impl List {
 
 impl List {
     /// Moves parts that storage reads without a system call, each straight into its place, until they are `size_max` bytes or more.
-    fn read_pieces(&mut self, storage: &mut dyn Storage, size_max: usize) {
+    pub(crate) fn read_pieces(&mut self, storage: &mut dyn Storage, size_max: usize) {
         let parts = self.parts.as_slice().get(self.next..).unwrap_or_default();
         let mut moved = 0;
         let allowed = parts.iter().take_while(|part| {
@@ -358,7 +356,12 @@ impl List {
     }
 
     /// One call for all parts, each in its place.
-    fn move_call(&self, storage: &mut dyn Storage, call: &Call, gap: &MemoryRef) -> Result<usize, NowError> {
+    pub(crate) fn move_call(
+        &self,
+        storage: &mut dyn Storage,
+        call: &Call,
+        gap: &MemoryRef,
+    ) -> Result<usize, NowError> {
         let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
         let spans: SmallVec<[Span<'_>; 128]> = pieces(parts, call.offset, |piece| match piece {
             Piece::Part(part) => self.span_of(part, part.len),
@@ -374,7 +377,7 @@ impl List {
     }
 
     /// One call for all parts, by way of contiguous memory: to the kernel a segment costs more than copying a small part.
-    fn move_copied(
+    pub(crate) fn move_copied(
         &self,
         storage: &mut dyn Storage,
         call: &Call,
@@ -403,22 +406,51 @@ impl List {
     }
 }
 
+/// The chunk behind the one that storage has, on its way into a buffer.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    pub(crate) chunk: Range<u64>,
+    pub(crate) memory: MemoryRef,
+    pub(crate) buffer: Buffer,
+    pub(crate) posts: Vec<Post>,
+    pub(crate) next_post: usize,
+}
+
+impl List {
+    /// Makes the chunk that is fetched already, or on its way, the one to be moved.
+    pub(crate) fn take_ahead(&mut self) -> bool {
+        let Some(ahead) = self.ahead.take() else { return false };
+        let Ahead { chunk, memory, buffer, posts, next_post } = *ahead;
+        self.chunk = chunk;
+        self.set_memory(memory);
+        self.buffers.push(buffer);
+        self.make_parts();
+        (self.posts, self.next_post, self.step) = (posts, next_post, Step::Post);
+        self.parity ^= 1;
+        true
+    }
+
+    pub(crate) fn pending(&self) -> u32 {
+        self.fetching[usize::from(self.parity)]
+    }
+}
+
 /// Its parts are so small, on average, that copying them is quicker than telling the kernel of each.
-fn is_copied(parts: &[Part], call: &Call) -> bool {
+pub(crate) fn is_copied(parts: &[Part], call: &Call) -> bool {
     let parts = parts.get(call.parts.clone()).unwrap_or_default();
     let len: usize = parts.iter().map(|part| part.len).sum();
     parts.len() > 1 && call.len <= COPIED_SIZE_MAX as u64 && len / parts.len() <= COPIED_PART_MAX
 }
 
 /// What a call of storage takes at least, in bytes copied in that time.
-const CALL_SIZE_MIN: usize = 2048;
+pub(crate) const CALL_SIZE_MIN: usize = 2048;
 /// Bytes of a part, on average, up to which parts are copied: measured, a segment costs the kernel about as much as copying this.
-pub(super) const COPIED_PART_MAX: usize = 1024;
+pub(crate) const COPIED_PART_MAX: usize = 1024;
 /// Bytes of a call whose parts are copied: half of a usual second-level cache at most.
-const COPIED_SIZE_MAX: usize = 256 * 1024;
+pub(crate) const COPIED_SIZE_MAX: usize = 256 * 1024;
 
 /// This thread's memory for such calls; `None` when there was none.
-fn bounce() -> Option<MemoryRef> {
+pub(crate) fn bounce() -> Option<MemoryRef> {
     thread_local! {
         static BOUNCE: Option<MemoryRef> =
             HeapMemory::allocate(COPIED_SIZE_MAX).map(|memory| MemoryRef::new(Arc::new(memory)));
@@ -427,13 +459,17 @@ fn bounce() -> Option<MemoryRef> {
 }
 
 /// A part of a call, or what lies between two.
-enum Piece<'a> {
+pub(crate) enum Piece<'a> {
     Part(&'a Part),
     Gap(usize),
 }
 
 /// The memory of a call's parts and gaps, in order.
-fn pieces<'a, T>(parts: &'a [Part], offset: u64, memory_of: impl Fn(Piece<'a>) -> T) -> SmallVec<[T; 128]> {
+pub(crate) fn pieces<'a, T>(
+    parts: &'a [Part],
+    offset: u64,
+    memory_of: impl Fn(Piece<'a>) -> T,
+) -> SmallVec<[T; 128]> {
     let mut at = offset;
     let mut memory = SmallVec::new();
     for part in parts {
@@ -447,7 +483,7 @@ fn pieces<'a, T>(parts: &'a [Part], offset: u64, memory_of: impl Fn(Piece<'a>) -
 }
 
 /// Where the bytes between two parts are read to. Nobody looks at them.
-pub(super) fn gap() -> &'static MemoryRef {
+pub(crate) fn gap() -> &'static MemoryRef {
     static GAP: OnceLock<MemoryRef> = OnceLock::new();
     GAP.get_or_init(|| {
         let memory =
@@ -457,7 +493,7 @@ pub(super) fn gap() -> &'static MemoryRef {
 }
 
 /// Brings together what was read of each extent; answers all of it.
-pub(super) fn pack<'a>(memory: Span<'a>, extents: &[Extent], end: u64) -> Span<'a> {
+pub(crate) fn pack<'a>(memory: Span<'a>, extents: &[Extent], end: u64) -> Span<'a> {
     let (mut from, mut to) = (0, 0);
     pack_behind(memory, (&mut from, &mut to), extents, end);
     memory.slice(0, to).unwrap_or(Span::EMPTY)

@@ -11,7 +11,7 @@
 use dafs_proto::wire::Status;
 use smallvec::SmallVec;
 
-use super::Direction;
+use super::transfer::Direction;
 
 /// Chunks of one transfer in progress at once, at most.
 pub(crate) const DEPTH_MAX: u32 = 32;

@@ -1,0 +1,44 @@
+//! What a request brings, and what is answered.
+
+use dafs_proto::session::SessionFault;
+use dafs_proto::wire::{FileHandle, Status, WireError};
+
+/// Why a request is not executed.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// A normal answer: it failed.
+    Status(Status),
+    /// The client broke the protocol: its session ends.
+    Fault(SessionFault),
+}
+
+impl From<Status> for Problem {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<WireError> for Problem {
+    fn from(error: WireError) -> Self {
+        Self::Fault(error.into())
+    }
+}
+
+/// Where a request's payload is.
+#[derive(Clone, Copy)]
+pub(crate) enum Payload<'a> {
+    /// It is the message that the connection is at.
+    Current,
+    /// It was kept.
+    Kept(&'a [u8]),
+}
+
+/// What is answered beside the status.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Answer<'a> {
+    pub(crate) handle: FileHandle,
+    pub(crate) body: &'a [u8],
+    pub(crate) payload: &'a [u8],
+    /// It is kept although its operation is idempotent, as far as kept replies reach.
+    pub(crate) keeps: bool,
+}
