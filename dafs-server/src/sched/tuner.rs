@@ -107,7 +107,10 @@ mod tests {
     fn tuner_takes_the_size_that_is_clearly_quickest_and_compares_again_later() {
         let mut tuner = Tuner::new(256, &[128, 256, 1024]);
         assert_eq!((tuner.size(), tuner.is_measured()), (256, false));
-        assert_eq!(run(&mut tuner, |size| if size == 1024 { 80 } else { 100 }), 3 * TRIALS as u32);
+        assert_eq!(
+            run(&mut tuner, |size| if size == 1024 { 80 } else { 100 }),
+            u32::try_from(3 * TRIALS).unwrap()
+        );
         assert_eq!((tuner.size(), tuner.is_measured()), (1024, true));
         for _ in 1..TRANSFERS_PER_SIZE {
             assert_eq!(tuner.choose(16 * MIB), (1024, None));

@@ -7,7 +7,8 @@
 //! append: all buffers ◀─ RDMA reads ─▶ storage, in one operation ─▶ reply
 //! ```
 //!
-//! Several chunks are in progress at once: `flight::pipeline` says which of them may do what, [`fetch`] is its RDMA and [`place`] its storage.
+//! Several chunks are in progress at once: `flight::pipeline` says which of them may do what, [`fetch`] is its RDMA and [`place`] its
+//! storage.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 mod fetch;
