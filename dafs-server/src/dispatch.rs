@@ -151,6 +151,7 @@ impl Server {
             | Opcode::Link
             | Opcode::Symlink
             | Opcode::Readlink
+            | Opcode::AccessCheck
             | Opcode::XattrRead
             | Opcode::XattrWrite
             | Opcode::XattrList

@@ -4,8 +4,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    Attributes, CommitRequest, FsStatistics, MountReply, NameRequest, Opcode, OpenFlags, OpenRequest,
-    PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, XattrNames,
+    AccessMode, Attributes, CommitRequest, FsStatistics, MountReply, NameRequest, Opcode, OpenFlags,
+    OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, XattrNames,
     XattrSetMode, decode_message_pack, encode_message_pack,
 };
 
@@ -382,6 +382,17 @@ impl Dir {
     fn remove_xattr_call(&self, path: impl AsRef<Path>, name: &str) -> Result<Call<Result<()>>> {
         let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
         Ok(self.call(Opcode::XattrRemove, named, done))
+    }
+
+    forms! {
+        /// Whether the caller may do all that `mode` names with a path, as access(2) says it: an error where not. Nothing asks whether it
+        /// is there. It may have changed when the answer arrives.
+        access, submit_access, access_call, (path: impl AsRef<Path>, mode: AccessMode) -> ()
+    }
+
+    fn access_call(&self, path: impl AsRef<Path>, mode: AccessMode) -> Result<Call<Result<()>>> {
+        let (named, _) = name_request(path.as_ref(), true, mode.bits())?;
+        Ok(self.call(Opcode::AccessCheck, named, done))
     }
 
     forms! {

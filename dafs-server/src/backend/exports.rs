@@ -280,6 +280,7 @@ fn changes(op: &FsOp) -> bool {
         | FsOp::Hint { .. }
         | FsOp::Readdir { .. }
         | FsOp::Readlink { .. }
+        | FsOp::AccessCheck { .. }
         | FsOp::XattrRead { .. }
         | FsOp::XattrList { .. }
         | FsOp::Commit { .. }

@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    Attributes, DirEntry, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status, XattrSetMode,
+    AccessMode, Attributes, DirEntry, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status,
+    XattrSetMode,
 };
 
 pub use exports::{
@@ -247,6 +248,15 @@ pub enum FsOp {
         /// The link.
         at: At,
     },
+    /// [`FsReply::Done`] where access(2) would succeed with the caller's identity.
+    AccessCheck {
+        /// Of what.
+        at: At,
+        /// A symbolic link at the end is followed.
+        follow: bool,
+        /// To do all of this.
+        mode: AccessMode,
+    },
     /// [`FsReply::Bytes`]: the value.
     XattrRead {
         /// Of what.
@@ -393,6 +403,7 @@ fn nodes_of(op: &FsOp) -> (NodeId, Option<NodeId>) {
         | FsOp::Remove { at, .. }
         | FsOp::Symlink { at, .. }
         | FsOp::Readlink { at }
+        | FsOp::AccessCheck { at, .. }
         | FsOp::XattrRead { at, .. }
         | FsOp::XattrWrite { at, .. }
         | FsOp::XattrList { at }

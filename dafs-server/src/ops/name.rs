@@ -1,9 +1,9 @@
 //! Operations on names: paths below a handle.
 
 use dafs_proto::wire::{
-    NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, Reader, RemoveRequest,
-    RenameRequest, SetAttributes, Status, TwoNames, WireError, XATTR_VALUE_SIZE_MAX, XattrNames,
-    XattrSetMode, decode_message_pack,
+    AccessMode, NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, Reader,
+    RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, WireError, XATTR_VALUE_SIZE_MAX,
+    XattrNames, XattrSetMode, decode_message_pack,
 };
 
 use super::Server;
@@ -107,6 +107,13 @@ fn name_op(
             (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like })
         }
         Opcode::Getattr => (FsOp::Getattr { at: at(node, payload)?, follow }, After::Attributes),
+        Opcode::AccessCheck => {
+            let mode = AccessMode::from_bits(mode).ok_or(Status::INVALID)?;
+            if mode.contains(AccessMode::WRITE) && open.rights.read_only {
+                return Err(Status::READ_ONLY.into());
+            }
+            (FsOp::AccessCheck { at: at(node, payload)?, follow, mode }, After::Plain)
+        }
         Opcode::Statfs => (FsOp::Statfs { at: at(node, payload)?, follow }, After::Statfs),
         Opcode::Setattr => {
             let mut reader = Reader::new(payload);

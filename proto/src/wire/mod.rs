@@ -38,8 +38,9 @@ pub use list::{
     encode_lists, lists_size,
 };
 pub use namespace::{
-    AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest, ReaddirReply, ReaddirRequest,
-    RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames, XattrNames, XattrSetMode,
+    AccessMode, AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest, ReaddirReply,
+    ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames, XattrNames,
+    XattrSetMode,
 };
 pub use negotiate::{
     Authenticate, AuthenticateReply, Crossovers, ExportStatistics, Features, GatherSwitches, Hello,

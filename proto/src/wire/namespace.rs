@@ -4,6 +4,19 @@ use super::{HEADER_SIZE, NAME_SIZE_MAX, PATH_SIZE_MAX, Reader, WireError, Writer
 use crate::wire::readwrite::WireRange;
 
 bitflags::bitflags! {
+    /// What access is asked for, as access(2) has it; nothing asks only whether something is there.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct AccessMode: u32 {
+        /// To execute a file, or to search a directory.
+        const EXECUTE = 0x1;
+        /// To change it.
+        const WRITE = 0x2;
+        /// To read it.
+        const READ = 0x4;
+    }
+}
+
+bitflags::bitflags! {
     /// How a file is opened.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct OpenFlags: u32 {

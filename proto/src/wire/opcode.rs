@@ -155,6 +155,8 @@ opcodes! {
     Symlink = 0x0035, Client, Modify, Cached;
     /// The target of a symbolic link.
     Readlink = 0x0036, Client, Inspect, Executed;
+    /// What access(2) says of a path: whether the client may do all that a mode names.
+    AccessCheck = 0x0037, Client, Inspect, Executed;
     /// The value of an extended attribute.
     XattrRead = 0x0040, Client, Inspect, Executed;
     /// Sets an extended attribute.

@@ -597,6 +597,10 @@ impl Peer {
         NameRequest { follow: input.byte().is_multiple_of(2), mode: 0 }.encode(&mut body);
         match opcode {
             Opcode::Lookup | Opcode::Getattr | Opcode::Mkdir | Opcode::Readlink => (body, path(input)),
+            Opcode::AccessCheck => {
+                NameRequest { follow: true, mode: input.number32() % 16 }.encode(&mut body);
+                (body, path(input))
+            }
             Opcode::Symlink => (body, two_names(input)),
             Opcode::Setattr => {
                 let set = SetAttributes { mode: Some(input.number32()), ..SetAttributes::default() };

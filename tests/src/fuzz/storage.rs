@@ -193,6 +193,7 @@ fn node_of(op: &FsOp) -> NodeId {
         | FsOp::Remove { at, .. }
         | FsOp::Symlink { at, .. }
         | FsOp::Readlink { at }
+        | FsOp::AccessCheck { at, .. }
         | FsOp::XattrRead { at, .. }
         | FsOp::XattrWrite { at, .. }
         | FsOp::XattrList { at }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 
 use dafs_client::{
-    Dir, Error, FileKind, OpenOptions, SetAttributes, SetTime, Status, Timestamp, XattrSetMode,
+    AccessMode, Dir, Error, FileKind, OpenOptions, SetAttributes, SetTime, Status, Timestamp, XattrSetMode,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
@@ -23,6 +23,7 @@ on_each_provider! {
     attributes_are_set_and_answered,
     extended_attributes_are_kept,
     statistics_of_the_file_system_are_answered,
+    access_is_what_access_2_says,
     read_only_export_refuses_every_change,
     submitted_forms_answer_as_the_blocking_ones,
     unknown_exports_are_refused_and_known_ones_listed,
@@ -387,6 +388,43 @@ fn statistics_of_the_file_system_are_answered(on: On) {
     }
 }
 
+// [STOR-28]
+fn access_is_what_access_2_says(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let all = AccessMode::all();
+    for export in EXPORTS {
+        let root = session.mount(export).unwrap();
+        root.create("f").unwrap();
+        root.create_dir("d", 0o755).unwrap();
+        root.symlink("f", "link").unwrap();
+        root.symlink("nothing", "dangling").unwrap();
+        let mode = |mode| SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        root.set_attributes("f", true, &mode(0o644)).unwrap();
+        for (path, asked) in
+            [("f", AccessMode::READ | AccessMode::WRITE), ("link", AccessMode::READ), ("d", all), ("", all)]
+        {
+            root.access(path, asked).unwrap();
+            root.access(path, AccessMode::empty()).unwrap();
+        }
+        // Not even the superuser executes it.
+        for path in ["f", "link"] {
+            assert_status(root.access(path, AccessMode::EXECUTE), Status::ACCESS, path);
+        }
+        root.set_attributes("f", true, &mode(0o744)).unwrap();
+        root.submit_access("link", all).wait().unwrap();
+        assert_status(
+            root.access("", AccessMode::from_bits_retain(8)),
+            Status::INVALID,
+            "a bit that is none",
+        );
+        for path in ["nothing", "dangling", "f/below"] {
+            let expected = if path == "f/below" { Status::NOT_DIRECTORY } else { Status::NOT_FOUND };
+            assert_status(root.access(path, AccessMode::empty()), expected, path);
+        }
+    }
+}
+
 // [ACC-36] [WIRE-14]
 fn read_only_export_refuses_every_change(on: On) {
     let harness = Harness::start_with(on, |config| {
@@ -416,6 +454,8 @@ fn read_only_export_refuses_every_change(on: On) {
         }
         let xattr = root.set_xattr("f", "user.a", b"x", XattrSetMode::Any);
         assert_status(xattr, Status::READ_ONLY, "extended attribute");
+        root.access("", AccessMode::READ).unwrap();
+        assert_status(root.access("", AccessMode::WRITE), Status::READ_ONLY, "access");
     }
     let root = session.mount("data").unwrap();
     let mut data = [0; 4];

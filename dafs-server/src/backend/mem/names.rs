@@ -27,6 +27,11 @@ impl MemExport {
                 self.set_attributes(identity, ino, &set)?;
                 self.attributes(ino)
             }
+            FsOp::AccessCheck { at, follow, mode } => {
+                let ino = self.find(&at, follow, identity)?;
+                self.tree.inode(ino)?.check_access(identity, mode)?;
+                Ok(FsReply::Done)
+            }
             FsOp::Mkdir { at, mode } => {
                 let (parent, name) = self.free_name(identity, &at, true)?;
                 let content = Content::Directory(Directory::of(parent));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use dafs_proto::wire::{Attributes, FileKind, Status, Timestamp};
+use dafs_proto::wire::{AccessMode, Attributes, FileKind, Status, Timestamp};
 
 use super::super::Identity;
 use super::super::paths::check_path;
@@ -125,6 +125,21 @@ impl Inode {
             self.mode
         };
         if bits & may as u32 != 0 { Ok(()) } else { Err(Status::ACCESS) }
+    }
+
+    /// As access(2): all of it, and nobody executes a file that has no bit for that.
+    pub(super) fn check_access(&self, identity: &Identity, mode: AccessMode) -> Result<(), Status> {
+        for (bit, may) in [
+            (AccessMode::READ, May::Read),
+            (AccessMode::WRITE, May::Write),
+            (AccessMode::EXECUTE, May::Search),
+        ] {
+            if mode.contains(bit) {
+                self.check(identity, may)?;
+            }
+        }
+        let executes = mode.contains(AccessMode::EXECUTE) && self.kind() == FileKind::File;
+        if executes && self.mode & 0o111 == 0 { Err(Status::ACCESS) } else { Ok(()) }
     }
 
     /// A file that changes hands or data loses its set-user-id bit, and its set-group-id bit where its group may execute it.

@@ -134,9 +134,11 @@ impl Task {
     fn execute(&self, place: Where) -> Result<Outcome, Status> {
         let scope = resolve::Scope { shared: &self.shared, place };
         match &self.op {
-            FsOp::Lookup { .. } | FsOp::Open { .. } | FsOp::Getattr { .. } | FsOp::Setattr { .. } => {
-                namespace::access(&scope, &self.node, &self.op)
-            }
+            FsOp::Lookup { .. }
+            | FsOp::Open { .. }
+            | FsOp::Getattr { .. }
+            | FsOp::Setattr { .. }
+            | FsOp::AccessCheck { .. } => namespace::access(&scope, &self.node, &self.op),
             FsOp::Read { .. }
             | FsOp::Write { .. }
             | FsOp::Append { .. }

@@ -35,6 +35,14 @@ pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<O
             };
             Ok(Outcome::Reply(FsReply::Attributes(attributes)))
         }
+        FsOp::AccessCheck { at, follow, mode } => {
+            if at.path.is_empty() {
+                sys::faccess(node.fd.as_fd(), *mode)?;
+            } else {
+                sys::faccess(scope.name(node, &at.path, *follow)?.as_fd(), *mode)?;
+            }
+            Ok(Outcome::Reply(FsReply::Done))
+        }
         FsOp::Setattr { at, follow, set } => {
             let attributes = if at.path.is_empty() {
                 set_attributes(node.fd.as_fd(), set)?

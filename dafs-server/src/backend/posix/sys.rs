@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-use dafs_proto::wire::{Attributes, FileKind, FsStatistics, SetTime, Status, Timestamp};
+use dafs_proto::wire::{AccessMode, Attributes, FileKind, FsStatistics, SetTime, Status, Timestamp};
 use smallvec::SmallVec;
 
 /// The number of a failed system call.
@@ -309,6 +309,22 @@ pub(super) fn readlinkat(directory: BorrowedFd<'_>, name: &CPath) -> SysResult<V
     })?;
     target.truncate(len);
     Ok(target)
+}
+
+/// access(2) of what the descriptor names, by the identity that this thread acts as (Linux 5.8).
+pub(super) fn faccess(fd: BorrowedFd<'_>, mode: AccessMode) -> SysResult<()> {
+    let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
+    // SAFETY: the path is zero-terminated.
+    retry(|| unsafe {
+        libc::syscall(
+            libc::SYS_faccessat2,
+            long(fd),
+            c"".as_ptr(),
+            libc::c_long::from(mode.bits()),
+            libc::c_long::from(flags),
+        )
+    })?;
+    Ok(())
 }
 
 /// `fchmodat` through the descriptor's name: works on descriptors that only name a path.

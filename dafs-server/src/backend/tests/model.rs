@@ -2,7 +2,7 @@
 //! `DAFS_SEED=n` repeats one seed.
 
 use dafs_proto::transport::sim::Random;
-use dafs_proto::wire::{FileKind, SetAttributes, SetTime, Timestamp};
+use dafs_proto::wire::{AccessMode, FileKind, SetAttributes, SetTime, Timestamp};
 
 use super::harness::*;
 use crate::backend::*;
@@ -288,6 +288,10 @@ impl Pair {
         let name = path.escape_ascii().to_string();
         self.both(format!("stat {name:?} {follow}"), |side, _| {
             attributes(side.run(FsOp::Getattr { at: side.at(&path), follow }))
+        });
+        let mode = AccessMode::from_bits_truncate(self.random.below(8) as u32);
+        self.both(format!("access {name:?} {follow} {mode:?}"), |side, _| {
+            side.run(FsOp::AccessCheck { at: side.at(&path), follow, mode }).map(drop)
         });
         self.both(format!("readlink {name:?}"), |side, _| {
             match side.run(FsOp::Readlink { at: side.at(&path) })? {
