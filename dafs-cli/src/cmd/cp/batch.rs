@@ -2,7 +2,9 @@
 
 use dafs_client::FileKind;
 
-use super::engine::{Engine, Item, SMALL_SIZE_MAX};
+use super::account::Account;
+use super::item::{Item, SMALL_SIZE_MAX, is_large};
+use super::large;
 use super::open_file::{Sink, Source};
 use super::place::{Cause, Later, Meta};
 
@@ -21,13 +23,21 @@ struct Stored {
     data: Vec<u8>,
 }
 
-/// Copies files of at most [`SMALL_SIZE_MAX`] bytes.
-pub(super) fn copy_files(engine: &Engine, items: Vec<Item>) {
-    let loaded = load(engine, items);
-    store(engine, loaded);
+/// Copies one file now, whatever its size.
+pub(super) fn copy_one(account: &Account, item: &Item) {
+    match is_large(&item.meta) {
+        true => large::copy_reported(account, item),
+        false => copy_files(account, vec![item.clone()]),
+    }
 }
 
-fn load(engine: &Engine, items: Vec<Item>) -> Vec<Loaded> {
+/// Copies files of at most [`SMALL_SIZE_MAX`] bytes.
+pub(super) fn copy_files(account: &Account, items: Vec<Item>) {
+    let loaded = load(account, items);
+    store(account, loaded);
+}
+
+fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
     let opening: Vec<(Item, Later<(Source, Meta)>)> = items
         .into_iter()
         .map(|item| {
@@ -40,15 +50,15 @@ fn load(engine: &Engine, items: Vec<Item>) -> Vec<Loaded> {
         let (file, meta) = match later.wait() {
             Ok(opened) => opened,
             Err(cause) => {
-                engine.failed(&item.roots.source, "open", &item.path, &cause);
+                account.failed(&item.roots.source, "open", &item.path, &cause);
                 continue;
             }
         };
         if meta.kind != FileKind::File {
             let cause = Cause::Text("it was replaced while the tree was copied".into());
-            engine.failed(&item.roots.source, "copy", &item.path, &cause);
+            account.failed(&item.roots.source, "copy", &item.path, &cause);
         } else if meta.size > SMALL_SIZE_MAX {
-            engine.copy_large(&item);
+            large::copy_reported(account, &item);
         } else {
             let later = file.begin_read(usize::try_from(meta.size).unwrap_or(usize::MAX));
             reading.push((item, file, meta, later));
@@ -59,7 +69,7 @@ fn load(engine: &Engine, items: Vec<Item>) -> Vec<Loaded> {
         match later.wait() {
             Ok(data) => {
                 if data.len() as u64 > SMALL_SIZE_MAX {
-                    engine.copy_large(&item);
+                    large::copy_reported(account, &item);
                     continue;
                 }
                 // On a server asking again would cost as much as the copy. That the content is not of the size that was told
@@ -67,17 +77,17 @@ fn load(engine: &Engine, items: Vec<Item>) -> Vec<Loaded> {
                 let asks = matches!(file, Source::Local(_)) || data.len() as u64 != meta.size;
                 let now = asks.then(|| file.metadata());
                 if matches!(&now, Some(Ok(now)) if now.size != meta.size || now.mtime != meta.mtime) {
-                    engine.changed(&item);
+                    account.changed(&item);
                 }
                 loaded.push(Loaded { item, meta, data });
             }
-            Err(cause) => engine.failed(&item.roots.source, "read", &item.path, &cause),
+            Err(cause) => account.failed(&item.roots.source, "read", &item.path, &cause),
         }
     }
     loaded
 }
 
-fn store(engine: &Engine, loaded: Vec<Loaded>) {
+fn store(account: &Account, loaded: Vec<Loaded>) {
     let creating: Vec<_> = loaded
         .into_iter()
         .map(|loaded| {
@@ -94,7 +104,7 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
             }
             Err(cause) => {
                 let item = &loaded.item;
-                engine.failed(&item.roots.destination, "create", &item.path, &cause);
+                account.failed(&item.roots.destination, "create", &item.path, &cause);
             }
         }
     }
@@ -105,7 +115,7 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
                 let later = sink.begin_write(data);
                 writing.push((item, meta, sink, later));
             }
-            Err(cause) => engine.failed(&item.roots.destination, "empty", &item.path, &cause),
+            Err(cause) => account.failed(&item.roots.destination, "empty", &item.path, &cause),
         }
     }
     let mut setting = Vec::with_capacity(writing.len());
@@ -115,19 +125,20 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
                 let later = sink.begin_set_attributes(&meta, &item.roots.keep_owner);
                 setting.push((Stored { item, meta, sink, data }, later));
             }
-            Err(cause) => engine.failed(&item.roots.destination, "write", &item.path, &cause),
+            Err(cause) => account.failed(&item.roots.destination, "write", &item.path, &cause),
         }
     }
     let mut committing = Vec::with_capacity(setting.len());
     for (stored, later) in setting {
         match later.wait() {
             Ok(()) => {
-                let later = if engine.options.sync { stored.sink.begin_commit() } else { Later::Now(Ok(())) };
+                let later =
+                    if account.options.sync { stored.sink.begin_commit() } else { Later::Now(Ok(())) };
                 committing.push((stored, later));
             }
             Err(cause) => {
                 let item = &stored.item;
-                engine.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
+                account.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
             }
         }
     }
@@ -137,14 +148,14 @@ fn store(engine: &Engine, loaded: Vec<Loaded>) {
             result => result,
         };
         match durable {
-            Ok(()) => engine.copied(&item, data.len() as u64),
-            Err(cause) => engine.failed(&item.roots.destination, "make durable", &item.path, &cause),
+            Ok(()) => account.copied(&item, data.len() as u64),
+            Err(cause) => account.failed(&item.roots.destination, "make durable", &item.path, &cause),
         }
     }
 }
 
 /// Copies symbolic links, which stay what they are. One that is in the way is replaced, and so is a file, as `cp` does.
-pub(super) fn copy_symlinks(engine: &Engine, items: Vec<Item>) {
+pub(super) fn copy_symlinks(account: &Account, items: Vec<Item>) {
     let reading: Vec<_> = items
         .into_iter()
         .map(|item| {
@@ -159,7 +170,7 @@ pub(super) fn copy_symlinks(engine: &Engine, items: Vec<Item>) {
                 let later = item.roots.destination.begin_symlink(&target, &item.path);
                 making.push((item, target, later));
             }
-            Err(cause) => engine.failed(&item.roots.source, "read the symbolic link", &item.path, &cause),
+            Err(cause) => account.failed(&item.roots.source, "read the symbolic link", &item.path, &cause),
         }
     }
     let mut setting = Vec::with_capacity(making.len());
@@ -176,21 +187,21 @@ pub(super) fn copy_symlinks(engine: &Engine, items: Vec<Item>) {
                 let later = place.begin_set_attributes(&item.path, &item.meta, &item.roots.keep_owner);
                 setting.push((item, later));
             }
-            Err(cause) => engine.failed(place, "make the symbolic link", &item.path, &cause),
+            Err(cause) => account.failed(place, "make the symbolic link", &item.path, &cause),
         }
     }
     for (item, later) in setting {
         match later.wait() {
-            Ok(()) => engine.tally.symlink(),
+            Ok(()) => account.tally.symlink(),
             Err(cause) => {
-                engine.failed(&item.roots.destination, "set the times of", &item.path, &cause);
+                account.failed(&item.roots.destination, "set the times of", &item.path, &cause);
             }
         }
     }
 }
 
 /// Makes second names of files that were copied.
-pub(super) fn make_hard_links(engine: &Engine, links: Vec<(Item, std::path::PathBuf)>) {
+pub(super) fn make_hard_links(account: &Account, links: Vec<(Item, std::path::PathBuf)>) {
     let making: Vec<_> = links
         .into_iter()
         .map(|(item, first)| {
@@ -207,9 +218,9 @@ pub(super) fn make_hard_links(engine: &Engine, links: Vec<(Item, std::path::Path
             result => result,
         };
         match made {
-            Ok(()) => engine.tally.file(0),
+            Ok(()) => account.tally.file(0),
             // The file system has no more links, or none at all: then it is a file of its own.
-            Err(_) => engine.copy_one(&item),
+            Err(_) => copy_one(account, &item),
         }
     }
 }

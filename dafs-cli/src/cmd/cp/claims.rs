@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use dafs_client::FileKind;
 
-use super::engine::Item;
+use super::item::Item;
 use super::place::{Cause, Meta};
 use crate::remote::normal;
 

@@ -5,20 +5,21 @@ use std::path::{Path, PathBuf};
 
 use dafs_client::{Dir, Error, FileKind, Pending};
 
-use super::engine::{BATCH_COUNT, Engine, Item};
+use super::account::Account;
+use super::item::{BATCH_COUNT, Item};
 use super::place::{Cause, Later, Place};
 use crate::remote::Target;
 
 /// Sets the attributes of the directories that were made, deepest first: a directory may lose the permission that is
 /// needed to reach those in it. Then makes them durable, with the names of what no commit of a file covers:
 /// symbolic links, second names, directories.
-pub(super) fn finish(engine: &Engine, mut directories: Vec<Item>) {
+pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
     let depth = |item: &Item| item.path.components().count();
     directories.sort_by_key(|item| std::cmp::Reverse(depth(item)));
     for level in directories.chunk_by(|one, other| depth(one) == depth(other)) {
         for chunk in level.chunks(BATCH_COUNT) {
             // Opened before its mode may forbid that.
-            let opening: Vec<_> = chunk.iter().map(|item| begin_open(engine, item)).collect();
+            let opening: Vec<_> = chunk.iter().map(|item| begin_open(account, item)).collect();
             let opened: Vec<_> = opening.into_iter().map(|opening| opening.map(Later::wait)).collect();
             let setting: Vec<_> = chunk
                 .iter()
@@ -29,16 +30,16 @@ pub(super) fn finish(engine: &Engine, mut directories: Vec<Item>) {
                 .collect();
             for (item, later) in chunk.iter().zip(setting) {
                 if let Err(cause) = later.wait() {
-                    engine.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
+                    account.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
                 }
             }
-            commit(engine, chunk, opened);
+            commit(account, chunk, opened);
         }
     }
 }
 
 /// Makes the names durable that the tops of the trees got, in directories that were there before.
-pub(super) fn commit_names(engine: &Engine, tops: &[Item]) {
+pub(super) fn commit_names(account: &Account, tops: &[Item]) {
     let mut parents = BTreeSet::new();
     for item in tops {
         // The commit of a file covers its name.
@@ -48,7 +49,7 @@ pub(super) fn commit_names(engine: &Engine, tops: &[Item]) {
             && parents.insert((target.url_of(parent).to_os_string(), parent.to_owned()))
             && let Err(cause) = commit_directory(target, parent)
         {
-            engine.failed(&item.roots.destination, "make the name durable of", Path::new(""), &cause);
+            account.failed(&item.roots.destination, "make the name durable of", Path::new(""), &cause);
         }
     }
 }
@@ -59,9 +60,9 @@ fn commit_directory(target: &Target, path: &Path) -> Result<(), Cause> {
 }
 
 /// Opens the copy of a directory for its commit; `None` where nothing is committed: files of this machine are left to its page cache.
-fn begin_open(engine: &Engine, item: &Item) -> Option<Later<Dir>> {
+fn begin_open(account: &Account, item: &Item) -> Option<Later<Dir>> {
     let Place::Remote(target) = &item.roots.destination else { return None };
-    if !engine.options.sync {
+    if !account.options.sync {
         return None;
     }
     let path: PathBuf = item.roots.destination.path(&item.path);
@@ -72,7 +73,7 @@ fn begin_open(engine: &Engine, item: &Item) -> Option<Later<Dir>> {
     })))
 }
 
-fn commit(engine: &Engine, items: &[Item], opened: Vec<Option<Result<Dir, Cause>>>) {
+fn commit(account: &Account, items: &[Item], opened: Vec<Option<Result<Dir, Cause>>>) {
     let committing: Vec<_> = opened
         .into_iter()
         .map(|opened| opened.map(|opened| opened.map(|dir| (dir.submit_commit(), dir))))
@@ -84,7 +85,7 @@ fn commit(engine: &Engine, items: &[Item], opened: Vec<Option<Result<Dir, Cause>
             Some(Err(cause)) => Err(cause),
         };
         if let Err(cause) = durable {
-            engine.failed(&item.roots.destination, "make durable", &item.path, &cause);
+            account.failed(&item.roots.destination, "make durable", &item.path, &cause);
         }
     }
 }

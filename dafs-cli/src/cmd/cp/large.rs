@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use dafs_client::{Error, FileKind, Pending, RegisteredBuf, Session, Stability, Transferred};
 
-use super::engine::{Engine, Item};
+use super::account::Account;
+use super::item::Item;
 use super::open_file::{ROUNDS_MAX, Sink, Source, read_full};
 use super::place::{Cause, Meta, Place};
 use super::stream;
@@ -32,8 +33,31 @@ pub(super) enum Fault {
     Sink(&'static str, Cause),
 }
 
+/// Copies a large file, and reports what came of it.
+pub(super) fn copy_reported(account: &Account, item: &Item) {
+    let shown = item.roots.destination.shown(&item.path);
+    account.begins(&shown);
+    let copied = copy(account, item);
+    account.ends(&shown);
+    match copied {
+        Ok(Outcome::Done { changed }) => {
+            account.copied(item, 0);
+            if changed {
+                account.changed(item);
+            }
+        }
+        Ok(Outcome::Interrupted) => {
+            account.failures.say(&format!("interrupted: {shown} is incomplete"));
+        }
+        Err(Fault::Source(action, cause)) => account.failed(&item.roots.source, action, &item.path, &cause),
+        Err(Fault::Sink(action, cause)) => {
+            account.failed(&item.roots.destination, action, &item.path, &cause)
+        }
+    }
+}
+
 /// Copies one file.
-pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
+fn copy(account: &Account, item: &Item) -> Result<Outcome, Fault> {
     let roots = &item.roots;
     let seeks = item.meta.kind == FileKind::File;
     let opened = match seeks {
@@ -49,7 +73,7 @@ pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
     let mut found = existing;
     for _ in 0..ROUNDS_MAX {
         sink.begin_empty(found).wait().map_err(|cause| Fault::Sink("empty", cause))?;
-        let Some(end) = copy_content(engine, item, &source, &meta, &sink)? else {
+        let Some(end) = copy_content(account, item, &source, &meta, &sink)? else {
             return Ok(Outcome::Interrupted);
         };
         if meta.allocated < meta.size || end < meta.size {
@@ -59,7 +83,7 @@ pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
         sink.begin_set_attributes(&meta, &roots.keep_owner)
             .wait()
             .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
-        match if engine.options.sync { sink.begin_commit().wait() } else { Ok(()) } {
+        match if account.options.sync { sink.begin_commit().wait() } else { Ok(()) } {
             Ok(()) => {
                 // That the content is not of the size that was told is not enough: there are file systems where it never is.
                 let changed = seeks && (now.size != meta.size || now.mtime != meta.mtime);
@@ -76,16 +100,16 @@ pub(super) fn copy(engine: &Engine, item: &Item) -> Result<Outcome, Fault> {
 
 /// Copies all data; answers where it ends, `None` when interrupted.
 fn copy_content(
-    engine: &Engine,
+    account: &Account,
     item: &Item,
     source: &Source,
     meta: &Meta,
     sink: &Sink,
 ) -> Result<Option<u64>, Fault> {
-    let Some(end) = Pump::new(engine, item, source, sink)?.copy_data(meta)? else { return Ok(None) };
+    let Some(end) = Pump::new(account, item, source, sink)?.copy_data(meta)? else { return Ok(None) };
     match source {
         Source::Local(file) if end == meta.size => {
-            stream::copy_rest(engine, file, item.meta.kind == FileKind::File, sink, end)
+            stream::copy_rest(account, file, item.meta.kind == FileKind::File, sink, end)
         }
         _ => Ok(Some(end)),
     }
@@ -99,7 +123,7 @@ enum Reading {
 
 /// Moves chunks from a source to a sink.
 struct Pump<'a> {
-    engine: &'a Engine,
+    account: &'a Account,
     source: &'a Source,
     sink: &'a Sink,
     /// For reads, and for writes too where they go to the same session, or come from this machine.
@@ -111,7 +135,7 @@ struct Pump<'a> {
 }
 
 impl<'a> Pump<'a> {
-    fn new(engine: &'a Engine, item: &Item, source: &'a Source, sink: &'a Sink) -> Result<Self, Fault> {
+    fn new(account: &'a Account, item: &Item, source: &'a Source, sink: &'a Sink) -> Result<Self, Fault> {
         let (reads, writes) = match (&item.roots.source, &item.roots.destination) {
             (Place::Remote(from), Place::Remote(to)) => {
                 (Some(&from.session), (!item.roots.one_session).then_some(&to.session))
@@ -127,7 +151,15 @@ impl<'a> Pump<'a> {
         let failed = |error: Error| Fault::Sink("get memory for", error.into());
         let buffers = reads.map(allocate).transpose().map_err(failed)?.unwrap_or_default();
         let copies = writes.map(allocate).transpose().map_err(failed)?;
-        Ok(Self { engine, source, sink, buffers, copies, reading: VecDeque::new(), writing: VecDeque::new() })
+        Ok(Self {
+            account,
+            source,
+            sink,
+            buffers,
+            copies,
+            reading: VecDeque::new(),
+            writing: VecDeque::new(),
+        })
     }
 
     /// Copies all data; answers where it ends, `None` when interrupted. A source that is shorter than it was ends where it ended.
@@ -148,7 +180,7 @@ impl<'a> Pump<'a> {
                 break;
             }
             if let Some(short) = self.copy_range(start..end)? {
-                return Ok(match self.engine.interrupt.is_set() {
+                return Ok(match self.account.interrupt.is_set() {
                     true => None,
                     false => Some(short),
                 });
@@ -164,7 +196,7 @@ impl<'a> Pump<'a> {
         let mut offset = range.start;
         loop {
             while offset < range.end && self.reading.len() < DEPTH {
-                if self.engine.interrupt.is_set() {
+                if self.account.interrupt.is_set() {
                     self.drain()?;
                     return Ok(Some(offset));
                 }
@@ -219,7 +251,7 @@ impl<'a> Pump<'a> {
             Sink::Local(file) => {
                 file.write_all_at(&buffer[..count], offset)
                     .map_err(|error| Fault::Sink("write", error.into()))?;
-                self.engine.tally.bytes(count as u64);
+                self.account.tally.bytes(count as u64);
                 self.buffers.push(buffer);
                 return Ok(());
             }
@@ -273,7 +305,7 @@ impl<'a> Pump<'a> {
             file.write_all_at(&buffer[count..], offset + count as u64)
                 .map_err(|error| Fault::Sink("write", error.into()))?;
         }
-        self.engine.tally.bytes(buffer.len() as u64);
+        self.account.tally.bytes(buffer.len() as u64);
         let buffer = whole(buffer, rest);
         match &mut self.copies {
             Some(copies) => copies.push(buffer),

@@ -1,9 +1,11 @@
 //! `dafs cp`: what is copied where. The copying itself is in `engine`.
 
+mod account;
 mod batch;
 mod claims;
 mod directories;
 mod engine;
+mod item;
 mod large;
 mod local;
 mod open_file;
@@ -20,8 +22,10 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use dafs_client::FileKind;
 
+use self::account::Account;
 use self::claims::Claims;
-use self::engine::{Engine, Item, Options, Roots};
+use self::engine::Engine;
+use self::item::{Item, Options, Roots};
 use self::place::{Cause, KeepOwner, Meta, Place};
 use self::tally::Tally;
 use crate::flags::Cp;
@@ -60,19 +64,20 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         let running = Arc::clone(&running);
         move || {
             if let Some(engine) = running.get().and_then(Weak::upgrade) {
-                engine.say_incomplete();
+                engine.account.say_incomplete();
             }
         }
     });
     let again = plan.again(&items);
     let tally = Tally::new(Arc::clone(&progress));
-    let engine = Arc::new(Engine::new(options, tally, Arc::clone(&failures), interrupt.clone()));
+    let engine =
+        Arc::new(Engine::new(Account::new(options, tally, Arc::clone(&failures), interrupt.clone())));
     let _ = running.set(Arc::downgrade(&engine));
     engine.run(&items);
     progress.finish();
     let tell = verbose || interrupt.is_set() || failures.count() > 0 || is_terminal();
     if tell && !flags.quiet {
-        crate::report::line(&engine.tally.summary(failures.count()));
+        crate::report::line(&engine.account.tally.summary(failures.count()));
     }
     if interrupt.is_set() {
         say(&format!(
@@ -80,7 +85,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    if engine.is_over() {
+    if engine.account.is_over() {
         say(&format!("the rest was not copied: {again} copies all of it again, when the server is back"));
     }
     Ok(failures.exit())

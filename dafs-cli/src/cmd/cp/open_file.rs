@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use dafs_client::{Error, File, FileKind, OpenOptions, Stability, Status};
 
-use super::engine::{Item, SMALL_SIZE_MAX};
+use super::item::{Item, SMALL_SIZE_MAX};
 use super::local;
 use super::place::{Cause, KeepOwner, Later, Meta, Place};
 use super::same;

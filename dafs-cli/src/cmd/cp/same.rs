@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use dafs_client::FileKind;
 
-use super::engine::{Item, Roots};
+use super::item::{Item, Roots};
 use super::place::{Cause, Meta, Place};
 use crate::remote::normal;
 use crate::report::{Failure, Result};

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-use super::engine::Engine;
+use super::account::Account;
 use super::large::Fault;
 use super::open_file::Sink;
 use crate::signals::progressed;
@@ -16,7 +16,7 @@ const CHUNK_SIZE: usize = 1 << 20;
 /// Appends to the copy, which has `end` bytes, what the source has from there on; where it cannot seek, all that it has to give.
 /// Answers where the copy ends now, `None` when interrupted.
 pub(super) fn copy_rest(
-    engine: &Engine,
+    account: &Account,
     source: &fs::File,
     seeks: bool,
     sink: &Sink,
@@ -25,7 +25,7 @@ pub(super) fn copy_rest(
     // Nearly always nothing follows.
     let mut buffer = vec![0; 4096];
     loop {
-        if engine.interrupt.is_set() {
+        if account.interrupt.is_set() {
             return Ok(None);
         }
         let read = if seeks { source.read_at(&mut buffer, end) } else { (&mut &*source).read(&mut buffer) };
@@ -37,7 +37,7 @@ pub(super) fn copy_rest(
         };
         sink.write_all_at(&buffer[..count], end).map_err(|cause| Fault::Sink("write", cause))?;
         progressed();
-        engine.tally.bytes(count as u64);
+        account.tally.bytes(count as u64);
         end += count as u64;
         if count == buffer.len() && count < CHUNK_SIZE {
             buffer.resize(CHUNK_SIZE, 0);

@@ -17,6 +17,7 @@ use super::super::{
 use super::domain::Shared;
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
+use super::link::{Counters, Link};
 use super::output::Output;
 use super::spin::{SPIN_MAX, SpinHistory};
 use super::sys::{self, Block, Left};
@@ -42,31 +43,6 @@ const ASKS_BETWEEN_CLOCKS: u32 = 8;
 
 /// Waits between two looks at which CPU the peer runs on.
 const CPU_CHECK_INTERVAL: u32 = 32;
-
-/// What a connection has cost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// System calls that send.
-    pub sends: u64,
-    /// System calls that receive.
-    pub recvs: u64,
-    /// System calls that wait.
-    pub polls: u64,
-    /// RDMA data copied from staging to its place, bytes.
-    pub bytes_copied: u64,
-    /// Sent, bytes, headers included.
-    pub bytes_sent: u64,
-    /// Received, bytes, headers included.
-    pub bytes_received: u64,
-}
-
-/// What both halves of a connection use.
-pub(super) struct Link {
-    pub(super) socket: TcpStream,
-    pub(super) shared: Arc<Shared>,
-    pub(super) completions: VecDeque<Completion>,
-    pub(super) counters: Counters,
-}
 
 /// A connection of the tcp provider.
 pub struct TcpEndpoint {

@@ -11,8 +11,8 @@ use super::super::{
     TransportError,
 };
 use super::READ_LISTS_MAX;
-use super::endpoint::Link;
 use super::frame::{Frame, HEADER_SIZE, decode_ranges, list_size};
+use super::link::Link;
 use super::memory::{Buffer, BufferPool};
 use super::output::Output;
 use super::ranges::Ranges;

@@ -26,6 +26,7 @@ mod domain;
 mod endpoint;
 pub mod frame;
 mod input;
+mod link;
 mod listener;
 mod memory;
 mod output;
@@ -37,7 +38,8 @@ mod tests;
 
 pub use super::util::{DEPTH_MAX, PAYLOAD_MAX};
 pub use domain::{TcpDomain, TcpSettings};
-pub use endpoint::{Counters, TcpEndpoint};
+pub use endpoint::TcpEndpoint;
+pub use link::Counters;
 pub use listener::TcpListener;
 
 /// Largest single RDMA operation, bytes.

@@ -8,12 +8,12 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::super::{
-    Access, Completion, HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RemoteRange, SendSlot,
-    Span, TransportError,
+    Access, HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RemoteRange, SendSlot, Span,
+    TransportError,
 };
 use super::READ_LISTS_MAX;
-use super::endpoint::Link;
 use super::frame::{FaultReason, Frame, HEADER_SIZE, HeaderBytes, encode_ranges};
+use super::link::Link;
 use super::memory::{Buffer, BufferCache, BufferPool};
 use super::ranges::Ranges;
 use super::sys::{self, Gather};
@@ -629,10 +629,4 @@ impl Output {
 fn list_header(ranges: &[RemoteRange]) -> (u16, u32) {
     let len: u64 = ranges.iter().map(|range| range.len).sum();
     (u16::try_from(ranges.len()).unwrap_or(u16::MAX), u32::try_from(len).unwrap_or(u32::MAX))
-}
-
-impl Link {
-    pub(super) fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) {
-        self.completions.push_back(Completion { token, result });
-    }
 }

@@ -1,0 +1,98 @@
+//! What a copy has come to: counted, reported, and whether it goes on.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::item::{Item, Linked, Options};
+use super::place::{Cause, Place};
+use super::tally::Tally;
+use crate::report::Failures;
+use crate::signals::Interrupt;
+
+/// Shared by all threads of a copy.
+pub(super) struct Account {
+    pub(super) options: Options,
+    pub(super) tally: Tally,
+    pub(super) failures: Arc<Failures>,
+    pub(super) interrupt: Interrupt,
+    // A session has ended.
+    over: AtomicBool,
+    // Where the data of files with several names is, once it is all there.
+    copied: Mutex<HashMap<Linked, PathBuf>>,
+    // Copies of large files that are not complete.
+    incomplete: Mutex<Vec<String>>,
+}
+
+impl Account {
+    pub(super) fn new(options: Options, tally: Tally, failures: Arc<Failures>, interrupt: Interrupt) -> Self {
+        Self {
+            options,
+            tally,
+            failures,
+            interrupt,
+            over: AtomicBool::new(false),
+            copied: Mutex::default(),
+            incomplete: Mutex::default(),
+        }
+    }
+
+    /// A session has ended, and with it all that is left to do.
+    pub(super) fn has_lost_a_session(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// A copy of a large file begins.
+    pub(super) fn begins(&self, copy: &str) {
+        lock(&self.incomplete).push(copy.to_owned());
+    }
+
+    /// It has ended, whatever came of it.
+    pub(super) fn ends(&self, copy: &str) {
+        lock(&self.incomplete).retain(|other| other != copy);
+    }
+
+    pub(super) fn first_name(&self, item: &Item) -> Option<PathBuf> {
+        lock(&self.copied).get(&Linked::of(item)?).cloned()
+    }
+
+    /// Counts a copy that is complete.
+    pub(super) fn copied(&self, item: &Item, size: u64) {
+        self.tally.file(size);
+        if let Some(linked) = Linked::of(item) {
+            lock(&self.copied).insert(linked, item.path.clone());
+        }
+    }
+
+    /// Reports what could not be done. The end of a session is reported once, and ends everything: all that follows would fail for it.
+    pub(super) fn failed(&self, place: &Place, action: &str, path: &Path, cause: &Cause) {
+        if cause.ends_session() && self.over.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.failures.report(&place.failed(action, path, cause));
+    }
+
+    pub(super) fn changed(&self, item: &Item) {
+        let cause = Cause::Text(
+            "it changed meanwhile, and the copy may be partly old and partly new: copy it again".into(),
+        );
+        self.failed(&item.roots.source, "copy exactly", &item.path, &cause);
+    }
+
+    /// The rest is not copied.
+    pub(super) fn is_over(&self) -> bool {
+        self.interrupt.is_set() || self.over.load(Ordering::Relaxed)
+    }
+
+    /// Says which copies of large files are being made: for an end in their midst.
+    pub(super) fn say_incomplete(&self) {
+        for copy in lock(&self.incomplete).iter() {
+            self.failures.say(&format!("interrupted: {copy} is incomplete"));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
