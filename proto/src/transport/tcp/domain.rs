@@ -17,39 +17,8 @@ use super::endpoint::{TcpEndpoint, is_timeout};
 use super::frame::{HEADER_SIZE, Hello};
 use super::listener::TcpListener;
 use super::memory::BufferPool;
+use super::shared::{Shared, TcpSettings};
 use super::sys;
-
-/// Settings of a [`TcpDomain`].
-#[derive(Clone, Copy, Debug)]
-pub struct TcpSettings {
-    /// Send and receive buffer of sockets whose peer is on this host, bytes each. Between hosts the kernel's own
-    /// tuning is left alone: the size needed depends on the path, and a fixed one switches that tuning off.
-    pub loopback_buffer_size: usize,
-    /// A peer that has not sent its hello by then is dropped.
-    pub handshake_timeout: Duration,
-    /// Handshakes in progress per listener. The oldest is dropped for a new one.
-    pub handshakes_max: usize,
-    /// Regions registered at once.
-    pub regions_max: usize,
-}
-
-impl Default for TcpSettings {
-    fn default() -> Self {
-        Self {
-            loopback_buffer_size: 256 << 10,
-            handshake_timeout: Duration::from_secs(5),
-            handshakes_max: 256,
-            regions_max: 1 << 20,
-        }
-    }
-}
-
-/// What the connections of a domain share.
-pub(super) struct Shared {
-    pub(super) regions: Arc<RegionTable>,
-    pub(super) pool: BufferPool,
-    pub(super) settings: TcpSettings,
-}
 
 /// The protection domain of the tcp provider.
 pub struct TcpDomain {

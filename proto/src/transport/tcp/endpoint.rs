@@ -14,11 +14,11 @@ use super::super::{
     PeerIdentity, PostError, Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot,
     Span, TransportError, WaitPolicy,
 };
-use super::domain::Shared;
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
 use super::link::{Counters, Link};
 use super::output::Output;
+use super::shared::Shared;
 use super::spin::{SPIN_MAX, SpinHistory};
 use super::sys::{self, Block, Left};
 use super::{LIST_RANGES_MAX, RDMA_SIZE_MAX, SEGMENTS_MAX};

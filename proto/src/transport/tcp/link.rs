@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use super::super::{Completion, OpToken, TransportError};
-use super::domain::Shared;
+use super::shared::Shared;
 
 /// What a connection has cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,9 +16,10 @@ use socket2::{Socket, Type};
 use super::super::{
     Address, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError, WaitPolicy,
 };
-use super::domain::{Shared, configure};
+use super::domain::configure;
 use super::endpoint::{TcpEndpoint, handshake_timeout};
 use super::frame::{HEADER_SIZE, Hello};
+use super::shared::Shared;
 
 /// Connections that wait to be accepted by the kernel's count.
 const BACKLOG: i32 = 1024;

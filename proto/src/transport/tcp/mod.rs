@@ -31,16 +31,18 @@ mod listener;
 mod memory;
 mod output;
 mod ranges;
+mod shared;
 mod spin;
 mod sys;
 #[cfg(test)]
 mod tests;
 
 pub use super::util::{DEPTH_MAX, PAYLOAD_MAX};
-pub use domain::{TcpDomain, TcpSettings};
+pub use domain::TcpDomain;
 pub use endpoint::TcpEndpoint;
 pub use link::Counters;
 pub use listener::TcpListener;
+pub use shared::TcpSettings;
 
 /// Largest single RDMA operation, bytes.
 pub const RDMA_SIZE_MAX: u32 = 16 << 20;
