@@ -14,7 +14,7 @@ use crate::clock::{Laps, nanoseconds};
 use crate::load::{Budget, DATA_FILE, FILE_BYTES, Load, Offsets, Work, compute};
 use crate::record::{Method, Op};
 use crate::stats::Samples;
-use crate::subject::Subject;
+use crate::subject::measured::Subject;
 use crate::subject::server::Server;
 
 /// Credits asked for where the queue depth needs no more.

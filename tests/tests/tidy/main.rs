@@ -5,6 +5,8 @@
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
+mod circles;
+mod layers;
 mod rules;
 mod source;
 mod spec_ids;
@@ -13,367 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rules::{Exception, Layer};
-
-const NO_IO: &str = "the session core does no I/O and reads no clock: time and seeds are arguments";
-
-/// The floors of the client: a room imports from those below it.
-const CLIENT_FLOORS: &str = "api, driver, engine and connect, op, handle, method, memory: arrows point down";
-
-/// The floors of the server.
-const SERVER_FLOORS: &str = "run, event_loop, ops, server, sessions and connection, flight, storage and scheduling: arrows point down";
-
-/// Which layer may not name what. Tests inside a file are exempt.
-const LAYERS: &[Layer] = &[
-    Layer {
-        under: "dafs-client/src/memory/",
-        forbidden: &[
-            "crate::method",
-            "crate::config",
-            "crate::handle",
-            "crate::op",
-            "crate::connect",
-            "crate::engine",
-            "crate::driver",
-            "crate::api",
-        ],
-        because: CLIENT_FLOORS,
-    },
-    Layer {
-        under: "dafs-client/src/method/",
-        forbidden: &[
-            "crate::config",
-            "crate::handle",
-            "crate::op",
-            "crate::connect",
-            "crate::engine",
-            "crate::driver",
-            "crate::api",
-        ],
-        because: CLIENT_FLOORS,
-    },
-    Layer {
-        under: "dafs-client/src/config.rs",
-        forbidden: &[
-            "crate::handle",
-            "crate::op",
-            "crate::connect",
-            "crate::engine",
-            "crate::driver",
-            "crate::api",
-        ],
-        because: CLIENT_FLOORS,
-    },
-    Layer {
-        under: "dafs-client/src/handle/",
-        forbidden: &[
-            "crate::memory",
-            "crate::method",
-            "crate::config",
-            "crate::op",
-            "crate::connect",
-            "crate::engine",
-            "crate::driver",
-            "crate::api",
-        ],
-        because: CLIENT_FLOORS,
-    },
-    Layer {
-        under: "dafs-client/src/op/",
-        forbidden: &["crate::config", "crate::connect", "crate::engine", "crate::driver", "crate::api"],
-        because: CLIENT_FLOORS,
-    },
-    Layer {
-        under: "dafs-client/src/connect/",
-        forbidden: &["crate::engine", "crate::driver", "crate::api"],
-        because: CLIENT_FLOORS,
-    },
-    Layer {
-        under: "dafs-client/src/engine/",
-        forbidden: &["crate::connect", "crate::driver", "crate::api"],
-        because: CLIENT_FLOORS,
-    },
-    Layer { under: "dafs-client/src/driver/", forbidden: &["crate::api"], because: CLIENT_FLOORS },
-    Layer {
-        under: "dafs-server/src/backend/",
-        forbidden: &[
-            "crate::flight",
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/buffers/",
-        forbidden: &[
-            "crate::flight",
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/plan.rs",
-        forbidden: &[
-            "crate::flight",
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/stats.rs",
-        forbidden: &[
-            "crate::flight",
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/metrics/",
-        forbidden: &[
-            "crate::flight",
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/sched/",
-        forbidden: &[
-            "crate::flight",
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/access/",
-        forbidden: &[
-            "crate::flight",
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/handles.rs",
-        forbidden: &[
-            "crate::flight",
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/flight/",
-        forbidden: &[
-            "crate::sessions",
-            "crate::tokens",
-            "crate::connection",
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/sessions.rs",
-        forbidden: &[
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/tokens.rs",
-        forbidden: &[
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/connection.rs",
-        forbidden: &[
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/shared_nodes.rs",
-        forbidden: &[
-            "crate::server",
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/server/",
-        forbidden: &[
-            "crate::handshake",
-            "crate::dispatch",
-            "crate::inflight",
-            "crate::ops",
-            "crate::event_loop",
-            "crate::run",
-        ],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/ops/",
-        forbidden: &["crate::event_loop", "crate::run"],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/dispatch.rs",
-        forbidden: &["crate::event_loop", "crate::run"],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/handshake.rs",
-        forbidden: &["crate::event_loop", "crate::run"],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "dafs-server/src/inflight.rs",
-        forbidden: &["crate::event_loop", "crate::run"],
-        because: SERVER_FLOORS,
-    },
-    Layer {
-        under: "proto/src/wire/",
-        forbidden: &[
-            "crate::session",
-            "crate::transport",
-            "std::net",
-            "std::fs",
-            "std::thread",
-            "mio",
-            "libc",
-        ],
-        because: "the wire layer knows bytes only",
-    },
-    Layer {
-        under: "proto/src/session/",
-        forbidden: &["crate::transport"],
-        because: "sessions name buffers by id; the drivers alone turn that into posted work",
-    },
-    Layer {
-        under: "proto/src/session/",
-        forbidden: &[
-            "std::net",
-            "std::fs",
-            "std::os",
-            "std::thread",
-            "std::time::Instant::now",
-            "std::time::SystemTime::now",
-            "mio",
-            "libc",
-            "getrandom",
-        ],
-        because: NO_IO,
-    },
-    Layer {
-        under: "proto/src/transport/",
-        forbidden: &["crate::wire", "crate::session"],
-        because: "a provider moves bytes and knows no protocol",
-    },
-    Layer {
-        under: "proto/src/transport/sim/",
-        forbidden: &["std::time::Instant::now", "std::time::SystemTime::now", "getrandom", "mio"],
-        because: "a simulated run must be the same every time",
-    },
-];
+use layers::LAYERS;
+use rules::Exception;
 
 /// Files that may cross a layer.
 const LAYER_EXCEPTIONS: &[Exception] = &[(
@@ -471,6 +114,24 @@ fn layers_name_only_what_they_may() {
             .collect()
     });
     assert_none(&faults);
+}
+
+#[test]
+fn no_more_than_three_files_import_each_other() {
+    let crates = ["adio-dafs", "dafs-bench", "dafs-cli", "dafs-client", "dafs-server", "proto", "xtask"];
+    let sources = files(is_source);
+    let faults = crates.iter().flat_map(|name| {
+        let under = format!("{name}/src/");
+        let of_tests =
+            |path: &str| path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "conformance"));
+        let own = sources
+            .iter()
+            .filter_map(|(path, text)| Some((path.strip_prefix(&under)?.to_owned(), text.clone())));
+        let own: BTreeMap<String, String> = own.filter(|(path, _)| !of_tests(path)).collect();
+        assert!(!own.is_empty(), "{name} has no sources");
+        circles::circles(&own).into_iter().map(move |fault| format!("{name}: {fault}"))
+    });
+    assert_none(&faults.collect::<Vec<_>>());
 }
 
 #[test]

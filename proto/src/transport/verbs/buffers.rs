@@ -8,8 +8,12 @@ use slab::Slab;
 use super::super::{MemoryRef, Span};
 use super::device::{Device, MemoryRegion, Rights};
 use super::frame::{NOTE_SIZE, PREFIX_SIZE};
+use super::handshake::Hello;
 use super::memory::{Shared, registered_buffer};
 use super::queue::Segment;
+
+/// Marks the ids of receives; the rest of the id is the buffer.
+pub(super) const RECEIVE: u64 = 1 << 63;
 
 /// Sizes of buffers, bytes: of payload, and room for what stands before it. The third holds the least that every peer takes.
 const SIZES: [usize; 7] = [
@@ -393,4 +397,9 @@ impl Drop for Slots {
 /// Slabs of a connection have at most thousands of entries.
 fn id_of(key: usize) -> u32 {
     u32::try_from(key).unwrap_or(u32::MAX)
+}
+
+/// Messages that a side has on their way at once: as many as it expects answers to.
+pub(super) fn slots_max(own: &Hello) -> u32 {
+    u32::from(own.recv_depth).clamp(super::SLOTS_MIN, super::SLOTS_MAX)
 }

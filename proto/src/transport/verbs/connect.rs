@@ -5,9 +5,8 @@ use std::io;
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use super::buffers::Receives;
+use super::buffers::{RECEIVE, Receives, slots_max};
 use super::cm::CmId;
-use super::core::{RECEIVE, slots_max};
 use super::device::Device;
 use super::ffi;
 use super::handshake::Hello;

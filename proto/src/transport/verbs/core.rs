@@ -12,7 +12,7 @@ use super::super::{
     TransportError, WaitPolicy,
 };
 use super::abort::Abortable;
-use super::buffers::{Receives, Slots};
+use super::buffers::{RECEIVE, Receives, Slots, slots_max};
 use super::cm::{CmEventKind, CmId};
 use super::connect::Prepared;
 use super::counters::add_to_totals;
@@ -25,9 +25,6 @@ use super::post::{Operation, Work};
 use super::queue::{CompletionQueue, Done, POLL_BATCH, QueuePair, RecvList, SendList};
 use super::status::{self, explain};
 use super::{Counters, RDMA_SIZE_MAX, SEGMENTS_MAX};
-
-/// Marks the ids of receives; the rest of the id is the buffer.
-pub(super) const RECEIVE: u64 = 1 << 63;
 
 /// How long a closed connection stays for what was sent to be acknowledged.
 pub(super) const LINGER_MAX: Duration = Duration::from_secs(1);
@@ -521,9 +518,4 @@ impl Core {
     pub(super) fn is_quiet(&self) -> bool {
         self.work.is_empty()
     }
-}
-
-/// Messages that a side has on their way at once: as many as it expects answers to.
-pub(super) fn slots_max(own: &Hello) -> u32 {
-    u32::from(own.recv_depth).clamp(super::SLOTS_MIN, super::SLOTS_MAX)
 }

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use byteorder::{ByteOrder, LittleEndian};
 
 use super::super::{Access, MemoryRef};
+use super::buffers::RECEIVE;
 use super::cm::{CmEvent, CmEventKind, CmId, EventChannel, poll_readable};
 use super::connect::{device_of, set_rnr_timer};
-use super::core::RECEIVE;
 use super::device::{Device, MemoryRegion, Rights};
 use super::domain::{await_event, explain_missing, private_data};
 use super::ffi;

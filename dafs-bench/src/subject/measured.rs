@@ -1,0 +1,46 @@
+//! What is measured, one client of it.
+
+use crate::load::{Budget, Load, Work};
+use crate::record::Op;
+use crate::stats::Samples;
+
+/// A client with a file open, ready to be given work. Blocking; used by one thread.
+pub trait Subject {
+    /// The value of `transport` in its rows.
+    fn transport(&self) -> &str;
+
+    /// Whether it spins rather than waits in the kernel, always.
+    fn spins(&self) -> bool {
+        false
+    }
+
+    /// Whether it can do `load`; what it cannot do gets no row.
+    fn supports(&self, load: &Load) -> bool;
+
+    /// Whether it knows Inline and Direct, and registered memory.
+    fn has_methods(&self) -> bool {
+        false
+    }
+
+    /// Keeps `load.queue_depth` operations in flight until `budget` is used up, then waits for the last, and records
+    /// the time of each from submission to completion. With `load.compute_ns` it computes after each submission.
+    ///
+    /// Every operation must have moved all of its bytes: a short one is an error.
+    fn run(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work>;
+
+    /// The size from which the session would choose Direct, as the server exported it.
+    fn exported_threshold(&self, op: Op, registered: bool) -> Option<u64> {
+        let _ = (op, registered);
+        None
+    }
+
+    /// Stops using CPU until [`Subject::wake`], so that a limit has the machine for itself.
+    fn rest(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Ends [`Subject::rest`].
+    fn wake(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
