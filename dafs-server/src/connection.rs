@@ -6,8 +6,7 @@ use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
 
 use crate::flight::lanes::Lanes;
-use crate::ids::ConnectionKey;
-use crate::ids::SessionKey;
+use crate::ids::{ConnectionKey, SessionKey};
 
 /// Where a connection stands.
 #[derive(Debug)]

@@ -7,14 +7,11 @@ use dafs_proto::wire::{
     CHAIN_HANDLE, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, Status, WireError,
 };
 
-use crate::flight::answer::Answer;
-use crate::flight::answer::Payload;
-use crate::flight::answer::Problem;
+use crate::flight::answer::{Answer, Payload, Problem};
 use crate::flight::{Call, State, Wakeup};
 use crate::handles::OpenHandle;
 use crate::handshake::ACTIVE_FOR;
-use crate::ids::ConnectionKey;
-use crate::ids::SessionKey;
+use crate::ids::{ConnectionKey, SessionKey};
 use crate::server::Server;
 
 impl Server {

@@ -12,8 +12,7 @@ use dafs_proto::wire::{
 use crate::access::ClientIdentity;
 use crate::connection::Phase;
 use crate::handles::HandleTable;
-use crate::ids::ConnectionKey;
-use crate::ids::SessionKey;
+use crate::ids::{ConnectionKey, SessionKey};
 use crate::server::Server;
 use crate::sessions::{Ledger, Session};
 

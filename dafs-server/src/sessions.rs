@@ -11,8 +11,7 @@ use slab::Slab;
 
 use crate::access::ClientIdentity;
 use crate::handles::HandleTable;
-use crate::ids::ConnectionKey;
-use crate::ids::SessionKey;
+use crate::ids::{ConnectionKey, SessionKey};
 
 /// A session and what belongs to it.
 #[derive(Debug)]

@@ -8,8 +8,7 @@ use dafs_proto::wire::{Header, NoticeKind, Opcode, Status};
 use super::Server;
 use crate::connection::Phase;
 use crate::flight::Wakeup;
-use crate::ids::ConnectionKey;
-use crate::ids::SessionKey;
+use crate::ids::{ConnectionKey, SessionKey};
 use crate::sessions::{Ledger, Session};
 
 /// How long a session gets copies after a file was truncated under a read.
