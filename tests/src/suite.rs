@@ -3,11 +3,12 @@
 use dafs_client::{Error, Result, Status};
 
 /// Declares the named functions, each of which takes the provider to run on, as tests in a module `tcp`, in a module `shm` and, in a
-/// build with verbs, in a module `verbs`, whose tests need an RDMA device.
+/// build with verbs, in a module `verbs`, whose tests need an RDMA device. `#[ignore = "needs …"]` before a name says what the tests need on
+/// sockets.
 #[macro_export]
 macro_rules! on_each_provider {
-    ($($name:ident),* $(,)?) => {
-        $crate::on_sockets! { $($name),* }
+    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
+        $crate::on_sockets! { $($(#[$attribute])* $name),* }
         $crate::on_verbs! { $($name),* }
     };
 }
@@ -26,12 +27,12 @@ macro_rules! on_verbs {
 /// As [`on_each_provider`], without verbs: for what reaches into the sockets of a connection, and for servers without keys.
 #[macro_export]
 macro_rules! on_sockets {
-    ($($name:ident),* $(,)?) => {
+    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
         mod tcp {
-            $(#[test] fn $name() { super::$name($crate::harness::On::Tcp); })*
+            $(#[test] $(#[$attribute])* fn $name() { super::$name($crate::harness::On::Tcp); })*
         }
         mod shm {
-            $(#[test] fn $name() { super::$name($crate::harness::On::Shm); })*
+            $(#[test] $(#[$attribute])* fn $name() { super::$name($crate::harness::On::Shm); })*
         }
     };
 }
