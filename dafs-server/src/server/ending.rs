@@ -66,20 +66,7 @@ impl Server {
         }
     }
 
-    /// A provider says that a connection is over.
-    #[cold]
-    pub(crate) fn on_failed_connection(&mut self, key: ConnectionKey, error: &TransportError) {
-        if error.is_local_fault()
-            && let Some(Phase::Live(session)) = self.connection(key).map(|connection| &connection.phase)
-        {
-            let session = *session;
-            self.distrust_mapped_files(session);
-        }
-        self.close(key, error);
-    }
-
-    /// A file was truncated while it was sent from where it is mapped. That may cost a connection, so the session gets copies
-    /// for a while.
+    /// A file was truncated after it was mapped to be sent: it may be again, so the session gets copies for a while.
     #[cold]
     pub(crate) fn distrust_mapped_files(&mut self, session: SessionKey) {
         let until = self.now.after(DISTRUST_TIME);

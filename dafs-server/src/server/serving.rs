@@ -120,7 +120,7 @@ impl Server {
                     size
                 }
                 Err(error) => {
-                    self.on_failed_connection(key, &error);
+                    self.close(key, &error);
                     break;
                 }
             };
@@ -246,7 +246,7 @@ impl Server {
                 let sent = connection.take_sent();
                 self.turns.on_moved(sent);
                 if let Err(error) = flushed {
-                    self.on_failed_connection(key, &error);
+                    self.close(key, &error);
                 }
             }
             self.poll_rdma(key);

@@ -418,8 +418,8 @@ pub trait Endpoint: Send {
 
     /// Writes local memory, gathered in order, into the peer's registered memory. The segments' total must equal
     /// `remote.len`. With `immediate`, the peer receives [`Received::Immediate`] after the data. Memory for which
-    /// [`Memory::may_fault`] holds is accepted. Where it is gone the answer is [`PostError::Faulted`], or, where that shows only
-    /// later, the connection ends before anything that was posted behind the write has left.
+    /// [`Memory::may_fault`] holds is accepted. Where it is gone the answer is [`PostError::Faulted`]. Where that shows only
+    /// later, zeros take its place, or the connection ends before anything that was posted behind the write has left.
     fn rdma_write(
         &mut self,
         token: OpToken,

@@ -258,8 +258,8 @@ fn read_around_the_end_is_short_only_there(on: On) {
     }
 }
 
-/// Whatever the moment at which the file is cut, what is counted is data: never what the memory held before, and never zeros in the place
-/// of what is gone. (The kernel itself lets a read see zeros in a folio that is cut in two, so the cut is between two.)
+/// Whatever the moment at which the file is cut, what is counted is data: never what the memory held before, and, but over tcp, never zeros in
+/// the place of what is gone. (The kernel itself lets a read see zeros in a folio that is cut in two, so the cut is between two.)
 // [PROV-30] [STOR-27]
 fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
     const LEN: usize = 200_000;
@@ -299,7 +299,8 @@ fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
                         file.read_list(&extents, &mut [IoSliceMut::new(&mut memory)]).unwrap().count
                     }
                 };
-                let wrong = (0..got).find(|at| memory[*at] != data[*at]);
+                let is_gone = |at: &usize| on == On::Tcp && *at >= KEPT && memory[*at] == 0;
+                let wrong = (0..got).find(|at| memory[*at] != data[*at] && !is_gone(at));
                 assert_eq!(wrong.map(|at| memory[at]), None, "round {round}: byte {wrong:?} of {got}");
             }
         }

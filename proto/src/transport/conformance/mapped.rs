@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::pattern;
 use crate::transport::{Memory, Span};
 
-/// A mapping of a memory file that holds `pattern(9, len)`; its pages go when the file is truncated.
+/// A mapping of a memory file ; its pages go when the file is truncated.
 pub(in crate::transport) struct MappedFile {
     file: std::fs::File,
     pointer: *mut u8,
@@ -39,13 +39,18 @@ impl MappedFile {
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
             std::fs::File::from_raw_fd(fd)
         };
-        file.write_all_at(&pattern(9, len), 0).unwrap();
+        file.write_all_at(&Self::content(len), 0).unwrap();
         // SAFETY: a new mapping where the kernel likes.
         let pointer = unsafe {
             libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
         assert_ne!(pointer, libc::MAP_FAILED);
         Arc::new(Self { file, pointer: pointer.cast(), len })
+    }
+
+    /// What it holds at first.
+    pub(in crate::transport) fn content(len: usize) -> Vec<u8> {
+        pattern(9, len)
     }
 
     pub(in crate::transport) fn truncate(&self, len: u64) {

@@ -67,7 +67,7 @@ macro_rules! conformance_suite {
             rdma_operations_complete_exactly_once
             rdma_queue_fills_and_recovers
             rdma_write_from_memory_that_may_fault_is_taken
-            rdma_write_from_memory_that_is_gone_is_never_taken_for_done
+            rdma_write_from_memory_that_is_gone_leaves_nothing_from_before
             remote_memory_is_the_peers_memory
             ordinary_memory_is_reached_where_promised
 

@@ -39,8 +39,10 @@ const FLUSH_MAX: usize = 4 << 20;
 /// Queue entries that an idle connection keeps room for.
 const IDLE_QUEUE_MAX: usize = 32;
 
-/// The least that one turn of a flush may send, bytes.
-const TURN_MIN: usize = 4096;
+/// Where system calls fault: a piece of memory that may be gone is sent in parts that end on this boundary.
+const PAGE_SIZE: usize = 4096;
+
+static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// The queue of outgoing frames, and the slots that messages are built in.
 pub(super) struct Output {
@@ -98,6 +100,8 @@ struct Write {
     segments: LocalSegments,
     len: usize,
     may_fault: bool,
+    // Some of the memory is gone: the rest is sent page by page.
+    careful: bool,
 }
 
 impl Write {
@@ -155,7 +159,7 @@ impl Output {
 
     /// One flush sends no more than this.
     pub(super) fn set_turn(&mut self, bytes_max: usize) {
-        self.turn_max = bytes_max.max(TURN_MIN);
+        self.turn_max = bytes_max.max(PAGE_SIZE);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -377,7 +381,8 @@ impl Output {
     fn queue_write(&mut self, token: OpToken, header: HeaderBytes, ranges: Vec<u8>, segments: LocalSegments) {
         let may_fault = segments.iter().any(|segment| segment.memory().may_fault());
         let len = segments.iter().map(super::super::MemoryRef::len).sum();
-        let write = self.writes.insert(Write { token, header, ranges, segments, len, may_fault });
+        let write =
+            self.writes.insert(Write { token, header, ranges, segments, len, may_fault, careful: false });
         self.queue.push_back(Item::Write(write));
     }
 
@@ -421,6 +426,15 @@ impl Output {
                 Some(Item::Write(key)) => Some(*key),
                 _ => None,
             };
+            if let Some(key) = front_write
+                && self.writes[key].careful
+            {
+                match self.send_page(link, &self.writes[key]) {
+                    Ok(sent) => self.advance(link, sent),
+                    Err(error) => return self.on_send_error(link, error),
+                }
+                continue;
+            }
             let (result, total, may_fault) = self.send_gathered(link, reach)?;
             reach = Reach::Everything;
             match result {
@@ -434,10 +448,7 @@ impl Output {
                     }
                 }
                 Err(error) if may_fault && error.raw_os_error() == Some(libc::EFAULT) => match front_write {
-                    // The frame cannot be finished, and what follows it must not be taken for an answer to it.
-                    Some(key) if self.writes[key].may_fault => {
-                        return Err(TransportError::system("send from a file that was truncated", error));
-                    }
+                    Some(key) if self.writes[key].may_fault => self.writes[key].careful = true,
                     _ => reach = Reach::BeforeMayFault,
                 },
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -558,6 +569,38 @@ impl Output {
         gather.vectors().truncate(self.turn_max);
         link.counters.sends += 1;
         Ok((sys::send(link.socket.as_fd(), &gather, false), gather.total(), may_fault))
+    }
+
+    /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was
+    /// truncated, and the frame must have its length.
+    #[cold]
+    fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<usize> {
+        let mut skip = self.front_sent;
+        let mut gather = Gather::new();
+        gather.push_bytes_after(&mut skip, &write.header);
+        gather.push_bytes_after(&mut skip, &write.ranges);
+        for segment in &write.segments {
+            if gather.total() > 0 {
+                break;
+            }
+            let span = segment.span();
+            let skipped = skip.min(span.len());
+            skip -= skipped;
+            let rest_of_page = PAGE_SIZE - (span.as_ptr() as usize + skipped) % PAGE_SIZE;
+            let part = span.slice(skipped, rest_of_page.min(span.len() - skipped));
+            gather.vectors().push(part.unwrap_or(Span::EMPTY));
+        }
+        let more = self.front_sent + gather.total() < write.frame_len();
+        link.counters.sends += 1;
+        match sys::send(link.socket.as_fd(), &gather, more) {
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                let mut zeros = Gather::new();
+                zeros.push_bytes_after(&mut 0, &ZEROS[..gather.total().min(PAGE_SIZE)]);
+                link.counters.sends += 1;
+                sys::send(link.socket.as_fd(), &zeros, more)
+            }
+            result => result,
+        }
     }
 
     /// The kernel took `sent` bytes.
