@@ -3,8 +3,8 @@
 use dafs_client::{Error, Result, Status};
 
 /// Declares the named functions, each of which takes the provider to run on, as tests in a module `tcp`, in a module `shm` and, in a
-/// build with verbs, in a module `verbs`, whose tests need an RDMA device. `#[ignore = "needs …"]` before a name says what the tests need on
-/// sockets.
+/// build with verbs, in a module `verbs`, whose tests need an RDMA device. `#[ignore = "needs …"]` before a name says what the tests need
+/// on sockets.
 #[macro_export]
 macro_rules! on_each_provider {
     ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {

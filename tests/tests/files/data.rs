@@ -258,8 +258,8 @@ fn read_around_the_end_is_short_only_there(on: On) {
     }
 }
 
-/// Whatever the moment at which the file is cut, what is counted is data: never what the memory held before, and, but over tcp, never zeros in
-/// the place of what is gone. (The kernel itself lets a read see zeros in a folio that is cut in two, so the cut is between two.)
+/// Whatever the moment at which the file is cut, what is counted is data: never what the memory held before, and, but over tcp, never zeros
+/// in the place of what is gone. (The kernel itself lets a read see zeros in a folio that is cut in two, so the cut is between two.)
 // [PROV-30] [STOR-27]
 fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
     const LEN: usize = 200_000;
