@@ -118,7 +118,7 @@ static bool in_one_piece(ompi_file_t *fp, MPI_Offset at, const void *buf, int co
     ptrdiff_t gap;
 
     if (at < 0 || count <= 0 || !(fh->f_flags & OMPIO_DATAREP_NATIVE) || fh->f_iov_count != 1 || fh->f_decoded_iov[0].iov_base ||
-        fh->f_view_extent < 0 || (size_t)fh->f_view_extent != fh->f_view_size ||
+        fh->f_view_extent <= 0 || (size_t)fh->f_view_extent != fh->f_view_size ||
         !opal_datatype_is_contiguous_memory_layout(&type->super, count))
         return false;
     opal_datatype_span(&type->super, (size_t)count, &gap);

@@ -13,8 +13,8 @@ use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Origin,
 use crate::access::{AccessConfig, Keyring};
 use crate::buffers::ZONES_MAX;
 use crate::cli::{Engine, LogLines, Poll, Settings};
-use crate::flight::pipeline::DEPTH_MAX as PIPELINE_DEPTH_MAX;
 use crate::logging::{LogConfig, LogFormat};
+use crate::sched::PIPELINE_DEPTH_MAX;
 
 /// Bytes of a settings file at most.
 pub const CONFIG_FILE_SIZE_MAX: u64 = 1 << 20;

@@ -28,7 +28,7 @@ pub(crate) struct BatchPlace {
 }
 
 impl BatchPlace {
-    pub(crate) fn indices(self) -> Range<usize> {
+    fn indices(self) -> Range<usize> {
         self.index as usize..(self.index + self.count) as usize
     }
 }
@@ -108,7 +108,7 @@ impl Batch {
 
     /// How many operations from `from` on, at least one, are one list: small ones of the same kind and file, and no more than are to be
     /// told of together.
-    pub(crate) fn group_len(&self, from: usize) -> usize {
+    fn group_len(&self, from: usize) -> usize {
         let rest = self.operations.get(from..).unwrap_or_default();
         let Some(first) = rest.first() else { return 1 };
         let most = self.hints.map_or(usize::MAX, |hints| hints.completions);
@@ -163,7 +163,7 @@ impl Batch {
         }
     }
 
-    pub(crate) fn writes(&self, place: BatchPlace) -> bool {
+    fn writes(&self, place: BatchPlace) -> bool {
         self.operations.get(place.index as usize).is_some_and(|operation| operation.write)
     }
 
@@ -229,7 +229,7 @@ impl Batch {
 pub(crate) struct InlineData {
     pub(crate) memory: MemoryRef,
     /// Of each inline operation its first byte there.
-    pub(crate) places: Vec<u32>,
+    places: Vec<u32>,
     /// Where reads begin.
     pub(crate) written: usize,
 }
@@ -244,7 +244,7 @@ impl InlineData {
     }
 
     /// The memory of some operations of one kind that follow each other.
-    pub(crate) fn of(&self, place: BatchPlace, len: usize) -> Option<MemoryRef> {
+    fn of(&self, place: BatchPlace, len: usize) -> Option<MemoryRef> {
         self.memory.slice(*self.places.get(place.index as usize)? as usize, len)
     }
 

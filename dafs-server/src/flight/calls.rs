@@ -19,7 +19,7 @@ pub(crate) struct Calls {
     pub(crate) running: usize,
     /// A call failed, or a write stopped: no more begin.
     pub(crate) has_stopped: bool,
-    pub(crate) failure: Option<Status>,
+    failure: Option<Status>,
     /// Parts that storage had to be waited for, when the first was, and what is tried out with them.
     pub(crate) waited_parts: usize,
     pub(crate) trial: Option<(Moment, Trial)>,

@@ -64,7 +64,7 @@ pub(crate) struct List {
     /// Its connection was lost while storage had its memory: chunks before may be lost with it.
     pub(crate) is_broken: bool,
     /// It is written for the second time, since the first came to nothing.
-    pub(crate) is_second: bool,
+    is_second: bool,
 }
 
 /// A piece of a list's memory.
@@ -223,7 +223,7 @@ impl List {
     }
 
     /// The first `len` bytes of a part's memory.
-    pub(crate) fn span_of(&self, part: &Part, len: usize) -> Option<Span<'_>> {
+    fn span_of(&self, part: &Part, len: usize) -> Option<Span<'_>> {
         let segment = self.segments.get(part.segment)?;
         self.memory.get(segment.memory)?.span().slice(segment.offset + part.within, len)
     }
@@ -261,7 +261,7 @@ impl List {
         Some((call, memory.into_iter().flatten().collect()))
     }
 
-    pub(crate) fn gap_max(&self) -> u64 {
+    fn gap_max(&self) -> u64 {
         if self.direction == Direction::Read { READ_GAP_MAX } else { WRITE_GAP_MAX }
     }
 
@@ -285,7 +285,7 @@ impl List {
         }
     }
 
-    pub(crate) fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
+    fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
         let place = unwritten_from(self.parts.as_slice(), call, count as u64) as u64;
         let done = self.chunk.start + place;
         // Of several that stopped the first counts.
@@ -334,7 +334,7 @@ impl List {
 
 impl List {
     /// Moves parts that storage reads without a system call, each straight into its place, until they are `size_max` bytes or more.
-    pub(crate) fn read_pieces(&mut self, storage: &mut dyn Storage, size_max: usize) {
+    fn read_pieces(&mut self, storage: &mut dyn Storage, size_max: usize) {
         let parts = self.parts.as_slice().get(self.next..).unwrap_or_default();
         let mut moved = 0;
         let allowed = parts.iter().take_while(|part| {
@@ -356,12 +356,7 @@ impl List {
     }
 
     /// One call for all parts, each in its place.
-    pub(crate) fn move_call(
-        &self,
-        storage: &mut dyn Storage,
-        call: &Call,
-        gap: &MemoryRef,
-    ) -> Result<usize, NowError> {
+    fn move_call(&self, storage: &mut dyn Storage, call: &Call, gap: &MemoryRef) -> Result<usize, NowError> {
         let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
         let spans: SmallVec<[Span<'_>; 128]> = pieces(parts, call.offset, |piece| match piece {
             Piece::Part(part) => self.span_of(part, part.len),
@@ -377,7 +372,7 @@ impl List {
     }
 
     /// One call for all parts, by way of contiguous memory: to the kernel a segment costs more than copying a small part.
-    pub(crate) fn move_copied(
+    fn move_copied(
         &self,
         storage: &mut dyn Storage,
         call: &Call,

@@ -12,9 +12,7 @@ use dafs_proto::wire::Status;
 use smallvec::SmallVec;
 
 use super::transfer::Direction;
-
-/// Chunks of one transfer in progress at once, at most.
-pub(crate) const DEPTH_MAX: u32 = 32;
+use crate::sched::PIPELINE_DEPTH_MAX;
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +60,9 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// A transfer of `len` bytes of which nothing has begun; `depth` is at least 1, at most [`DEPTH_MAX`].
+    /// A transfer of `len` bytes of which nothing has begun; `depth` is at least 1, at most [`PIPELINE_DEPTH_MAX`].
     pub(crate) fn new(direction: Direction, len: u64, depth: usize) -> Self {
-        let depth = depth.clamp(1, DEPTH_MAX as usize);
+        let depth = depth.clamp(1, PIPELINE_DEPTH_MAX as usize);
         Self { direction, depth, chunks: SmallVec::new(), begun: 0, end: len, error: None }
     }
 

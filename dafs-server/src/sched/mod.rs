@@ -40,6 +40,8 @@ pub(crate) use turn::Turns;
 const ALONE_SIZE: usize = 1 << 20;
 /// The same beside others: about as long as two or three small requests take.
 pub(crate) const CONTENDED_SIZE: usize = 32 << 10;
+/// Chunks of one transfer in progress at once, at most.
+pub(crate) const PIPELINE_DEPTH_MAX: u32 = 32;
 /// Bytes of a chunk that storage or the network move by themselves, beside others.
 pub(crate) const CONTENDED_CHUNK_SIZE: u64 = 64 << 10;
 /// Bytes that a session has with storage when nobody else is there, before its next chunk waits: who comes finds no longer queue than this.

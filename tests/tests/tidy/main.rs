@@ -5,7 +5,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
-mod circles;
+mod graph;
 mod layers;
 mod rules;
 mod source;
@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use layers::LAYERS;
+use graph::Graph;
+use layers::{FLOORS, LAYERS};
 use rules::Exception;
 
 /// Files that may cross a layer.
@@ -116,20 +117,30 @@ fn layers_name_only_what_they_may() {
     assert_none(&faults);
 }
 
+/// What imports what in a crate, but for its tests.
+fn graph_of(name: &str) -> Graph {
+    let under = format!("{name}/src/");
+    let is_test =
+        |path: &str| path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "conformance"));
+    let is_own = |path: &str| is_source(path) && path.strip_prefix(&under).is_some_and(|path| !is_test(path));
+    let own: BTreeMap<String, String> =
+        files(is_own).into_iter().map(|(path, text)| (path[under.len()..].to_owned(), text)).collect();
+    assert!(!own.is_empty(), "{name} has no sources");
+    Graph::new(&own)
+}
+
 #[test]
 fn no_more_than_three_files_import_each_other() {
     let crates = ["adio-dafs", "dafs-bench", "dafs-cli", "dafs-client", "dafs-server", "proto", "xtask"];
-    let sources = files(is_source);
-    let faults = crates.iter().flat_map(|name| {
-        let under = format!("{name}/src/");
-        let of_tests =
-            |path: &str| path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "conformance"));
-        let own = sources
-            .iter()
-            .filter_map(|(path, text)| Some((path.strip_prefix(&under)?.to_owned(), text.clone())));
-        let own: BTreeMap<String, String> = own.filter(|(path, _)| !of_tests(path)).collect();
-        assert!(!own.is_empty(), "{name} has no sources");
-        circles::circles(&own).into_iter().map(move |fault| format!("{name}: {fault}"))
+    let of =
+        |name: &&str| graph_of(name).circles().into_iter().map(|fault| format!("{name}: {fault}")).collect();
+    assert_none(&crates.iter().flat_map(|name| -> Vec<String> { of(name) }).collect::<Vec<_>>());
+}
+
+#[test]
+fn rooms_import_from_floors_below() {
+    let faults = FLOORS.iter().flat_map(|(name, floors)| {
+        graph_of(name).upward(floors).into_iter().map(move |fault| format!("{name}: {fault}"))
     });
     assert_none(&faults.collect::<Vec<_>>());
 }
