@@ -19,8 +19,8 @@ use dafs_proto::wire::Features;
 use thiserror::Error;
 
 use crate::access::{AccessConfig, AddressRange, IdentityMapping, ServerIdentity};
-use crate::buffers::BUFFER_SIZES;
 use crate::logging::LogConfig;
+use crate::worker::buffers::BUFFER_SIZES;
 
 pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
 pub use export::ExportTable;
@@ -35,7 +35,7 @@ pub const EXPORT_NAME_SIZE_MAX: usize = 255;
 /// Everything that a server needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What clients may mount. [`crate::backend::ExportId`] is the place in this list. At most [`EXPORTS_MAX`].
+    /// What clients may mount. [`crate::storage::ExportId`] is the place in this list. At most [`EXPORTS_MAX`].
     pub exports: Vec<ExportConfig>,
     /// Where to listen, in the order in which they are announced. A port of 0 takes any free one.
     pub listeners: Vec<Address>,

@@ -43,7 +43,7 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     }
     raise_descriptor_limit();
     // Before there are threads, and devices that hold on to the credentials they were opened with.
-    dafs_server::backend::hold_back().context("cannot give up capabilities")?;
+    dafs_server::storage::hold_back().context("cannot give up capabilities")?;
     dafs_server::run(config)
 }
 

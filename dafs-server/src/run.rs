@@ -15,12 +15,12 @@ use dafs_proto::transport::{Address, ConnectError, ConnectParams, Domain, calibr
 use dafs_proto::wire::{Crossovers, GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
 use crate::access::{Access, key_required};
-use crate::backend::{self, Engine, Exports, StorageConfig};
-use crate::buffers::BufferConfig;
 use crate::config::{Config, ExportConfig, ExportKind, StorageEngine};
-use crate::event_loop::{EventLoop, Stop};
 use crate::metrics::{self, MetricsServer};
-use crate::server::{ListenerInfo, Parts, Pipelining, Server, Settings};
+use crate::storage::{self, Engine, Exports, StorageConfig};
+use crate::worker::buffers::BufferConfig;
+use crate::worker::event_loop::{EventLoop, Stop};
+use crate::worker::{ListenerInfo, Parts, Pipelining, Settings, Worker};
 
 /// Handles that one session may have open.
 const HANDLES_MAX: u32 = 1 << 16;
@@ -74,7 +74,7 @@ impl Running {
     /// As [`Running::start`], over what `wrap` makes of the configured storage: for tests of storage that fails.
     pub fn start_over(
         config: Config,
-        wrap: impl FnOnce(Box<dyn backend::Storage>) -> Box<dyn backend::Storage> + Send + 'static,
+        wrap: impl FnOnce(Box<dyn storage::Storage>) -> Box<dyn storage::Storage> + Send + 'static,
     ) -> anyhow::Result<Self> {
         let (send, receive) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("dafs-server".into()).spawn(move || {
@@ -119,9 +119,9 @@ impl Drop for Running {
 /// Everything but the serving: storage opened, thresholds measured, listeners bound.
 fn prepare(
     config: &Config,
-    wrap: impl FnOnce(Box<dyn backend::Storage>) -> Box<dyn backend::Storage>,
+    wrap: impl FnOnce(Box<dyn storage::Storage>) -> Box<dyn storage::Storage>,
 ) -> anyhow::Result<EventLoop> {
-    let storage = wrap(storage(config)?);
+    let storage = wrap(open_storage(config)?);
     let mut epoch = [0; 8];
     system_randomness(&mut epoch);
     let parts = Parts {
@@ -149,7 +149,7 @@ fn prepare(
         storage,
         randomness: Box::new(system_randomness),
     };
-    let server = Server::new(parts, Moment::default());
+    let server = Worker::new(parts, Moment::default());
     let drain = Duration::from_millis(u64::from(config.drain_ms));
     let mut event_loop =
         EventLoop::new(server, config.poll, drain).context("cannot set the event loop up")?;
@@ -229,7 +229,7 @@ fn domain(address: &Address) -> anyhow::Result<Arc<dyn Domain>> {
     }
 }
 
-fn storage(config: &Config) -> anyhow::Result<Box<dyn backend::Storage>> {
+fn open_storage(config: &Config) -> anyhow::Result<Box<dyn storage::Storage>> {
     let stored = config.exports.iter().map(|export| stored_export(config, export)).collect();
     let engine = match config.storage_engine {
         StorageEngine::Auto => Engine::Auto,
@@ -241,12 +241,12 @@ fn storage(config: &Config) -> anyhow::Result<Box<dyn backend::Storage>> {
     Ok(Box::new(Exports::new(stored, &storage)?))
 }
 
-fn stored_export(config: &Config, export: &ExportConfig) -> backend::ExportConfig {
-    backend::ExportConfig {
+fn stored_export(config: &Config, export: &ExportConfig) -> storage::ExportConfig {
+    storage::ExportConfig {
         name: export.name.clone(),
         kind: match &export.kind {
-            ExportKind::Directory(path) => backend::ExportKind::Posix(path.clone()),
-            ExportKind::Memory { size_max } => backend::ExportKind::Mem { size_max: *size_max },
+            ExportKind::Directory(path) => storage::ExportKind::Posix(path.clone()),
+            ExportKind::Memory { size_max } => storage::ExportKind::Mem { size_max: *size_max },
         },
         read_only: export.read_only,
         direct_io: export.direct_io || config.direct_io,

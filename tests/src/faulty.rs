@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::Status;
-use dafs_server::backend::{
+use dafs_server::storage::{
     ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, Storage, Submitted,
 };
 

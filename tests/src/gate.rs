@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
-use dafs_server::backend::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted};
+use dafs_server::storage::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted};
 
 /// A wait for less than this is no failure.
 const LONGEST: Duration = Duration::from_secs(60);

@@ -7,8 +7,8 @@ use dafs_client::{Config as ClientConfig, Key, Result, Session};
 use dafs_proto::transport::Address;
 use dafs_server::Running;
 use dafs_server::access::{AccessConfig, ForcedIdentity, KeyEntry, ServerIdentity};
-use dafs_server::backend::Storage;
 use dafs_server::config::{Config, ExportConfig, ExportKind};
+use dafs_server::storage::Storage;
 use tempfile::TempDir;
 
 use crate::faulty::Faults;

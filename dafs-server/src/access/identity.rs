@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::Identity;
+use crate::storage::Identity;
 
 /// User and group without rights of their own.
 pub const NOBODY: u32 = 65_534;

@@ -11,7 +11,7 @@ use dafs_proto::session::{Key, KeyLineError, KeySource, format_key_line, is_key_
 use thiserror::Error;
 
 use super::identity::parse_id;
-use crate::backend::Identity;
+use crate::storage::Identity;
 
 /// Bytes of a key file at most.
 pub const KEY_FILE_SIZE_MAX: u64 = 1 << 20;

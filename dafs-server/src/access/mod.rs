@@ -19,8 +19,8 @@ use dafs_proto::session::{Key, KeySource, ServerTerms};
 use dafs_proto::transport::{Address, PeerCredentials, PeerIdentity};
 use dafs_proto::wire::{Hello, Status};
 
-use crate::backend::Identity;
 use crate::config::{ExportConfig, ExportKind};
+use crate::storage::Identity;
 use identity::nobody;
 use owner::socket_owner;
 use users::Users;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use super::identity::NOBODY;
-use crate::backend::Identity;
+use crate::storage::Identity;
 
 /// An answer is used again for this long.
 const KEPT_FOR: Duration = Duration::from_secs(60);

@@ -11,10 +11,10 @@ use dafs_proto::wire::Features;
 use super::export::{check, parse_flag};
 use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Origin, StorageEngine};
 use crate::access::{AccessConfig, Keyring};
-use crate::buffers::ZONES_MAX;
 use crate::cli::{Engine, LogLines, Poll, Settings};
 use crate::logging::{LogConfig, LogFormat};
-use crate::sched::PIPELINE_DEPTH_MAX;
+use crate::worker::buffers::ZONES_MAX;
+use crate::worker::sched::PIPELINE_DEPTH_MAX;
 
 /// Bytes of a settings file at most.
 pub const CONFIG_FILE_SIZE_MAX: u64 = 1 << 20;

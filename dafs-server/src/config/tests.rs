@@ -9,8 +9,8 @@ use dafs_proto::transport::{Address, WaitPolicy};
 use tempfile::TempDir;
 
 use super::*;
-use crate::backend::Identity;
 use crate::cli::{Cli, Settings};
+use crate::storage::Identity;
 
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f";
 

@@ -12,20 +12,20 @@ use dafs_proto::wire::{
     CHAIN_HANDLE, Header, ListReadReply, Method, Opcode, Stability, Status, WriteReply, decode_batch,
 };
 
-use super::Server;
+use super::Worker;
 use super::read::with_remote_memory;
 use super::write::write_all;
-use crate::backend::NowError;
-use crate::flight::answer::{Answer, Payload, Problem};
-use crate::flight::batch::{Batch, BatchPlace};
-use crate::flight::transfer::{Direction, range};
-use crate::flight::{Call, State, Wakeup};
+use crate::storage::NowError;
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::batch::{Batch, BatchPlace};
+use crate::worker::flight::transfer::{Direction, range};
+use crate::worker::flight::{Call, State, Wakeup};
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.
 const RUNNING_MAX: u32 = 64;
 
-impl Server {
+impl Worker {
     /// Executes a batch.
     pub(crate) fn batch(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = BatchRequest::decode(body)?;
@@ -141,7 +141,7 @@ impl Server {
         }
     }
 
-    /// Begins some operations; their end comes to [`Server::on_batch_part`], perhaps within this call. An error is their result.
+    /// Begins some operations; their end comes to [`Worker::on_batch_part`], perhaps within this call. An error is their result.
     fn begin_part(&mut self, call: &Call, place: BatchPlace, index: usize) -> Result<(), Status> {
         let Some(batch) = self.batch_at(index) else { return Ok(()) };
         let operation = &batch.operations[place.index as usize];

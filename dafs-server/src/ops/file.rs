@@ -2,13 +2,13 @@
 
 use dafs_proto::wire::{AllocateRequest, CommitRequest, HintRequest, Opcode, SeekRequest, Status};
 
-use super::Server;
-use crate::backend::FsOp;
-use crate::flight::Call;
-use crate::flight::after::After;
-use crate::flight::answer::{Payload, Problem};
+use super::Worker;
+use crate::storage::FsOp;
+use crate::worker::flight::Call;
+use crate::worker::flight::after::After;
+use crate::worker::flight::answer::{Payload, Problem};
 
-impl Server {
+impl Worker {
     pub(crate) fn execute_file(
         &mut self,
         call: &Call,

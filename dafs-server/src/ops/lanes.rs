@@ -16,16 +16,16 @@ use dafs_proto::wire::{
     Status, WriteRequest, decode_segments, encode_segments,
 };
 
-use super::Server;
+use super::Worker;
 use super::read::read_reply;
 use super::write::write_all;
-use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
-use crate::connection::Phase;
-use crate::flight::answer::{Answer, Payload, Problem};
-use crate::flight::lanes::{Lane, LaneFrame, LaneRead, Lanes};
-use crate::flight::transfer::range;
-use crate::flight::{Call, State};
-use crate::ids::ConnectionKey;
+use crate::storage::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::worker::connection::Phase;
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::lanes::{Lane, LaneFrame, LaneRead, Lanes};
+use crate::worker::flight::transfer::range;
+use crate::worker::flight::{Call, State};
+use crate::worker::ids::ConnectionKey;
 
 /// A lane with less data than this is not worth having, bytes.
 const LANE_SIZE_MIN: usize = 4096;
@@ -33,7 +33,7 @@ const LANE_SIZE_MIN: usize = 4096;
 /// RDMA of frames belongs to no operation in flight.
 const FRAME_TOKEN: OpToken = OpToken(u64::MAX);
 
-impl Server {
+impl Worker {
     /// Connections of a listener may have lanes, registered in its domain.
     pub fn offer_lanes(&mut self, listener: usize, domain: Arc<dyn Domain>) {
         self.domains.resize(self.domains.len().max(listener + 1), None);
@@ -289,7 +289,7 @@ impl Server {
     /// one under way is nobody's. `false` when it is another kind of operation, or on this connection.
     pub(crate) fn replaces_lane_read(
         &mut self,
-        call_session: crate::ids::SessionKey,
+        call_session: crate::worker::ids::SessionKey,
         connection: ConnectionKey,
         header: &Header,
     ) -> bool {

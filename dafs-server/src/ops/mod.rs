@@ -1,4 +1,4 @@
-//! What requests mean: semantics only. Encoding is `wire`'s, storage is `backend`'s.
+//! What requests mean: semantics only. Encoding is `wire`'s, files are `storage`'s.
 
 mod batch;
 mod file;
@@ -18,24 +18,24 @@ use dafs_proto::wire::{
     encode_message_pack,
 };
 
-use crate::backend::{FsReply, FsResult, NodeId};
-use crate::flight::after::{After, Target};
-use crate::flight::answer::Answer;
-use crate::flight::{Call, State};
-use crate::handles::OpenHandle;
-use crate::server::Server;
+use crate::storage::{FsReply, FsResult, NodeId};
+use crate::worker::Worker;
+use crate::worker::flight::after::{After, Target};
+use crate::worker::flight::answer::Answer;
+use crate::worker::flight::{Call, State};
+use crate::worker::session::handles::OpenHandle;
 
-impl Server {
+impl Worker {
     /// Hands an operation to storage; answers at once if it is done at once.
     pub(crate) fn start(
         &mut self,
         call: &Call,
-        identity: &crate::backend::Identity,
-        op: crate::backend::FsOp,
+        identity: &crate::storage::Identity,
+        op: crate::storage::FsOp,
         after: After,
     ) {
         let token = self.park(*call, State::Storage(after));
-        if let crate::backend::Submitted::Done(result) = self.storage.submit(token, identity, op) {
+        if let crate::storage::Submitted::Done(result) = self.storage.submit(token, identity, op) {
             self.on_storage(token, result);
         }
     }

@@ -6,14 +6,14 @@ use dafs_proto::wire::{
     XattrNames, XattrSetMode, decode_message_pack,
 };
 
-use super::Server;
-use crate::backend::{At, FsOp, NodeId};
-use crate::flight::Call;
-use crate::flight::after::After;
-use crate::flight::answer::{Payload, Problem};
-use crate::handles::OpenHandle;
+use super::Worker;
+use crate::storage::{At, FsOp, NodeId};
+use crate::worker::flight::Call;
+use crate::worker::flight::after::After;
+use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::session::handles::OpenHandle;
 
-impl Server {
+impl Worker {
     pub(crate) fn execute_name(
         &mut self,
         call: &Call,

@@ -8,14 +8,14 @@ use dafs_proto::wire::{
     HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, decode_segments,
 };
 
-use super::Server;
-use crate::backend::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
-use crate::connection::Connection;
-use crate::flight::answer::{Answer, Payload, Problem};
-use crate::flight::transfer::{Direction, Segments, Transfer, range};
-use crate::flight::{Call, State};
+use super::Worker;
+use crate::storage::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::worker::connection::Connection;
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::transfer::{Direction, Segments, Transfer, range};
+use crate::worker::flight::{Call, State};
 
-impl Server {
+impl Worker {
     #[inline]
     pub(crate) fn read(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = ReadRequest::decode(body)?;

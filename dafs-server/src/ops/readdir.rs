@@ -7,17 +7,17 @@ use dafs_proto::wire::{
     DirEntry, HEADER_SIZE, ReaddirReply, ReaddirRequest, Status, WireError, encode_dir_entry,
 };
 
-use super::Server;
-use crate::backend::FsOp;
-use crate::flight::after::{After, Wanted};
-use crate::flight::answer::{Answer, Payload, Problem};
-use crate::flight::transfer::range;
-use crate::flight::{Call, State};
+use super::Worker;
+use crate::storage::FsOp;
+use crate::worker::flight::after::{After, Wanted};
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::transfer::range;
+use crate::worker::flight::{Call, State};
 
 /// Encoded entries of one request at most, bytes.
 const ENTRIES_SIZE_MAX: usize = 1 << 20;
 
-impl Server {
+impl Worker {
     pub(crate) fn readdir(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = ReaddirRequest::decode(body)?;
         if !self.payload(call, payload).is_empty() {

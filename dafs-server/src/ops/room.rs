@@ -4,12 +4,12 @@
 
 use dafs_proto::transport::OpToken;
 
-use super::Server;
-use crate::flight::State;
-use crate::ids::SessionKey;
-use crate::sched::{ALONE_STORAGE_SIZE, CONTENDED_STORAGE_SIZE};
+use super::Worker;
+use crate::worker::flight::State;
+use crate::worker::ids::SessionKey;
+use crate::worker::sched::{ALONE_STORAGE_SIZE, CONTENDED_STORAGE_SIZE};
 
-impl Server {
+impl Worker {
     /// Whether a session has as much with storage as it may: then `waiter`, a transfer or a list, goes on when some of that is back.
     pub(super) fn waits_for_room(&mut self, session: SessionKey, waiter: OpToken) -> bool {
         if self.has_room(session) {

@@ -7,20 +7,20 @@ use dafs_proto::wire::{
     decode_message_pack, encode_message_pack,
 };
 
-use super::Server;
-use crate::backend::{At, FsOp};
-use crate::dispatch::no_body;
-use crate::flight::after::After;
-use crate::flight::answer::{Payload, Problem};
-use crate::flight::{Call, State};
-use crate::handles::OpenHandle;
-use crate::sched::tuner::Tuner;
-use crate::server::{End, ListenerInfo};
+use super::Worker;
+use crate::storage::{At, FsOp};
+use crate::worker::dispatch::no_body;
+use crate::worker::flight::after::After;
+use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::flight::{Call, State};
+use crate::worker::sched::tuner::Tuner;
+use crate::worker::session::handles::OpenHandle;
+use crate::worker::{End, ListenerInfo};
 
 /// Clients fenced off one export at most.
 const FENCES_MAX: usize = 1024;
 
-impl Server {
+impl Worker {
     pub(crate) fn execute_session(
         &mut self,
         call: &Call,

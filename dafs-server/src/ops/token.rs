@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use dafs_proto::wire::{HEADER_SIZE, OpenFlags, ShareReply, ShareRequest, Status, Token, WireError};
 
-use super::Server;
-use crate::backend::{At, FsOp, NodeId};
-use crate::dispatch::no_body;
-use crate::flight::Call;
-use crate::flight::after::After;
-use crate::flight::answer::{Answer, Payload, Problem};
-use crate::handles::OpenHandle;
-use crate::tokens::Shared;
+use super::Worker;
+use crate::storage::{At, FsOp, NodeId};
+use crate::worker::dispatch::no_body;
+use crate::worker::flight::Call;
+use crate::worker::flight::after::After;
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::session::handles::OpenHandle;
+use crate::worker::session::tokens::Shared;
 
 /// Longest life of a token, and that of one whose maker names none, milliseconds.
 const TTL_MAX_MS: u32 = 60_000;
 
-impl Server {
+impl Worker {
     /// Makes a token of an open file.
     pub(crate) fn share(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let ShareRequest { rights, ttl_ms } = ShareRequest::decode(body)?;

@@ -6,15 +6,15 @@ use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, HeapMemory, MemoryRef, Span};
 use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteRequest};
 
-use super::Server;
+use super::Worker;
 use super::read::with_remote_memory;
-use crate::backend::{FsOp, NodeId, NowError};
-use crate::flight::Call;
-use crate::flight::after::{After, Target};
-use crate::flight::answer::{Payload, Problem};
-use crate::flight::transfer::{Direction, Transfer};
+use crate::storage::{FsOp, NodeId, NowError};
+use crate::worker::flight::Call;
+use crate::worker::flight::after::{After, Target};
+use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::flight::transfer::{Direction, Transfer};
 
-impl Server {
+impl Worker {
     #[inline]
     pub(crate) fn write(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = WriteRequest::decode(body)?;
@@ -206,7 +206,7 @@ impl Server {
 
 /// Writes all of `data` at once; a count below its length means that an error came after it.
 pub(crate) fn write_all(
-    storage: &mut dyn crate::backend::Storage,
+    storage: &mut dyn crate::storage::Storage,
     node: NodeId,
     offset: u64,
     data: Span<'_>,

@@ -11,7 +11,7 @@ use dafs_proto::transport::{Address, ConnectParams};
 use dafs_proto::wire::Features;
 use dafs_server::access::{Access, AccessConfig};
 use dafs_server::config::{ExportConfig, ExportKind};
-use dafs_server::server::{Parts, Settings};
+use dafs_server::worker::{Parts, Settings};
 
 use crate::sim::serve::SimServer;
 
@@ -132,7 +132,7 @@ impl ServerActor {
                 features: Features::all(),
                 transfer_size_max: 4 << 20,
                 // One of the largest buffers, or a few small ones: transfers wait for each other.
-                buffers: dafs_server::buffers::BufferConfig::with_budget(1 << 20),
+                buffers: dafs_server::worker::buffers::BufferConfig::with_budget(1 << 20),
                 lease: LEASE,
                 keep_alive: LEASE / 3,
                 handshake: Duration::from_secs(10),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dafs_proto::transport::sim::Random;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
-use dafs_server::backend::{
+use dafs_server::storage::{
     Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, NodeId, NowError,
     Storage, StorageConfig, Submitted,
 };

@@ -7,14 +7,14 @@ use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{NodeId, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
 use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
-use dafs_server::ids::ConnectionKey;
-use dafs_server::server::{ListenerInfo, Parts, Pipelining, Served, Server};
+use dafs_server::worker::ids::ConnectionKey;
+use dafs_server::worker::{ListenerInfo, Parts, Pipelining, Served, Worker};
 
 const TICK: Duration = Duration::from_millis(100);
 
 /// A server with one listener, and the connections that it accepted.
 pub(crate) struct SimServer {
-    pub(crate) server: Server,
+    pub(crate) server: Worker,
     listener: Box<dyn Listener>,
     connections: Vec<ConnectionKey>,
     next_tick: Duration,
@@ -44,7 +44,7 @@ impl SimServer {
         params: &ConnectParams,
         parts: Parts,
     ) -> Self {
-        let mut server = Server::new(parts, Moment::default().after(net.now()));
+        let mut server = Worker::new(parts, Moment::default().after(net.now()));
         let domain = net.domain(node);
         let listener = domain.listen(address, params).expect("the port is free");
         // Both halves of the hybrid method come up.

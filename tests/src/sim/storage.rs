@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
-use dafs_server::backend::{
+use dafs_server::storage::{
     Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, NodeId, NowError, Storage,
     StorageConfig, Submitted,
 };

@@ -10,7 +10,7 @@ use dafs_proto::transport::{Address, ConnectParams, Domain};
 use dafs_proto::wire::Features;
 use dafs_server::access::{Access, AccessConfig};
 use dafs_server::config::{ExportConfig, ExportKind};
-use dafs_server::server::{Parts, Settings};
+use dafs_server::worker::{Parts, Settings};
 
 use super::SharedStorage;
 use super::serve::SimServer;
@@ -164,7 +164,7 @@ impl Inside {
                 batch_replies: true,
                 features: Features::all(),
                 transfer_size_max: 1 << 20,
-                buffers: dafs_server::buffers::BufferConfig::with_budget(4 << 20),
+                buffers: dafs_server::worker::buffers::BufferConfig::with_budget(4 << 20),
                 lease: Duration::from_secs(30),
                 keep_alive: Duration::from_secs(10),
                 handshake: Duration::from_secs(10),

@@ -45,11 +45,12 @@ impl Graph {
     }
 
     /// Imports of a room above the file's own, and files of rooms that are on no floor. `floors` are those of the crate, the highest first;
-    /// a room is a folder, or a file, of `src`. The crate's root may import all.
+    /// a room is a folder, or a file, below `src`; the innermost that is named counts. The crate's root may import all.
     pub(crate) fn upward(&self, floors: &[&[&str]]) -> Vec<String> {
         let floor_of = |file: usize| {
-            let room = self.names[file].split(['/', '.']).next().unwrap_or_default();
-            floors.iter().position(|rooms| rooms.contains(&room))
+            let name = self.names[file].trim_end_matches(".rs");
+            let mut around = std::iter::successors(Some(name), |inner| Some(inner.rsplit_once('/')?.0));
+            around.find_map(|room| floors.iter().position(|rooms| rooms.contains(&room)))
         };
         let mut faults = Vec::new();
         for (file, name) in self.names.iter().enumerate() {

@@ -4,7 +4,8 @@ use crate::rules::Layer;
 
 const NO_IO: &str = "the session core does no I/O and reads no clock: time and seeds are arguments";
 
-/// The floors of a crate, the highest first. A room imports from its own floor and from those below.
+/// The floors of a crate, the highest first. A room imports from its own floor and from those below. A file is in the innermost room that
+/// is named here.
 pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "dafs-client",
@@ -24,18 +25,19 @@ pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
         "dafs-server",
         &[
             &["run"],
-            &["event_loop"],
+            &["worker/event_loop"],
             &["ops"],
-            &["dispatch", "inflight"],
-            &["handshake"],
-            &["server"],
-            &["sessions", "tokens", "connection", "shared_nodes"],
-            &["flight"],
-            &["handles"],
+            &["worker/dispatch", "worker/inflight"],
+            &["worker/handshake"],
+            &["worker"],
+            &["worker/session", "worker/connection"],
+            &["worker/flight"],
+            &["worker/session/handles"],
+            &["shared"],
             &["config", "cli", "access"],
-            &["sched"],
-            &["backend", "buffers", "plan", "stats", "metrics"],
-            &["ids", "logging"],
+            &["worker/sched"],
+            &["storage", "worker/buffers", "worker/flight/plan", "worker/stats", "metrics"],
+            &["worker/ids", "logging"],
         ],
     ),
 ];

@@ -8,12 +8,12 @@ use dafs_proto::wire::{
 };
 
 use super::super::write::write_all;
-use super::Server;
-use crate::backend::{NodeId, NowError};
-use crate::flight::Call;
-use crate::flight::after::Target;
-use crate::flight::answer::{Answer, Payload};
-use crate::flight::batch::{InlineData, belongs, pack, places};
+use super::Worker;
+use crate::storage::{NodeId, NowError};
+use crate::worker::flight::Call;
+use crate::worker::flight::after::Target;
+use crate::worker::flight::answer::{Answer, Payload};
+use crate::worker::flight::batch::{InlineData, belongs, pack, places};
 
 /// What a call of storage takes of a turn at least, in bytes copied in that time.
 const CALL_SIZE_MIN: usize = 2048;
@@ -53,7 +53,7 @@ struct Messages<'a> {
     places: Vec<usize>,
 }
 
-impl Server {
+impl Worker {
     /// Carries out inline operations as long as storage has at hand what they need, in their order, and answers the batch where those are
     /// all. Else answers what has been done, and the data of the rest.
     pub(super) fn do_at_hand(

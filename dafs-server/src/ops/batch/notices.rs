@@ -8,15 +8,15 @@ use dafs_proto::wire::{
     BATCH_NOTICE_RESULT_SIZE, BatchNotice, HEADER_SIZE, Header, Opcode, encode_noticed_result,
 };
 
-use super::Server;
-use crate::flight::State;
-use crate::flight::batch::Hints;
-use crate::ids::SessionKey;
+use super::Worker;
+use crate::worker::flight::State;
+use crate::worker::flight::batch::Hints;
+use crate::worker::ids::SessionKey;
 
 /// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
 const NOTICES_MAX: u8 = 8;
 
-impl Server {
+impl Worker {
     /// Tells what has ended by a notice, where the session is listening; else it waits for the next, or for the reply.
     pub(super) fn tell_of_batch(&mut self, index: usize) {
         let call = self.operations[index].call;
@@ -65,7 +65,7 @@ impl Server {
         self.tell_of_due_batches();
     }
 
-    /// When a batch's next window ends: a time to look at them ([`Server::end_windows`]).
+    /// When a batch's next window ends: a time to look at them ([`Worker::end_windows`]).
     pub fn window_end(&self) -> Option<Moment> {
         self.window_end
     }

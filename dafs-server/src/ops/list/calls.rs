@@ -4,14 +4,14 @@
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{Stability, Status};
 
-use super::{Progress, Server};
-use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
-use crate::flight::calls::CALLS_MAX;
-use crate::flight::list::{Place, Step, gap};
-use crate::flight::transfer::Direction;
-use crate::flight::{State, token_with_slot};
+use super::{Progress, Worker};
+use crate::storage::{FsOp, FsReply, FsResult, NowError, Submitted};
+use crate::worker::flight::calls::CALLS_MAX;
+use crate::worker::flight::list::{Place, Step, gap};
+use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::{State, token_with_slot};
 
-impl Server {
+impl Worker {
     /// Moves what is at hand, and leaves as much of the rest to storage as it may have at once.
     pub(super) fn move_parts(&mut self, index: usize, token: OpToken) -> Progress {
         loop {

@@ -4,13 +4,13 @@
 use dafs_proto::transport::{MemoryRef, OpToken, PostError, PostedList, RemoteRange, TransportError};
 use dafs_proto::wire::Status;
 
-use super::{Progress, Server};
-use crate::buffers::Owner;
-use crate::flight::list::{Ahead, Step};
-use crate::flight::transfer::Direction;
-use crate::flight::{Call, State, token_with_slot};
-use crate::ids::ConnectionKey;
-use crate::plan::{next_posts, posts};
+use super::{Progress, Worker};
+use crate::worker::buffers::Owner;
+use crate::worker::flight::list::{Ahead, Step};
+use crate::worker::flight::plan::{next_posts, posts};
+use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::{Call, State, token_with_slot};
+use crate::worker::ids::ConnectionKey;
 
 /// What became of some posts.
 enum Posting {
@@ -24,7 +24,7 @@ enum Posting {
     Faulted,
 }
 
-impl Server {
+impl Worker {
     /// Posts RDMA for every range of the chunk, as many at once as the provider takes.
     pub(super) fn post_ranges(&mut self, index: usize, token: OpToken) -> Progress {
         match self.post_some(index, token, false) {

@@ -7,7 +7,7 @@
 //! RDMA, write     next chunk ─▶ buffer ◀─ one RDMA read for each range ─▶ storage ─▶ next chunk … ─▶ commit where asked ─▶ reply
 //! ```
 //!
-//! What calls of storage a chunk takes is [`crate::plan`]'s. Contiguous transfers are [`super::transfer`]'s.
+//! What calls of storage a chunk takes is [`crate::worker::flight::plan`]'s. Contiguous transfers are [`super::transfer`]'s.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 mod calls;
@@ -24,14 +24,14 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
-use super::Server;
-use crate::backend::{FsOp, FsResult, NodeId, Submitted};
-use crate::buffers::{BUFFER_SIZES, Owner};
-use crate::flight::answer::{Answer, Payload, Problem};
-use crate::flight::list::{List, Place, Segment, Step, pack};
-use crate::flight::transfer::Direction;
-use crate::flight::{Call, State};
-use crate::plan::join;
+use super::Worker;
+use crate::storage::{FsOp, FsResult, NodeId, Submitted};
+use crate::worker::buffers::{BUFFER_SIZES, Owner};
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::list::{List, Place, Segment, Step, pack};
+use crate::worker::flight::plan::join;
+use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::{Call, State};
 
 /// Bytes of a list from which larger chunks cost less than more of them bring.
 const LONG_LEN: u64 = 4 * BUFFER_SIZES[2] as u64;
@@ -46,7 +46,7 @@ enum Progress {
     End(Result<(), Status>),
 }
 
-impl Server {
+impl Worker {
     /// Reads and writes of lists.
     pub(crate) fn list(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = ListRequest::decode(body)?;

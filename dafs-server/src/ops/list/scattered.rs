@@ -7,14 +7,14 @@ use dafs_proto::transport::{Access, RemoteRange, Span};
 use smallvec::SmallVec;
 
 use super::super::read::with_remote_memory;
-use super::{Server, covering};
-use crate::backend::{NodeId, NowError};
-use crate::flight::Call;
-use crate::flight::answer::Problem;
-use crate::flight::list::COPIED_PART_MAX;
-use crate::flight::transfer::Direction;
+use super::{Worker, covering};
+use crate::storage::{NodeId, NowError};
+use crate::worker::flight::Call;
+use crate::worker::flight::answer::Problem;
+use crate::worker::flight::list::COPIED_PART_MAX;
+use crate::worker::flight::transfer::Direction;
 
-impl Server {
+impl Worker {
     /// Moves all of an extent, and answers the bytes moved; `None` where a list has to do it: then what was moved is moved again.
     pub(crate) fn move_scattered(
         &mut self,

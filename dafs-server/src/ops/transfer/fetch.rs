@@ -4,13 +4,13 @@
 use dafs_proto::transport::{OpToken, PostError, Posted, TransportError};
 use dafs_proto::wire::Status;
 
-use super::{Progress, Server};
-use crate::flight::pipeline::{Chunk, Stage};
-use crate::flight::transfer::Direction;
-use crate::flight::{State, token_with_slot};
-use crate::ids::ConnectionKey;
+use super::{Progress, Worker};
+use crate::worker::flight::pipeline::{Chunk, Stage};
+use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::{State, token_with_slot};
+use crate::worker::ids::ConnectionKey;
 
-impl Server {
+impl Worker {
     /// Posts the RDMA of the first chunk that is ready for it.
     pub(super) fn post_next(&mut self, index: usize, token: OpToken) -> Progress {
         let Some(transfer) = self.transfer(index) else { return Progress::Wait };

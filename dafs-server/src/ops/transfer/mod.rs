@@ -19,14 +19,14 @@ use dafs_proto::transport::{MemoryRef, OpToken};
 use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::smallvec;
 
-use super::Server;
-use crate::backend::{FsOp, FsReply, FsResult, Submitted};
-use crate::buffers::{Buffer, Grant, Owner};
-use crate::flight::answer::Problem;
-use crate::flight::pipeline::Pipeline;
-use crate::flight::transfer::{Direction, Transfer};
-use crate::flight::{Call, State, Wakeup};
-use crate::sched::CONTENDED_SIZE;
+use super::Worker;
+use crate::storage::{FsOp, FsReply, FsResult, Submitted};
+use crate::worker::buffers::{Buffer, Grant, Owner};
+use crate::worker::flight::answer::Problem;
+use crate::worker::flight::pipeline::Pipeline;
+use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::flight::{Call, State, Wakeup};
+use crate::worker::sched::CONTENDED_SIZE;
 
 /// What a step led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ enum Progress {
     Wait,
 }
 
-impl Server {
+impl Worker {
     pub(crate) fn begin_transfer(&mut self, call: &Call, mut transfer: Transfer) -> Result<(), Problem> {
         let Some(terms) = self.pipelining(call) else {
             // Its connection is gone; the client asks again on its next.
@@ -418,6 +418,6 @@ impl Server {
     }
 
     pub(crate) fn token_of(&self, index: usize) -> OpToken {
-        crate::flight::token(index, self.operations[index].generation)
+        crate::worker::flight::token(index, self.operations[index].generation)
     }
 }

@@ -8,15 +8,15 @@ use dafs_proto::wire::{Stability, Status};
 use smallvec::smallvec;
 
 use super::super::write::write_all;
-use super::{Progress, Server};
-use crate::backend::{FsOp, FsReply, FsResult, NowError, Submitted};
-use crate::flight::answer::Problem;
-use crate::flight::pipeline::{Chunk, Stage};
-use crate::flight::token_with_slot;
-use crate::flight::transfer::Direction;
-use crate::sched::CONTENDED_SIZE;
+use super::{Progress, Worker};
+use crate::storage::{FsOp, FsReply, FsResult, NowError, Submitted};
+use crate::worker::flight::answer::Problem;
+use crate::worker::flight::pipeline::{Chunk, Stage};
+use crate::worker::flight::token_with_slot;
+use crate::worker::flight::transfer::Direction;
+use crate::worker::sched::CONTENDED_SIZE;
 
-impl Server {
+impl Worker {
     /// Begins a chunk of a read: from a mapped window of the file, or by storage, into the client's memory or a buffer.
     pub(super) fn begin_read(
         &mut self,

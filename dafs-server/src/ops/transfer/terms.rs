@@ -1,11 +1,11 @@
 //! Into what chunks a transfer is cut: by what the connection can move, by what was learned, smaller beside others.
 
-use crate::flight::{Call, State};
-use crate::sched::CONTENDED_CHUNK_SIZE;
-use crate::server::Server;
+use crate::worker::Worker;
+use crate::worker::flight::{Call, State};
+use crate::worker::sched::CONTENDED_CHUNK_SIZE;
 
-use crate::flight::transfer::Direction;
-use crate::sched::tuner::Trial;
+use crate::worker::flight::transfer::Direction;
+use crate::worker::sched::tuner::Trial;
 
 /// The least that is worth a step of its own, bytes.
 const CHUNK_SIZE_MIN: u64 = 128 << 10;
@@ -19,7 +19,7 @@ pub(crate) struct ChunkTerms {
     pub(crate) is_set: bool,
 }
 
-impl Server {
+impl Worker {
     /// How a transfer on this connection is cut; `None` when the connection is gone.
     pub(crate) fn pipelining(&self, call: &Call) -> Option<ChunkTerms> {
         let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;

@@ -1,0 +1,3 @@
+//! What holds for the process, whatever loops it has.
+
+pub mod settings;

@@ -1,0 +1,430 @@
+//! File data: at once from the page cache, or with waiting on a thread.
+#![allow(unsafe_code, reason = "segments of client memory are handed to the kernel")]
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use dafs_proto::transport::{MemoryRef, Span};
+use dafs_proto::wire::{FileKind, SeekWhat, Stability, Status};
+use smallvec::SmallVec;
+
+use super::super::paths::{OFFSET_MAX, check_len, check_read_range, check_write_range};
+use super::super::pool::lock;
+use super::super::{FsOp, FsReply, NowError};
+use super::namespace::sync_name;
+use super::resolve::Scope;
+use super::sys::{self, Errno};
+use super::{Node, Shared};
+
+/// Unit of the page cache, bytes.
+const PAGE_SIZE: u64 = 4096;
+
+/// Segments for one call.
+pub(super) type Segments = SmallVec<[libc::iovec; 8]>;
+
+/// Segments of spans.
+pub(super) fn segments(spans: &[Span<'_>]) -> Segments {
+    spans.iter().map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() }).collect()
+}
+
+/// Takes `count` bytes off the front of `segments`, from the segment `first` on; answers the new first.
+pub(in crate::storage) fn advance(segments: &mut [libc::iovec], mut first: usize, mut count: usize) -> usize {
+    while let Some(segment) = segments.get_mut(first) {
+        if count < segment.iov_len {
+            segment.iov_base = segment.iov_base.cast::<u8>().wrapping_add(count).cast();
+            segment.iov_len -= count;
+            break;
+        }
+        count -= segment.iov_len;
+        first += 1;
+    }
+    first
+}
+
+pub(super) fn total(segments: &[libc::iovec]) -> usize {
+    segments.iter().map(|segment| segment.iov_len).sum()
+}
+
+/// See [`super::super::Storage::read_now`]. Where only a part is at hand, all of it is left to an [`FsOp::Read`].
+pub(super) fn read_now(node: &Node, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+    let failed = |errno: Errno| NowError::Failed(errno.into());
+    let mut segments = segments(into);
+    let len = total(&segments);
+    check_read_range(offset, len).map_err(NowError::Failed)?;
+    if aligned_range(node, offset, len) {
+        return Err(NowError::WouldBlock);
+    }
+    let fd = node.buffered_fd();
+    let flags = if node.class.memory {
+        0
+    } else if node.class.nowait_read() {
+        libc::RWF_NOWAIT
+    } else {
+        return Err(NowError::WouldBlock);
+    };
+    let (mut done, mut first) = (0, 0);
+    loop {
+        // SAFETY: the spans are mapped and writable for the time of this call.
+        match unsafe { sys::preadv2(fd, &segments[first..], offset + done as u64, flags) } {
+            Ok(0) => return Ok(done),
+            Ok(count) if done + count == len => return Ok(len),
+            Ok(count) => {
+                done += count;
+                first = advance(&mut segments, first, count);
+            }
+            Err(Errno(libc::EAGAIN)) => return Err(NowError::WouldBlock),
+            Err(Errno(libc::EOPNOTSUPP)) if flags != 0 => {
+                node.class.refuse_nowait_read();
+                return Err(NowError::WouldBlock);
+            }
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+}
+
+/// Notices when writing into the page cache makes the writer wait, and keeps the loop from it for a while.
+#[derive(Default)]
+pub(super) struct Throttle {
+    until: Option<Instant>,
+}
+
+/// A write that took longer was made to wait, for write-back or for the journal.
+const WRITE_SLOW: Duration = Duration::from_millis(4);
+/// Longer than the kernel makes a writer pause.
+const THROTTLE_TIME: Duration = Duration::from_millis(250);
+
+impl Throttle {
+    fn active(&mut self, now: Instant) -> bool {
+        match self.until {
+            None => false,
+            Some(until) if now < until => true,
+            Some(_) => {
+                self.until = None;
+                false
+            }
+        }
+    }
+
+    fn note(&mut self, begun: Instant, bytes: usize) {
+        let now = Instant::now();
+        // 1 µs per KiB: the slowest copying that is not waiting.
+        if now - begun > WRITE_SLOW + Duration::from_micros(bytes as u64 / 1024) {
+            self.until = Some(now + THROTTLE_TIME);
+        }
+    }
+}
+
+/// See [`super::super::Storage::write_now`].
+pub(super) fn write_now(
+    node: &Node,
+    throttle: &mut Throttle,
+    offset: u64,
+    from: &[Span<'_>],
+) -> Result<usize, NowError> {
+    let mut segments = segments(from);
+    let len = total(&segments);
+    check_write_range(offset, len).map_err(NowError::Failed)?;
+    let fd = node.buffered_fd();
+    if node.class.memory {
+        return write_all(fd, &mut segments, offset, 0).map_err(NowError::Failed);
+    }
+    if !node.class.local || aligned_range(node, offset, len) {
+        return Err(NowError::WouldBlock);
+    }
+    if node.class.nowait_write() {
+        // SAFETY: the spans are mapped for the time of this call.
+        match unsafe { sys::pwritev2(fd, &segments, Some(offset), libc::RWF_NOWAIT) } {
+            Ok(count) if count == len => return Ok(len),
+            // The rest is written again with all of it.
+            Ok(_) | Err(Errno(libc::EAGAIN)) => return Err(NowError::WouldBlock),
+            Err(Errno(libc::EOPNOTSUPP)) => node.class.refuse_nowait_write(),
+            Err(errno) => return Err(NowError::Failed(errno.into())),
+        }
+    }
+    // Into the page cache without a promise not to wait (ext4): only where no page must be read first, and not while
+    // writers are slowed down.
+    let begun = Instant::now();
+    if throttle.active(begun) || !edges_at_hand(fd, offset, len as u64) {
+        return Err(NowError::WouldBlock);
+    }
+    let result = write_all(fd, &mut segments, offset, 0);
+    throttle.note(begun, len);
+    result.map_err(NowError::Failed)
+}
+
+/// Pages that a write fills in part are in the page cache, or lie beyond the end of the file.
+fn edges_at_hand(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+    let end = offset + len;
+    let (head, tail) = (!offset.is_multiple_of(PAGE_SIZE), !end.is_multiple_of(PAGE_SIZE));
+    if !head && !tail {
+        return true;
+    }
+    let Ok(size) = sys::lseek(fd, 0, libc::SEEK_END) else { return false };
+    let page = |at: u64| at - at % PAGE_SIZE;
+    let at_hand = |start: u64| start >= size || sys::cached_pages(fd, start, PAGE_SIZE) == Ok(1);
+    (!head || at_hand(page(offset))) && (!tail || page(end) == page(offset) && head || at_hand(page(end)))
+}
+
+/// Direct I/O can do it in memory that suits: the caller's, or what it takes when told to wait.
+fn aligned_range(node: &Node, offset: u64, len: usize) -> bool {
+    node.direct.as_ref().is_some_and(|direct| {
+        let unit = direct.offset_alignment;
+        len > 0 && offset.is_multiple_of(unit) && (len as u64).is_multiple_of(unit)
+    })
+}
+
+/// Direct I/O can do it in this memory.
+pub(super) fn aligned(node: &Node, offset: u64, segments: &[libc::iovec]) -> bool {
+    let Some(direct) = &node.direct else { return false };
+    let unit = direct.offset_alignment;
+    offset.is_multiple_of(unit)
+        && segments.iter().all(|segment| {
+            (segment.iov_len as u64).is_multiple_of(unit)
+                && segment.iov_base.addr().is_multiple_of(direct.memory_alignment)
+        })
+}
+
+/// Segments of memory that an operation owns.
+pub(in crate::storage) fn owned_segments(memory: &[MemoryRef]) -> Vec<libc::iovec> {
+    memory
+        .iter()
+        .map(MemoryRef::span)
+        .filter(|span| !span.is_empty())
+        .map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() })
+        .collect()
+}
+
+/// What durability asks of a write call.
+pub(in crate::storage) fn write_flags(stability: Stability) -> i32 {
+    match stability {
+        Stability::Unstable => 0,
+        Stability::DataSync => libc::RWF_DSYNC,
+        Stability::FileSync => libc::RWF_DSYNC | libc::RWF_SYNC,
+    }
+}
+
+/// Data operations, with waiting.
+pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<FsReply, Status> {
+    if !node.opened && !matches!(op, FsOp::Commit { .. }) {
+        return Err(Status::BAD_HANDLE);
+    }
+    let fd = node.buffered_fd();
+    let signed = |value: u64| i64::try_from(value).map_err(|_| Status::INVALID);
+    match op {
+        FsOp::Read { offset, into, .. } => read_waiting(node, *offset, into),
+        FsOp::Write { offset, from, stability, .. } => {
+            let mut segments = owned_segments(from);
+            check_write_range(*offset, total(&segments))?;
+            let fd = if aligned(node, *offset, &segments) { node.fd.as_fd() } else { fd };
+            let result = write_all(fd, &mut segments, *offset, write_flags(*stability));
+            note_write_back(scope, *stability, &result);
+            if *stability == Stability::FileSync && result.is_ok() {
+                sync_name(scope, node)?;
+            }
+            Ok(FsReply::Count(result?))
+        }
+        FsOp::Append { from, stability, .. } => append(scope, node, from, *stability),
+        FsOp::Commit { stability, .. } => commit(scope, node, *stability),
+        FsOp::Truncate { size, .. } => {
+            sys::ftruncate(fd, i64::try_from(*size).map_err(|_| Status::TOO_LARGE)?)?;
+            Ok(FsReply::Done)
+        }
+        FsOp::Allocate { offset, len, .. } => {
+            check_len(*offset, *len)?;
+            sys::fallocate(fd, 0, signed(*offset)?, signed(*len)?)?;
+            Ok(FsReply::Done)
+        }
+        FsOp::Punch { offset, len, .. } => {
+            check_len(*offset, *len)?;
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            sys::fallocate(fd, mode, signed(*offset)?, signed(*len)?)?;
+            Ok(FsReply::Done)
+        }
+        FsOp::Seek { offset, what, .. } => {
+            if node.kind != FileKind::File {
+                return Err(Status::INVALID);
+            }
+            let whence = match what {
+                SeekWhat::Data => libc::SEEK_DATA,
+                SeekWhat::Hole => libc::SEEK_HOLE,
+            };
+            let offset = i64::try_from(*offset).map_err(|_| Status::NO_DEVICE)?;
+            Ok(FsReply::Offset(sys::lseek(fd, offset, whence)?))
+        }
+        FsOp::Hint { offset, len, pattern, .. } => {
+            let advice = match pattern {
+                0 => libc::POSIX_FADV_NORMAL,
+                1 => libc::POSIX_FADV_SEQUENTIAL,
+                2 => libc::POSIX_FADV_RANDOM,
+                3 => libc::POSIX_FADV_WILLNEED,
+                4 => libc::POSIX_FADV_DONTNEED,
+                _ => return Ok(FsReply::Done),
+            };
+            if *offset <= OFFSET_MAX && *len <= OFFSET_MAX {
+                // Advice cannot fail.
+                let _ = sys::fadvise(fd, signed(*offset)?, signed(*len)?, advice);
+            }
+            Ok(FsReply::Done)
+        }
+        _ => Err(Status::INVALID),
+    }
+}
+
+fn read_waiting(node: &Node, offset: u64, into: &[MemoryRef]) -> Result<FsReply, Status> {
+    let mut segments = owned_segments(into);
+    let len = total(&segments);
+    check_read_range(offset, len)?;
+    let (mut done, mut first) = (0, 0);
+    loop {
+        let at = offset + done as u64;
+        let fd = if aligned(node, at, &segments[first..]) { node.fd.as_fd() } else { node.buffered_fd() };
+        // SAFETY: the operation owns the memory until it completes.
+        let count = unsafe { sys::preadv2(fd, &segments[first..], at, 0) }?;
+        done += count;
+        if count == 0 || done == len {
+            return Ok(FsReply::Count(done));
+        }
+        first = advance(&mut segments, first, count);
+    }
+}
+
+/// Writes everything, in as many calls as that takes. After a part was written, the count of it.
+fn write_all(
+    fd: BorrowedFd<'_>,
+    segments: &mut [libc::iovec],
+    offset: u64,
+    flags: i32,
+) -> Result<usize, Status> {
+    let len = total(segments);
+    let (mut done, mut first) = (0, 0);
+    loop {
+        // SAFETY: the memory is mapped for the time of the operation.
+        match unsafe { sys::pwritev2(fd, &segments[first..], Some(offset + done as u64), flags) } {
+            Ok(count) => {
+                done += count;
+                if done == len || count == 0 {
+                    return Ok(done);
+                }
+                first = advance(segments, first, count);
+            }
+            // What fitted is written; the caller sees a short count and meets the error with the rest.
+            Err(Errno(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+type AppendLock = Mutex<()>;
+
+/// Locks of files that are appended to, by device and inode: all nodes of a file share one.
+#[derive(Default)]
+pub(super) struct Inodes {
+    locks: Mutex<HashMap<(u64, u64), Weak<AppendLock>>>,
+}
+
+impl Inodes {
+    fn of(&self, node: &Node) -> Arc<AppendLock> {
+        let mut locks = lock(&self.locks);
+        if let Some(found) = locks.get(&(node.dev, node.ino)).and_then(Weak::upgrade) {
+            return found;
+        }
+        // Bounded by the appends in progress.
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        let made = Arc::new(Mutex::new(()));
+        locks.insert((node.dev, node.ino), Arc::downgrade(&made));
+        made
+    }
+}
+
+/// The kernel chooses the place (`RWF_APPEND`), also against other processes, where the file system lets it; the lock
+/// keeps a write in several parts together against ours.
+fn append(
+    scope: &Scope<'_>,
+    node: &Node,
+    from: &[MemoryRef],
+    stability: Stability,
+) -> Result<FsReply, Status> {
+    let mut segments = owned_segments(from);
+    let len = total(&segments);
+    let inode = scope.shared.inodes.of(node);
+    let _inode = lock(&inode);
+    let _position = lock(&node.position);
+    let fd = node.buffered_fd();
+    if len == 0 {
+        // SAFETY: no segment is passed; the call says whether the descriptor may be written.
+        unsafe { sys::pwritev2(fd, &[], Some(0), 0) }?;
+        return Ok(FsReply::Appended(sys::lseek(fd, 0, libc::SEEK_END)?, 0));
+    }
+    let flags = write_flags(stability) | if node.class.appends { libc::RWF_APPEND } else { 0 };
+    let (mut start, mut done, mut first) = (None, 0, 0);
+    while done < len {
+        if !node.class.appends {
+            sys::lseek(fd, 0, libc::SEEK_END)?;
+        }
+        // SAFETY: the operation owns the memory until it completes.
+        let result = unsafe { sys::pwritev2(fd, &segments[first..], None, flags) };
+        match result {
+            Ok(0) => break,
+            Ok(count) => {
+                let end = sys::lseek(fd, 0, libc::SEEK_CUR)?;
+                start.get_or_insert(end - count as u64);
+                done += count;
+                first = advance(&mut segments, first, count);
+            }
+            Err(errno) => {
+                let status = Status::from(errno);
+                note_write_back(scope, stability, &Err::<(), _>(status));
+                if done == 0 {
+                    return Err(status);
+                }
+                // A part is in the file: an error would say that nothing is, and the caller would append it again.
+                break;
+            }
+        }
+    }
+    if stability == Stability::FileSync {
+        sync_name(scope, node)?;
+    }
+    Ok(FsReply::Appended(start.unwrap_or(0), done))
+}
+
+fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsReply, Status> {
+    if node.opened {
+        sync_fd(scope, node.buffered_fd(), stability != Stability::FileSync)?;
+    } else {
+        // The node only names it.
+        if !matches!(node.kind, FileKind::File | FileKind::Directory) {
+            return Err(Status::BAD_HANDLE);
+        }
+        let fd = sys::reopen(node.fd.as_fd(), libc::O_RDONLY)?;
+        sync_fd(scope, fd.as_fd(), stability != Stability::FileSync)?;
+    }
+    if stability == Stability::FileSync {
+        sync_name(scope, node)?;
+    }
+    Ok(FsReply::Done)
+}
+
+/// Syncs, and notes when written data was lost.
+pub(super) fn sync_fd(scope: &Scope<'_>, fd: BorrowedFd<'_>, data_only: bool) -> Result<(), Status> {
+    let result = sys::sync(fd, data_only).map_err(Status::from);
+    note_write_back(scope, Stability::FileSync, &result);
+    result
+}
+
+fn note_write_back<T>(scope: &Scope<'_>, stability: Stability, result: &Result<T, Status>) {
+    note_lost(scope.shared, stability, result);
+}
+
+/// After a failed write-back, unstable data of any file may be gone: the verifier changes, so that clients send it again.
+pub(super) fn note_lost<T>(shared: &Shared, stability: Stability, result: &Result<T, Status>) {
+    if stability != Stability::Unstable
+        && matches!(result, Err(Status::IO | Status::NO_SPACE | Status::QUOTA))
+    {
+        shared.verifier.fetch_add(1, Ordering::AcqRel);
+        tracing::error!("the storage failed to write data back; clients are told by a changed verifier");
+    }
+}

@@ -1,0 +1,315 @@
+//! A part of a file mapped read-only: passed to system calls, or copied out of by code that survives a fault.
+//!
+//! Touching a page of a mapped file beyond its end raises SIGBUS, and anybody may cut a file short at any time. So two
+//! functions of a few instructions do all the touching; the handler of SIGBUS knows where they are and lets the function
+//! that it interrupted return instead. Every other SIGBUS goes to
+//! the handler that was there before.
+#![allow(unsafe_code, reason = "mmap, and touching mapped files")]
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use dafs_proto::transport::{Memory, Span};
+
+/// A mapped part of a file.
+pub(super) struct Mapping {
+    pointer: *mut u8,
+    len: usize,
+}
+
+// SAFETY: only an address of a mapping that lives as long as the value.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+// SAFETY: the mapping stays in place until drop.
+unsafe impl Memory for Mapping {
+    fn span(&self) -> Span<'_> {
+        // SAFETY: mapped for this length while `self` lives; it may fault, so it is for the kernel only (see
+        // `may_fault`), which answers writes with EFAULT.
+        unsafe { Span::from_raw(self.pointer, self.len) }
+    }
+
+    fn may_fault(&self) -> bool {
+        true
+    }
+}
+
+impl Mapping {
+    /// Maps `len` bytes from `offset`, a multiple of the page size; they may reach beyond the end of the file.
+    pub(super) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<Self> {
+        let offset = libc::off_t::try_from(offset).ok()?;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let pointer = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), offset)
+        };
+        (pointer != libc::MAP_FAILED).then_some(Self { pointer: pointer.cast(), len })
+    }
+
+    /// Enters all pages in the page table now. Only for speed: a kernel that cannot (before Linux 5.14) does it page by page later.
+    pub(super) fn populate(&self) {
+        // SAFETY: our own mapping; its contents stay as they are.
+        unsafe { libc::madvise(self.pointer.cast(), self.len, libc::MADV_POPULATE_READ) };
+    }
+
+    /// Copies the bytes at `offset` out; `false` when they are not all there, in the file or in the mapping, and
+    /// `to` is then filled in part. Always `false` where [`prepare`] is. `bulk`: it is a part of something large.
+    #[inline]
+    pub(super) fn copy_out(&self, offset: usize, to: Span<'_>, bulk: bool) -> bool {
+        let Some(from) = self.span().slice(offset, to.len()) else { return false };
+        touch::copy(from, to, bulk)
+    }
+
+    /// The file still has the byte at `offset`.
+    #[inline]
+    pub(super) fn has_byte(&self, offset: usize) -> bool {
+        self.span().slice(offset, 1).is_some_and(touch::can_load)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, unmapped once.
+        unsafe { libc::munmap(self.pointer.cast(), self.len) };
+    }
+}
+
+pub(super) use touch::prepare;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod touch {
+    use std::sync::OnceLock;
+
+    use dafs_proto::transport::Span;
+
+    /// Makes ready for copies out of mappings, once for the process; `false` where that cannot be.
+    pub(in crate::storage::posix) fn prepare() -> bool {
+        static READY: OnceLock<bool> = OnceLock::new();
+        *READY.get_or_init(|| install().is_some())
+    }
+
+    #[inline]
+    pub(super) fn copy(from: Span<'_>, to: Span<'_>, bulk: bool) -> bool {
+        // SAFETY: the target is valid for writes of its length; the source is mapped, and where the file has nothing
+        // there the handler ends the copy: mappings are copied out of only after `prepare`.
+        unsafe { copy_bytes(to.as_ptr(), from.as_ptr(), bulk.into(), to.len()) == 0 }
+    }
+
+    #[inline]
+    pub(super) fn can_load(byte: Span<'_>) -> bool {
+        // SAFETY: as in `copy`.
+        unsafe { load_byte(0, byte.as_ptr(), 0, 1) == 0 }
+    }
+
+    /// Bytes of code of [`copy_bytes`], padding included.
+    const COPY_CODE_SIZE: i64 = 128;
+
+    /// Copies `left` bytes (in rcx, counted down); answers how many are still left, at most 63 too many after a fault.
+    /// By registers, since a string instruction takes a fifth longer into memory that another CPU has just read; `bulk` data by that,
+    /// since it leaves out reading what it overwrites.
+    #[unsafe(naked)]
+    unsafe extern "sysv64" fn copy_bytes(to: *mut u8, from: *const u8, bulk: usize, left: usize) -> usize {
+        core::arch::naked_asm!(
+            "2:",
+            "test rdx, rdx",
+            "jnz 4f",
+            "cmp rcx, 64",
+            "jb 4f",
+            "3:",
+            "movups xmm0, [rsi]",
+            "movups xmm1, [rsi + 16]",
+            "movups xmm2, [rsi + 32]",
+            "movups xmm3, [rsi + 48]",
+            "movups [rdi], xmm0",
+            "movups [rdi + 16], xmm1",
+            "movups [rdi + 32], xmm2",
+            "movups [rdi + 48], xmm3",
+            "add rsi, 64",
+            "add rdi, 64",
+            "sub rcx, 64",
+            "cmp rcx, 64",
+            "jae 3b",
+            // Even of no bytes a string instruction takes some ten nanoseconds.
+            "test rcx, rcx",
+            "jz 5f",
+            "4:",
+            "rep movsb",
+            "5:",
+            "mov rax, rcx",
+            "ret",
+            // The handler takes every address up to here for this function's.
+            ".org 2b + {size}, 0xcc",
+            size = const COPY_CODE_SIZE,
+        )
+    }
+
+    /// Loads a byte; answers 0, or `left` (1, in rcx) after a fault.
+    #[unsafe(naked)]
+    unsafe extern "sysv64" fn load_byte(
+        unused: usize,
+        from: *const u8,
+        unused2: usize,
+        left: usize,
+    ) -> usize {
+        core::arch::naked_asm!("movzx eax, byte ptr [rsi]", "xor eax, eax", "ret")
+    }
+
+    /// Where the two go on after a fault: they return what is left.
+    #[unsafe(naked)]
+    unsafe extern "sysv64" fn after_fault() {
+        core::arch::naked_asm!("mov rax, rcx", "ret")
+    }
+
+    static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+    fn install() -> Option<()> {
+        // SAFETY: all zeroes is a valid sigaction.
+        let (mut action, mut previous): (libc::sigaction, libc::sigaction) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        // SAFETY: asks only.
+        let known = unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut previous) } == 0;
+        PREVIOUS.set(previous).ok().filter(|()| known)?;
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // SAFETY: the handler is a function of the right type that does only what a handler may.
+        let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
+        (installed == 0).then_some(())
+    }
+
+    extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: with SA_SIGINFO the kernel passes the interrupted context, which is ours to change.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let at = &mut registers[libc::REG_RIP as usize];
+        let copy = copy_bytes as *const () as i64;
+        if (copy..copy + COPY_CODE_SIZE).contains(at) || *at == load_byte as *const () as i64 {
+            *at = after_fault as *const () as i64;
+            return;
+        }
+        hand_on(signal, info, context);
+    }
+
+    /// Not ours: as if this handler were not there.
+    #[cold]
+    fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel passes a valid siginfo.
+        let was_sent = unsafe { (*info).si_code } <= 0;
+        let Some(previous) = PREVIOUS.get() else { return };
+        match previous.sa_sigaction {
+            libc::SIG_IGN if was_sent => {}
+            libc::SIG_IGN | libc::SIG_DFL => {
+                // SAFETY: all zeroes with SIG_DFL is a valid sigaction; both calls may be made in a handler. A fault comes
+                // again when this returns, and ends the process; a signal that was sent is sent again.
+                unsafe {
+                    let action: libc::sigaction = std::mem::zeroed();
+                    libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+                    if was_sent {
+                        libc::raise(signal);
+                    }
+                }
+            }
+            handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+                // SAFETY: the kernel was told that this is a function of this type.
+                let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+                    unsafe { std::mem::transmute(handler) };
+                handler(signal, info, context);
+            }
+            handler => {
+                // SAFETY: as above.
+                let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
+                handler(signal);
+            }
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+mod touch {
+    //! Mapped files are not touched here: everything goes through system calls.
+    use dafs_proto::transport::Span;
+
+    pub(in crate::storage::posix) fn prepare() -> bool {
+        false
+    }
+
+    pub(super) fn copy(_from: Span<'_>, _to: Span<'_>, _bulk: bool) -> bool {
+        false
+    }
+
+    pub(super) fn can_load(_byte: Span<'_>) -> bool {
+        false
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    fn file(pages: usize) -> std::fs::File {
+        let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
+        file.write_all_at(&vec![7; pages * PAGE], 0).unwrap();
+        file
+    }
+
+    // [STOR-13]
+    #[test]
+    fn copy_out_of_a_file_cut_short_answers_that_it_is_not_all_there() {
+        assert!(prepare());
+        let file = file(3);
+        let mapping = Mapping::new(file.as_fd(), 0, 4 * PAGE).unwrap();
+        let mut bytes = vec![0; 2 * PAGE];
+        let mut copies = |offset, len: usize| {
+            let mut copies = |bulk| mapping.copy_out(offset, Span::from_mut(&mut bytes[..len]), bulk);
+            let (whole, bulk) = (copies(false), copies(true));
+            assert_eq!(whole, bulk);
+            whole
+        };
+        assert!(copies(PAGE, 2 * PAGE) && mapping.has_byte(3 * PAGE - 1));
+        assert!(!copies(2 * PAGE, PAGE + 1) && !mapping.has_byte(3 * PAGE));
+        assert!(!copies(4 * PAGE, 1) && !mapping.has_byte(4 * PAGE), "beyond the mapping");
+        // The end met by each of the instructions that load.
+        for before in 1..=130 {
+            for beyond in [1, 16, 63, 64, 65, 200] {
+                assert!(
+                    !copies(3 * PAGE - before, before + beyond),
+                    "{before} before the end, {beyond} beyond"
+                );
+            }
+            assert!(copies(3 * PAGE - before, before));
+        }
+        file.set_len(2 * PAGE as u64).unwrap();
+        assert!(!copies(PAGE, PAGE + 1) && copies(PAGE, PAGE) && !mapping.has_byte(2 * PAGE));
+        assert!(bytes[..PAGE].iter().all(|byte| *byte == 7));
+    }
+
+    /// What ends a child that touches the memory itself.
+    fn end_of_a_child_that_touches(mapping: &Mapping, at: usize) -> i32 {
+        let pointer = mapping.span().as_ptr().wrapping_add(at);
+        // SAFETY: the child only reads memory and ends; the parent waits for it.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+                pointer.read_volatile();
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            status
+        }
+    }
+
+    #[test]
+    fn bus_error_of_other_code_ends_the_process_as_before() {
+        assert!(prepare());
+        let file = file(1);
+        let mapping = Mapping::new(file.as_fd(), 0, 2 * PAGE).unwrap();
+        assert_eq!(end_of_a_child_that_touches(&mapping, 0), 0);
+        assert_eq!(libc::WTERMSIG(end_of_a_child_that_touches(&mapping, PAGE)), libc::SIGBUS);
+    }
+}

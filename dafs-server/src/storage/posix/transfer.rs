@@ -1,0 +1,135 @@
+//! A read or write in the ring, continued until it is whole.
+#![allow(unsafe_code, reason = "moves segments between threads with the memory they point into")]
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dafs_proto::transport::MemoryRef;
+use dafs_proto::wire::{Stability, Status};
+
+use super::super::paths::{check_read_range, check_write_range};
+use super::super::{FsOp, uring};
+use super::data::{advance, aligned, note_lost, owned_segments, total, write_flags};
+use super::{Node, Shared, Task};
+
+/// A read or write with everything it needs.
+pub(in crate::storage) struct Transfer {
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+    /// Keeps alive what the segments point into.
+    _memory: Vec<MemoryRef>,
+    segments: Vec<libc::iovec>,
+    /// Segments before this one are done.
+    first: usize,
+    offset: u64,
+    len: usize,
+    done: usize,
+    write: bool,
+    stability: Stability,
+    interrupted_count: u32,
+}
+
+// SAFETY: the segments point into memory that the transfer owns, and which is Send.
+unsafe impl Send for Transfer {}
+
+/// What follows a completion.
+pub(in crate::storage) enum TransferNext {
+    /// Submit it again for the rest.
+    Continue,
+    /// It is over.
+    End(Result<usize, Status>),
+}
+
+/// Times that the kernel may ask to begin again without any progress.
+const INTERRUPTED_MAX: u32 = 16;
+
+impl Task {
+    /// As a transfer for the ring; given back where only a thread can do it all.
+    pub(in crate::storage) fn into_transfer(self) -> Result<Transfer, Box<Self>> {
+        let name_unsynced = self.node.name_unsynced.load(Ordering::Acquire);
+        let segments = match &self.op {
+            FsOp::Read { into, .. } => owned_segments(into),
+            FsOp::Write { stability: Stability::FileSync, .. } if name_unsynced => {
+                return Err(Box::new(self));
+            }
+            FsOp::Write { from, .. } => owned_segments(from),
+            _ => return Err(Box::new(self)),
+        };
+        let len = total(&segments);
+        let valid = match &self.op {
+            FsOp::Read { offset, .. } => check_read_range(*offset, len),
+            FsOp::Write { offset, .. } => check_write_range(*offset, len),
+            _ => Err(Status::INVALID),
+        };
+        if !self.node.opened || len == 0 || valid.is_err() {
+            return Err(Box::new(self));
+        }
+        let Self { shared, node, op, .. } = self;
+        let (memory, offset, write, stability) = match op {
+            FsOp::Read { offset, into, .. } => (into, offset, false, Stability::Unstable),
+            FsOp::Write { offset, from, stability, .. } => (from, offset, true, stability),
+            // Answered above.
+            _ => (Vec::new(), 0, false, Stability::Unstable),
+        };
+        Ok(Transfer {
+            shared,
+            node,
+            _memory: memory,
+            segments,
+            first: 0,
+            offset,
+            len,
+            done: 0,
+            write,
+            stability,
+            interrupted_count: 0,
+        })
+    }
+}
+
+impl Transfer {
+    /// The ring's entry for what remains.
+    pub(in crate::storage) fn entry(&self) -> io_uring::squeue::Entry {
+        let segments = &self.segments[self.first..];
+        let at = self.offset + self.done as u64;
+        let fd =
+            if aligned(&self.node, at, segments) { self.node.fd.as_fd() } else { self.node.buffered_fd() };
+        uring::entry(fd.as_raw_fd(), self.write, segments, at, write_flags(self.stability))
+    }
+
+    /// Takes a completion's result: bytes, or a negative errno.
+    pub(in crate::storage) fn complete(&mut self, result: i32) -> TransferNext {
+        match usize::try_from(result) {
+            Ok(count) => {
+                self.done += count;
+                if count == 0 || self.done >= self.len {
+                    return TransferNext::End(Ok(self.done));
+                }
+                self.first = advance(&mut self.segments, self.first, count);
+                self.interrupted_count = 0;
+                TransferNext::Continue
+            }
+            Err(_) => self.failed(-result),
+        }
+    }
+
+    fn failed(&mut self, errno: i32) -> TransferNext {
+        match errno {
+            libc::EAGAIN | libc::EINTR if self.interrupted_count < INTERRUPTED_MAX => {
+                self.interrupted_count += 1;
+                return TransferNext::Continue;
+            }
+            // What fitted is written; the caller meets the error with the rest.
+            libc::ENOSPC | libc::EDQUOT | libc::EFBIG if self.write && self.done > 0 => {
+                return TransferNext::End(Ok(self.done));
+            }
+            _ => {}
+        }
+        let result = Err(Status::from_errno(errno));
+        if self.write {
+            note_lost(&self.shared, self.stability, &result);
+        }
+        TransferNext::End(result)
+    }
+}

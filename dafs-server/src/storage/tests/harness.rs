@@ -1,0 +1,337 @@
+//! Storage to test, driven to the end of every operation.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use dafs_proto::transport::{HeapMemory, MemoryRef, OpToken, Span};
+use dafs_proto::wire::{Attributes, DirEntry, OpenFlags, Stability, Status};
+
+use crate::storage::*;
+
+pub(super) const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+pub(super) const RWC: OpenFlags = RW.union(OpenFlags::CREATE);
+
+/// What is tested: a backend, where its files are, and the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The default directory for temporary files.
+    Disk(Engine),
+    /// As `Disk`, with direct I/O.
+    Direct(Engine),
+    /// A directory on tmpfs.
+    Tmpfs,
+    /// The memory backend.
+    Mem,
+}
+
+pub(super) fn kinds() -> Vec<Kind> {
+    let mut kinds = vec![Kind::Disk(Engine::Pool), Kind::Direct(Engine::Pool), Kind::Mem];
+    if uring_available() {
+        kinds.extend([Kind::Disk(Engine::Uring), Kind::Direct(Engine::Uring)]);
+    } else {
+        eprintln!("not run: io_uring (the kernel has none, or forbids it)");
+    }
+    if PathBuf::from("/dev/shm").is_dir() {
+        kinds.push(Kind::Tmpfs);
+    }
+    kinds
+}
+
+/// A storage with one export, `data`.
+pub(super) struct Fixture {
+    pub(super) storage: Exports,
+    pub(super) identity: Identity,
+    /// Where the export's files are, for a posix export.
+    pub(super) directory: Option<tempfile::TempDir>,
+    next: u64,
+    finished: HashMap<u64, FsResult>,
+}
+
+impl Fixture {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self::with(kind, |_| {}, &StorageConfig::default())
+    }
+
+    pub(super) fn with(kind: Kind, change: impl FnOnce(&mut ExportConfig), config: &StorageConfig) -> Self {
+        Self::try_with(kind, change, config).unwrap()
+    }
+
+    fn try_with(
+        kind: Kind,
+        change: impl FnOnce(&mut ExportConfig),
+        config: &StorageConfig,
+    ) -> Result<Self, StorageError> {
+        let mut config = config.clone();
+        let directory = match kind {
+            Kind::Disk(engine) | Kind::Direct(engine) => {
+                config.engine = engine;
+                Some(tempfile::tempdir().unwrap())
+            }
+            Kind::Mem => None,
+            Kind::Tmpfs => Some(tempfile::tempdir_in("/dev/shm").unwrap()),
+        };
+        let mut export = ExportConfig {
+            name: "data".into(),
+            kind: match &directory {
+                Some(directory) => {
+                    // The directory itself belongs to the test's harness: the export lies below.
+                    let root = directory.path().join("root");
+                    std::fs::create_dir(&root).unwrap();
+                    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+                    std::fs::set_permissions(&root, mode).unwrap();
+                    ExportKind::Posix(root)
+                }
+                None => ExportKind::Mem { size_max: 1 << 30 },
+            },
+            read_only: false,
+            direct_io: matches!(kind, Kind::Direct(_)),
+        };
+        change(&mut export);
+        let storage = Exports::new(vec![export], &config)?;
+        let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+        Ok(Self { storage, identity, directory, next: 0, finished: HashMap::new() })
+    }
+
+    pub(super) fn root(&self) -> NodeId {
+        self.storage.root(ExportId(0))
+    }
+
+    pub(super) fn at(&self, path: impl AsRef<[u8]>) -> At {
+        At { node: self.root(), path: path.as_ref().to_vec() }
+    }
+
+    /// Submits; the answer is collected with [`Fixture::finish`].
+    pub(super) fn start(&mut self, op: FsOp) -> u64 {
+        let token = self.next;
+        self.next += 1;
+        let identity = self.identity.clone();
+        if let Submitted::Done(result) = self.storage.submit(OpToken(token), &identity, op) {
+            self.finished.insert(token, result);
+        }
+        token
+    }
+
+    /// Waits for an operation, as the server's loop does: on the descriptors.
+    pub(super) fn finish(&mut self, token: u64) -> FsResult {
+        loop {
+            if let Some(result) = self.finished.remove(&token) {
+                return result;
+            }
+            self.storage.flush();
+            wait_readable(&self.storage.event_fds());
+            let mut done = Vec::new();
+            self.storage.poll(&mut done);
+            self.finished.extend(done.into_iter().map(|(token, result)| (token.0, result)));
+        }
+    }
+
+    pub(super) fn run(&mut self, op: FsOp) -> FsResult {
+        let token = self.start(op);
+        self.finish(token)
+    }
+
+    pub(super) fn open(&mut self, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<NodeId, Status> {
+        let at = self.at(path);
+        self.open_at(at, flags)
+    }
+
+    pub(super) fn open_at(&mut self, at: At, flags: OpenFlags) -> Result<NodeId, Status> {
+        match self.run(FsOp::Open { at, flags, mode: 0o644 })? {
+            FsReply::Node(node, _) => Ok(node),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn lookup(&mut self, path: impl AsRef<[u8]>) -> Result<NodeId, Status> {
+        match self.run(FsOp::Lookup { at: self.at(path), follow: false })? {
+            FsReply::Node(node, _) => Ok(node),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn stat(&mut self, path: impl AsRef<[u8]>) -> Result<Attributes, Status> {
+        attributes(self.run(FsOp::Getattr { at: self.at(path), follow: false }))
+    }
+
+    pub(super) fn mkdir(&mut self, path: impl AsRef<[u8]>) -> Result<Attributes, Status> {
+        attributes(self.run(FsOp::Mkdir { at: self.at(path), mode: 0o755 }))
+    }
+
+    pub(super) fn symlink(
+        &mut self,
+        target: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> Result<Attributes, Status> {
+        attributes(self.run(FsOp::Symlink { target: target.as_ref().to_vec(), at: self.at(path) }))
+    }
+
+    pub(super) fn remove(&mut self, path: impl AsRef<[u8]>, directory: bool) -> Result<(), Status> {
+        self.run(FsOp::Remove { at: self.at(path), directory }).map(|_| ())
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+        replace: bool,
+    ) -> Result<(), Status> {
+        self.run(FsOp::Rename { from: self.at(from), to: self.at(to), replace }).map(|_| ())
+    }
+
+    /// Reads as the server does: now, else by an operation.
+    pub(super) fn read(&mut self, node: NodeId, offset: u64, len: usize) -> Result<Vec<u8>, Status> {
+        let mut bytes = vec![0xee; len];
+        match self.storage.read_now(node, offset, &[Span::from_mut(&mut bytes)]) {
+            Ok(count) => {
+                bytes.truncate(count);
+                Ok(bytes)
+            }
+            Err(NowError::WouldBlock) => self.read_submitted(node, offset, &[len]),
+            Err(NowError::Failed(status)) => Err(status),
+        }
+    }
+
+    /// Reads by an operation into parts of these lengths.
+    pub(super) fn read_submitted(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        lens: &[usize],
+    ) -> Result<Vec<u8>, Status> {
+        let into: Vec<MemoryRef> = lens.iter().map(|len| memory(*len)).collect();
+        match self.run(FsOp::Read { node, offset, into: into.clone() })? {
+            FsReply::Count(count) => {
+                let mut bytes: Vec<u8> = into.iter().flat_map(|part| part.span().to_vec()).collect();
+                bytes.truncate(count);
+                Ok(bytes)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Writes as the server does: now, else by an operation.
+    pub(super) fn write(&mut self, node: NodeId, offset: u64, bytes: &[u8]) -> Result<usize, Status> {
+        let mut copy = bytes.to_vec();
+        match self.storage.write_now(node, offset, &[Span::from_mut(&mut copy)]) {
+            Ok(count) => Ok(count),
+            Err(NowError::WouldBlock) => self.write_submitted(node, offset, &[bytes], Stability::Unstable),
+            Err(NowError::Failed(status)) => Err(status),
+        }
+    }
+
+    pub(super) fn write_submitted(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        parts: &[&[u8]],
+        stability: Stability,
+    ) -> Result<usize, Status> {
+        let from = parts.iter().map(|part| memory_of(part)).collect();
+        count(self.run(FsOp::Write { node, offset, from, stability }))
+    }
+
+    pub(super) fn append(&mut self, node: NodeId, bytes: &[u8]) -> Result<(u64, usize), Status> {
+        let op = FsOp::Append { node, from: vec![memory_of(bytes)], stability: Stability::Unstable };
+        match self.run(op)? {
+            FsReply::Appended(offset, count) => Ok((offset, count)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn readdir(
+        &mut self,
+        node: NodeId,
+        cookie: u64,
+        size_max: usize,
+        attributes: bool,
+    ) -> Result<(Vec<DirEntry>, bool), Status> {
+        match self.run(FsOp::Readdir { node, cookie, size_max, attributes })? {
+            FsReply::Entries(entries, end) => Ok((entries, end)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All names of a directory, sorted.
+    pub(super) fn names(&mut self, node: NodeId, size_max: usize) -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let (entries, end) = self.readdir(node, cookie, size_max, false).unwrap();
+            cookie = entries.last().map_or(cookie, |entry| entry.cookie);
+            names.extend(entries.into_iter().map(|entry| entry.name));
+            if end {
+                names.sort();
+                return names;
+            }
+        }
+    }
+}
+
+pub(super) fn attributes(result: FsResult) -> Result<Attributes, Status> {
+    match result? {
+        FsReply::Attributes(attributes) => Ok(attributes),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn count(result: FsResult) -> Result<usize, Status> {
+    match result? {
+        FsReply::Count(count) => Ok(count),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Page-aligned memory of this length.
+pub(super) fn memory(len: usize) -> MemoryRef {
+    MemoryRef::new(Arc::new(HeapMemory::allocate(len.max(1)).unwrap())).slice(0, len).unwrap()
+}
+
+pub(super) fn memory_of(bytes: &[u8]) -> MemoryRef {
+    let memory = memory(bytes.len());
+    memory.span().write_from(0, bytes);
+    memory
+}
+
+#[allow(unsafe_code, reason = "poll")]
+fn wait_readable(fds: &[RawFd]) {
+    let mut polled: Vec<libc::pollfd> =
+        fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+    assert!(!polled.is_empty(), "an operation is pending with nothing to wait for");
+    // SAFETY: the list is as long as said.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+}
+
+fn uring_available() -> bool {
+    Fixture::try_with(Kind::Disk(Engine::Uring), |_| {}, &StorageConfig::default()).is_ok()
+}
+
+#[allow(unsafe_code, reason = "geteuid")]
+pub(super) fn is_root() -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Makes a hole, beside the server.
+#[allow(unsafe_code, reason = "fallocate")]
+pub(super) fn punch(file: &std::fs::File, offset: u64, len: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(file);
+    // SAFETY: no memory is passed.
+    let result = unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) };
+    assert_eq!(result, 0);
+}
+
+/// Whether anybody has opened the file since.
+#[allow(unsafe_code, reason = "inotify")]
+pub(super) fn watch_opens(path: &std::path::Path) -> impl FnOnce() -> bool {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the path is zero-terminated; the descriptor is new.
+    let events = unsafe {
+        let fd = libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK);
+        assert!(fd >= 0 && libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_OPEN) >= 0);
+        OwnedFd::from_raw_fd(fd)
+    };
+    move || std::io::Read::read(&mut std::fs::File::from(events), &mut [0; 256]).is_ok()
+}

@@ -1,0 +1,87 @@
+//! More operations than the ring has entries, and a ring that is dropped with operations in the kernel.
+
+use super::harness::*;
+use crate::storage::*;
+
+const ENTRIES: u32 = 8;
+const OPERATIONS: usize = 300;
+const LEN: usize = 256 << 10;
+
+fn small_ring() -> StorageConfig {
+    StorageConfig { ring_entries: ENTRIES, ..StorageConfig::default() }
+}
+
+fn ring_kinds() -> Vec<Kind> {
+    kinds()
+        .into_iter()
+        .filter(|kind| matches!(kind, Kind::Disk(Engine::Uring) | Kind::Direct(Engine::Uring)))
+        .collect()
+}
+
+fn piece(index: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at % 253) as u8 ^ index as u8).collect()
+}
+
+// [STOR-20]
+#[test]
+fn ring_with_more_operations_than_entries_finishes_all_of_them() {
+    for kind in ring_kinds() {
+        let mut fixture = Fixture::with(kind, |_| {}, &small_ring());
+        let node = fixture.open("f", RWC).unwrap();
+        let writes: Vec<u64> = (0..OPERATIONS)
+            .map(|index| {
+                let (offset, from) = ((index * 4096) as u64, vec![memory_of(&piece(index, 4096))]);
+                fixture.start(FsOp::Write { node, offset, from, stability: Stability::Unstable })
+            })
+            .collect();
+        assert!(fixture.storage.pending() > ENTRIES as usize, "{kind:?}: nothing waits");
+        // Some are handed to the kernel before the rest is collected.
+        fixture.storage.flush();
+        for token in writes.into_iter().rev() {
+            assert_eq!(count(fixture.finish(token)), Ok(4096), "{kind:?}");
+        }
+        let reads: Vec<_> = (0..OPERATIONS)
+            .map(|index| {
+                let into = memory(4096);
+                let op = FsOp::Read { node, offset: (index * 4096) as u64, into: vec![into.clone()] };
+                (fixture.start(op), into)
+            })
+            .collect();
+        for (index, (token, into)) in reads.into_iter().enumerate().rev() {
+            assert_eq!(count(fixture.finish(token)), Ok(4096), "{kind:?}");
+            assert!(into.span().to_vec() == piece(index, 4096), "{kind:?}: piece {index}");
+        }
+        assert_eq!(fixture.storage.pending(), 0);
+    }
+}
+
+#[test]
+fn ring_dropped_with_reads_in_the_kernel_waits_until_their_memory_is_its_own_again() {
+    for kind in ring_kinds() {
+        for _ in 0..5 {
+            let mut fixture = Fixture::with(kind, |_| {}, &small_ring());
+            let node = fixture.open("f", RWC).unwrap();
+            let content: Vec<u8> = (0..ENTRIES as usize).flat_map(|index| piece(index, LEN)).collect();
+            assert_eq!(fixture.write_submitted(node, 0, &[&content], Stability::DataSync), Ok(content.len()));
+            let reads: Vec<_> = (0..2 * ENTRIES as usize)
+                .map(|index| {
+                    let into = memory(LEN);
+                    into.span().write_from(0, &vec![0xee; LEN]);
+                    let offset = (index % ENTRIES as usize * LEN) as u64;
+                    fixture.start(FsOp::Read { node, offset, into: vec![into.clone()] });
+                    into
+                })
+                .collect();
+            fixture.storage.flush();
+            let Fixture { storage, directory, .. } = fixture;
+            drop(storage);
+            let found: Vec<Vec<u8>> = reads.iter().map(|into| into.span().to_vec()).collect();
+            for (index, found) in found.iter().enumerate() {
+                // What the kernel had is whole; what was queued was never begun.
+                let expected = if index < ENTRIES as usize { piece(index, LEN) } else { vec![0xee; LEN] };
+                assert!(*found == expected, "{kind:?}: read {index}");
+            }
+            drop(directory);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! One connection: an endpoint, where its handshake stands, and replies that found no room.
+
+use std::collections::VecDeque;
+
+use dafs_proto::session::{Moment, ServerHandshake};
+use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
+
+use crate::worker::flight::lanes::Lanes;
+use crate::worker::ids::{ConnectionKey, SessionKey};
+
+/// Where a connection stands.
+#[derive(Debug)]
+pub enum Phase {
+    /// Nothing has arrived yet; `Hello` is next.
+    Connected,
+    /// `Hello` was answered; `Authenticate` is next.
+    Greeted(Box<ServerHandshake>),
+    /// It carries this session.
+    Live(SessionKey),
+    /// It is closed and only waits to be taken out.
+    Closed,
+}
+
+/// A connection.
+pub struct Connection {
+    /// Its own name.
+    pub key: ConnectionKey,
+    /// The provider's side.
+    pub endpoint: Box<dyn Endpoint>,
+    /// The listener it came from.
+    pub listener: usize,
+    /// Where that listens.
+    pub listener_address: Address,
+    /// Where it stands.
+    pub phase: Phase,
+    /// When it was made.
+    pub since: Moment,
+    /// Messages that found the provider's queue full, oldest first. Bounded by the session's slots and callbacks.
+    outbox: VecDeque<(Head, Vec<u8>)>,
+    /// Operations whose RDMA found the queue full.
+    pub post_waiters: VecDeque<usize>,
+    /// Buffers lent to the client.
+    pub(crate) lanes: Lanes,
+    /// RDMA operations posted and not completed.
+    pub rdma_pending: u32,
+    /// Transfers that went out of their turn, in order.
+    pub(crate) runnable: VecDeque<OpToken>,
+    /// What [`Endpoint::bytes_sent`] said last.
+    sent: u64,
+    /// Bytes that it moved beyond what its turns allowed, beside others.
+    pub(crate) debt: usize,
+    /// What its endpoint was told of turns.
+    pub(crate) is_contended: bool,
+    /// Something was queued since the last flush.
+    pub dirty: bool,
+}
+
+impl Connection {
+    /// A connection that was just accepted.
+    pub fn new(
+        key: ConnectionKey,
+        endpoint: Box<dyn Endpoint>,
+        listener: usize,
+        listener_address: Address,
+        now: Moment,
+    ) -> Self {
+        Self {
+            key,
+            endpoint,
+            listener,
+            listener_address,
+            phase: Phase::Connected,
+            since: now,
+            outbox: VecDeque::new(),
+            post_waiters: VecDeque::new(),
+            lanes: Lanes::default(),
+            rdma_pending: 0,
+            runnable: VecDeque::new(),
+            sent: 0,
+            debt: 0,
+            is_contended: false,
+            dirty: false,
+        }
+    }
+
+    /// Queues a message, in order behind what found no room before.
+    pub fn send(&mut self, head: &[u8], payload: &[u8]) {
+        self.dirty = true;
+        if self.outbox.is_empty() {
+            match self.endpoint.send_copy(head, payload) {
+                Ok(()) => return,
+                Err(PostError::Full) => {}
+                // The next receive tells why, and closes it.
+                Err(PostError::Closed) => return,
+                Err(error @ (PostError::Invalid(_) | PostError::Faulted)) => {
+                    tracing::error!(%error, "a reply of our own making was refused");
+                    return;
+                }
+            }
+        }
+        if let Some(head) = Head::copy_of(head) {
+            self.outbox.push_back((head, payload.to_vec()));
+        }
+    }
+
+    /// A reply can be filled in place now: nothing waits before it.
+    pub fn sends_at_once(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Messages that wait for room.
+    pub fn waiting(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Sends what waited and flushes the provider's queue.
+    pub fn flush(&mut self) -> Result<(), TransportError> {
+        loop {
+            while let Some((head, payload)) = self.outbox.front() {
+                match self.endpoint.send_copy(head.as_bytes(), payload) {
+                    Err(PostError::Full) => break,
+                    Ok(()) | Err(PostError::Closed | PostError::Invalid(_) | PostError::Faulted) => {
+                        self.outbox.pop_front();
+                    }
+                }
+            }
+            let waiting = self.outbox.len();
+            self.endpoint.flush()?;
+            // A flush can make room; go on only while it does.
+            if waiting == 0 || self.endpoint.wants_flush() || !self.makes_room() {
+                break;
+            }
+        }
+        self.dirty = false;
+        Ok(())
+    }
+
+    /// Bytes that its provider's calls have sent since this was last asked.
+    #[inline]
+    pub(crate) fn take_sent(&mut self) -> usize {
+        let sent = self.endpoint.bytes_sent();
+        let before = std::mem::replace(&mut self.sent, sent);
+        usize::try_from(sent.saturating_sub(before)).unwrap_or(usize::MAX)
+    }
+
+    fn makes_room(&mut self) -> bool {
+        let Some((_, payload)) = self.outbox.front() else { return false };
+        match self.endpoint.reserve(payload.len()) {
+            Ok(slot) => {
+                self.endpoint.cancel_send(slot);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Nothing is queued, posted or waiting on it.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        !self.dirty
+            && self.rdma_pending == 0
+            && self.post_waiters.is_empty()
+            && self.runnable.is_empty()
+            && !self.wants_flush()
+    }
+
+    /// Output waits for the provider.
+    pub fn wants_flush(&self) -> bool {
+        !self.outbox.is_empty() || self.endpoint.wants_flush()
+    }
+}

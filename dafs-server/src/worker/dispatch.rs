@@ -1,0 +1,273 @@
+//! Requests: admitted by the session, begun in their turn, executed by opcode, answered.
+
+use dafs_proto::session::{
+    Admission, CachedReply, ChainStep, REPLY_CACHE_PAYLOAD_MAX, SessionFault, fair_target,
+};
+use dafs_proto::wire::{
+    CHAIN_HANDLE, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, Status, WireError,
+};
+
+use crate::worker::Worker;
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::{Call, State, Wakeup};
+use crate::worker::handshake::ACTIVE_FOR;
+use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::session::handles::OpenHandle;
+
+impl Worker {
+    #[inline]
+    pub(crate) fn on_request(
+        &mut self,
+        key: ConnectionKey,
+        session_key: SessionKey,
+        header: Header,
+        body: &[u8],
+    ) {
+        let now = self.now;
+        let Some(mut session) = self.sessions.find_mut(session_key) else { return };
+        session.last_heard = now;
+        session.active_until = now.after(ACTIVE_FOR);
+        session.notices = 0;
+        if std::mem::take(&mut session.owes_notices) {
+            self.tell_of_due_batches();
+            let Some(again) = self.sessions.find_mut(session_key) else { return };
+            session = again;
+        }
+        let admission = match session.core.admit(&header) {
+            Ok(admission) => admission,
+            Err(fault) => return self.end_for_fault(key, fault),
+        };
+        let deadline = std::time::Duration::from_millis(u64::from(header.deadline_ms));
+        let expires = (header.deadline_ms != 0).then(|| now.after(deadline));
+        match admission {
+            Admission::Execute(link) => {
+                let call = Call { session: session_key, connection: key, header, link, batch: None, expires };
+                let step = link.map(|link| session.core.chain_step(link));
+                self.take_turn(call, step, body);
+            }
+            Admission::Replay(cached) => {
+                self.stats.replies_replayed += 1;
+                if let Some(connection) = self.connection(key) {
+                    connection.send(&cached.head, &cached.payload);
+                }
+            }
+            Admission::InProgress if self.replaces_lane_read(session_key, key, &header) => {
+                self.on_request(key, session_key, header, body);
+            }
+            Admission::InProgress => self.readdress(session_key, &header, key),
+            Admission::FalseRetry => {
+                let mut head = [0; HEADER_SIZE];
+                header.reply(Status::FALSE_RETRY).encode(&mut head);
+                if let Some(connection) = self.connection(key) {
+                    connection.send(&head, &[]);
+                }
+            }
+        }
+    }
+
+    fn take_turn(&mut self, call: Call, step: Option<ChainStep>, body: &[u8]) {
+        match step {
+            None | Some(ChainStep::Execute(_)) => self.begin(call, body, Payload::Current),
+            Some(ChainStep::Abort) => self.reply_status(&call, Status::CHAIN_ABORTED),
+            Some(ChainStep::Wait) => {
+                let payload = self.payload(&call, Payload::Current);
+                self.park(call, State::Chain { body: body.to_vec(), payload });
+            }
+        }
+    }
+
+    /// Begins a request whose turn has come.
+    #[inline]
+    pub(crate) fn begin(&mut self, mut call: Call, body: &[u8], payload: Payload<'_>) {
+        let outcome = match self.chain_handle(&mut call) {
+            Ok(()) => self.execute(&call, body, payload),
+            Err(status) => Err(status.into()),
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(Problem::Status(status)) => self.reply_status(&call, status),
+            Err(Problem::Fault(fault)) => self.end_for_fault(call.connection, fault),
+        }
+    }
+
+    /// Puts the chain's saved handle in place of its stand-in; a chain that failed is aborted.
+    #[inline]
+    fn chain_handle(&self, call: &mut Call) -> Result<(), Status> {
+        let Some(link) = call.link else {
+            return if call.header.handle == CHAIN_HANDLE { Err(Status::BAD_HANDLE) } else { Ok(()) };
+        };
+        let step = self.sessions.find(call.session).map(|session| session.core.chain_step(link));
+        match step {
+            Some(ChainStep::Execute(saved)) => {
+                if call.header.handle == CHAIN_HANDLE {
+                    call.header.handle = saved.ok_or(Status::BAD_HANDLE)?;
+                }
+                Ok(())
+            }
+            _ => Err(Status::CHAIN_ABORTED),
+        }
+    }
+
+    #[inline]
+    fn execute(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+        match call.header.opcode {
+            Opcode::Read => self.read(call, body, payload),
+            Opcode::Write | Opcode::Append => self.write(call, body, payload),
+            Opcode::ReadList | Opcode::WriteList => self.list(call, body, payload),
+            Opcode::Batch => self.batch(call, body, payload),
+            Opcode::Null => {
+                no_body(body)?;
+                self.reply(call, Status::OK, Answer::default());
+                Ok(())
+            }
+            Opcode::Bye
+            | Opcode::Limits
+            | Opcode::Statistics
+            | Opcode::Exports
+            | Opcode::Mount
+            | Opcode::Close
+            | Opcode::FenceRead
+            | Opcode::FenceWrite => self.execute_session(call, body, payload),
+            Opcode::Lanes => self.lend_lanes(call, body, payload),
+            Opcode::Share => self.share(call, body, payload),
+            Opcode::OpenToken => self.open_token(call, body, payload),
+            Opcode::Readdir => self.readdir(call, body, payload),
+            Opcode::Commit
+            | Opcode::Truncate
+            | Opcode::Allocate
+            | Opcode::Punch
+            | Opcode::Seek
+            | Opcode::Hint => self.execute_file(call, body, payload),
+            Opcode::Lookup
+            | Opcode::Open
+            | Opcode::Getattr
+            | Opcode::Setattr
+            | Opcode::Mkdir
+            | Opcode::Remove
+            | Opcode::Rename
+            | Opcode::Link
+            | Opcode::Symlink
+            | Opcode::Readlink
+            | Opcode::AccessCheck
+            | Opcode::XattrRead
+            | Opcode::XattrWrite
+            | Opcode::XattrList
+            | Opcode::XattrRemove
+            | Opcode::Statfs => self.execute_name(call, body, payload),
+            Opcode::Hello
+            | Opcode::Authenticate
+            | Opcode::Notice
+            | Opcode::CreditTarget
+            | Opcode::BatchDone => Err(Problem::Fault(SessionFault::Misplaced {
+                opcode: call.header.opcode,
+                place: "in a session",
+            })),
+        }
+    }
+
+    /// What the request's handle names, if its opcode may be used on it now.
+    #[inline]
+    pub(crate) fn handle(&self, call: &Call) -> Result<&OpenHandle, Status> {
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
+        let open = session.handles.find(call.header.handle)?;
+        if call.header.opcode.modifies() && open.rights.read_only {
+            return Err(Status::READ_ONLY);
+        }
+        let fences = &self.fences[usize::from(open.node.export.0)];
+        if !fences.is_empty() && fences.contains(&session.client_id) {
+            return Err(Status::FENCED);
+        }
+        Ok(open)
+    }
+
+    /// A private copy of the request's payload; bounded by what the connection may receive.
+    pub(crate) fn payload(&self, call: &Call, payload: Payload<'_>) -> Vec<u8> {
+        match payload {
+            Payload::Kept(bytes) => bytes.to_vec(),
+            Payload::Current => self
+                .connections
+                .get(call.connection.index)
+                .map(|connection| connection.endpoint.payload().to_vec())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// The target that the next reply of a session grants.
+    pub(crate) fn credit_target(&self, wanted: u16, slots: u16) -> u16 {
+        fair_target(wanted, slots, self.settings.operations_max, self.active_sessions)
+    }
+
+    /// Answers with a status alone.
+    #[cold]
+    pub(crate) fn reply_status(&mut self, call: &Call, status: Status) {
+        self.reply(call, status, Answer::default());
+    }
+
+    /// Answers.
+    pub(crate) fn reply(&mut self, call: &Call, status: Status, answer: Answer<'_>) {
+        if let Some(place) = call.batch {
+            return self.on_batch_part(place, call.header.opcode, status, answer.body);
+        }
+        let mut head = [0; HEAD_SIZE_MAX];
+        let len = self.seal(call, status, answer.handle, answer.body, answer.payload.len(), &mut head);
+        // A link of a chain is not to be executed again behind those that follow it.
+        let keeps = (answer.keeps || call.link.is_some()) && answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX;
+        if (keeps || !call.header.opcode.is_idempotent())
+            && let Some(session) = self.sessions.find_mut(call.session)
+        {
+            debug_assert!(answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX, "cached replies are small");
+            let reply = CachedReply { head: Box::from(&head[..len]), payload: Box::from(answer.payload) };
+            session.core.cache_reply(call.header.slot, reply);
+        }
+        if let Some(connection) = self.connection(call.connection) {
+            connection.send(&head[..len], answer.payload);
+        }
+    }
+
+    /// Ends a request in its session and writes the head of its reply; returns the head's length.
+    #[inline]
+    pub(crate) fn seal(
+        &mut self,
+        call: &Call,
+        status: Status,
+        handle: FileHandle,
+        body: &[u8],
+        payload_len: usize,
+        head: &mut [u8; HEAD_SIZE_MAX],
+    ) -> usize {
+        self.stats.on_operation(call.header.opcode);
+        let mut header = call.header.reply(status);
+        let len = HEADER_SIZE + body.len();
+        header.head_len = u16::try_from(len).expect("bodies are at most 72 bytes");
+        header.payload_len = u32::try_from(payload_len).expect("payloads are bounded by the connection");
+        header.handle = handle;
+        let (operations_max, active) = (self.settings.operations_max, self.active_sessions);
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            session.ledger.requests += 1;
+            let saves = call.header.flags.contains(Flags::SAVE_HANDLE) && status == Status::OK;
+            let saved = saves.then_some(if handle.0 == 0 { call.header.handle } else { handle });
+            let mut target =
+                fair_target(call.header.credits, session.core.slots_max(), operations_max, active);
+            if target > session.core.credits().limit() {
+                let connection = session.connection.and_then(|key| self.connections.get_mut(key.index));
+                let ready = connection.map_or(1, |connection| connection.endpoint.expect_messages(target));
+                target = target.min(ready);
+            }
+            header.credits = session.core.on_reply(&call.header, status, saved, target);
+        }
+        if let Some(link) = call.link {
+            self.wakeups.push_back(Wakeup::Chain(call.session, link.chain));
+        }
+        header.encode(head);
+        head[HEADER_SIZE..len].copy_from_slice(body);
+        len
+    }
+}
+
+/// The request has no body.
+pub(crate) fn no_body(body: &[u8]) -> Result<(), WireError> {
+    match body.len() {
+        0 => Ok(()),
+        extra => Err(WireError::TrailingBytes { what: "request without a body", extra }),
+    }
+}

@@ -1,0 +1,188 @@
+//! How connections, sessions and the server's own service end.
+
+use std::time::Duration;
+
+use dafs_proto::transport::TransportError;
+use dafs_proto::wire::{Header, NoticeKind, Opcode, Status};
+
+use super::Worker;
+use crate::worker::connection::Phase;
+use crate::worker::flight::Wakeup;
+use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::session::{Ledger, Session};
+
+/// How long a session gets copies after a file was truncated under a read.
+const DISTRUST_TIME: Duration = Duration::from_secs(10);
+
+/// Why a session ends.
+pub(crate) enum End<'a> {
+    /// The client said so.
+    Bye,
+    /// No sign of life within the lease.
+    LeaseOver,
+    /// The client broke the protocol.
+    Fault(&'a dyn std::fmt::Display),
+}
+
+impl Worker {
+    /// Stops taking sessions and tells the clients. Operations in flight finish, and requests of sessions that are there
+    /// are served as long as the loop runs.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        let live: Vec<_> =
+            self.sessions.iter().filter_map(|(key, session)| Some((key, session.connection?))).collect();
+        for (session, connection) in live {
+            self.notice(session, connection, NoticeKind::Draining, "the server is shutting down");
+        }
+        self.flush_dirty();
+    }
+
+    /// Some connection was closed since [`Worker::take_closed`].
+    #[inline]
+    pub fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    /// Connections that were closed since the last call, for the loop to forget.
+    pub fn take_closed(&mut self) -> Vec<ConnectionKey> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Ends a connection. Its session waits for the client to come back.
+    pub(crate) fn close(&mut self, key: ConnectionKey, why: &dyn std::fmt::Display) {
+        self.end_lanes(key);
+        let Some(connection) = self.connection(key) else { return };
+        let phase = std::mem::replace(&mut connection.phase, Phase::Closed);
+        connection.endpoint.close();
+        let listener = connection.listener_address.clone();
+        tracing::debug!(%listener, %why, "connection closed");
+        drop(self.connections.remove(key.index));
+        self.closed.push(key);
+        if let Phase::Live(session) = phase {
+            if let Some(session) = self.sessions.find_mut(session) {
+                session.lost = Some(why.to_string().into_boxed_str());
+            }
+            self.on_disconnected(session, key);
+        }
+    }
+
+    /// A file was truncated after it was mapped to be sent: it may be again, so the session gets copies for a while.
+    #[cold]
+    pub(crate) fn distrust_mapped_files(&mut self, session: SessionKey) {
+        let until = self.now.after(DISTRUST_TIME);
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.copies_until = until;
+        }
+    }
+
+    /// Reads of the session may be sent from mapped files.
+    pub(crate) fn trusts_mapped_files(&self, session: SessionKey) -> bool {
+        self.sessions.find(session).is_none_or(|session| session.copies_until <= self.now)
+    }
+
+    /// Ends a connection and its session, because the client broke the protocol; says why while it still can.
+    pub(crate) fn end_for_fault(&mut self, key: ConnectionKey, fault: impl std::fmt::Display) {
+        self.stats.protocol_errors += 1;
+        let Some(connection) = self.connection(key) else { return };
+        if let Phase::Live(session) = connection.phase {
+            self.notice(session, key, NoticeKind::ProtocolError, &fault.to_string());
+            if let Some(connection) = self.connection(key) {
+                // The session is over whether the notice arrives or not.
+                let _: Result<(), TransportError> = connection.flush();
+            }
+            self.end_session(session, End::Fault(&fault));
+        } else {
+            let peer = connection.endpoint.capabilities().peer.address;
+            let listener = connection.listener_address.clone();
+            tracing::warn!(%listener, ?peer, %fault, "protocol fault: connection ended");
+        }
+        self.close(key, &fault);
+    }
+
+    fn notice(&mut self, session: SessionKey, key: ConnectionKey, kind: NoticeKind, text: &str) {
+        let Some(session) = self.sessions.find_mut(session) else { return };
+        let mut header = Header::callback(Opcode::Notice, session.core.next_callback());
+        let text = &text.as_bytes()[..text.len().min(512)];
+        header.head_len += 4;
+        header.payload_len = u32::try_from(text.len()).unwrap_or(0);
+        let mut head = [0; 44];
+        header.encode(&mut head);
+        head[40..].copy_from_slice(&kind.value().to_le_bytes());
+        if let Some(connection) = self.connection(key) {
+            connection.send(&head, text);
+            self.mark_dirty(key);
+        }
+    }
+
+    /// Ends a session: handles are closed, its tokens end, operations in flight are forgotten once nothing holds their memory.
+    pub(crate) fn end_session(&mut self, key: SessionKey, why: End<'_>) {
+        let Some(mut session) = self.sessions.remove(key) else { return };
+        self.log_end(&session, &why);
+        if session.waiting > 0 {
+            self.turns.session_waits_no_more();
+        }
+        for handle in session.handles.drain() {
+            if !handle.is_root {
+                self.release_node(handle.node);
+            }
+        }
+        while let Some(node) = self.tokens.take_of(key) {
+            self.release_node(node);
+        }
+        self.forget_operations(key);
+        self.buffers.end_session(key);
+        self.wakeups.push_back(Wakeup::Buffer);
+        if let Some(connection) = session.connection
+            && let Some(connection) = self.connection(connection)
+            && matches!(connection.phase, Phase::Live(live) if live == key)
+        {
+            let key = connection.key;
+            connection.phase = Phase::Closed;
+            self.close(key, &"its session ended");
+        }
+    }
+
+    /// One line for each session that ends.
+    fn log_end(&self, session: &Session, why: &End<'_>) {
+        let Ledger { requests, bytes_read, bytes_written } = session.ledger;
+        let seconds = self.now.since(session.opened).as_secs();
+        let why_shown = match (why, &session.lost) {
+            (End::Bye, _) => "the client said goodbye".to_owned(),
+            (End::LeaseOver, None) => "the client was silent for longer than the lease".to_owned(),
+            (End::LeaseOver, Some(lost)) => {
+                format!("its connection was lost, and the client did not come back within the lease: {lost}")
+            }
+            (End::Fault(fault), _) => format!("protocol fault: {fault}"),
+        };
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    session = %session.shown_id(),
+                    client = %session.client_name,
+                    peer = %session.shown_peer(),
+                    why = %why_shown,
+                    seconds,
+                    requests,
+                    bytes_read,
+                    bytes_written,
+                    "session ended"
+                )
+            };
+        }
+        match why {
+            End::Fault(_) => log!(warn),
+            End::Bye | End::LeaseOver => log!(info),
+        }
+    }
+
+    /// The status for new sessions while the server cannot take any.
+    pub(crate) fn refusal(&self) -> Option<Status> {
+        if self.draining {
+            Some(Status::DRAINING)
+        } else if self.sessions.len() >= self.settings.sessions_max {
+            Some(Status::SERVER_FULL)
+        } else {
+            None
+        }
+    }
+}

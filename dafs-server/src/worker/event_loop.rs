@@ -1,0 +1,523 @@
+//! The loop: the one place of the server that waits.
+//!
+//! One thread watches listeners, connections, storage, signals and the time with mio, and moves what happened into
+//! [`Worker`]. Connections are *hot* while messages come in: then they are asked directly, without a system call
+//! where the provider needs none. A connection goes *cold* when it is armed: from then on its descriptors wake the
+//! loop. How long a silent connection stays hot is the polling policy.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dafs_proto::session::Moment;
+use dafs_proto::transport::{Address, Domain, Listener, WaitPolicy};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::worker::ids::ConnectionKey;
+use crate::worker::sched::{Anticipation, LIGHT_ROUNDS, LOOKS_LIGHT, StorageTurns};
+use crate::worker::{ListenerInfo, Served, Worker};
+
+/// How long a silent connection is asked before it goes cold, where that is likely to pay.
+const SPIN: Duration = Duration::from_micros(50);
+/// Between two looks at the kernel's events and the clock while connections are hot: turns that found nothing, or messages times eight.
+const WORK_PER_POLL: usize = 256;
+/// What a message counts in that: about as many turns as it takes.
+const WORK_PER_MESSAGE: usize = 8;
+/// What a turn counts that ended with its budget.
+const WORK_PER_TURN: usize = WORK_PER_POLL / 4;
+/// The same beside others: the kernel is asked after each round who else has come.
+const WORK_PER_CONTENDED_TURN: usize = WORK_PER_POLL;
+/// What a look that is a system call counts, beside the turn that it is made in.
+const WORK_PER_CALL: usize = 3;
+/// Connections whose looks are system calls are spun on while there are no more than this: else the kernel's events are cheaper.
+const CALLS_PER_TURN_MAX: usize = 4;
+/// Rounds with the only hot connection in one turn, the bare looks before each, and what a round counts.
+const ROUNDS_ALONE: usize = 8;
+const LOOKS_ALONE: u32 = 32;
+const WORK_PER_ROUND_ALONE: usize = 3;
+/// Between two looks at leases and shares.
+const TICK: Duration = Duration::from_millis(100);
+/// Between two looks at handshakes and sessions while nobody is connected.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+/// Connections accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+const WAKE: Token = Token(0);
+const STORAGE: Token = Token(1);
+const SIGNALS: Token = Token(2);
+const LISTENERS: usize = 16;
+const CONNECTIONS: usize = 1 << 20;
+/// Tokens of one connection, one for each of its descriptors.
+const TOKENS_PER_CONNECTION: usize = 4;
+
+/// Tells a loop in another thread to drain and end.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    requested: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+}
+
+impl Stop {
+    /// Asks the loop to drain and end. Not blocking.
+    pub fn stop(&self) {
+        self.requested.store(true, Ordering::Release);
+        // A loop that cannot be woken is gone already.
+        let _ = self.waker.wake();
+    }
+}
+
+/// The loop and everything it drives.
+pub struct EventLoop {
+    poll: Poll,
+    server: Worker,
+    listeners: Vec<(usize, Box<dyn Listener>)>,
+    hot: Vec<Hot>,
+    // By place of the connection: it is in `hot`.
+    is_hot: Vec<bool>,
+    // By place: whom its descriptors' events are for.
+    watched: Vec<Option<ConnectionKey>>,
+    policy: WaitPolicy,
+    began: Instant,
+    stop: Stop,
+    drain_for: Duration,
+    next_tick: Moment,
+    accepts: bool,
+    // As of the last look at the clock.
+    now: Moment,
+    // Done since the last look at the kernel's events.
+    work: usize,
+    storage_turns: StorageTurns,
+    // Messages handled, and how many were parked by then, as of storage's last turn.
+    messages: usize,
+    parked: u32,
+}
+
+struct Hot {
+    key: ConnectionKey,
+    // The first look at the clock after its last message; `None` until then.
+    silent_since: Option<Moment>,
+    look_is_system_call: bool,
+    // In this round it asked for something and had all of it.
+    is_light: bool,
+    anticipation: Anticipation,
+}
+
+impl EventLoop {
+    /// A loop around a server; `drain_for` bounds how long operations in flight, and clients that take their replies,
+    /// may keep it after a stop.
+    pub fn new(mut server: Worker, policy: WaitPolicy, drain_for: Duration) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        for fd in server.storage().event_fds() {
+            poll.registry().register(&mut SourceFd(&fd), STORAGE, Interest::READABLE)?;
+        }
+        Ok(Self {
+            poll,
+            server,
+            listeners: Vec::new(),
+            hot: Vec::new(),
+            is_hot: Vec::new(),
+            watched: Vec::new(),
+            policy,
+            began: Instant::now(),
+            stop: Stop { requested: Arc::new(AtomicBool::new(false)), waker },
+            drain_for,
+            next_tick: Moment::default(),
+            accepts: true,
+            now: Moment::default(),
+            work: 0,
+            storage_turns: StorageTurns::new(Instant::now()),
+            messages: 0,
+            parked: 0,
+        })
+    }
+
+    /// Serves a listener's connections from now on; `domain` is the one that it was made from.
+    pub fn add_listener(
+        &mut self,
+        listener: Box<dyn Listener>,
+        info: ListenerInfo,
+        domain: Arc<dyn Domain>,
+    ) -> io::Result<()> {
+        let index = self.server.add_listener(info);
+        self.server.offer_lanes(index, domain);
+        for fd in listener.event_fds() {
+            let token = Token(LISTENERS + index);
+            self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)?;
+        }
+        self.listeners.push((index, listener));
+        Ok(())
+    }
+
+    /// Ends the loop when this descriptor becomes readable: the read end of a signal pipe.
+    pub fn watch_signals(&mut self, fd: RawFd) -> io::Result<()> {
+        self.poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.listeners.iter().map(|(_, listener)| listener.address().clone()).collect()
+    }
+
+    /// Ends the loop from another thread.
+    pub fn stop_handle(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Serves until stopped; then drains. `observe` is called with the server about ten times a second.
+    pub fn run(&mut self, mut observe: impl FnMut(&Worker)) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        let mut draining: Option<Moment> = None;
+        self.accept_all();
+        loop {
+            let sleeps = self.hot.is_empty() && !self.awaits_storage();
+            if sleeps || self.work >= WORK_PER_POLL {
+                self.work = 0;
+                debug_assert!(!sleeps || self.server.is_settled(), "asleep over something to be done");
+                let timeout = if sleeps { self.until_due() } else { Duration::ZERO };
+                match self.poll.poll(&mut events, Some(timeout)) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error),
+                    Ok(()) => {}
+                }
+                self.look_at_clock();
+                self.on_events(&events);
+                if self.server.window_end().is_some_and(|end| self.now >= end) {
+                    self.server.end_windows();
+                }
+                if self.now >= self.next_tick {
+                    self.tick();
+                    observe(&self.server);
+                }
+            }
+            self.serve_hot();
+            self.turn_to_storage();
+            while let Some(key) = self.server.take_stirred() {
+                self.heat(key);
+            }
+            self.forget_closed();
+            if draining.is_none() && self.stop.requested.load(Ordering::Acquire) {
+                draining = Some(self.now.after(self.drain_for));
+                self.begin_drain();
+            }
+            if let Some(until) = draining
+                && (self.is_drained() || self.now >= until)
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets storage that was waited for go on, as far as it is its turn.
+    #[inline]
+    fn turn_to_storage(&mut self) {
+        let messages = std::mem::take(&mut self.messages);
+        if self.server.storage().pending() > 0 {
+            self.take_storage_turn(messages);
+        }
+    }
+
+    fn take_storage_turn(&mut self, messages: usize) {
+        let began = Instant::now();
+        let parked = self.server.park_count.wrapping_sub(self.parked);
+        self.parked = self.server.park_count;
+        let others = messages > parked as usize && self.server.is_contended();
+        let transfers_max = self.storage_turns.due(began, others);
+        let count = self.server.poll_storage_turn(transfers_max);
+        if transfers_max > 0 {
+            self.storage_turns.taken(began, Instant::now(), count);
+        }
+    }
+
+    /// Storage is expected to finish something so soon that sleeping would cost more.
+    fn awaits_storage(&mut self) -> bool {
+        let now = Instant::now();
+        if self.server.storage().pending() == 0 {
+            self.storage_turns.idle(now);
+            return false;
+        }
+        self.storage_turns.stays_awake(now, self.policy != WaitPolicy::Event)
+    }
+
+    fn look_at_clock(&mut self) {
+        self.now = Moment::default().after(self.began.elapsed());
+        self.server.set_now(self.now);
+    }
+
+    /// How long there is nothing to do: until the next tick, or until a batch tells what it has gathered.
+    fn until_due(&mut self) -> Duration {
+        self.look_at_clock();
+        let due = self.server.window_end().map_or(self.next_tick, |end| end.min(self.next_tick));
+        due.since(self.now).max(Duration::from_millis(1))
+    }
+
+    fn tick(&mut self) {
+        self.server.on_tick();
+        for (_, listener) in &mut self.listeners {
+            listener.expire_handshakes();
+        }
+        self.forget_closed();
+        let idle = self.server.sessions() == 0 && self.hot.is_empty();
+        self.next_tick = self.now.after(if idle { IDLE_TICK } else { TICK });
+        if self.accepts {
+            // Descriptors may be free again after an accept that failed for want of them.
+            self.accept_all();
+        }
+    }
+
+    fn on_events(&mut self, events: &Events) {
+        for event in events {
+            match event.token() {
+                WAKE => {}
+                // Every turn of the loop asks storage.
+                STORAGE => {}
+                SIGNALS => self.stop.requested.store(true, Ordering::Release),
+                Token(token) if token >= CONNECTIONS => {
+                    let token = token - CONNECTIONS;
+                    let closed = event.is_read_closed() || event.is_error();
+                    self.warm(token / TOKENS_PER_CONNECTION, token % TOKENS_PER_CONNECTION, closed);
+                }
+                Token(_) => self.accept_all(),
+            }
+        }
+    }
+
+    /// A descriptor of the connection in `place` had an event.
+    fn warm(&mut self, place: usize, descriptor: usize, closed: bool) {
+        if let Some(key) = self.watched.get(place).copied().flatten() {
+            if let Some(connection) = self.server.connection(key) {
+                connection.endpoint.on_event(descriptor, closed);
+            }
+            self.heat(key);
+        }
+    }
+
+    fn heat(&mut self, key: ConnectionKey) {
+        if key.index >= self.is_hot.len() {
+            self.is_hot.resize(key.index + 1, false);
+            self.watched.resize(key.index + 1, None);
+        }
+        if !self.is_hot[key.index] {
+            let Some(connection) = self.server.connection(key) else { return };
+            let look_is_system_call = connection.endpoint.look_is_system_call();
+            self.is_hot[key.index] = true;
+            let anticipation = Anticipation::default();
+            self.hot.push(Hot {
+                key,
+                silent_since: None,
+                look_is_system_call,
+                is_light: false,
+                anticipation,
+            });
+            // It is first in the next round: those who are there have had their turn.
+            let last = self.hot.len() - 1;
+            self.hot.swap(0, last);
+        }
+    }
+
+    fn accept_all(&mut self) {
+        // A new connection may take the place of one that was just closed.
+        self.forget_closed();
+        let mut accepted = Vec::new();
+        for (index, listener) in &mut self.listeners {
+            for _ in 0..ACCEPTS_PER_TURN {
+                match listener.accept() {
+                    Ok(Some(endpoint)) => accepted.push((*index, endpoint)),
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(listener = %listener.address(), %error, "cannot accept a connection");
+                        break;
+                    }
+                }
+            }
+        }
+        for (index, endpoint) in accepted {
+            let fds: Vec<RawFd> = endpoint.event_fds().to_vec();
+            let key = self.server.add_connection(index, endpoint);
+            let token = CONNECTIONS + key.index * TOKENS_PER_CONNECTION;
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            let registered = (token..token + TOKENS_PER_CONNECTION).zip(&fds).try_for_each(|(token, fd)| {
+                self.poll.registry().register(&mut SourceFd(fd), Token(token), interest)
+            });
+            match registered {
+                Ok(()) => {
+                    self.heat(key);
+                    self.watched[key.index] = Some(key);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot watch a connection");
+                    self.server.close(key, &error);
+                }
+            }
+        }
+    }
+
+    /// A round: every hot connection has its turn.
+    fn serve_hot(&mut self) {
+        let (mut place, mut large, mut light) = (0, false, 0u32);
+        self.work += 1;
+        while place < self.hot.len() {
+            let key = self.hot[place].key;
+            let mut served = self.server.serve(key);
+            if self.hot.len() == 1 && !self.hot[place].look_is_system_call {
+                // Nobody else is kept waiting: look again at once, which is quicker than another turn of the loop.
+                for _ in 1..ROUNDS_ALONE {
+                    if served != Served::Messages(0) {
+                        break;
+                    }
+                    self.work += WORK_PER_ROUND_ALONE;
+                    let connection = self.server.connection(key);
+                    let Some(connection) = connection.filter(|c| c.endpoint.spin_pays()) else { break };
+                    connection.endpoint.look(LOOKS_ALONE);
+                    served = self.server.serve(key);
+                }
+            }
+            let keep = match served {
+                Served::Closed => false,
+                Served::Budget(messages) => {
+                    self.on_budget(place, messages);
+                    large = true;
+                    true
+                }
+                Served::Messages(count) => {
+                    self.hot[place].is_light = count > 0;
+                    light += u32::from(count > 0);
+                    self.stays_hot(place, count)
+                }
+            };
+            if keep {
+                place += 1;
+            } else {
+                self.hot.swap_remove(place);
+                self.is_hot[key.index] = false;
+            }
+        }
+        if large && light > 0 && self.server.is_contended() {
+            self.serve_light(light);
+        }
+    }
+
+    #[inline]
+    fn on_budget(&mut self, place: usize, messages: usize) {
+        let turn = if self.server.is_contended() { WORK_PER_CONTENDED_TURN } else { WORK_PER_TURN };
+        self.messages += messages;
+        self.work += (WORK_PER_MESSAGE * messages).max(turn);
+        self.hot[place].silent_since = None;
+        self.hot[place].is_light = false;
+    }
+
+    /// Before large transfers go on: clients that asked for little are perhaps back already, and are served if so.
+    fn serve_light(&mut self, count: u32) {
+        let looks = (LOOKS_LIGHT / count).max(1);
+        for round in 0..LIGHT_ROUNDS {
+            let mut came = 0;
+            for place in 0..self.hot.len() {
+                let hot = &mut self.hot[place];
+                if !hot.is_light || hot.look_is_system_call || (round == 0 && !hot.anticipation.expects()) {
+                    hot.is_light = false;
+                    continue;
+                }
+                let key = hot.key;
+                let here = self
+                    .server
+                    .connection(key)
+                    .filter(|connection| connection.endpoint.spin_pays())
+                    .is_some_and(|connection| connection.endpoint.look(looks));
+                if !here {
+                    // Having been back in an earlier round is enough.
+                    if round == 0 {
+                        self.hot[place].anticipation.missed();
+                    }
+                    self.hot[place].is_light = false;
+                    continue;
+                }
+                self.hot[place].anticipation.came();
+                match self.server.serve(key) {
+                    Served::Messages(messages) => {
+                        self.messages += messages;
+                        self.work += WORK_PER_MESSAGE * messages;
+                        self.hot[place].silent_since = None;
+                        came += 1;
+                    }
+                    Served::Budget(messages) => self.on_budget(place, messages),
+                    // The next round takes it out.
+                    Served::Closed => self.hot[place].is_light = false,
+                }
+            }
+            if came == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Whether a connection that has nothing more now is asked again without waiting for an event.
+    #[inline]
+    fn stays_hot(&mut self, place: usize, messages: usize) -> bool {
+        let few = self.hot.len() <= CALLS_PER_TURN_MAX;
+        let hot = &mut self.hot[place];
+        self.work += if hot.look_is_system_call { WORK_PER_CALL } else { 0 };
+        if messages > 0 {
+            self.messages += messages;
+            self.work += WORK_PER_MESSAGE * messages;
+            hot.silent_since = None;
+            if self.policy == WaitPolicy::Busy {
+                return true;
+            }
+        } else if self.policy != WaitPolicy::Event
+            && self.work < WORK_PER_POLL
+            && (few || !hot.look_is_system_call)
+            && (self.policy == WaitPolicy::Busy || self.server.spin_pays(hot.key))
+        {
+            // Until the next look at the clock nothing is decided.
+            return true;
+        }
+        let key = hot.key;
+        let since = *hot.silent_since.get_or_insert(self.now);
+        let Some(connection) = self.server.connection(key) else { return false };
+        let asks_on = match self.policy {
+            WaitPolicy::Busy => true,
+            WaitPolicy::Event => false,
+            WaitPolicy::Adaptive => {
+                connection.endpoint.spin_pays()
+                    && (few || !hot.look_is_system_call)
+                    && (messages > 0 || self.now < since.after(SPIN))
+            }
+        };
+        asks_on || !connection.endpoint.arm()
+    }
+
+    /// Lets go of what belonged to closed connections. Their descriptors are closed, which took them out of the poll.
+    fn forget_closed(&mut self) {
+        if !self.server.has_closed() {
+            return;
+        }
+        for closed in self.server.take_closed() {
+            if let Some(watched) =
+                self.watched.get_mut(closed.index).filter(|watched| **watched == Some(closed))
+            {
+                *watched = None;
+            }
+            if let Some(place) = self.hot.iter().position(|hot| hot.key == closed) {
+                self.hot.swap_remove(place);
+                self.is_hot[closed.index] = false;
+            }
+        }
+    }
+
+    /// Whether all that clients have asked for is answered, and the answers are with the provider's peers.
+    fn is_drained(&self) -> bool {
+        // A server that never sleeps has every connection hot for ever.
+        let all_silent = self.policy == WaitPolicy::Busy && self.hot.iter().all(|h| h.silent_since.is_some());
+        (self.hot.is_empty() || all_silent) && self.server.in_flight() == 0 && !self.server.has_unsent()
+    }
+
+    fn begin_drain(&mut self) {
+        tracing::info!(operations = self.server.in_flight(), sessions = self.server.sessions(), "draining");
+        self.accepts = false;
+        self.listeners.clear();
+        self.server.drain();
+    }
+}

@@ -1,0 +1,516 @@
+//! A list and the memory that storage moves it through.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use dafs_proto::extent::{Extent, Part, Parts, slice};
+use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
+use dafs_proto::wire::{Lists, Stability, Status, Verifier};
+use smallvec::SmallVec;
+
+use super::calls::Calls;
+use super::transfer::{Direction, range};
+use crate::storage::{NodeId, NowError, Storage};
+use crate::worker::buffers::Buffer;
+use crate::worker::flight::plan::{
+    Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, WRITE_GAP_MAX, join, next_call, posts, unwritten_from,
+};
+
+/// A list under way.
+#[derive(Debug)]
+pub(crate) struct List {
+    pub(crate) direction: Direction,
+    pub(crate) node: NodeId,
+    pub(crate) stability: Stability,
+    /// From before anything was written.
+    pub(crate) verifier: Verifier,
+    pub(crate) extents: Vec<Extent>,
+    /// Of the client's memory, neighbours joined; empty for inline.
+    pub(crate) ranges: Vec<RemoteRange>,
+    pub(crate) len: u64,
+    pub(crate) place: Place,
+    /// Places of the list that are on their way now.
+    pub(crate) chunk: Range<u64>,
+    /// Memory of this process that the chunk passes through: one piece, or the client's where that is mapped, one for each run of ranges
+    /// in a region.
+    pub(crate) memory: SmallVec<[MemoryRef; 1]>,
+    /// What of that memory the chunk's bytes pass through, in their order.
+    pub(crate) segments: SmallVec<[Segment; 1]>,
+    pub(crate) parts: Parts,
+    /// The first part that storage neither has moved nor has to move.
+    pub(crate) next: usize,
+    pub(crate) calls: Calls,
+    /// Reads: gaps of so many bytes are passed over by calls that wait.
+    pub(crate) gap_max_waiting: u64,
+    pub(crate) posts: Vec<Post>,
+    pub(crate) next_post: usize,
+    /// Writes: the chunk behind this one.
+    pub(crate) ahead: Option<Box<Ahead>>,
+    /// RDMA that is on its way, of the chunks of even and of odd number, and which of both this one is.
+    pub(crate) fetching: [u32; 2],
+    pub(crate) parity: u8,
+    /// Reads: where the file ended, as far as that was met.
+    pub(crate) end: u64,
+    /// Writes: bytes that are in the file without a gap; reads: places that are done with.
+    pub(crate) done: u64,
+    /// The chunk's own last, where it has one; RDMA still sends from the others.
+    pub(crate) buffers: Vec<Buffer>,
+    /// What it waited for, until the next chunk takes it.
+    pub(crate) granted: Option<Buffer>,
+    pub(crate) step: Step,
+    /// What the last [`List::move_now`] moved: bytes, and a call as [`CALL_SIZE_MIN`] at least.
+    pub(crate) moved: usize,
+    /// Its connection was lost while storage had its memory: chunks before may be lost with it.
+    pub(crate) is_broken: bool,
+    /// It is written for the second time, since the first came to nothing.
+    is_second: bool,
+}
+
+/// A piece of a list's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    /// Which memory.
+    pub(crate) memory: usize,
+    /// First byte there.
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
+/// Where storage and network meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In memory that a message carries.
+    Inline,
+    /// In the client's memory.
+    Mapped,
+    /// In buffers that RDMA fills or empties.
+    Buffers,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The next chunk can begin.
+    Begin,
+    /// Waits for a buffer.
+    Buffer,
+    /// Storage moves parts.
+    Storage,
+    /// Its session has enough with storage.
+    Room,
+    /// Storage has calls.
+    Submitted,
+    /// RDMA is posted.
+    Post,
+    /// Waits for RDMA to fill the buffer.
+    Fetch,
+    /// It is over, and waits for RDMA that is not.
+    Ending(Result<(), Status>),
+    /// Storage makes written data durable.
+    Commit,
+}
+
+impl List {
+    /// Storage has its hands on the memory.
+    pub(crate) fn in_storage(&self) -> bool {
+        !self.calls.is_empty() || self.step == Step::Commit
+    }
+
+    /// Its connection is gone, and with it what RDMA had.
+    pub(crate) fn on_disconnected(&mut self) {
+        if !self.calls.is_empty() {
+            self.is_broken |= self.place == Place::Buffers;
+            // If its turn was to come, that went with the connection.
+            self.step = Step::Submitted;
+        }
+    }
+
+    /// From the first chunk again, with the buffers that come back.
+    pub(crate) fn begin_anew(&mut self) -> Vec<Buffer> {
+        self.is_broken = false;
+        self.chunk = 0..self.len;
+        self.memory.clear();
+        self.posts.clear();
+        self.calls = Calls::default();
+        (self.next_post, self.end, self.done, self.step) = (0, u64::MAX, 0, Step::Begin);
+        self.fetching = [0; 2];
+        let ahead = self.ahead.take().map(|ahead| ahead.buffer);
+        std::mem::take(&mut self.buffers).into_iter().chain(ahead).collect()
+    }
+
+    /// From the first chunk again, because nothing counts of what was written, with the buffers that come back; [`None`] when that was
+    /// tried before.
+    pub(crate) fn write_again(&mut self) -> Option<Vec<Buffer>> {
+        if std::mem::replace(&mut self.is_second, true) {
+            return None;
+        }
+        if self.place == Place::Buffers {
+            return Some(self.begin_anew());
+        }
+        (self.calls, self.step) = (Calls::default(), Step::Begin);
+        Some(Vec::new())
+    }
+
+    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
+        let ahead = self.ahead.map(|ahead| ahead.buffer);
+        self.buffers.into_iter().chain(self.granted).chain(ahead).collect()
+    }
+
+    /// It waits for a buffer and has not begun to move data.
+    pub(crate) fn waits_for_buffer(&self) -> Option<bool> {
+        (self.step == Step::Buffer).then_some(self.done == 0)
+    }
+
+    /// It waits until its session has less with storage.
+    pub(crate) fn waits_for_storage(&self) -> bool {
+        self.step == Step::Room
+    }
+
+    /// There is room: it moves on.
+    pub(crate) fn on_room(&mut self) {
+        self.step = Step::Storage;
+    }
+
+    /// Takes the buffer that it waited for; what it has no use for comes back.
+    pub(crate) fn grant(&mut self, mut buffers: Vec<Buffer>) -> Option<Buffer> {
+        std::mem::replace(&mut self.granted, buffers.pop())
+    }
+
+    pub(crate) fn new(direction: Direction, node: NodeId, lists: Lists, stability: Stability) -> Self {
+        let len = lists.extents.iter().map(|extent| extent.len).sum();
+        let ranges = join(lists.segments.into_iter().map(range));
+        Self {
+            direction,
+            node,
+            stability,
+            verifier: Verifier(0),
+            extents: lists.extents,
+            place: if ranges.is_empty() { Place::Inline } else { Place::Buffers },
+            ranges,
+            len,
+            chunk: 0..len,
+            memory: SmallVec::new(),
+            segments: SmallVec::new(),
+            parts: Parts::default(),
+            next: 0,
+            calls: Calls::default(),
+            gap_max_waiting: READ_GAP_MAX,
+            posts: Vec::new(),
+            next_post: 0,
+            ahead: None,
+            fetching: [0; 2],
+            parity: 0,
+            end: u64::MAX,
+            done: 0,
+            buffers: Vec::new(),
+            granted: None,
+            step: Step::Begin,
+            moved: 0,
+            is_broken: false,
+            is_second: false,
+        }
+    }
+
+    /// One piece of memory for all of the chunk.
+    pub(crate) fn set_memory(&mut self, memory: MemoryRef) {
+        self.segments = SmallVec::from_buf([Segment { memory: 0, offset: 0, len: memory.len() }]);
+        self.memory = SmallVec::from_buf([memory]);
+    }
+
+    pub(crate) fn memory_of(&self, part: &Part) -> Option<MemoryRef> {
+        let segment = self.segments.get(part.segment)?;
+        self.memory.get(segment.memory)?.slice(segment.offset + part.within, part.len)
+    }
+
+    /// The first `len` bytes of a part's memory.
+    fn span_of(&self, part: &Part, len: usize) -> Option<Span<'_>> {
+        let segment = self.segments.get(part.segment)?;
+        self.memory.get(segment.memory)?.span().slice(segment.offset + part.within, len)
+    }
+
+    pub(crate) fn make_parts(&mut self) {
+        let extents = slice(&self.extents, self.chunk.start, self.chunk.end - self.chunk.start);
+        let segments = self.segments.iter().map(|segment| segment.len);
+        self.parts = match self.direction {
+            Direction::Read => Parts::of_read(extents, segments),
+            Direction::Write | Direction::Append => Parts::of_write(extents, segments),
+        };
+        self.next = 0;
+    }
+
+    /// Bytes of all extents that lie before the end of the file.
+    pub(crate) fn got(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.len_before(self.end)).sum()
+    }
+
+    /// RDMA for the chunk.
+    pub(crate) fn make_posts(&mut self) {
+        self.posts = posts(&self.ranges, &self.extents, &self.chunk, self.end);
+        (self.next_post, self.step) = (0, Step::Post);
+    }
+
+    /// The next call for storage that has to be waited for, and its memory; [`None`] when all parts are moved.
+    pub(crate) fn next_op(&self, gap: &MemoryRef) -> Option<(Call, Vec<MemoryRef>)> {
+        let parts = self.parts.as_slice();
+        let gap_max = if self.direction == Direction::Read { self.gap_max_waiting } else { WRITE_GAP_MAX };
+        let call = next_call(parts, self.next, gap_max)?;
+        let memory = pieces(parts.get(call.parts.clone())?, call.offset, |part| match part {
+            Piece::Part(part) => self.memory_of(part),
+            Piece::Gap(len) => gap.slice(0, len),
+        });
+        Some((call, memory.into_iter().flatten().collect()))
+    }
+
+    fn gap_max(&self) -> u64 {
+        if self.direction == Direction::Read { READ_GAP_MAX } else { WRITE_GAP_MAX }
+    }
+
+    /// Storage has moved `count` bytes of a call. A write that is short ends there.
+    pub(crate) fn on_moved(&mut self, call: &Call, count: usize) {
+        if count as u64 >= call.len {
+            return;
+        }
+        if self.direction == Direction::Read {
+            self.end = self.end.min(call.offset + count as u64);
+        } else {
+            self.stop_writing(call, count, None);
+        }
+    }
+
+    /// A call failed: of a write, what is before it counts.
+    pub(crate) fn on_failed(&mut self, call: &Call, status: Status) {
+        match self.direction {
+            Direction::Read => self.calls.stop(Some(status)),
+            Direction::Write | Direction::Append => self.stop_writing(call, 0, Some(status)),
+        }
+    }
+
+    fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
+        let place = unwritten_from(self.parts.as_slice(), call, count as u64) as u64;
+        let done = self.chunk.start + place;
+        // Of several that stopped the first counts.
+        self.done = if self.calls.has_stopped() { self.done.min(done) } else { done };
+        self.calls.stop(failure);
+    }
+
+    /// Parts are left that storage has to move: what begins at or behind the end of the file is not.
+    pub(crate) fn has_next(&self) -> bool {
+        self.parts.as_slice().get(self.next).is_some_and(|part| part.offset < self.end)
+    }
+
+    /// Moves as many parts as storage has at hand, until they are `size_max` bytes or more. What failed, or had to stop, is noted in the
+    /// calls.
+    pub(crate) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<(), NowError> {
+        let gap = gap();
+        self.moved = 0;
+        while self.has_next() && self.moved < size_max && !self.calls.has_stopped() {
+            if self.direction == Direction::Read {
+                self.read_pieces(storage, size_max - self.moved);
+                if self.moved >= size_max {
+                    break;
+                }
+            }
+            let parts = self.parts.as_slice();
+            let Some(call) = next_call(parts, self.next, self.gap_max()).filter(|_| self.has_next()) else {
+                break;
+            };
+            let moved = match bounce() {
+                Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce),
+                _ => self.move_call(storage, &call, gap),
+            };
+            match moved {
+                Ok(count) => {
+                    self.moved += count.max(CALL_SIZE_MIN);
+                    self.on_moved(&call, count);
+                }
+                Err(NowError::WouldBlock) => return Err(NowError::WouldBlock),
+                Err(NowError::Failed(status)) => self.on_failed(&call, status),
+            }
+            self.next = call.parts.end;
+        }
+        Ok(())
+    }
+}
+
+impl List {
+    /// Moves parts that storage reads without a system call, each straight into its place, until they are `size_max` bytes or more.
+    fn read_pieces(&mut self, storage: &mut dyn Storage, size_max: usize) {
+        let parts = self.parts.as_slice().get(self.next..).unwrap_or_default();
+        let mut moved = 0;
+        let allowed = parts.iter().take_while(|part| {
+            let begins = moved < size_max;
+            moved += part.len;
+            begins
+        });
+        let allowed = allowed.count();
+        let parts = parts.get(..allowed).unwrap_or_default();
+        let total = (self.chunk.end - self.chunk.start) as usize;
+        let piece = |index: usize| {
+            let part = parts.get(index)?;
+            Some((part.offset, self.span_of(part, part.len)?))
+        };
+        let count = storage.read_pieces(self.node, total, &piece);
+        let moved: usize = parts.iter().take(count).map(|part| part.len).sum();
+        self.moved += moved;
+        self.next += count;
+    }
+
+    /// One call for all parts, each in its place.
+    fn move_call(&self, storage: &mut dyn Storage, call: &Call, gap: &MemoryRef) -> Result<usize, NowError> {
+        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let spans: SmallVec<[Span<'_>; 128]> = pieces(parts, call.offset, |piece| match piece {
+            Piece::Part(part) => self.span_of(part, part.len),
+            Piece::Gap(len) => gap.span().slice(0, len),
+        })
+        .into_iter()
+        .flatten()
+        .collect();
+        match self.direction {
+            Direction::Read => storage.read_now(self.node, call.offset, &spans),
+            Direction::Write | Direction::Append => storage.write_now(self.node, call.offset, &spans),
+        }
+    }
+
+    /// One call for all parts, by way of contiguous memory: to the kernel a segment costs more than copying a small part.
+    fn move_copied(
+        &self,
+        storage: &mut dyn Storage,
+        call: &Call,
+        bounce: &MemoryRef,
+    ) -> Result<usize, NowError> {
+        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let Some(window) = bounce.span().slice(0, call.len as usize) else { return Ok(0) };
+        let places = |part: &Part, len: usize| {
+            let memory = self.span_of(part, len)?;
+            Some((memory, window.slice((part.offset - call.offset) as usize, len)?))
+        };
+        if self.direction != Direction::Read {
+            for (memory, place) in parts.iter().filter_map(|part| places(part, part.len)) {
+                place.copy_from(memory);
+            }
+            return storage.write_now(self.node, call.offset, &[window]);
+        }
+        let count = storage.read_now(self.node, call.offset, &[window])?;
+        for part in parts {
+            let got = count.saturating_sub((part.offset - call.offset) as usize).min(part.len);
+            if let Some((memory, place)) = places(part, got) {
+                memory.copy_from(place);
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// The chunk behind the one that storage has, on its way into a buffer.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    pub(crate) chunk: Range<u64>,
+    pub(crate) memory: MemoryRef,
+    pub(crate) buffer: Buffer,
+    pub(crate) posts: Vec<Post>,
+    pub(crate) next_post: usize,
+}
+
+impl List {
+    /// Makes the chunk that is fetched already, or on its way, the one to be moved.
+    pub(crate) fn take_ahead(&mut self) -> bool {
+        let Some(ahead) = self.ahead.take() else { return false };
+        let Ahead { chunk, memory, buffer, posts, next_post } = *ahead;
+        self.chunk = chunk;
+        self.set_memory(memory);
+        self.buffers.push(buffer);
+        self.make_parts();
+        (self.posts, self.next_post, self.step) = (posts, next_post, Step::Post);
+        self.parity ^= 1;
+        true
+    }
+
+    pub(crate) fn pending(&self) -> u32 {
+        self.fetching[usize::from(self.parity)]
+    }
+}
+
+/// Its parts are so small, on average, that copying them is quicker than telling the kernel of each.
+pub(crate) fn is_copied(parts: &[Part], call: &Call) -> bool {
+    let parts = parts.get(call.parts.clone()).unwrap_or_default();
+    let len: usize = parts.iter().map(|part| part.len).sum();
+    parts.len() > 1 && call.len <= COPIED_SIZE_MAX as u64 && len / parts.len() <= COPIED_PART_MAX
+}
+
+/// What a call of storage takes at least, in bytes copied in that time.
+pub(crate) const CALL_SIZE_MIN: usize = 2048;
+/// Bytes of a part, on average, up to which parts are copied: measured, a segment costs the kernel about as much as copying this.
+pub(crate) const COPIED_PART_MAX: usize = 1024;
+/// Bytes of a call whose parts are copied: half of a usual second-level cache at most.
+pub(crate) const COPIED_SIZE_MAX: usize = 256 * 1024;
+
+/// This thread's memory for such calls; `None` when there was none.
+pub(crate) fn bounce() -> Option<MemoryRef> {
+    thread_local! {
+        static BOUNCE: Option<MemoryRef> =
+            HeapMemory::allocate(COPIED_SIZE_MAX).map(|memory| MemoryRef::new(Arc::new(memory)));
+    }
+    BOUNCE.with(Clone::clone)
+}
+
+/// A part of a call, or what lies between two.
+pub(crate) enum Piece<'a> {
+    Part(&'a Part),
+    Gap(usize),
+}
+
+/// The memory of a call's parts and gaps, in order.
+pub(crate) fn pieces<'a, T>(
+    parts: &'a [Part],
+    offset: u64,
+    memory_of: impl Fn(Piece<'a>) -> T,
+) -> SmallVec<[T; 128]> {
+    let mut at = offset;
+    let mut memory = SmallVec::new();
+    for part in parts {
+        if part.offset > at {
+            memory.push(memory_of(Piece::Gap((part.offset - at) as usize)));
+        }
+        memory.push(memory_of(Piece::Part(part)));
+        at = part.end();
+    }
+    memory
+}
+
+/// Where the bytes between two parts are read to. Nobody looks at them.
+pub(crate) fn gap() -> &'static MemoryRef {
+    static GAP: OnceLock<MemoryRef> = OnceLock::new();
+    GAP.get_or_init(|| {
+        let memory =
+            HeapMemory::allocate(WAITING_GAP_MAX as usize).expect("some pages of memory at the first list");
+        MemoryRef::new(Arc::new(memory))
+    })
+}
+
+/// Brings together what was read of each extent; answers all of it.
+pub(crate) fn pack<'a>(memory: Span<'a>, extents: &[Extent], end: u64) -> Span<'a> {
+    let (mut from, mut to) = (0, 0);
+    pack_behind(memory, (&mut from, &mut to), extents, end);
+    memory.slice(0, to).unwrap_or(Span::EMPTY)
+}
+
+/// Brings what was read of these extents, in a file that ends at `end`, to what is together already. `from` is where the first of them
+/// was read to and `to` where that goes; both are moved behind the last.
+pub(crate) fn pack_behind(
+    memory: Span<'_>,
+    (from, to): (&mut usize, &mut usize),
+    extents: &[Extent],
+    end: u64,
+) {
+    for extent in extents {
+        let got = extent.len_before(end) as usize;
+        if from != to
+            && got > 0
+            && let (Some(target), Some(source)) = (memory.slice(*to, got), memory.slice(*from, got))
+        {
+            target.copy_from(source);
+        }
+        *to += got;
+        *from += extent.len as usize;
+    }
+}

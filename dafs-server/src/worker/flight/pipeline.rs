@@ -1,0 +1,408 @@
+//! The chunks of one transfer: which of them are where, and what may happen next. Pure: no memory, no I/O.
+//!
+//! ```text
+//! read:   begin ─▶ Storage ─▶ Post ─▶ Rdma ─▶ gone        mapped memory: gone after Storage
+//! write:  begin ─▶ Post ─▶ Rdma ─▶ Fetched ─▶ Storage ─▶ gone        append: gone after Rdma
+//! ```
+//!
+//! Up to `depth` chunks are in progress at once, so that storage works on some while RDMA works on others. They begin in the order of
+//! the file; a write's are given to storage in that order too. They end in any.
+
+use dafs_proto::wire::Status;
+use smallvec::SmallVec;
+
+use super::transfer::Direction;
+use crate::worker::sched::PIPELINE_DEPTH_MAX;
+
+/// Where a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// RDMA is to be posted.
+    Post,
+    /// RDMA is under way.
+    Rdma,
+    /// A write's data is here, and chunks before it are not yet with storage.
+    Fetched,
+    /// Storage reads or writes it.
+    Storage,
+}
+
+/// A part of the transfer, contiguous in the file and in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    /// Names it among those in progress.
+    pub(crate) slot: u8,
+    /// Its first byte, from the transfer's beginning.
+    pub(crate) at: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InProgress {
+    chunk: Chunk,
+    stage: Stage,
+}
+
+/// The chunks of one transfer.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    direction: Direction,
+    depth: usize,
+    /// In the order of the file.
+    chunks: SmallVec<[InProgress; 4]>,
+    /// Bytes that chunks were made of.
+    begun: u64,
+    /// Nothing from here on is moved: the length, or where a read found the end of the file or a write had to stop.
+    end: u64,
+    /// The error that comes first in the file, and where.
+    error: Option<(u64, Status)>,
+}
+
+impl Pipeline {
+    /// A transfer of `len` bytes of which nothing has begun; `depth` is at least 1, at most [`PIPELINE_DEPTH_MAX`].
+    pub(crate) fn new(direction: Direction, len: u64, depth: usize) -> Self {
+        let depth = depth.clamp(1, PIPELINE_DEPTH_MAX as usize);
+        Self { direction, depth, chunks: SmallVec::new(), begun: 0, end: len, error: None }
+    }
+
+    /// Where the next chunk begins and the most it may have, if one may begin now.
+    pub(crate) fn next(&self) -> Option<(u64, u64)> {
+        let may = self.error.is_none() && self.begun < self.end && self.chunks.len() < self.depth;
+        may.then(|| (self.begun, self.end - self.begun))
+    }
+
+    /// Begins the next chunk, of `len` bytes.
+    pub(crate) fn begin(&mut self, len: u64) -> Chunk {
+        let taken = |slot: &u8| self.chunks.iter().any(|other| other.chunk.slot == *slot);
+        let slot = (0..u8::MAX).find(|slot| !taken(slot)).unwrap_or(u8::MAX);
+        let chunk = Chunk { slot, at: self.begun, len };
+        let stage = if self.direction == Direction::Read { Stage::Storage } else { Stage::Post };
+        self.begun += len;
+        self.chunks.push(InProgress { chunk, stage });
+        chunk
+    }
+
+    /// Chunks in progress.
+    pub(crate) fn in_progress(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Nothing has begun.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.begun == 0
+    }
+
+    /// The chunk of a slot, if it is in this stage.
+    pub(crate) fn chunk_in(&self, slot: u8, stage: Stage) -> Option<Chunk> {
+        let found = self.chunks.iter().find(|other| other.chunk.slot == slot)?;
+        (found.stage == stage).then_some(found.chunk)
+    }
+
+    /// The first chunk of the file whose RDMA is to be posted.
+    pub(crate) fn next_post(&self) -> Option<Chunk> {
+        // After an error nothing more is fetched.
+        self.chunks.iter().find(|other| other.stage == Stage::Post).map(|other| other.chunk)
+    }
+
+    /// The next chunk of a write that storage may be given.
+    pub(crate) fn next_store(&self) -> Option<Chunk> {
+        let next = self.chunks.iter().find(|other| other.stage != Stage::Storage)?;
+        (next.stage == Stage::Fetched && next.chunk.at < self.end).then_some(next.chunk)
+    }
+
+    /// Storage has its hands on the memory of some chunk.
+    pub(crate) fn in_storage(&self) -> bool {
+        self.chunks.iter().any(|other| other.stage == Stage::Storage)
+    }
+
+    /// Storage is given a chunk of a write.
+    pub(crate) fn storing(&mut self, slot: u8) {
+        self.set(slot, Stage::Storage);
+    }
+
+    /// RDMA of a chunk was posted.
+    pub(crate) fn posted(&mut self, slot: u8) {
+        self.set(slot, Stage::Rdma);
+    }
+
+    /// RDMA of a chunk is over.
+    pub(crate) fn moved(&mut self, slot: u8) {
+        match self.direction {
+            Direction::Read | Direction::Append => self.remove(slot),
+            Direction::Write => self.set(slot, Stage::Fetched),
+        }
+    }
+
+    /// Storage has moved `count` bytes of a chunk. `sends`: a read's now wait for RDMA; else the chunk is over.
+    pub(crate) fn stored(&mut self, slot: u8, count: u64, sends: bool) {
+        let Some(chunk) = self.chunk_in(slot, Stage::Storage) else { return };
+        if count < chunk.len {
+            self.end = self.end.min(chunk.at + count);
+        }
+        if self.direction == Direction::Read && sends && count > 0 {
+            if let Some(found) = self.chunks.iter_mut().find(|other| other.chunk.slot == slot) {
+                found.chunk.len = count;
+                found.stage = Stage::Post;
+            }
+        } else {
+            self.remove(slot);
+        }
+    }
+
+    /// A chunk failed, wherever it was. What comes after it does not begin, and is not given to storage.
+    pub(crate) fn failed(&mut self, slot: u8, status: Status) {
+        let Some(found) = self.chunks.iter().find(|other| other.chunk.slot == slot) else { return };
+        let at = found.chunk.at;
+        if self.error.is_none_or(|(first, _)| at < first) {
+            self.error = Some((at, status));
+        }
+        self.remove(slot);
+    }
+
+    /// The next chunk cannot begin.
+    pub(crate) fn refused(&mut self, status: Status) {
+        if self.error.is_none() {
+            self.error = Some((self.begun, status));
+        }
+    }
+
+    /// Slots whose chunks will not be moved any further, because a chunk before them failed or came short: their memory is free.
+    pub(crate) fn take_moot(&mut self) -> SmallVec<[u8; 4]> {
+        let end = match (self.direction, self.error) {
+            (Direction::Read, None) => return SmallVec::new(),
+            (_, Some((at, _))) => self.end.min(at),
+            (_, None) => self.end,
+        };
+        let moot = |other: &&InProgress| {
+            other.chunk.at >= end && matches!(other.stage, Stage::Post | Stage::Fetched)
+        };
+        let slots: SmallVec<[u8; 4]> =
+            self.chunks.iter().filter(moot).map(|other| other.chunk.slot).collect();
+        for slot in &slots {
+            self.remove(*slot);
+        }
+        slots
+    }
+
+    /// What the transfer came to, once nothing of it is left to do but what order takes care of: bytes from its beginning, or the error.
+    pub(crate) fn outcome(&self) -> Option<Result<u64, Status>> {
+        let all_begun = self.begun >= self.end || self.error.is_some();
+        // The reply of a read goes out behind its data.
+        let is_over = |other: &InProgress| self.direction == Direction::Read && other.stage == Stage::Rdma;
+        if !all_begun || !self.chunks.iter().all(is_over) {
+            return None;
+        }
+        Some(match (self.error, self.direction) {
+            (Some((at, _)), Direction::Write) if at > 0 => Ok(at.min(self.end)),
+            (Some((at, status)), _) if at < self.end || at == 0 => Err(status),
+            _ => Ok(self.end),
+        })
+    }
+
+    fn set(&mut self, slot: u8, stage: Stage) {
+        if let Some(found) = self.chunks.iter_mut().find(|other| other.chunk.slot == slot) {
+            found.stage = stage;
+        }
+    }
+
+    fn remove(&mut self, slot: u8) {
+        self.chunks.retain(|other| other.chunk.slot != slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(pipeline: &mut Pipeline, size: u64) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        while let Some((_, left)) = pipeline.next() {
+            chunks.push(pipeline.begin(left.min(size)));
+        }
+        chunks
+    }
+
+    // [BUF-10]
+    #[test]
+    fn chunks_begin_in_order_up_to_the_depth_and_cover_the_transfer() {
+        for depth in [1, 2, 4] {
+            let mut pipeline = Pipeline::new(Direction::Read, 1000, depth);
+            let (mut at, mut together) = (0, 0);
+            let mut waiting = Vec::new();
+            while pipeline.outcome().is_none() {
+                waiting.extend(begin(&mut pipeline, 300));
+                together = together.max(waiting.len());
+                let chunk: Chunk = waiting.remove(0);
+                assert_eq!(chunk.at, at);
+                at += chunk.len;
+                pipeline.stored(chunk.slot, chunk.len, true);
+                assert_eq!(pipeline.next_post(), Some(chunk));
+                pipeline.posted(chunk.slot);
+                pipeline.moved(chunk.slot);
+            }
+            assert_eq!((at, together), (1000, depth));
+            assert_eq!(pipeline.outcome(), Some(Ok(1000)));
+        }
+    }
+
+    // [BUF-10]
+    #[test]
+    fn read_takes_completions_out_of_order_and_ends_when_all_is_posted() {
+        let mut pipeline = Pipeline::new(Direction::Read, 30, 3);
+        let chunks = begin(&mut pipeline, 10);
+        for index in [2, 0, 1] {
+            assert_eq!(pipeline.outcome(), None);
+            assert!(pipeline.in_storage());
+            pipeline.stored(chunks[index].slot, 10, true);
+            assert_eq!(pipeline.outcome(), None);
+            pipeline.posted(chunks[index].slot);
+        }
+        // Nothing is acknowledged yet: the reply leaves behind the data.
+        assert_eq!(pipeline.outcome(), Some(Ok(30)));
+        assert_eq!(pipeline.in_progress(), 3);
+    }
+
+    #[test]
+    fn read_short_anywhere_ends_there_whatever_came_of_what_lies_behind() {
+        for late in [false, true] {
+            let mut pipeline = Pipeline::new(Direction::Read, 40, 3);
+            let chunks = begin(&mut pipeline, 10);
+            let mut order = vec![(1, 4), (2, 0)];
+            if late {
+                order.reverse();
+            }
+            for (index, count) in order {
+                pipeline.stored(chunks[index].slot, count, true);
+            }
+            assert_eq!(pipeline.next(), None, "nothing behind the end begins");
+            pipeline.stored(chunks[0].slot, 10, true);
+            while let Some(chunk) = pipeline.next_post() {
+                pipeline.posted(chunk.slot);
+            }
+            assert_eq!(pipeline.outcome(), Some(Ok(14)));
+        }
+        // An error behind the end is none.
+        let mut pipeline = Pipeline::new(Direction::Read, 20, 2);
+        let chunks = begin(&mut pipeline, 10);
+        pipeline.failed(chunks[1].slot, Status::IO);
+        pipeline.stored(chunks[0].slot, 3, true);
+        assert_eq!(pipeline.next_post().map(|chunk| chunk.len), Some(3));
+        pipeline.posted(chunks[0].slot);
+        assert_eq!(pipeline.outcome(), Some(Ok(3)));
+        // At the end of the file there is nothing to send.
+        let mut pipeline = Pipeline::new(Direction::Read, 20, 2);
+        let chunks = begin(&mut pipeline, 20);
+        pipeline.stored(chunks[0].slot, 0, true);
+        assert_eq!(pipeline.outcome(), Some(Ok(0)));
+    }
+
+    // [BUF-11]
+    #[test]
+    fn read_that_fails_in_the_middle_waits_for_storage_and_fails_whole() {
+        let mut pipeline = Pipeline::new(Direction::Read, 100, 3);
+        let chunks = begin(&mut pipeline, 10);
+        pipeline.failed(chunks[1].slot, Status::IO);
+        assert_eq!(pipeline.next(), None, "nothing more begins");
+        assert_eq!(pipeline.outcome(), None, "storage still has memory");
+        pipeline.stored(chunks[2].slot, 10, true);
+        assert_eq!(pipeline.take_moot().as_slice(), [chunks[2].slot]);
+        pipeline.stored(chunks[0].slot, 10, true);
+        pipeline.posted(chunks[0].slot);
+        assert_eq!(pipeline.outcome(), Some(Err(Status::IO)));
+    }
+
+    // [BUF-10]
+    #[test]
+    fn write_is_given_to_storage_in_order_while_later_chunks_are_fetched() {
+        let mut pipeline = Pipeline::new(Direction::Write, 30, 3);
+        let chunks = begin(&mut pipeline, 10);
+        for chunk in &chunks {
+            assert_eq!(pipeline.next_post(), Some(*chunk));
+            pipeline.posted(chunk.slot);
+        }
+        pipeline.moved(chunks[1].slot);
+        assert_eq!(pipeline.next_store(), None, "the first is not here yet");
+        pipeline.moved(chunks[0].slot);
+        for chunk in &chunks[..2] {
+            assert_eq!(pipeline.next_store(), Some(*chunk));
+            pipeline.storing(chunk.slot);
+        }
+        assert_eq!(pipeline.next_store(), None);
+        pipeline.stored(chunks[1].slot, 10, true);
+        pipeline.moved(chunks[2].slot);
+        assert_eq!(pipeline.next_store(), Some(chunks[2]), "while the first is still being written");
+        pipeline.storing(chunks[2].slot);
+        pipeline.stored(chunks[2].slot, 10, true);
+        assert_eq!(pipeline.outcome(), None);
+        pipeline.stored(chunks[0].slot, 10, true);
+        assert_eq!(pipeline.outcome(), Some(Ok(30)));
+    }
+
+    // [BUF-11]
+    #[test]
+    fn write_that_fails_counts_what_is_before_the_failure_and_waits_for_rdma() {
+        let mut pipeline = Pipeline::new(Direction::Write, 60, 4);
+        let chunks = begin(&mut pipeline, 10);
+        chunks[..3].iter().for_each(|chunk| pipeline.posted(chunk.slot));
+        chunks[..2].iter().for_each(|chunk| pipeline.moved(chunk.slot));
+        chunks[..2].iter().for_each(|chunk| pipeline.storing(chunk.slot));
+        pipeline.failed(chunks[1].slot, Status::NO_SPACE);
+        assert_eq!(pipeline.take_moot().as_slice(), [chunks[3].slot], "it was not even posted");
+        assert_eq!(pipeline.next(), None);
+        pipeline.stored(chunks[0].slot, 10, true);
+        assert_eq!(pipeline.outcome(), None, "RDMA still reads the client's memory");
+        pipeline.moved(chunks[2].slot);
+        assert_eq!(pipeline.take_moot().as_slice(), [chunks[2].slot]);
+        assert_eq!(pipeline.outcome(), Some(Ok(10)));
+        // Nothing before it: that is an error.
+        let mut pipeline = Pipeline::new(Direction::Write, 20, 2);
+        let chunks = begin(&mut pipeline, 20);
+        pipeline.posted(chunks[0].slot);
+        pipeline.moved(chunks[0].slot);
+        pipeline.storing(chunks[0].slot);
+        pipeline.failed(chunks[0].slot, Status::IO);
+        assert_eq!(pipeline.outcome(), Some(Err(Status::IO)));
+    }
+
+    #[test]
+    fn write_that_comes_short_stops_there() {
+        let mut pipeline = Pipeline::new(Direction::Write, 40, 2);
+        let chunks = begin(&mut pipeline, 10);
+        for chunk in &chunks {
+            pipeline.posted(chunk.slot);
+            pipeline.moved(chunk.slot);
+            pipeline.storing(chunk.slot);
+        }
+        pipeline.stored(chunks[0].slot, 4, true);
+        assert_eq!((pipeline.next(), pipeline.outcome()), (None, None));
+        pipeline.stored(chunks[1].slot, 10, true);
+        assert_eq!(pipeline.outcome(), Some(Ok(4)));
+    }
+
+    #[test]
+    fn append_is_over_when_all_is_fetched() {
+        let mut pipeline = Pipeline::new(Direction::Append, 30, 2);
+        let mut fetched = 0;
+        while pipeline.outcome().is_none() {
+            for chunk in begin(&mut pipeline, 10) {
+                pipeline.posted(chunk.slot);
+            }
+            assert!(pipeline.in_progress() <= 2);
+            let slot = pipeline.chunks[pipeline.chunks.len() - 1].chunk.slot;
+            pipeline.moved(slot);
+            fetched += 1;
+        }
+        assert_eq!((fetched, pipeline.outcome()), (3, Some(Ok(30))));
+    }
+
+    #[test]
+    fn transfer_refused_before_it_began_is_an_error() {
+        for direction in [Direction::Read, Direction::Write, Direction::Append] {
+            let mut pipeline = Pipeline::new(direction, 30, 2);
+            pipeline.refused(Status::TIMED_OUT);
+            assert_eq!(pipeline.outcome(), Some(Err(Status::TIMED_OUT)));
+        }
+        assert_eq!(Pipeline::new(Direction::Read, 0, 1).outcome(), Some(Ok(0)));
+    }
+}

@@ -1,0 +1,194 @@
+//! A direct transfer under way: what of it is where.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
+
+use dafs_proto::session::Moment;
+use dafs_proto::transport::{LocalSegments, MemoryRef, RegionKey, RemoteRange};
+use dafs_proto::wire::{Stability, Verifier};
+use smallvec::SmallVec;
+
+use super::pipeline::{Chunk, Pipeline};
+use crate::storage::NodeId;
+use crate::worker::buffers::Buffer;
+use crate::worker::sched::tuner;
+
+/// Ranges of client memory.
+pub(crate) type Segments = SmallVec<[RemoteRange; 1]>;
+
+/// Which way the data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+    Append,
+}
+
+/// A transfer under way.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) direction: Direction,
+    pub(crate) node: NodeId,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) segments: Segments,
+    pub(crate) stability: Stability,
+    /// From before anything was written.
+    pub(crate) verifier: Verifier,
+    pub(crate) pipeline: Pipeline,
+    /// Largest chunk while nobody else is there, bytes.
+    pub(crate) chunk_size_max: u64,
+    /// By slot of the pipeline: what its chunk passes through.
+    pub(crate) slots: SmallVec<[Passage; 4]>,
+    /// Appends: one buffer for each chunk, lent before the first.
+    pub(crate) collected: Vec<Buffer>,
+    /// Lent, and not yet used.
+    pub(crate) granted: Option<Buffer>,
+    /// It is in the queue for buffers.
+    pub(crate) waits_for_buffer: bool,
+    /// It is among those whose posts found the queue full.
+    pub(crate) waits_for_post: bool,
+    /// Others of its session have as much with storage as they may.
+    pub(crate) waits_for_storage: bool,
+    /// It goes on when its connection has its next turn.
+    pub(crate) waits_for_turn: bool,
+    /// Storage makes the data durable, or appends it.
+    pub(crate) is_final: bool,
+    /// When it began and what its chunk size is called, where that is tried out.
+    pub(crate) timed: Option<(Moment, tuner::Trial)>,
+    /// Storage had to be waited for.
+    pub(crate) waited: bool,
+    /// Its connection ended while storage had its memory: what was posted on it is lost.
+    pub(crate) is_broken: bool,
+}
+
+/// What a chunk passes through, on this side and on the client's.
+#[derive(Debug)]
+pub(crate) struct Passage {
+    /// In several parts where a window of a file is.
+    pub(crate) memory: LocalSegments,
+    pub(crate) buffer: Option<Buffer>,
+    pub(crate) remote: RemoteRange,
+    /// The memory is the client's own.
+    pub(crate) is_mapped: bool,
+}
+
+impl Transfer {
+    pub(crate) fn new(direction: Direction, node: NodeId, offset: u64, len: u64, segments: Segments) -> Self {
+        Self {
+            direction,
+            node,
+            offset,
+            len,
+            segments,
+            stability: Stability::Unstable,
+            verifier: Verifier(0),
+            pipeline: Pipeline::new(direction, len, 1),
+            chunk_size_max: 0,
+            slots: SmallVec::new(),
+            collected: Vec::new(),
+            granted: None,
+            waits_for_buffer: false,
+            waits_for_post: false,
+            waits_for_storage: false,
+            waits_for_turn: false,
+            is_final: false,
+            timed: None,
+            waited: false,
+            is_broken: false,
+        }
+    }
+
+    /// Storage has its hands on the transfer's memory.
+    pub(crate) fn in_storage(&self) -> bool {
+        self.is_final || self.pipeline.in_storage()
+    }
+
+    /// Its connection is gone, and with it what was posted there, while storage still has its memory.
+    pub(crate) fn on_disconnected(&mut self) {
+        // What storage does at the end needs no connection.
+        self.is_broken |= !self.is_final;
+    }
+
+    /// What it tells of its chunk size, where that is tried out and storage had to be waited for.
+    pub(crate) fn trial(&self) -> Option<(Moment, tuner::Trial)> {
+        self.timed.filter(|_| self.waited)
+    }
+
+    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
+        let slots = self.slots.into_iter().filter_map(|passage| passage.buffer);
+        self.collected.into_iter().chain(self.granted).chain(slots).collect()
+    }
+
+    /// The part of the client's memory from `at` on that is contiguous, at most `len_max` bytes.
+    pub(crate) fn remote_at(&self, at: u64, len_max: u64) -> Option<RemoteRange> {
+        let mut before = 0;
+        for segment in &self.segments {
+            if at < before + segment.len {
+                let inside = at - before;
+                return segment.slice(inside, (segment.len - inside).min(len_max));
+            }
+            before += segment.len;
+        }
+        None
+    }
+
+    /// The sizes of all chunks, where none is chopped.
+    pub(crate) fn chunk_sizes(&self) -> Vec<usize> {
+        let mut at = 0;
+        let sizes = std::iter::from_fn(|| {
+            let range = self.remote_at(at, self.chunk_size_max)?;
+            at += range.len;
+            Some(range.len as usize)
+        });
+        sizes.collect()
+    }
+
+    /// Begins a chunk that passes through `memory`.
+    pub(crate) fn begin(
+        &mut self,
+        memory: LocalSegments,
+        buffer: Option<Buffer>,
+        remote: RemoteRange,
+    ) -> Chunk {
+        let chunk = self.pipeline.begin(remote.len);
+        let slot = usize::from(chunk.slot);
+        let passage = Passage { memory, buffer, remote, is_mapped: false };
+        match self.slots.get_mut(slot) {
+            Some(place) => *place = passage,
+            None => self.slots.push(passage),
+        }
+        chunk
+    }
+
+    /// The memory of a chunk that storage fills or empties, `len` bytes of it.
+    pub(crate) fn memory(&self, slot: u8, len: u64) -> Option<MemoryRef> {
+        self.slots.get(usize::from(slot))?.memory.first()?.slice(0, len as usize)
+    }
+
+    /// The memory of a chunk that RDMA moves, `len` bytes of it.
+    pub(crate) fn segments(&self, slot: u8, len: u64) -> Option<LocalSegments> {
+        let mut left = len as usize;
+        let memory = &self.slots.get(usize::from(slot))?.memory;
+        let mut segments = LocalSegments::new();
+        for part in memory {
+            if left == 0 {
+                break;
+            }
+            let part = part.slice(0, part.len().min(left))?;
+            left -= part.len();
+            segments.push(part);
+        }
+        (left == 0).then_some(segments)
+    }
+
+    /// A chunk is over: its buffer, if it had one.
+    pub(crate) fn end_passage(&mut self, slot: u8) -> Option<Buffer> {
+        let passage = self.slots.get_mut(usize::from(slot))?;
+        passage.memory.clear();
+        passage.buffer.take()
+    }
+}
+
+/// A range of a client's memory, as requests name it.
+pub(crate) fn range([key, offset, len]: [u64; 3]) -> RemoteRange {
+    RemoteRange { key: RegionKey(key), offset, len }
+}

@@ -1,0 +1,243 @@
+//! Handshakes of connections: from `Hello` to a session, new or resumed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
+use dafs_proto::wire::{
+    AuthenticateReply, Features, HEADER_SIZE, Header, Hello, Opcode, SessionId, Status, Welcome,
+    encode_message_pack,
+};
+
+use crate::access::ClientIdentity;
+use crate::worker::Worker;
+use crate::worker::connection::Phase;
+use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::session::handles::HandleTable;
+use crate::worker::session::{Ledger, Session};
+
+/// How long a session counts as active after a request.
+pub(crate) const ACTIVE_FOR: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// A message on a connection.
+    #[inline]
+    pub(crate) fn on_message(&mut self, key: ConnectionKey, head: &[u8], payload_len: u32) {
+        let (header, body) = match Header::decode(head, payload_len) {
+            Ok(decoded) => decoded,
+            Err(error) => return self.end_for_fault(key, error),
+        };
+        match self.connection(key).map(|connection| &connection.phase) {
+            Some(&Phase::Live(session)) => self.on_request(key, session, header, body),
+            Some(Phase::Connected | Phase::Greeted(_)) => self.on_handshake(key, &header, body),
+            Some(Phase::Closed) | None => {}
+        }
+    }
+
+    fn on_handshake(&mut self, key: ConnectionKey, header: &Header, body: &[u8]) {
+        let Some(connection) = self.connection(key) else { return };
+        let payload = connection.endpoint.payload().to_vec();
+        let phase = std::mem::replace(&mut connection.phase, Phase::Connected);
+        let misplaced = SessionFault::Misplaced { opcode: header.opcode, place: "in the handshake" };
+        if !body.is_empty() || header.sequence != 0 || header.slot.0 != 0 {
+            return self.end_for_fault(key, misplaced);
+        }
+        let outcome = match (phase, header.opcode) {
+            (Phase::Connected, Opcode::Hello) => self.on_hello(key, &payload),
+            (Phase::Greeted(handshake), Opcode::Authenticate) => {
+                self.on_authenticate(key, *handshake, &payload)
+            }
+            _ => return self.end_for_fault(key, misplaced),
+        };
+        match outcome {
+            Ok(payload) => self.answer_handshake(key, header, Status::OK, &payload),
+            Err(ServerRefusal::Fault(fault)) => self.end_for_fault(key, fault),
+            Err(ServerRefusal::Status(status)) => {
+                tracing::info!(connection = key.index, %status, "session refused");
+                self.answer_handshake(key, header, status, &[]);
+                if let Some(connection) = self.connection(key) {
+                    // The peer learns the status if it still listens; the connection ends either way.
+                    let _ = connection.flush();
+                }
+                self.close(key, &status);
+            }
+        }
+    }
+
+    fn on_hello(&mut self, key: ConnectionKey, payload: &[u8]) -> Result<Vec<u8>, ServerRefusal> {
+        let nonce = self.random();
+        let listener = self.connections[key.index].listener_address.clone();
+        let terms = self.access.terms(&listener);
+        let name = concat!("dafs-server ", env!("CARGO_PKG_VERSION"));
+        let (handshake, reply) = ServerHandshake::on_hello(payload, terms, self.keys(), nonce, name)?;
+        self.connections[key.index].phase = Phase::Greeted(Box::new(handshake));
+        Ok(reply)
+    }
+
+    fn on_authenticate(
+        &mut self,
+        key: ConnectionKey,
+        handshake: ServerHandshake,
+        payload: &[u8],
+    ) -> Result<Vec<u8>, ServerRefusal> {
+        let (hello, proven, proof) = handshake.on_authenticate(payload)?;
+        let (session, resumed) = match self.find_session(key, &hello, proven.as_ref())? {
+            Some(session) => (session, true),
+            None => (self.new_session(key, &hello, proven.as_ref())?, false),
+        };
+        let welcome = self.attach(key, session, resumed, hello.features);
+        Ok(encode_message_pack(&AuthenticateReply { proof, welcome }))
+    }
+
+    /// The session that a client wants to resume, if it is still there and its own.
+    fn find_session(
+        &mut self,
+        key: ConnectionKey,
+        hello: &Hello,
+        proven: Option<&Key>,
+    ) -> Result<Option<SessionKey>, ServerRefusal> {
+        let Some(resume) = &hello.resume else { return Ok(None) };
+        let Some(session) = self.sessions.resume(resume.session, &resume.secret) else { return Ok(None) };
+        let client = self.admit_client(key, hello, proven)?;
+        let same =
+            self.sessions.find(session).is_some_and(|s| s.client == client && s.client_id == hello.client_id);
+        if !same {
+            return Err(ServerRefusal::Status(Status::AUTH_FAILED));
+        }
+        if let Some(older) = self.sessions.find(session).and_then(|session| session.connection) {
+            self.close(older, &"the client resumed its session on another connection");
+        }
+        Ok(Some(session))
+    }
+
+    fn admit_client(
+        &self,
+        key: ConnectionKey,
+        hello: &Hello,
+        proven: Option<&Key>,
+    ) -> Result<ClientIdentity, ServerRefusal> {
+        let connection = &self.connections[key.index];
+        let peer = &connection.endpoint.capabilities().peer;
+        let admitted = self.access.admit(&connection.listener_address, peer, hello, proven);
+        admitted.map(|admitted| admitted.client).map_err(ServerRefusal::Status)
+    }
+
+    fn new_session(
+        &mut self,
+        key: ConnectionKey,
+        hello: &Hello,
+        proven: Option<&Key>,
+    ) -> Result<SessionKey, ServerRefusal> {
+        if let Some(status) = self.refusal() {
+            return Err(ServerRefusal::Status(status));
+        }
+        let client = self.admit_client(key, hello, proven)?;
+        let endpoint = &self.connections[key.index].endpoint;
+        let (depth, expected) = (endpoint.capabilities().send_depth, endpoint.messages_expected());
+        let peer = endpoint.capabilities().peer.address;
+        // Room for callbacks beside the replies.
+        let slots = hello.slots.clamp(1, self.settings.slots_max).min(depth.saturating_sub(4).max(1));
+        // What it asks for comes with the first reply.
+        let credits = self.credit_target(slots, slots).min(expected);
+        let session = Session {
+            id: SessionId(u64::from_le_bytes(self.random())),
+            secret: self.random(),
+            core: ServerSession::new(slots, credits),
+            handles: HandleTable::default(),
+            client,
+            client_id: hello.client_id,
+            client_name: hello.client_name.clone(),
+            peer,
+            opened: self.now,
+            lost: None,
+            ledger: Ledger::default(),
+            connection: None,
+            raised: None,
+            notices: 0,
+            owes_notices: false,
+            batched: 0,
+            last_heard: self.now,
+            waiting: 0,
+            storage_size: 0,
+            storage_waiters: VecDeque::new(),
+            active_until: self.now,
+            copies_until: self.now,
+        };
+        let ClientIdentity { identity, evidence, key_name } = &session.client;
+        tracing::info!(
+            session = %session.shown_id(),
+            client = %session.client_name,
+            peer = %session.shown_peer(),
+            uid = identity.uid,
+            gid = identity.gid,
+            known_by = ?evidence,
+            key = key_name.as_deref().unwrap_or("none"),
+            slots,
+            "session opened"
+        );
+        Ok(self.sessions.insert(session))
+    }
+
+    fn attach(
+        &mut self,
+        key: ConnectionKey,
+        session_key: SessionKey,
+        resumed: bool,
+        offered: u64,
+    ) -> Welcome {
+        let features = self.settings.features & Features::from_bits_truncate(offered);
+        let gather = self.listeners[self.connections[key.index].listener].gather;
+        let thresholds = self.connection_thresholds(key);
+        self.connections[key.index].phase = Phase::Live(session_key);
+        let (now, settings) = (self.now, &self.settings);
+        let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
+        session.connection = Some(key);
+        session.lost = None;
+        session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
+        session.last_heard = now;
+        let slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
+        // All that may come at once now; no more than there is room for is granted.
+        let limit = session.core.credits().limit();
+        let credits = self.connections[key.index].endpoint.expect_messages(limit).min(limit);
+        Welcome {
+            session: session.id,
+            secret: session.secret,
+            resumed,
+            server_epoch: settings.epoch,
+            features: features.bits(),
+            slots: session.core.slots_max(),
+            credits,
+            keep_alive_ms: millis(settings.keep_alive),
+            lease_ms: millis(settings.lease),
+            thresholds,
+            transfer_size_max: settings.transfer_size_max,
+            handles_max: settings.handles_max,
+            slot_reports,
+            gather: gather.filter(|_| features.contains(Features::LISTS)),
+        }
+    }
+
+    /// The thresholds of a connection: what its provider measured, within what its messages hold.
+    pub(crate) fn connection_thresholds(&self, key: ConnectionKey) -> dafs_proto::wire::Thresholds {
+        let connection = &self.connections[key.index];
+        let capabilities = connection.endpoint.capabilities();
+        let mut thresholds = self.listeners[connection.listener].thresholds;
+        thresholds.read_inline_max = thresholds.read_inline_max.min(capabilities.send_payload_max);
+        thresholds.write_inline_max = thresholds.write_inline_max.min(capabilities.recv_payload_max);
+        thresholds
+    }
+
+    fn answer_handshake(&mut self, key: ConnectionKey, request: &Header, status: Status, payload: &[u8]) {
+        let mut header = request.reply(status);
+        header.payload_len = u32::try_from(payload.len()).unwrap_or(0);
+        let mut head = [0; HEADER_SIZE];
+        header.encode(&mut head);
+        if let Some(connection) = self.connection(key) {
+            connection.send(&head, payload);
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,254 @@
+//! The server without its loop: connections, sessions, operations in flight, and the rules that join them.
+//!
+//! [`Worker`] does no waiting and reads no clock: a driver (the event loop, or a simulation) tells it the time, hands
+//! it accepted endpoints, and calls [`Worker::serve`] for connections where something may have happened and
+//! [`Worker::poll_storage`] when storage has finished something.
+
+pub mod buffers;
+pub mod connection;
+pub(crate) mod dispatch;
+mod ending;
+pub mod event_loop;
+pub(crate) mod flight;
+mod handshake;
+pub mod ids;
+mod inflight;
+pub(crate) mod sched;
+mod serving;
+pub mod session;
+pub mod stats;
+mod upkeep;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dafs_proto::session::{KeySource, Moment};
+use dafs_proto::transport::{Domain, Endpoint, OpToken};
+use dafs_proto::wire::Method;
+use slab::Slab;
+
+pub(crate) use self::ending::End;
+pub use self::serving::Served;
+use crate::access::Access;
+use crate::config::ExportConfig;
+pub use crate::shared::settings::{ListenerInfo, Parts, Pipelining, Randomness, Settings};
+use crate::storage::{FsResult, Storage};
+use crate::worker::buffers::BufferPool;
+use crate::worker::connection::{Connection, Phase};
+use crate::worker::flight::{Operation, Wakeup};
+use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::sched::Turns;
+use crate::worker::sched::sieve::Sieve;
+use crate::worker::sched::tuner::Tuner;
+use crate::worker::session::SessionTable;
+use crate::worker::session::shared_nodes::SharedNodes;
+use crate::worker::session::tokens::TokenTable;
+use crate::worker::stats::Stats;
+
+/// The server.
+pub struct Worker {
+    pub(crate) settings: Settings,
+    pub(crate) exports: Vec<ExportConfig>,
+    /// Client ids that are fenced off, by export.
+    pub(crate) fences: Vec<Vec<[u8; 16]>>,
+    pub(crate) access: Access,
+    pub(crate) storage: Box<dyn Storage>,
+    pub(crate) randomness: Randomness,
+    pub(crate) listeners: Vec<ListenerInfo>,
+    pub(crate) connections: Slab<Connection>,
+    pub(crate) sessions: SessionTable,
+    pub(crate) tokens: TokenTable,
+    pub(crate) shared_nodes: SharedNodes,
+    pub(crate) operations: Slab<Operation>,
+    pub(crate) buffers: BufferPool,
+    /// Where the lanes of a listener's connections are registered.
+    pub(crate) domains: Vec<Option<Arc<dyn Domain>>>,
+    pub(crate) wakeups: VecDeque<Wakeup>,
+    pub(crate) stats: Stats,
+    pub(crate) turns: Turns,
+    /// By listener.
+    pub(crate) tuners: Vec<Tuner>,
+    /// Of all listeners: what it learns about is storage.
+    pub(crate) sieve: Sieve,
+    /// Connections whose transfers went out of a turn that was not their own.
+    stirred: Vec<ConnectionKey>,
+    /// When the first of the windows ends in which a batch gathers ends.
+    pub(crate) window_end: Option<Moment>,
+    pub(crate) now: Moment,
+    pub(crate) started: Moment,
+    pub(crate) active_sessions: u32,
+    pub(crate) draining: bool,
+    /// Operations in the state `FenceDrain`.
+    pub(crate) fence_drains: usize,
+    pub(crate) park_count: u32,
+    generation: u64,
+    finished: Vec<(OpToken, FsResult)>,
+    dirty: Vec<ConnectionKey>,
+    closed: Vec<ConnectionKey>,
+}
+
+/// Connections of a listener that have not begun a session yet.
+const HANDSHAKES_MAX: usize = 1024;
+
+/// Sizes of chunks that are compared with each other, bytes.
+const CHUNK_SIZES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
+
+impl Worker {
+    /// A server that serves nobody yet.
+    pub fn new(parts: Parts, now: Moment) -> Self {
+        let exports = parts.exports.len();
+        Self {
+            buffers: BufferPool::new(parts.settings.buffers.clone()),
+            domains: Vec::new(),
+            settings: parts.settings,
+            exports: parts.exports,
+            fences: vec![Vec::new(); exports],
+            access: parts.access,
+            storage: parts.storage,
+            randomness: parts.randomness,
+            listeners: Vec::new(),
+            connections: Slab::new(),
+            sessions: SessionTable::default(),
+            tokens: TokenTable::default(),
+            shared_nodes: SharedNodes::default(),
+            operations: Slab::new(),
+            wakeups: VecDeque::new(),
+            stats: Stats::new(exports),
+            turns: Turns::default(),
+            tuners: Vec::new(),
+            sieve: Sieve::default(),
+            stirred: Vec::new(),
+            window_end: None,
+            now,
+            started: now,
+            active_sessions: 1,
+            draining: false,
+            fence_drains: 0,
+            park_count: 0,
+            generation: 0,
+            finished: Vec::new(),
+            dirty: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+
+    /// Names a listener; its connections are added with the index returned.
+    pub fn add_listener(&mut self, info: ListenerInfo) -> usize {
+        let (usual, largest) = (info.pipelining.chunk_size, self.buffers.largest() as u64);
+        let sizes: Vec<u64> = CHUNK_SIZES.into_iter().filter(|size| *size <= largest).collect();
+        let sizes = if info.pipelining.is_set { Vec::new() } else { sizes };
+        self.tuners.push(Tuner::new(usual.min(largest), &sizes));
+        self.listeners.push(info);
+        self.stats.pipelines.push([0; 2]);
+        self.listeners.len() - 1
+    }
+
+    /// Takes an accepted connection over.
+    pub fn add_connection(&mut self, listener: usize, endpoint: Box<dyn Endpoint>) -> ConnectionKey {
+        self.bound_handshakes(listener);
+        self.generation += 1;
+        let entry = self.connections.vacant_entry();
+        let key = ConnectionKey { index: entry.key(), generation: self.generation };
+        let address = self.listeners[listener].address.clone();
+        entry.insert(Connection::new(key, endpoint, listener, address, self.now));
+        key
+    }
+
+    /// Closes the one that has been without a session for longest where there are as many as may be.
+    fn bound_handshakes(&mut self, listener: usize) {
+        let without_session = |c: &&Connection| {
+            c.listener == listener && matches!(c.phase, Phase::Connected | Phase::Greeted(_))
+        };
+        let waiting = || self.connections.iter().map(|(_, connection)| connection).filter(without_session);
+        if waiting().count() >= HANDSHAKES_MAX
+            && let Some(oldest) = waiting().min_by_key(|connection| connection.since).map(|oldest| oldest.key)
+        {
+            self.close(oldest, &"too many connections begin a session at once, and this one was first");
+        }
+    }
+
+    /// A connection that is open.
+    pub fn connection(&mut self, key: ConnectionKey) -> Option<&mut Connection> {
+        self.connections.get_mut(key.index).filter(|connection| connection.key == key)
+    }
+
+    /// Asking a silent connection again at once is likely to pay.
+    #[inline]
+    pub(crate) fn spin_pays(&mut self, key: ConnectionKey) -> bool {
+        self.connection(key).is_some_and(|connection| connection.endpoint.spin_pays())
+    }
+
+    /// Several connections send requests at about this time.
+    #[inline]
+    pub(crate) fn is_contended(&self) -> bool {
+        self.turns.is_contended(self.now)
+    }
+
+    /// The time, for all that follows.
+    pub fn set_now(&mut self, now: Moment) {
+        self.now = now;
+    }
+
+    /// Operations in flight.
+    pub fn in_flight(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Some connection has output that its provider could not hand on yet. Looks at all of them.
+    pub fn has_unsent(&self) -> bool {
+        self.connections.iter().any(|(_, connection)| connection.wants_flush())
+    }
+
+    /// Bytes of transfer buffers that operations hold.
+    pub fn buffers_lent(&self) -> usize {
+        self.buffers.lent_size()
+    }
+
+    /// The transfer buffers: who has them, and what was counted.
+    pub fn buffers(&self) -> &BufferPool {
+        &self.buffers
+    }
+
+    /// Sessions.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Storage, for its event descriptors, and for simulations that crash it.
+    pub fn storage(&mut self) -> &mut dyn Storage {
+        &mut *self.storage
+    }
+
+    /// Takes the server apart, as a crash would; what storage keeps survives.
+    pub fn into_storage(self) -> Box<dyn Storage> {
+        self.storage
+    }
+
+    /// Data was read for a request.
+    #[inline]
+    pub(crate) fn count_read(&mut self, session: SessionKey, export: usize, method: Method, bytes: usize) {
+        self.stats.on_read(export, method, bytes);
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.ledger.bytes_read += bytes as u64;
+        }
+    }
+
+    /// Data was written for a request.
+    #[inline]
+    pub(crate) fn count_written(&mut self, session: SessionKey, export: usize, method: Method, bytes: usize) {
+        self.stats.on_write(export, method, bytes);
+        if let Some(session) = self.sessions.find_mut(session) {
+            session.ledger.bytes_written += bytes as u64;
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &dyn KeySource {
+        &self.access
+    }
+
+    pub(crate) fn random<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        (self.randomness)(&mut bytes);
+        bytes
+    }
+}

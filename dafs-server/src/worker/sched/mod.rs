@@ -1,0 +1,50 @@
+//! Who gets how much of the loop, and in what order.
+//!
+//! The loop is one thread. What it does for one client it does not do for another meanwhile, and some of it takes long: copying a megabyte
+//! takes as long as answering a hundred small requests, and handing one read to a disk and taking it back as long as five from the page
+//! cache. This module decides and does nothing itself: it is told the time and what was moved, and the loop, the worker and storage
+//! ask it.
+//!
+//! **Alone.** A client that is alone meets none of this. The loop is *contended* while messages of several connections arrive within 10 ms
+//! of each other, or operations of several sessions wait; all that follows holds only then, and nothing rests or is divided for anybody
+//! who is not there.
+//!
+//! **Rounds.** Every connection that may have something to do has one turn in each round ([`Turns`]). A turn ends after
+//! [`CONTENDED_SIZE`] bytes, in the middle of a large transfer if need be; what is left goes on in the next. It is a deficit round robin
+//! (Shreedhar and Varghese, 1995): what a turn moved beyond its size, because a step of it could not be divided, is a *debt*, and whoever
+//! has one misses turns until it is paid. Who has just been woken by the kernel is first in the next round, and while turns end with
+//! their size the kernel is asked after each round who else has come.
+//!
+//! **Light clients.** A client that asks for one thing after the other is back within a moment of its answer. If the large transfers went
+//! on at once it would find the loop busy for a whole turn, every time, and so get far less than its share. So before they go on the loop
+//! looks whether it is back already ([`Anticipation`]), and serves it until it has had as much as they had in their turn. This is
+//! anticipatory scheduling (Iyer and Druschel, 2001), for memory instead of disks. Where the look is a system call it is not made.
+//!
+//! **Storage.** Beside others, transfers that wait for a disk have a part of the loop's time ([`StorageTurns`]) and rest for the remainder;
+//! operations on names never rest. A session has no more with storage than keeps a disk busy ([`CONTENDED_STORAGE_SIZE`]), in chunks of
+//! [`CONTENDED_CHUNK_SIZE`], so that another's small request finds no long queue at the disk either.
+//!
+//! The loop never sleeps on anything that was put off.
+
+mod anticipation;
+pub(crate) mod sieve;
+mod storage;
+pub(crate) mod tuner;
+mod turn;
+
+pub(crate) use anticipation::{Anticipation, LIGHT_ROUNDS, LOOKS_LIGHT};
+pub(crate) use storage::StorageTurns;
+pub(crate) use turn::Turns;
+
+/// Bytes that a connection has moved in a turn when nobody else is there.
+const ALONE_SIZE: usize = 1 << 20;
+/// The same beside others: about as long as two or three small requests take.
+pub(crate) const CONTENDED_SIZE: usize = 32 << 10;
+/// Chunks of one transfer in progress at once, at most.
+pub(crate) const PIPELINE_DEPTH_MAX: u32 = 32;
+/// Bytes of a chunk that storage or the network move by themselves, beside others.
+pub(crate) const CONTENDED_CHUNK_SIZE: u64 = 64 << 10;
+/// Bytes that a session has with storage when nobody else is there, before its next chunk waits: who comes finds no longer queue than this.
+pub(crate) const ALONE_STORAGE_SIZE: usize = 4 << 20;
+/// The same beside others.
+pub(crate) const CONTENDED_STORAGE_SIZE: usize = 64 << 10;

@@ -1,0 +1,283 @@
+//! The turns of connections and of storage.
+
+use dafs_proto::transport::{OpToken, Received};
+
+use super::Worker;
+use crate::worker::connection::Phase;
+use crate::worker::ids::ConnectionKey;
+use crate::worker::sched::CONTENDED_SIZE;
+
+/// What serving a connection came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// This many messages were handled; fewer than the budget, so nothing more is there now.
+    Messages(usize),
+    /// The budget was used up after this many messages; there may be more.
+    Budget(usize),
+    /// The connection is closed.
+    Closed,
+}
+
+/// Messages of the server's own accord that may wait on a connection beside its replies.
+const CALLBACKS_MAX: usize = 16;
+
+/// Flushes of one connection in a row.
+const FLUSHES_MAX: usize = 4;
+
+/// Messages of one connection handled in a turn, so that a busy one cannot starve the others.
+const MESSAGES_PER_TURN: usize = 32;
+
+impl Worker {
+    /// Gives a connection its turn: handles what has arrived on it, and flushes what that led to.
+    pub fn serve(&mut self, key: ConnectionKey) -> Served {
+        let Some(connection) = self.connections.get_mut(key.index).filter(|c| c.key == key) else {
+            return Served::Closed;
+        };
+        self.turns.begin_with(self.now, &mut connection.debt);
+        if self.turns.is_over() {
+            // It moved too much in earlier ones.
+            return Served::Budget(0);
+        }
+        self.begin_turn(key);
+        if self.turns.is_over() {
+            return self.end_turn(key, 0);
+        }
+        let messages = self.take_messages(key);
+        let Some(connection) = self.connections.get(key.index).filter(|c| c.key == key) else {
+            // What it held may be what others wait for.
+            self.flush_dirty();
+            return Served::Closed;
+        };
+        if messages == 0 && connection.is_quiet() && self.wakeups.is_empty() {
+            return Served::Messages(0);
+        }
+        self.end_turn(key, messages)
+    }
+
+    /// The turn of a connection begins, with what did not fit into its last.
+    #[inline]
+    fn begin_turn(&mut self, key: ConnectionKey) {
+        let contended = self.turns.is_contended(self.now);
+        let Some(connection) = self.connections.get_mut(key.index) else { return };
+        if connection.is_contended != contended {
+            connection.is_contended = contended;
+            connection.endpoint.set_turn(if contended { CONTENDED_SIZE } else { usize::MAX });
+        }
+        if !connection.runnable.is_empty() {
+            self.run_transfers(key);
+        }
+    }
+
+    /// The turn of a connection ends: what it led to leaves, and what it moved beyond its size is a debt.
+    #[inline]
+    fn end_turn(&mut self, key: ConnectionKey, messages: usize) -> Served {
+        self.poll_rdma(key);
+        self.run_wakeups();
+        self.flush(key);
+        let (over, overdraft) = (self.turns.is_over(), self.turns.overdraft());
+        if let Some(connection) = self.connection(key) {
+            connection.debt += overdraft;
+        }
+        // A buffer that this connection gave back may have moved another's transfer along.
+        self.flush_dirty();
+        match self.connections.get(key.index).filter(|c| c.key == key) {
+            None => Served::Closed,
+            Some(connection)
+                if messages == MESSAGES_PER_TURN
+                    || over
+                    || connection.dirty
+                    || !connection.runnable.is_empty() =>
+            {
+                Served::Budget(messages)
+            }
+            Some(_) => Served::Messages(messages),
+        }
+    }
+
+    /// Handles messages until none is left or the turn is over; how many those were.
+    #[inline]
+    fn take_messages(&mut self, key: ConnectionKey) -> usize {
+        let mut messages = 0;
+        while messages < MESSAGES_PER_TURN && !self.turns.is_over() {
+            let Some(connection) = self.connections.get_mut(key.index).filter(|c| c.key == key) else {
+                break;
+            };
+            let size = match connection.endpoint.recv() {
+                Ok(None) => {
+                    // Receiving sends as well.
+                    let sent = connection.take_sent();
+                    self.turns.on_moved(sent);
+                    break;
+                }
+                Ok(Some(Received::Message { head, payload_len })) => {
+                    self.turns.on_message(key, self.now, self.others_waiting(key));
+                    self.on_message(key, head.as_bytes(), payload_len);
+                    payload_len
+                }
+                Ok(Some(Received::Immediate { data, size })) => {
+                    self.turns.on_message(key, self.now, self.others_waiting(key));
+                    self.on_lane_frame(key, data, size);
+                    size
+                }
+                Err(error) => {
+                    self.close(key, &error);
+                    break;
+                }
+            };
+            messages += 1;
+            self.turns.on_moved(size as usize);
+            self.check_outbox(key);
+            if !self.settings.batch_replies {
+                self.flush(key);
+            }
+        }
+        messages
+    }
+
+    /// Sessions whose operations wait, without that of a connection.
+    #[inline]
+    fn others_waiting(&self, key: ConnectionKey) -> usize {
+        let all = self.turns.waiting_sessions();
+        if all == 0 {
+            return 0;
+        }
+        let phase = self.connections.get(key.index).map(|connection| &connection.phase);
+        let own = match phase {
+            Some(Phase::Live(session)) => self.sessions.find(*session),
+            _ => None,
+        };
+        all.saturating_sub(usize::from(own.is_some_and(|own| own.waiting > 0)))
+    }
+
+    /// Goes on with transfers that went out of their turn.
+    fn run_transfers(&mut self, key: ConnectionKey) {
+        while !self.turns.is_over() {
+            let Some(token) = self.connection(key).and_then(|connection| connection.runnable.pop_front())
+            else {
+                return;
+            };
+            self.resume_transfer(token);
+        }
+    }
+
+    /// A transfer, a list or a batch has more to move than fits its turn.
+    pub(crate) fn yield_transfer(&mut self, key: ConnectionKey, token: OpToken) {
+        let Some(connection) = self.connection(key) else { return };
+        connection.runnable.push_back(token);
+        if connection.runnable.len() == 1 {
+            self.stirred.push(key);
+        }
+    }
+
+    /// Connections that have something to do in their next turn, whether they send anything or not.
+    #[inline]
+    pub(crate) fn take_stirred(&mut self) -> Option<ConnectionKey> {
+        self.stirred.pop()
+    }
+
+    /// Ends the session of a client that sends requests and takes no replies: one that keeps to its credits never has
+    /// more replies waiting than it has slots.
+    #[inline]
+    fn check_outbox(&mut self, key: ConnectionKey) {
+        let waiting_max = usize::from(self.settings.slots_max) + CALLBACKS_MAX;
+        if self.connection(key).is_some_and(|connection| connection.waiting() > waiting_max) {
+            self.end_for_fault(key, "more requests than credits: replies are not taken");
+        }
+    }
+
+    /// Collects what storage has finished and goes on with it. Returns how many operations that were.
+    pub fn poll_storage(&mut self) -> usize {
+        self.poll_storage_turn(usize::MAX)
+    }
+
+    /// The same, moving at most `transfers_max` reads and writes that waited for a disk.
+    pub(crate) fn poll_storage_turn(&mut self, transfers_max: usize) -> usize {
+        self.turns.begin(self.now);
+        self.storage.set_turn(transfers_max);
+        self.storage.flush();
+        let mut finished = std::mem::take(&mut self.finished);
+        self.storage.poll(&mut finished);
+        let count = finished.len();
+        for (token, result) in finished.drain(..) {
+            self.on_storage(token, result);
+        }
+        self.finished = finished;
+        if count > 0 {
+            self.run_wakeups();
+            self.storage.flush();
+        }
+        self.flush_dirty();
+        count
+    }
+
+    /// Nothing is left that only an event would take up again which is not going to come: the loop may sleep.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.wakeups.is_empty() && self.dirty.is_empty() && self.storage_waiters_will_wake()
+    }
+
+    /// Marks a connection that has something to flush at the end of this turn.
+    pub(crate) fn mark_dirty(&mut self, key: ConnectionKey) {
+        if !self.dirty.contains(&key) {
+            self.dirty.push(key);
+        }
+    }
+
+    pub(crate) fn flush_dirty(&mut self) {
+        loop {
+            // The last flush may have completed RDMA that somebody waited for, and no event will tell of it.
+            self.run_wakeups();
+            let Some(key) = self.dirty.pop() else { return };
+            self.poll_rdma(key);
+            self.run_wakeups();
+            self.flush(key);
+            // Nobody may be about to serve it, and what a turn left of its output is no event.
+            if self.connection(key).is_some_and(|connection| connection.dirty || connection.wants_flush()) {
+                self.stirred.push(key);
+            }
+        }
+    }
+
+    fn flush(&mut self, key: ConnectionKey) {
+        for _ in 0..FLUSHES_MAX {
+            if let Some(connection) = self.connection(key)
+                && (connection.dirty || connection.wants_flush())
+            {
+                let flushed = connection.flush();
+                let sent = connection.take_sent();
+                self.turns.on_moved(sent);
+                if let Err(error) = flushed {
+                    self.close(key, &error);
+                }
+            }
+            self.poll_rdma(key);
+            // What has left makes room for more, which need not wait for the next turn where this one is not over.
+            if self.turns.is_over() || !self.connection(key).is_some_and(|connection| connection.dirty) {
+                return;
+            }
+        }
+    }
+
+    /// Completions of RDMA, and posts that found no room before.
+    fn poll_rdma(&mut self, key: ConnectionKey) {
+        if self
+            .connection(key)
+            .is_none_or(|connection| connection.rdma_pending == 0 && connection.post_waiters.is_empty())
+        {
+            return;
+        }
+        let mut freed = false;
+        while let Some(connection) = self.connection(key) {
+            let Some(completion) = connection.endpoint.poll_completion() else { break };
+            freed = true;
+            connection.rdma_pending = connection.rdma_pending.saturating_sub(1);
+            self.on_rdma(completion.token, completion.result);
+        }
+        let Some(connection) = self.connection(key) else { return };
+        if connection.post_waiters.is_empty() || (!freed && connection.endpoint.wants_flush()) {
+            return;
+        }
+        for index in std::mem::take(&mut connection.post_waiters) {
+            self.resume_post(index, key);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Sessions outlive connections: this is where they wait for their client to come back.
+
+pub mod handles;
+pub(crate) mod shared_nodes;
+pub(crate) mod tokens;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dafs_proto::session::{Moment, ServerSession};
+use dafs_proto::transport::OpToken;
+use dafs_proto::wire::SessionId;
+use slab::Slab;
+
+use crate::access::ClientIdentity;
+use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::session::handles::HandleTable;
+
+/// A session and what belongs to it.
+#[derive(Debug)]
+pub struct Session {
+    /// Its name on the wire.
+    pub id: SessionId,
+    /// Proves that a resuming client is the one.
+    pub secret: [u8; 16],
+    /// Slots, credits, replies.
+    pub core: ServerSession,
+    /// What it has open.
+    pub handles: HandleTable,
+    /// Who the client is.
+    pub client: ClientIdentity,
+    /// The client's own id, for fencing.
+    pub client_id: [u8; 16],
+    /// For people.
+    pub client_name: String,
+    /// Where it came from last; `None` for this host.
+    pub peer: Option<SocketAddr>,
+    /// When it began.
+    pub opened: Moment,
+    /// Why it has no connection, where it has none.
+    pub lost: Option<Box<str>>,
+    /// What it did.
+    pub ledger: Ledger,
+    /// The connection it is on now.
+    pub connection: Option<ConnectionKey>,
+    /// When credits were last raised by a callback.
+    pub raised: Option<Moment>,
+    /// Operations of its batches under way.
+    pub batched: u32,
+    /// Notices of batches since it was last heard.
+    pub notices: u8,
+    /// Ends of its batches were not told because it did not listen.
+    pub owes_notices: bool,
+    /// Last sign of life.
+    pub last_heard: Moment,
+    /// Operations in flight that wait for something.
+    pub waiting: usize,
+    /// Bytes of chunks that storage has.
+    pub storage_size: usize,
+    /// Transfers whose next chunk waits for others to come back from storage.
+    pub storage_waiters: std::collections::VecDeque<OpToken>,
+    /// Counts toward the fair shares until this time.
+    pub active_until: Moment,
+    /// Until then nothing is sent to it from mapped files: one was truncated under a read.
+    pub copies_until: Moment,
+}
+
+impl Session {
+    /// It has a share of the server: a request of it is in progress, or was a little while ago.
+    pub fn is_active(&self, now: Moment) -> bool {
+        self.active_until > now || self.core.credits().executing() > 0
+    }
+
+    /// Its name, for the log.
+    pub(crate) fn shown_id(&self) -> String {
+        format!("{:016x}", self.id.0)
+    }
+
+    /// Where its client is, for the log.
+    pub(crate) fn shown_peer(&self) -> String {
+        self.peer.map_or_else(|| "this host".to_owned(), |address| address.to_string())
+    }
+}
+
+/// What a session did, for the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Requests answered, each once.
+    pub requests: u64,
+    /// Bytes.
+    pub bytes_read: u64,
+    /// Bytes.
+    pub bytes_written: u64,
+}
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub struct SessionTable {
+    sessions: Slab<Session>,
+    by_id: HashMap<SessionId, SessionKey>,
+}
+
+impl SessionTable {
+    /// Adds a session; its id must be new.
+    pub fn insert(&mut self, session: Session) -> SessionKey {
+        let id = session.id;
+        let key = SessionKey(self.sessions.insert(session));
+        self.by_id.insert(id, key);
+        key
+    }
+
+    /// The session of this name, if the secret is its own.
+    pub fn resume(&self, id: SessionId, secret: &[u8; 16]) -> Option<SessionKey> {
+        let key = *self.by_id.get(&id)?;
+        let session = self.sessions.get(key.0)?;
+        let difference = session.secret.iter().zip(secret).fold(0, |sum, (a, b)| sum | (a ^ b));
+        (difference == 0).then_some(key)
+    }
+
+    /// A session that is there.
+    pub fn find(&self, key: SessionKey) -> Option<&Session> {
+        self.sessions.get(key.0)
+    }
+
+    /// A session that is there.
+    pub fn find_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.sessions.get_mut(key.0)
+    }
+
+    /// Takes a session out.
+    pub fn remove(&mut self, key: SessionKey) -> Option<Session> {
+        let session = self.sessions.try_remove(key.0)?;
+        self.by_id.remove(&session.id);
+        Some(session)
+    }
+
+    /// Sessions silent for longer than `lease`.
+    pub fn expired(&self, now: Moment, lease: Duration) -> Vec<SessionKey> {
+        let silent = self.sessions.iter().filter(|(_, session)| now >= session.last_heard.after(lease));
+        silent.map(|(key, _)| SessionKey(key)).collect()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.sessions.iter().map(|(key, session)| (SessionKey(key), session))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// None.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+}

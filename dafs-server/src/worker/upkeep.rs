@@ -1,0 +1,103 @@
+//! What is done as time passes: ten times a second.
+
+use dafs_proto::wire::{HEADER_SIZE, Header, Opcode};
+
+use super::{End, Worker};
+use crate::worker::connection::Phase;
+use crate::worker::ids::ConnectionKey;
+
+/// Credits more for a session whose operations take long, all of them in use.
+const RAISE: u16 = 4;
+
+impl Worker {
+    /// Time passes: handshakes and sessions that are overdue end, fair shares follow. Called about ten times a second.
+    pub fn on_tick(&mut self) {
+        let (now, handshake) = (self.now, self.settings.handshake);
+        let overdue: Vec<ConnectionKey> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| {
+                matches!(c.phase, Phase::Connected | Phase::Greeted(_)) && now >= c.since.after(handshake)
+            })
+            .map(|(_, connection)| connection.key)
+            .collect();
+        for key in overdue {
+            self.close(key, &"the handshake was not finished in time");
+        }
+        self.hear_of_those_in_storage();
+        for session in self.sessions.expired(now, self.settings.lease) {
+            self.end_session(session, End::LeaseOver);
+        }
+        self.end_expired_tokens();
+        let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
+        self.active_sessions = u32::try_from(active).unwrap_or(u32::MAX).max(1);
+        self.raise_credits();
+        self.expect_fewer();
+        self.tell_of_due_batches();
+        self.resume_storage_waiters();
+        self.flush_dirty();
+    }
+
+    /// A client whose operations storage still carries out may have no credit to speak with, and would repeat them in a new session: no
+    /// lease ends before storage is done with all of them.
+    fn hear_of_those_in_storage(&mut self) {
+        for (_, operation) in &self.operations {
+            if !operation.forgotten
+                && operation.state.in_storage()
+                && let Some(session) = self.sessions.find_mut(operation.call.session)
+            {
+                session.last_heard = self.now;
+            }
+        }
+    }
+
+    /// Connections need not be ready for more messages than their clients may send.
+    fn expect_fewer(&mut self) {
+        for (_, session) in self.sessions.iter() {
+            let connection = session.connection.and_then(|key| self.connections.get_mut(key.index));
+            let limit = session.core.credits().limit();
+            if let Some(connection) = connection.filter(|found| found.endpoint.messages_expected() > limit) {
+                connection.endpoint.expect_messages(limit);
+            }
+        }
+    }
+
+    /// Tells active sessions whose share has grown since their last reply: one that waits for a slow operation has none coming.
+    fn raise_credits(&mut self) {
+        let now = self.now;
+        let raised: Vec<_> = self
+            .sessions
+            .iter()
+            .filter_map(|(key, session)| {
+                let credits = session.core.credits();
+                // A client whose every credit is in use can say no more that it would like others.
+                let is_full = credits.executing() >= credits.limit();
+                let wanted =
+                    credits.wanted().max(if is_full { credits.limit().saturating_add(RAISE) } else { 0 });
+                let target = self.credit_target(wanted, session.core.slots_max());
+                // A client that has sent nothing since may not have read the last: its receives for callbacks are few.
+                let heard = session.raised.is_none_or(|raised| session.last_heard >= raised);
+                let grows = heard && session.is_active(now) && target > credits.limit();
+                grows.then_some((key, session.connection?, target))
+            })
+            .collect();
+        for (session, connection, target) in raised {
+            // Behind replies that wait it would tell nothing new.
+            let ready = self.connection(connection).filter(|connection| connection.sends_at_once());
+            let Some(ready) = ready.map(|connection| connection.endpoint.expect_messages(target)) else {
+                continue;
+            };
+            let Some(session) = self.sessions.find_mut(session) else { continue };
+            session.raised = Some(now);
+            let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
+            header.credits = session.core.on_credit_target(target.min(ready));
+            let mut head = [0; HEADER_SIZE];
+            header.encode(&mut head);
+            if let Some(connection) = self.connection(connection) {
+                connection.send(&head, &[]);
+                let key = connection.key;
+                self.mark_dirty(key);
+            }
+        }
+    }
+}
