@@ -10,7 +10,7 @@ use std::time::Duration;
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
-    ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, Storage, Submitted,
+    ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, SharedFile, Storage, Submitted,
 };
 
 /// A wait for less than this is no failure.
@@ -258,6 +258,14 @@ impl Storage for FaultyStorage {
         }
         drop(inside);
         self.storage.close(node);
+    }
+
+    fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
+        self.storage.share(node)
+    }
+
+    fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {
+        self.storage.adopt(export, file)
     }
 
     fn event_fds(&self) -> Vec<RawFd> {

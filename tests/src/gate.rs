@@ -5,7 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
-use dafs_server::storage::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted};
+use dafs_proto::wire::Status;
+use dafs_server::storage::{
+    ExportId, FsOp, FsResult, Identity, NodeId, NowError, SharedFile, Storage, Submitted,
+};
 
 /// A wait for less than this is no failure.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -146,6 +149,14 @@ impl Storage for GatedStorage {
 
     fn close(&mut self, node: NodeId) {
         self.storage.close(node);
+    }
+
+    fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
+        self.storage.share(node)
+    }
+
+    fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {
+        self.storage.adopt(export, file)
     }
 
     fn event_fds(&self) -> Vec<RawFd> {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::{OpenFlags, Status};
 
+use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
 use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Wake};
-use super::posix::{Attempt, Outcome, PosixExport, Task, hold_back};
+use super::posix::{PosixExport, hold_back};
 use super::uring::{Ended, Ring};
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
 
@@ -115,6 +116,7 @@ pub enum StorageError {
 /// All exports and what is open in them.
 pub struct Exports {
     exports: Vec<Export>,
+    config: StorageConfig,
     waiting: Option<Waiting>,
     finished: Vec<Finished>,
 }
@@ -122,12 +124,7 @@ pub struct Exports {
 struct Export {
     name: String,
     read_only: bool,
-    backend: Backend,
-}
-
-enum Backend {
-    Posix(PosixExport),
-    Mem(MemExport),
+    files: Box<dyn FileSystem>,
 }
 
 /// What a thread hands back.
@@ -158,52 +155,59 @@ impl Exports {
                 return Err(duplicate());
             }
             let verifier = verifier(config, id)?;
-            let backend = match &export.kind {
+            let files: Box<dyn FileSystem> = match &export.kind {
                 ExportKind::Posix(path) => {
                     let keeps_identity = config.loop_keeps_identity;
-                    Backend::Posix(PosixExport::open(id, path, &export, verifier, keeps_identity)?)
+                    Box::new(PosixExport::open(id, path, &export, verifier, keeps_identity)?)
                 }
                 ExportKind::Mem { size_max } => {
                     let clock = config.clock.clone().unwrap_or_else(Clock::system);
-                    Backend::Mem(MemExport::new(id, *size_max, clock, verifier, config.seed.is_some()))
+                    Box::new(MemExport::new(id, *size_max, clock, verifier, config.seed.is_some()))
                 }
             };
-            made.push(Export { name: export.name, read_only: export.read_only, backend });
+            made.push(Export { name: export.name, read_only: export.read_only, files });
         }
-        let waits = made.iter().any(|export| matches!(export.backend, Backend::Posix(_)));
-        let waiting = if waits { Some(Waiting::new(config)?) } else { None };
-        Ok(Self { exports: made, waiting, finished: Vec::new() })
+        let waiting = if posix { Some(Waiting::new(config)?) } else { None };
+        Ok(Self { exports: made, config: config.clone(), waiting, finished: Vec::new() })
+    }
+
+    /// The same files for another loop, with nothing open but in memory, where what is open is common to all. The thread that drives them
+    /// calls [`hold_back`] where [`Exports::new`] does.
+    pub fn another(&self) -> Result<Self, StorageError> {
+        let view = |export: &Export| Export {
+            name: export.name.clone(),
+            read_only: export.read_only,
+            files: export.files.another(),
+        };
+        let waiting = if self.waiting.is_some() { Some(Waiting::new(&self.config)?) } else { None };
+        let exports = self.exports.iter().map(view).collect();
+        Ok(Self { exports, config: self.config.clone(), waiting, finished: Vec::new() })
     }
 
     /// Windows of files that are mapped to be read in user space.
     #[cfg(test)]
     pub(super) fn hot_windows(&self, export: ExportId) -> usize {
-        match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
-            Some(Backend::Posix(posix)) => posix.hot_windows(),
-            _ => 0,
-        }
+        self.files(export).map_or(0, |files| files.hot_windows())
     }
 
     /// Nodes open in an export, its root not counted.
     pub fn open_count(&self, export: ExportId) -> usize {
-        match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
-            Some(Backend::Posix(posix)) => posix.open_count(),
-            Some(Backend::Mem(mem)) => mem.open_count(),
-            None => 0,
-        }
+        self.files(export).map_or(0, |files| files.open_count())
     }
 
     /// An export in memory loses what was not durable, and all that was open, as in a crash of the server. False for
     /// other exports, and without a seed.
     pub fn crash(&mut self, export: ExportId) -> bool {
-        match self.backend(export).map(|export| &mut export.backend) {
-            Some(Backend::Mem(mem)) => mem.crash(),
-            _ => false,
-        }
+        self.files_mut(export).is_some_and(|files| files.crash())
     }
 
-    fn backend(&mut self, export: ExportId) -> Option<&mut Export> {
-        self.exports.get_mut(usize::from(export.0))
+    fn files(&self, export: ExportId) -> Option<&dyn FileSystem> {
+        self.exports.get(usize::from(export.0)).map(|export| &*export.files)
+    }
+
+    #[inline]
+    fn files_mut(&mut self, export: ExportId) -> Option<&mut Box<dyn FileSystem>> {
+        self.exports.get_mut(usize::from(export.0)).map(|export| &mut export.files)
     }
 }
 
@@ -247,18 +251,18 @@ impl Waiting {
     }
 
     /// A read or write: in the ring where there is one.
-    fn transfer(&mut self, token: OpToken, export: ExportId, task: Task) -> Submitted {
+    fn transfer(&mut self, token: OpToken, export: ExportId, task: Box<dyn Job>) -> Submitted {
         let Some(ring) = &mut self.ring else { return self.submit(token, export, task) };
         match task.into_transfer() {
             Ok(transfer) => {
                 ring.submit(token, transfer);
                 Submitted::Pending
             }
-            Err(task) => self.submit(token, export, *task),
+            Err(task) => self.submit(token, export, task),
         }
     }
 
-    fn submit(&mut self, token: OpToken, export: ExportId, task: Task) -> Submitted {
+    fn submit(&mut self, token: OpToken, export: ExportId, task: Box<dyn Job>) -> Submitted {
         let panicked = (token, export, Err(Status::IO));
         match self.pool.submit(Box::new(move || (token, export, task.run())), panicked) {
             Ok(()) => Submitted::Pending,
@@ -296,17 +300,12 @@ impl Storage for Exports {
     }
 
     fn root(&self, export: ExportId) -> NodeId {
-        match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
-            Some(Backend::Posix(posix)) => posix.root(),
-            Some(Backend::Mem(mem)) => mem.root(),
-            None => NodeId { export, index: 0, generation: 0 },
-        }
+        self.files(export).map_or(NodeId { export, index: 0, generation: 0 }, |files| files.root())
     }
 
     fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
-        match self.exports.get_mut(usize::from(node.export.0)).map(|export| &mut export.backend) {
-            Some(Backend::Posix(posix)) => posix.read_now(node, offset, into),
-            Some(Backend::Mem(mem)) => mem.read_now(node, offset, into),
+        match self.files_mut(node.export) {
+            Some(files) => files.read_now(node, offset, into),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
     }
@@ -317,31 +316,20 @@ impl Storage for Exports {
         total: usize,
         piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
     ) -> usize {
-        match self.exports.get_mut(usize::from(node.export.0)).map(|export| &mut export.backend) {
-            Some(Backend::Posix(posix)) => posix.read_pieces(node, total, piece),
-            _ => 0,
-        }
+        self.files_mut(node.export).map_or(0, |files| files.read_pieces(node, total, piece))
     }
 
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
-        let Some(export) = self.backend(node.export) else {
-            return Err(NowError::Failed(Status::BAD_HANDLE));
-        };
-        if export.read_only {
-            return Err(NowError::Failed(Status::READ_ONLY));
-        }
-        match &mut export.backend {
-            Backend::Posix(posix) => posix.write_now(node, offset, from),
-            Backend::Mem(mem) => mem.write_now(node, offset, from),
+        match self.exports.get_mut(usize::from(node.export.0)) {
+            None => Err(NowError::Failed(Status::BAD_HANDLE)),
+            Some(export) if export.read_only => Err(NowError::Failed(Status::READ_ONLY)),
+            Some(export) => export.files.write_now(node, offset, from),
         }
     }
 
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
-        match self.backend(node.export).map(|export| &mut export.backend) {
-            Some(Backend::Posix(posix)) => posix.map(node, offset, len).into_iter().collect(),
-            Some(Backend::Mem(mem)) => mem.map(node, offset, len, parts_max),
-            None => LocalSegments::new(),
-        }
+        let files = self.files_mut(node.export);
+        files.map_or_else(LocalSegments::new, |files| files.map(node, offset, len, parts_max))
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
@@ -355,14 +343,11 @@ impl Storage for Exports {
         if export.read_only && changes(&op) {
             return Submitted::Done(Err(Status::READ_ONLY));
         }
-        match &mut export.backend {
-            Backend::Mem(mem) => Submitted::Done(mem.run(identity, op)),
-            Backend::Posix(posix) => match (posix.attempt(identity, op), &mut self.waiting) {
-                (Attempt::Done(result), _) => Submitted::Done(result),
-                (Attempt::Job(task), Some(waiting)) => waiting.submit(token, first.export, task),
-                (Attempt::Data(task), Some(waiting)) => waiting.transfer(token, first.export, task),
-                (_, None) => Submitted::Done(Err(Status::NOT_SUPPORTED)),
-            },
+        match (export.files.attempt(identity, op), &mut self.waiting) {
+            (Attempt::Done(result), _) => Submitted::Done(result),
+            (Attempt::Job(job), Some(waiting)) => waiting.submit(token, first.export, job),
+            (Attempt::Data(job), Some(waiting)) => waiting.transfer(token, first.export, job),
+            (_, None) => Submitted::Done(Err(Status::NOT_SUPPORTED)),
         }
     }
 
@@ -392,9 +377,9 @@ impl Storage for Exports {
         waiting.wake.lower();
         waiting.pool.poll(&mut self.finished);
         for (token, export, result) in self.finished.drain(..) {
-            let result = match self.exports.get_mut(usize::from(export.0)).map(|export| &mut export.backend) {
-                Some(Backend::Posix(posix)) => result.and_then(|outcome| posix.enter(outcome)),
-                _ => Err(Status::BAD_HANDLE),
+            let result = match self.exports.get_mut(usize::from(export.0)) {
+                Some(export) => result.and_then(|outcome| export.files.finish(outcome)),
+                None => Err(Status::BAD_HANDLE),
             };
             done.push((token, result));
         }
@@ -407,15 +392,18 @@ impl Storage for Exports {
     }
 
     fn close(&mut self, node: NodeId) {
-        let Some(export) = self.exports.get_mut(usize::from(node.export.0)) else { return };
-        match &mut export.backend {
-            Backend::Posix(posix) => {
-                if let (Some(slow), Some(waiting)) = (posix.close(node), &mut self.waiting) {
-                    waiting.pool.dispose(slow);
-                }
-            }
-            Backend::Mem(mem) => mem.close(node),
+        let slow = self.files_mut(node.export).and_then(|files| files.close(node));
+        if let (Some(slow), Some(waiting)) = (slow, &mut self.waiting) {
+            waiting.pool.dispose(slow);
         }
+    }
+
+    fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
+        self.files(node.export).ok_or(Status::BAD_HANDLE)?.share(node)
+    }
+
+    fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {
+        self.files_mut(export).ok_or(Status::BAD_HANDLE)?.adopt(file)
     }
 
     fn event_fds(&self) -> Vec<RawFd> {
@@ -424,10 +412,6 @@ impl Storage for Exports {
     }
 
     fn verifier(&self, export: ExportId) -> u64 {
-        match self.exports.get(usize::from(export.0)).map(|export| &export.backend) {
-            Some(Backend::Posix(posix)) => posix.verifier(),
-            Some(Backend::Mem(mem)) => mem.verifier(),
-            None => 0,
-        }
+        self.files(export).map_or(0, |files| files.verifier())
     }
 }

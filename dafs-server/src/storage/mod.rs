@@ -6,6 +6,7 @@
 //! `posix` (a directory, confined by `openat2`) and `mem` (memory).
 
 mod exports;
+mod file_system;
 mod mem;
 mod nodes;
 mod paths;
@@ -27,6 +28,7 @@ use dafs_proto::wire::{
 pub use exports::{
     Engine, ExportConfig, ExportKind, Exports, StorageConfig, StorageError, raise_open_files_limit,
 };
+pub use file_system::SharedFile;
 pub use mem::Clock;
 pub use posix::hold_back;
 
@@ -383,6 +385,12 @@ pub trait Storage: Send {
 
     /// Closes a node. Operations on it that are in flight finish first.
     fn close(&mut self, node: NodeId);
+
+    /// What a node has open, to be opened through another loop too, or after the node is closed.
+    fn share(&self, node: NodeId) -> Result<SharedFile, Status>;
+
+    /// A node of what was shared in this export. It may do what the shared one might.
+    fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status>;
 
     /// What the loop watches for finished operations (readable, edge-triggered).
     fn event_fds(&self) -> Vec<RawFd>;

@@ -10,7 +10,7 @@ use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
     Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, NodeId, NowError,
-    Storage, StorageConfig, Submitted,
+    SharedFile, Storage, StorageConfig, Submitted,
 };
 
 /// The export with faults.
@@ -169,6 +169,14 @@ impl Storage for FaultyStorage {
             false => self.held.push_back(Held::Close(node)),
         }
         self.note_open();
+    }
+
+    fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
+        self.exports.share(node)
+    }
+
+    fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {
+        self.exports.adopt(export, file)
     }
 
     fn event_fds(&self) -> Vec<RawFd> {

@@ -4,9 +4,10 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
+use dafs_proto::wire::Status;
 use dafs_server::storage::{
-    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, NodeId, NowError, Storage,
-    StorageConfig, Submitted,
+    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, NodeId, NowError,
+    SharedFile, Storage, StorageConfig, Submitted,
 };
 
 /// One export in memory, shared by a server and the server that is started after its crash.
@@ -117,6 +118,14 @@ impl Storage for SharedStorage {
 
     fn close(&mut self, node: NodeId) {
         self.lock().close(node);
+    }
+
+    fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
+        self.lock().share(node)
+    }
+
+    fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {
+        self.lock().adopt(export, file)
     }
 
     fn event_fds(&self) -> Vec<RawFd> {

@@ -8,7 +8,7 @@ mod tree;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, Span};
@@ -18,6 +18,7 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
+use super::file_system::{Attempt, FileSystem, SharedFile};
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError};
@@ -64,8 +65,8 @@ struct Node {
     write: bool,
 }
 
-/// A file system in memory.
-pub(super) struct MemExport {
+/// A file system in memory, with what all loops have open in it.
+struct MemFs {
     tree: Tree,
     nodes: NodeTable<Node>,
     space: Space,
@@ -76,9 +77,95 @@ pub(super) struct MemExport {
     id: ExportId,
 }
 
+/// A file system in memory, as one loop sees it. It is one for all of them, open nodes included.
+pub(super) struct MemExport {
+    fs: Arc<RwLock<MemFs>>,
+}
+
+/// Something that is shared: a node of its own, until it is dropped.
+struct Held {
+    fs: Arc<RwLock<MemFs>>,
+    node: NodeId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        write(&self.fs).close(self.node);
+    }
+}
+
+fn read(fs: &RwLock<MemFs>) -> RwLockReadGuard<'_, MemFs> {
+    fs.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(fs: &RwLock<MemFs>) -> RwLockWriteGuard<'_, MemFs> {
+    fs.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl MemExport {
     /// An empty file system of `size_max` bytes; `crashes`: keep what a crash leaves.
     pub(super) fn new(id: ExportId, size_max: u64, clock: Clock, verifier: u64, crashes: bool) -> Self {
+        Self { fs: Arc::new(RwLock::new(MemFs::new(id, size_max, clock, verifier, crashes))) }
+    }
+}
+
+impl FileSystem for MemExport {
+    fn root(&self) -> NodeId {
+        read(&self.fs).root()
+    }
+
+    fn verifier(&self) -> u64 {
+        read(&self.fs).verifier
+    }
+
+    fn open_count(&self) -> usize {
+        read(&self.fs).nodes.len()
+    }
+
+    fn crash(&mut self) -> bool {
+        write(&self.fs).crash()
+    }
+
+    fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+        read(&self.fs).read(node, offset, into).map_err(NowError::Failed)
+    }
+
+    fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
+        let written = write(&self.fs).write(node, Some(offset), from, Stability::Unstable);
+        written.map(|(_, count)| count).map_err(NowError::Failed)
+    }
+
+    fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
+        read(&self.fs).map(node, offset, len, parts_max)
+    }
+
+    fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
+        Attempt::Done(write(&self.fs).run(identity, op))
+    }
+
+    fn close(&mut self, node: NodeId) -> Option<SharedFile> {
+        write(&self.fs).close(node);
+        None
+    }
+
+    fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
+        let node = write(&self.fs).duplicate(node)?;
+        Ok(Arc::new(Held { fs: Arc::clone(&self.fs), node }))
+    }
+
+    fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status> {
+        let held = file.downcast_ref::<Held>().ok_or(Status::BAD_HANDLE)?;
+        write(&self.fs).duplicate(held.node)
+    }
+
+    fn another(&self) -> Box<dyn FileSystem> {
+        Box::new(Self { fs: Arc::clone(&self.fs) })
+    }
+}
+
+impl MemFs {
+    /// An empty file system of `size_max` bytes; `crashes`: keep what a crash leaves.
+    fn new(id: ExportId, size_max: u64, clock: Clock, verifier: u64, crashes: bool) -> Self {
         let now = clock.now();
         let root = Inode {
             content: Content::Directory(Directory::of(ROOT)),
@@ -105,21 +192,13 @@ impl MemExport {
         }
     }
 
-    pub(super) fn root(&self) -> NodeId {
+    fn root(&self) -> NodeId {
         self.nodes.root()
-    }
-
-    pub(super) fn verifier(&self) -> u64 {
-        self.verifier
-    }
-
-    pub(super) fn open_count(&self) -> usize {
-        self.nodes.len()
     }
 
     /// As if the server had been restarted: nothing is open, data that was not durable is gone, the verifier is
     /// another. False when it was not made for this.
-    pub(super) fn crash(&mut self) -> bool {
+    fn crash(&mut self) -> bool {
         if !self.space.keep_stable {
             return false;
         }
@@ -167,27 +246,10 @@ impl MemExport {
         Ok((self.tree.inode_mut(node.ino)?, &mut self.space, now))
     }
 
-    /// See [`super::Storage::read_now`].
-    pub(super) fn read_now(&self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
-        self.read(node, offset, into).map_err(NowError::Failed)
-    }
-
     fn read(&self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, Status> {
         let (_, data) = self.readable(node)?;
         check_read_range(offset, into.iter().map(Span::len).sum())?;
         Ok(data.read(offset, into))
-    }
-
-    /// See [`super::Storage::write_now`].
-    pub(super) fn write_now(
-        &mut self,
-        node: NodeId,
-        offset: u64,
-        from: &[Span<'_>],
-    ) -> Result<usize, NowError> {
-        self.write(node, Some(offset), from, Stability::Unstable)
-            .map(|(_, count)| count)
-            .map_err(NowError::Failed)
     }
 
     /// `offset` `None`: at the end.
@@ -213,19 +275,24 @@ impl MemExport {
         Ok((offset, count))
     }
 
-    /// See [`super::Storage::map`].
-    pub(super) fn map(&self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
+    fn map(&self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
         self.readable(node).map(|(_, data)| data.map(offset, len, parts_max)).unwrap_or_default()
     }
 
-    /// See [`super::Storage::close`].
-    pub(super) fn close(&mut self, node: NodeId) {
+    fn close(&mut self, node: NodeId) {
         if let Some(node) = self.nodes.remove(node) {
             if let Some(inode) = self.tree.inodes.get_mut(&node.ino) {
                 inode.open_count = inode.open_count.saturating_sub(1);
             }
             self.drop_unused(node.ino);
         }
+    }
+
+    /// Another node of what a node has open.
+    fn duplicate(&mut self, node: NodeId) -> Result<NodeId, Status> {
+        let node = self.node(node)?;
+        self.tree.inode_mut(node.ino)?.open_count += 1;
+        self.nodes.insert(node).ok_or(Status::TOO_MANY_OPEN)
     }
 
     /// An inode without name and node gives its space back.
@@ -243,7 +310,7 @@ impl MemExport {
     }
 
     /// Does an operation.
-    pub(super) fn run(&mut self, identity: &Identity, op: FsOp) -> FsResult {
+    fn run(&mut self, identity: &Identity, op: FsOp) -> FsResult {
         match op {
             FsOp::Read { node, offset, into } => {
                 let spans: SmallVec<[Span<'_>; 8]> = into.iter().map(MemoryRef::span).collect();

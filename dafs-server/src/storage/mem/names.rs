@@ -6,11 +6,11 @@ use dafs_proto::wire::{FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTim
 
 use super::super::paths::{check_open_flags, split_last};
 use super::super::{At, FsOp, FsReply, FsResult, Identity};
-use super::MemExport;
+use super::MemFs;
 use super::file::FileData;
 use super::tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, in_group, name_size};
 
-impl MemExport {
+impl MemFs {
     pub(super) fn names(&mut self, identity: &Identity, op: FsOp) -> FsResult {
         match op {
             FsOp::Lookup { at, follow } => {

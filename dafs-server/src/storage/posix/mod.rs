@@ -22,9 +22,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dafs_proto::transport::{MemoryRef, Span};
-use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
+use dafs_proto::transport::{LocalSegments, Span};
+use dafs_proto::wire::{FileKind, OpenFlags, Status};
 
+use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
 use super::nodes::NodeTable;
 use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError};
 use class::{Classes, FsClass};
@@ -82,28 +83,8 @@ impl Node {
     }
 }
 
-/// What an operation gave, before the loop has given it its place.
-pub(super) enum Outcome {
-    /// The reply.
-    Reply(FsReply),
-    /// A node to be entered in the table.
-    Opened(Box<Node>, Attributes),
-    /// The same, of a file that was cut.
-    Truncated(Box<Node>, Attributes),
-}
-
-/// What became of an attempt on the loop's thread.
-pub(super) enum Attempt {
-    /// It is done.
-    Done(Result<FsReply, Status>),
-    /// It may wait: run this on another thread.
-    Job(Task),
-    /// Data that must wait: for the ring, or this on another thread.
-    Data(Task),
-}
-
 /// An operation with the nodes it needs, for any thread.
-pub(super) struct Task {
+struct Task {
     shared: Arc<Shared>,
     node: Arc<Node>,
     second: Option<Arc<Node>>,
@@ -111,9 +92,8 @@ pub(super) struct Task {
     op: FsOp,
 }
 
-impl Task {
-    /// Runs it to its end; may wait.
-    pub(super) fn run(self) -> Result<Outcome, Status> {
+impl Job for Task {
+    fn run(self: Box<Self>) -> Result<Outcome, Status> {
         let acting = if needs_identity(&self.op) {
             Some(self.shared.identities.act_as(&self.identity)?)
         } else {
@@ -131,6 +111,12 @@ impl Task {
         result
     }
 
+    fn into_transfer(self: Box<Self>) -> Result<Transfer, Box<dyn Job>> {
+        Transfer::try_from(*self).map_err(|task| task as Box<dyn Job>)
+    }
+}
+
+impl Task {
     fn execute(&self, place: Where) -> Result<Outcome, Status> {
         let scope = resolve::Scope { shared: &self.shared, place };
         match &self.op {
@@ -255,39 +241,49 @@ impl PosixExport {
             direct_io: config.direct_io,
             direct_io_noted: AtomicBool::new(false),
         };
-        Ok(Self {
-            shared: Arc::new(shared),
-            nodes: NodeTable::new(id, root),
+        Ok(Self::view(Arc::new(shared), id, loop_keeps_identity))
+    }
+
+    /// The same, seen from a loop that has nothing open.
+    fn view(shared: Arc<Shared>, id: ExportId, loop_keeps_identity: bool) -> Self {
+        Self {
+            nodes: NodeTable::new(id, Arc::clone(&shared.root)),
+            shared,
             throttle: Throttle::default(),
             windows: Windows::default(),
             hot: HotWindows::default(),
             loop_keeps_identity,
-        })
+        }
     }
 
-    /// The export's root.
-    pub(super) fn root(&self) -> NodeId {
+    /// Dropping it may wait: for another host, or for the space of a file whose last name is gone.
+    fn drops_slowly(node: &Node) -> bool {
+        node.kind == FileKind::File
+            && node.opened
+            && !node.class.memory
+            && (!node.class.local || sys::fstat(node.fd.as_fd()).is_ok_and(|a| a.links == 0))
+    }
+}
+
+impl FileSystem for PosixExport {
+    fn root(&self) -> NodeId {
         self.nodes.root()
     }
 
-    /// See [`super::Storage::verifier`].
-    pub(super) fn verifier(&self) -> u64 {
+    fn verifier(&self) -> u64 {
         self.shared.verifier.load(Ordering::Acquire)
     }
 
-    /// Windows that are mapped to be read in user space.
     #[cfg(test)]
-    pub(super) fn hot_windows(&self) -> usize {
+    fn hot_windows(&self) -> usize {
         self.hot.mapped_count()
     }
 
-    /// Open nodes, the root not counted.
-    pub(super) fn open_count(&self) -> usize {
+    fn open_count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// See [`super::Storage::read_now`].
-    pub(super) fn read_now(&mut self, id: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
+    fn read_now(&mut self, id: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
         let Some(node) = self.nodes.get(id) else { return Err(NowError::Failed(Status::BAD_HANDLE)) };
         if node.class.memory
             && let Some(count) = self.hot.read(id, node, offset, into)
@@ -297,8 +293,7 @@ impl PosixExport {
         data::read_now(node, offset, into)
     }
 
-    /// See [`super::Storage::read_pieces`].
-    pub(super) fn read_pieces<'a>(
+    fn read_pieces<'a>(
         &mut self,
         id: NodeId,
         total: usize,
@@ -310,26 +305,19 @@ impl PosixExport {
         }
     }
 
-    /// See [`super::Storage::write_now`].
-    pub(super) fn write_now(
-        &mut self,
-        node: NodeId,
-        offset: u64,
-        from: &[Span<'_>],
-    ) -> Result<usize, NowError> {
+    fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
         match self.nodes.get(node) {
             Some(node) => data::write_now(node, &mut self.throttle, offset, from),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
     }
 
-    /// See [`super::Storage::map`].
-    pub(super) fn map(&mut self, id: NodeId, offset: u64, len: usize) -> Option<MemoryRef> {
-        self.windows.map(id, self.nodes.get(id)?, offset, len)
+    fn map(&mut self, id: NodeId, offset: u64, len: usize, _parts_max: usize) -> LocalSegments {
+        let node = self.nodes.get(id);
+        node.and_then(|node| self.windows.map(id, node, offset, len)).into_iter().collect()
     }
 
-    /// Does the operation if that needs no waiting.
-    pub(super) fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
+    fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
         let (first, second) = super::nodes_of(&op);
         let Some(node) = self.nodes.get(first) else { return Attempt::Done(Err(Status::BAD_HANDLE)) };
         if matches!(op, FsOp::Truncate { .. } | FsOp::Punch { .. }) {
@@ -364,35 +352,25 @@ impl PosixExport {
             let result = task.execute(place);
             drop(acting);
             match result {
-                Ok(outcome) => return Attempt::Done(self.enter(outcome)),
+                Ok(outcome) => return Attempt::Done(self.finish(outcome)),
                 // Not in the kernel's caches, or it crosses into another file system.
                 Err(Status::AGAIN | Status::CROSS_DEVICE) => {}
                 Err(status) => return Attempt::Done(Err(status)),
             }
         }
         match task.op {
-            FsOp::Read { .. } | FsOp::Write { .. } => Attempt::Data(task),
-            _ => Attempt::Job(task),
+            FsOp::Read { .. } | FsOp::Write { .. } => Attempt::Data(Box::new(task)),
+            _ => Attempt::Job(Box::new(task)),
         }
     }
 
-    /// Gives a finished operation's node its place.
-    pub(super) fn enter(&mut self, outcome: Outcome) -> Result<FsReply, Status> {
-        match outcome {
-            Outcome::Reply(reply) => Ok(reply),
-            Outcome::Truncated(node, attributes) => {
-                self.hot.forget_file(&node);
-                self.enter(Outcome::Opened(node, attributes))
-            }
-            Outcome::Opened(node, attributes) => {
-                let id = self.nodes.insert(Arc::new(*node)).ok_or(Status::TOO_MANY_OPEN)?;
-                Ok(FsReply::Node(id, attributes))
-            }
+    fn forget_data(&mut self, file: &SharedFile) {
+        if let Some(node) = file.downcast_ref::<Node>() {
+            self.hot.forget_file(node);
         }
     }
 
-    /// Takes a node out of the table. What it gives back may take long to drop (the last name of a large file is gone): not on the loop.
-    pub(super) fn close(&mut self, id: NodeId) -> Option<Arc<Node>> {
+    fn close(&mut self, id: NodeId) -> Option<SharedFile> {
         let node = self.nodes.remove(id)?;
         if node.readable {
             self.windows.close(id);
@@ -400,10 +378,21 @@ impl PosixExport {
         if node.hot.load(Ordering::Relaxed) {
             self.hot.close(id);
         }
-        let slow = node.kind == FileKind::File
-            && node.opened
-            && !node.class.memory
-            && (!node.class.local || sys::fstat(node.fd.as_fd()).is_ok_and(|a| a.links == 0));
-        slow.then_some(node)
+        Self::drops_slowly(&node).then_some(node)
+    }
+
+    fn share(&self, id: NodeId) -> Result<SharedFile, Status> {
+        let node = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?;
+        Ok(Arc::clone(node) as SharedFile)
+    }
+
+    fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status> {
+        let node = Arc::clone(file).downcast::<Node>().map_err(|_| Status::BAD_HANDLE)?;
+        self.nodes.insert(node).ok_or(Status::TOO_MANY_OPEN)
+    }
+
+    fn another(&self) -> Box<dyn FileSystem> {
+        let shared = Arc::clone(&self.shared);
+        Box::new(Self::view(shared, self.nodes.root().export, self.loop_keeps_identity))
     }
 }

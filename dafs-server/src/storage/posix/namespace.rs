@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
 
+use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{FsOp, FsReply};
 use super::resolve::Scope;
 use super::sys::{self, CPath, Errno};
-use super::{Direct, Node, Outcome, data};
+use super::{Direct, Node, data};
 
 /// Lookup, open, and attributes.
 pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<Outcome, Status> {
@@ -19,13 +20,11 @@ pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<O
             let fd = scope.name(node, &at.path, *follow)?;
             let attributes = sys::fstat(fd.as_fd())?;
             let node = scope.node(fd, &attributes, false);
-            Ok(Outcome::Opened(Box::new(node), attributes))
+            Ok(opened(node, attributes, false))
         }
         FsOp::Open { at, flags, mode } => {
             let (node, attributes) = open(scope, node, &at.path, *flags, *mode)?;
-            let outcome =
-                if flags.contains(OpenFlags::TRUNCATE) { Outcome::Truncated } else { Outcome::Opened };
-            Ok(outcome(Box::new(node), attributes))
+            Ok(opened(node, attributes, flags.contains(OpenFlags::TRUNCATE)))
         }
         FsOp::Getattr { at, follow } => {
             let attributes = if at.path.is_empty() {
@@ -53,6 +52,10 @@ pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<O
         }
         _ => Err(Status::INVALID),
     }
+}
+
+fn opened(node: Node, attributes: Attributes, was_cut: bool) -> Outcome {
+    Outcome::Opened(Opened { file: Arc::new(node), attributes, was_cut })
 }
 
 /// What makes, moves or removes names.

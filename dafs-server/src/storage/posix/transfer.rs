@@ -44,35 +44,37 @@ pub(in crate::storage) enum TransferNext {
 /// Times that the kernel may ask to begin again without any progress.
 const INTERRUPTED_MAX: u32 = 16;
 
-impl Task {
-    /// As a transfer for the ring; given back where only a thread can do it all.
-    pub(in crate::storage) fn into_transfer(self) -> Result<Transfer, Box<Self>> {
-        let name_unsynced = self.node.name_unsynced.load(Ordering::Acquire);
-        let segments = match &self.op {
+impl TryFrom<Task> for Transfer {
+    type Error = Box<Task>;
+
+    /// Given back where only a thread can do it all.
+    fn try_from(task: Task) -> Result<Self, Box<Task>> {
+        let name_unsynced = task.node.name_unsynced.load(Ordering::Acquire);
+        let segments = match &task.op {
             FsOp::Read { into, .. } => owned_segments(into),
             FsOp::Write { stability: Stability::FileSync, .. } if name_unsynced => {
-                return Err(Box::new(self));
+                return Err(Box::new(task));
             }
             FsOp::Write { from, .. } => owned_segments(from),
-            _ => return Err(Box::new(self)),
+            _ => return Err(Box::new(task)),
         };
         let len = total(&segments);
-        let valid = match &self.op {
+        let valid = match &task.op {
             FsOp::Read { offset, .. } => check_read_range(*offset, len),
             FsOp::Write { offset, .. } => check_write_range(*offset, len),
             _ => Err(Status::INVALID),
         };
-        if !self.node.opened || len == 0 || valid.is_err() {
-            return Err(Box::new(self));
+        if !task.node.opened || len == 0 || valid.is_err() {
+            return Err(Box::new(task));
         }
-        let Self { shared, node, op, .. } = self;
+        let Task { shared, node, op, .. } = task;
         let (memory, offset, write, stability) = match op {
             FsOp::Read { offset, into, .. } => (into, offset, false, Stability::Unstable),
             FsOp::Write { offset, from, stability, .. } => (from, offset, true, stability),
             // Answered above.
             _ => (Vec::new(), 0, false, Stability::Unstable),
         };
-        Ok(Transfer {
+        Ok(Self {
             shared,
             node,
             _memory: memory,

@@ -93,6 +93,12 @@ impl Fixture {
         Ok(Self { storage, identity, directory, next: 0, finished: HashMap::new() })
     }
 
+    /// The same files, for another loop.
+    pub(super) fn another(&self) -> Self {
+        let (storage, identity) = (self.storage.another().unwrap(), self.identity.clone());
+        Self { storage, identity, directory: None, next: 0, finished: HashMap::new() }
+    }
+
     pub(super) fn root(&self) -> NodeId {
         self.storage.root(ExportId(0))
     }

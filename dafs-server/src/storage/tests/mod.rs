@@ -4,6 +4,7 @@
 mod confinement;
 mod harness;
 mod hot;
+mod loops;
 mod model;
 mod promises;
 mod ring;

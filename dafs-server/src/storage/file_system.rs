@@ -1,0 +1,122 @@
+//! What a kind of export implements: the files of one export, as one loop sees them.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use dafs_proto::transport::{LocalSegments, Span};
+use dafs_proto::wire::{Attributes, Status};
+
+use super::posix::Transfer;
+use super::{FsOp, FsReply, FsResult, Identity, NodeId, NowError};
+
+/// Something open in an export, for whoever holds it, on any thread: a file stays open while one of these or a node of it is left.
+pub type SharedFile = Arc<dyn Any + Send + Sync>;
+
+/// The files of one export, as one loop sees them: open nodes belong to the loop, the files to all that were made by
+/// [`FileSystem::another`]. Nothing in it blocks, but for [`Job::run`] on another thread.
+pub(super) trait FileSystem: Send {
+    /// The root; always open.
+    fn root(&self) -> NodeId;
+
+    /// See [`super::Storage::verifier`].
+    fn verifier(&self) -> u64;
+
+    /// Nodes open, the root not counted.
+    fn open_count(&self) -> usize;
+
+    /// See [`super::Storage::read_now`].
+    fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError>;
+
+    /// See [`super::Storage::read_pieces`].
+    fn read_pieces<'a>(
+        &mut self,
+        _node: NodeId,
+        _total: usize,
+        _piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
+    ) -> usize {
+        0
+    }
+
+    /// See [`super::Storage::write_now`].
+    fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError>;
+
+    /// See [`super::Storage::map`].
+    fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments;
+
+    /// Does an operation if that needs no waiting.
+    fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt;
+
+    /// Makes the reply of what another thread has done.
+    fn finish(&mut self, outcome: Outcome) -> FsResult {
+        match outcome {
+            Outcome::Reply(reply) => Ok(reply),
+            Outcome::Opened(opened) => {
+                if opened.was_cut {
+                    self.forget_data(&opened.file);
+                }
+                Ok(FsReply::Node(self.adopt(&opened.file)?, opened.attributes))
+            }
+        }
+    }
+
+    /// What was kept of a file's data is no longer true.
+    fn forget_data(&mut self, _file: &SharedFile) {}
+
+    /// Closes a node. What it returns may take long to drop: not on the loop.
+    fn close(&mut self, node: NodeId) -> Option<SharedFile>;
+
+    /// What a node has open.
+    fn share(&self, node: NodeId) -> Result<SharedFile, Status>;
+
+    /// A node of what was shared by this export, through whichever loop.
+    fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status>;
+
+    /// The same files for another loop.
+    fn another(&self) -> Box<dyn FileSystem>;
+
+    /// See [`super::Exports::crash`].
+    fn crash(&mut self) -> bool {
+        false
+    }
+
+    /// Windows that are mapped to be read in user space.
+    #[cfg(test)]
+    fn hot_windows(&self) -> usize {
+        0
+    }
+}
+
+/// What became of an attempt on the loop's thread.
+pub(super) enum Attempt {
+    /// It is done.
+    Done(FsResult),
+    /// It may wait: to be run on another thread.
+    Job(Box<dyn Job>),
+    /// Data that must wait: for the ring, or to be run on another thread.
+    Data(Box<dyn Job>),
+}
+
+/// An operation with what it needs, for any thread.
+pub(super) trait Job: Send {
+    /// Runs it to its end; may wait.
+    fn run(self: Box<Self>) -> Result<Outcome, Status>;
+
+    /// As a transfer for the ring; given back where only a thread can do it all.
+    fn into_transfer(self: Box<Self>) -> Result<Transfer, Box<dyn Job>>;
+}
+
+/// What an operation gave on another thread.
+pub(super) enum Outcome {
+    /// The reply.
+    Reply(FsReply),
+    /// Something that is to get a node.
+    Opened(Opened),
+}
+
+/// What was opened.
+pub(super) struct Opened {
+    pub(super) file: SharedFile,
+    pub(super) attributes: Attributes,
+    /// Opening it has cut it.
+    pub(super) was_cut: bool,
+}
