@@ -17,10 +17,12 @@ use dafs_proto::wire::{Crossovers, GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds}
 use crate::access::{Access, key_required};
 use crate::config::{Config, ExportConfig, ExportKind, StorageEngine};
 use crate::metrics::{self, MetricsServer};
-use crate::storage::{self, Engine, Exports, StorageConfig};
+use crate::shared::settings::{ListenerInfo, Pipelining};
+use crate::shared::{Settings, Shared};
+use crate::storage::{self, Engine, Exports, Storage, StorageConfig};
 use crate::worker::buffers::BufferConfig;
 use crate::worker::event_loop::{EventLoop, Stop};
-use crate::worker::{ListenerInfo, Parts, Pipelining, Settings, Worker};
+use crate::worker::{Parts, Worker};
 
 /// Handles that one session may have open.
 const HANDLES_MAX: u32 = 1 << 16;
@@ -35,7 +37,7 @@ const SPARE_RECEIVES: u16 = 16;
 
 /// Serves until SIGTERM or SIGINT; prints `listening <address>` on standard output for each listener once it serves.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    let mut event_loop = prepare(&config, |storage| storage)?;
+    let mut event_loop = prepare(&config, 1, |storage| storage)?.swap_remove(0);
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
     event_loop.watch_signals(signals.as_raw_fd())?;
     let bind = |address| {
@@ -58,10 +60,10 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A server in a thread of this process: for tests and benchmarks. Dropping it stops the server and waits for its end.
+/// A server in threads of this process: for tests and benchmarks. Dropping it stops the server and waits for its end.
 pub struct Running {
     addresses: Vec<Address>,
-    stop: Stop,
+    stops: Vec<Stop>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -74,21 +76,36 @@ impl Running {
     /// As [`Running::start`], over what `wrap` makes of the configured storage: for tests of storage that fails.
     pub fn start_over(
         config: Config,
-        wrap: impl FnOnce(Box<dyn storage::Storage>) -> Box<dyn storage::Storage> + Send + 'static,
+        wrap: impl Fn(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        Self::start_workers(config, 1, wrap)
+    }
+
+    /// As [`Running::start_over`], with several workers, each in a thread of its own and with storage of its own. Connections go to each
+    /// in its turn, which those over RDMA cannot: a device belongs to one thread.
+    pub fn start_workers(
+        config: Config,
+        workers: usize,
+        wrap: impl Fn(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static,
     ) -> anyhow::Result<Self> {
         let (send, receive) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("dafs-server".into()).spawn(move || {
-            let mut event_loop = match prepare(&config, wrap) {
-                Ok(event_loop) => event_loop,
+            let mut loops = match prepare(&config, workers, wrap) {
+                Ok(loops) => loops,
                 Err(error) => return drop(send.send(Err(error))),
             };
-            drop(send.send(Ok((event_loop.addresses(), event_loop.stop_handle()))));
-            if let Err(error) = event_loop.run(|_| {}) {
-                tracing::error!(%error, "the server's loop failed");
-            }
+            let addresses = loops.first().map(EventLoop::addresses).unwrap_or_default();
+            let stops = loops.iter().map(EventLoop::stop_handle).collect();
+            drop(send.send(Ok((addresses, stops))));
+            std::thread::scope(|scope| {
+                for event_loop in loops.drain(1..) {
+                    scope.spawn(|| enter_thread(&config).map(|()| serve(event_loop)));
+                }
+                loops.drain(..).for_each(serve);
+            });
         })?;
-        let (addresses, stop) = receive.recv().context("the server's thread ended at once")??;
-        Ok(Self { addresses, stop, thread: Some(thread) })
+        let (addresses, stops) = receive.recv().context("the server's thread ended at once")??;
+        Ok(Self { addresses, stops, thread: Some(thread) })
     }
 
     /// Where it listens, in the order of the configuration.
@@ -102,7 +119,7 @@ impl Running {
     }
 
     fn end(&mut self) {
-        self.stop.stop();
+        self.stops.iter().for_each(Stop::stop);
         if let Some(thread) = self.thread.take() {
             // A panic of the server has been reported by its own thread.
             let _ = thread.join();
@@ -116,58 +133,92 @@ impl Drop for Running {
     }
 }
 
-/// Everything but the serving: storage opened, thresholds measured, listeners bound.
+fn serve(mut event_loop: EventLoop) {
+    if let Err(error) = event_loop.run(|_| {}) {
+        tracing::error!(%error, "the server's loop failed");
+    }
+}
+
+/// A thread beside the one that opened storage is about to drive a worker.
+fn enter_thread(config: &Config) -> anyhow::Result<()> {
+    let is_directory = |export: &ExportConfig| matches!(export.kind, ExportKind::Directory(_));
+    if config.exports.iter().any(is_directory) && !loop_keeps_identity(config) {
+        storage::hold_back().context("cannot give up capabilities")?;
+    }
+    Ok(())
+}
+
+/// Everything but the serving: storage opened, thresholds measured, listeners bound. The first loop has the listeners.
 fn prepare(
     config: &Config,
-    wrap: impl FnOnce(Box<dyn storage::Storage>) -> Box<dyn storage::Storage>,
-) -> anyhow::Result<EventLoop> {
-    let storage = wrap(open_storage(config)?);
+    workers: usize,
+    wrap: impl Fn(Box<dyn Storage>) -> Box<dyn Storage>,
+) -> anyhow::Result<Vec<EventLoop>> {
+    let exports = open_storage(config)?;
+    let others = (1..workers).map(|_| exports.another());
+    let others = others.collect::<Result<Vec<_>, _>>()?;
+    let storages = std::iter::once(exports).chain(others).map(|exports| wrap(Box::new(exports)));
+    let shared =
+        Shared::new(settings(config), config.exports.clone(), Access::new(config.access.clone()), workers);
+    let drain = Duration::from_millis(u64::from(config.drain_ms));
+    let began = std::time::Instant::now();
+    let loops = shared.workers().zip(storages).map(|(id, storage)| {
+        let randomness = Box::new(system_randomness);
+        let parts = Parts { shared: Arc::clone(&shared), id, storage, randomness };
+        let worker = Worker::new(parts, Moment::default());
+        EventLoop::new(worker, config.poll, drain, began).context("cannot set the event loop up")
+    });
+    let mut loops: Vec<EventLoop> = loops.collect::<anyhow::Result<_>>()?;
+    for address in &config.listeners {
+        listen(config, address, &mut loops)?;
+    }
+    Ok(loops)
+}
+
+fn settings(config: &Config) -> Settings {
     let mut epoch = [0; 8];
     system_randomness(&mut epoch);
-    let parts = Parts {
-        settings: Settings {
-            slots_max: config.slots_max,
-            operations_max: config.operations_max,
-            sessions_max: config.sessions_max as usize,
-            handles_max: HANDLES_MAX,
-            inline_max: config.inline_max,
-            batch_replies: config.batch_replies,
-            features: config.features,
-            transfer_size_max: config.transfer_size_max,
-            buffers: BufferConfig {
-                sizes: config.buffer_sizes.clone(),
-                size_max: usize::try_from(config.buffers_size_max).unwrap_or(usize::MAX),
-                kept_size_max: usize::try_from(config.buffers_kept_max).unwrap_or(usize::MAX),
-            },
-            lease: Duration::from_millis(u64::from(config.lease_ms)),
-            keep_alive: Duration::from_millis(u64::from(config.keep_alive_ms)),
-            handshake: Duration::from_millis(u64::from(config.handshake_ms)),
-            epoch: u64::from_le_bytes(epoch),
+    Settings {
+        slots_max: config.slots_max,
+        operations_max: config.operations_max,
+        sessions_max: config.sessions_max as usize,
+        handles_max: HANDLES_MAX,
+        inline_max: config.inline_max,
+        batch_replies: config.batch_replies,
+        features: config.features,
+        transfer_size_max: config.transfer_size_max,
+        buffers: BufferConfig {
+            sizes: config.buffer_sizes.clone(),
+            size_max: usize::try_from(config.buffers_size_max).unwrap_or(usize::MAX),
+            kept_size_max: usize::try_from(config.buffers_kept_max).unwrap_or(usize::MAX),
         },
-        exports: config.exports.clone(),
-        access: Access::new(config.access.clone()),
-        storage,
-        randomness: Box::new(system_randomness),
-    };
-    let server = Worker::new(parts, Moment::default());
-    let drain = Duration::from_millis(u64::from(config.drain_ms));
-    let mut event_loop =
-        EventLoop::new(server, config.poll, drain).context("cannot set the event loop up")?;
-    for address in &config.listeners {
-        let params = ConnectParams {
-            recv_payload_max: write_inline_max(config, address),
-            recv_depth: recv_depth(config, address),
-            rdma_depth: 256,
-            wait: config.poll,
-        };
-        let domain = domain(address)?;
-        let listener = domain.listen(address, &params).map_err(|error| cannot_listen(address, error))?;
-        let (thresholds, gather) = thresholds(config, address, &params);
-        let pipelining = pipelining(config);
-        let info = ListenerInfo { address: listener.address().clone(), thresholds, gather, pipelining };
-        event_loop.add_listener(listener, info, domain).with_context(|| format!("cannot watch {address}"))?;
+        lease: Duration::from_millis(u64::from(config.lease_ms)),
+        keep_alive: Duration::from_millis(u64::from(config.keep_alive_ms)),
+        handshake: Duration::from_millis(u64::from(config.handshake_ms)),
+        epoch: u64::from_le_bytes(epoch),
     }
-    Ok(event_loop)
+}
+
+/// Binds a listener, which the first loop watches and all of them know.
+fn listen(config: &Config, address: &Address, loops: &mut [EventLoop]) -> anyhow::Result<()> {
+    let params = ConnectParams {
+        recv_payload_max: write_inline_max(config, address),
+        recv_depth: recv_depth(config, address),
+        rdma_depth: 256,
+        wait: config.poll,
+    };
+    let domain = domain(address)?;
+    let listener = domain.listen(address, &params).map_err(|error| cannot_listen(address, error))?;
+    let (thresholds, gather) = thresholds(config, address, &params);
+    let pipelining = pipelining(config);
+    let info = ListenerInfo { address: listener.address().clone(), thresholds, gather, pipelining };
+    let mut index = 0;
+    for event_loop in loops.iter_mut() {
+        index = event_loop.worker().add_listener(info.clone());
+        event_loop.worker().offer_lanes(index, Arc::clone(&domain));
+    }
+    let first = loops.first_mut().context("a server has a worker")?;
+    first.add_listener(listener, index).with_context(|| format!("cannot watch {address}"))
 }
 
 /// Why, once, and what to do. `anyhow` would append the cause to a text that has it already.
@@ -229,16 +280,21 @@ fn domain(address: &Address) -> anyhow::Result<Arc<dyn Domain>> {
     }
 }
 
-fn open_storage(config: &Config) -> anyhow::Result<Box<dyn storage::Storage>> {
+fn open_storage(config: &Config) -> anyhow::Result<Exports> {
     let stored = config.exports.iter().map(|export| stored_export(config, export)).collect();
     let engine = match config.storage_engine {
         StorageEngine::Auto => Engine::Auto,
         StorageEngine::Uring => Engine::Uring,
         StorageEngine::Pool => Engine::Pool,
     };
-    let loop_keeps_identity = config.listeners.iter().any(|address| matches!(address, Address::Verbs(_)));
+    let loop_keeps_identity = loop_keeps_identity(config);
     let storage = StorageConfig { engine, loop_keeps_identity, ..StorageConfig::default() };
-    Ok(Box::new(Exports::new(stored, &storage)?))
+    Ok(Exports::new(stored, &storage)?)
+}
+
+/// See [`StorageConfig::loop_keeps_identity`].
+fn loop_keeps_identity(config: &Config) -> bool {
+    config.listeners.iter().any(|address| matches!(address, Address::Verbs(_)))
 }
 
 fn stored_export(config: &Config, export: &ExportConfig) -> storage::ExportConfig {

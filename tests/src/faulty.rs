@@ -1,9 +1,10 @@
 //! Storage that fails on demand, in front of the real one: errors, short writes, operations that hang until they are let go.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,36 +60,70 @@ pub struct Faults {
 struct Inside {
     /// Each holds for so many operations of its kind.
     rules: Vec<(Kind, Fault, usize)>,
-    held: usize,
     released: bool,
     lost: u64,
-    /// What was opened and not closed.
-    nodes: HashSet<NodeId>,
+    /// How many [`Opened`] there are.
+    opens: Arc<AtomicUsize>,
+    /// Nodes that were opened, by worker, and not closed.
+    nodes: HashMap<(usize, NodeId), Arc<Opened>>,
     /// Nodes that were closed and had not been open.
     strays: Vec<NodeId>,
+    workers: Vec<OfWorker>,
+}
+
+/// What the rules know of one worker's storage.
+struct OfWorker {
+    held: usize,
     wake: UnixStream,
+}
+
+/// What an operation has opened, until the last node and the last shared file of it is gone.
+struct Opened(Arc<AtomicUsize>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A shared file, and what of it stays open.
+struct SharedOpened {
+    file: SharedFile,
+    opened: Arc<Opened>,
 }
 
 /// The storage.
 pub struct FaultyStorage {
     storage: Box<dyn Storage>,
     faults: Faults,
+    worker: usize,
     held: Vec<(OpToken, Identity, FsOp)>,
     woken: UnixStream,
 }
 
 impl Faults {
-    /// Rules without any fault yet, and the function that puts them before a storage.
-    pub fn new() -> (Self, impl FnOnce(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static) {
-        let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
-        wake.set_nonblocking(true).expect("a flag");
-        woken.set_nonblocking(true).expect("a flag");
-        let (nodes, strays) = Default::default();
-        let inside = Inside { rules: Vec::new(), held: 0, released: true, lost: 0, nodes, strays, wake };
+    /// Rules without any fault yet, and the function that puts them before the storage of each worker.
+    pub fn new() -> (Self, impl Fn(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static) {
+        let inside = Inside {
+            rules: Vec::new(),
+            released: true,
+            lost: 0,
+            opens: Arc::default(),
+            nodes: HashMap::new(),
+            strays: Vec::new(),
+            workers: Vec::new(),
+        };
         let faults = Self { inside: Arc::new((Mutex::new(inside), Condvar::new())) };
         let shared = faults.clone();
         let wrap = move |storage| -> Box<dyn Storage> {
-            Box::new(FaultyStorage { storage, faults: shared, held: Vec::new(), woken })
+            let (wake, woken) = UnixStream::pair().expect("a pair of sockets");
+            wake.set_nonblocking(true).expect("a flag");
+            woken.set_nonblocking(true).expect("a flag");
+            let mut inside = shared.lock();
+            inside.workers.push(OfWorker { held: 0, wake });
+            let worker = inside.workers.len() - 1;
+            drop(inside);
+            Box::new(FaultyStorage { storage, faults: shared.clone(), worker, held: Vec::new(), woken })
         };
         (faults, wrap)
     }
@@ -105,18 +140,20 @@ impl Faults {
         let mut inside = self.lock();
         inside.rules.clear();
         inside.released = true;
-        // A full pipe wakes as well.
-        let _ = inside.wake.write(&[1]);
+        for worker in &mut inside.workers {
+            // A full pipe wakes as well.
+            let _ = worker.wake.write(&[1]);
+        }
     }
 
     /// Waits until so many operations are held.
     pub fn wait_for_held(&self, count: usize) {
         let mut inside = self.lock();
-        while inside.held < count {
+        while inside.held() < count {
             let (next, waited) =
                 self.inside.1.wait_timeout(inside, LONGEST).unwrap_or_else(PoisonError::into_inner);
             inside = next;
-            assert!(!waited.timed_out(), "{} operations are held, not {count}", inside.held);
+            assert!(!waited.timed_out(), "{} operations are held, not {count}", inside.held());
         }
     }
 
@@ -127,20 +164,15 @@ impl Faults {
 
     /// Operations that are held now.
     pub fn held(&self) -> usize {
-        self.lock().held
+        self.lock().held()
     }
 
-    /// What the server has opened and not closed: files, directories, paths. Nothing was closed twice.
+    /// What the server has opened and not closed: files, directories, paths. What was shared and adopted counts once. Nothing was closed
+    /// twice.
     pub fn open_nodes(&self) -> usize {
         let inside = self.lock();
         assert!(inside.strays.is_empty(), "closed without being open: {:?}", inside.strays);
-        inside.nodes.len()
-    }
-
-    fn note_opened(&self, result: &FsResult) {
-        if let Ok(FsReply::Node(node, _)) = result {
-            self.lock().nodes.insert(*node);
-        }
+        inside.opens.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
@@ -160,9 +192,24 @@ impl Faults {
     }
 }
 
+impl Inside {
+    fn held(&self) -> usize {
+        self.workers.iter().map(|worker| worker.held).sum()
+    }
+}
+
 impl FaultyStorage {
+    fn note_opened(&self, result: &FsResult) {
+        if let Ok(FsReply::Node(node, _)) = result {
+            let mut inside = self.faults.lock();
+            let opened = Opened(Arc::clone(&inside.opens));
+            opened.0.fetch_add(1, Ordering::AcqRel);
+            inside.nodes.insert((self.worker, *node), Arc::new(opened));
+        }
+    }
+
     fn held_changed(&self) {
-        self.faults.lock().held = self.held.len();
+        self.faults.lock().workers[self.worker].held = self.held.len();
         self.faults.inside.1.notify_all();
     }
 }
@@ -221,7 +268,7 @@ impl Storage for FaultyStorage {
         }
         let submitted = self.storage.submit(token, identity, op);
         if let Submitted::Done(result) = &submitted {
-            self.faults.note_opened(result);
+            self.note_opened(result);
         }
         submitted
     }
@@ -244,7 +291,7 @@ impl Storage for FaultyStorage {
             self.storage.flush();
         }
         self.storage.poll(done);
-        done[known..].iter().for_each(|(_, result)| self.faults.note_opened(result));
+        done[known..].iter().for_each(|(_, result)| self.note_opened(result));
     }
 
     fn pending(&self) -> usize {
@@ -253,7 +300,7 @@ impl Storage for FaultyStorage {
 
     fn close(&mut self, node: NodeId) {
         let mut inside = self.faults.lock();
-        if !inside.nodes.remove(&node) {
+        if inside.nodes.remove(&(self.worker, node)).is_none() {
             inside.strays.push(node);
         }
         drop(inside);
@@ -261,11 +308,15 @@ impl Storage for FaultyStorage {
     }
 
     fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
-        self.storage.share(node)
+        let opened = self.faults.lock().nodes.get(&(self.worker, node)).cloned().ok_or(Status::BAD_HANDLE)?;
+        Ok(Arc::new(SharedOpened { file: self.storage.share(node)?, opened }))
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {
-        self.storage.adopt(export, file)
+        let shared = file.downcast_ref::<SharedOpened>().ok_or(Status::BAD_HANDLE)?;
+        let node = self.storage.adopt(export, &shared.file)?;
+        self.faults.lock().nodes.insert((self.worker, node), Arc::clone(&shared.opened));
+        Ok(node)
     }
 
     fn event_fds(&self) -> Vec<RawFd> {

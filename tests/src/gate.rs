@@ -36,9 +36,9 @@ struct Inside {
 
 impl Gate {
     /// The function that puts it before a storage.
-    pub fn wrap(&self) -> impl FnOnce(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static {
+    pub fn wrap(&self) -> impl Fn(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static {
         let gate = self.clone();
-        move |storage| Box::new(GatedStorage { storage, gate })
+        move |storage| Box::new(GatedStorage { storage, gate: gate.clone() })
     }
 
     /// Stops the server in the `nth` read of another client that follows the next one of the watched client.

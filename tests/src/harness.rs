@@ -1,5 +1,6 @@
 //! A server on a provider, for one test.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,17 @@ use dafs_server::storage::Storage;
 use tempfile::TempDir;
 
 use crate::faulty::Faults;
+
+thread_local! {
+    static WORKERS: Cell<usize> = const { Cell::new(1) };
+}
+
+/// Runs a test whose servers, as far as it starts them on its own thread, have this many workers.
+pub fn with_workers(count: usize, test: impl FnOnce()) {
+    WORKERS.set(count);
+    test();
+    WORKERS.set(1);
+}
 
 /// The providers that carry real connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,15 +112,15 @@ impl Harness {
     /// Starts one over what `wrap` makes of its storage.
     pub fn start_over(
         on: On,
-        wrap: impl FnOnce(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static,
+        wrap: impl Fn(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static,
         change: impl FnOnce(&mut Config),
     ) -> Self {
-        Self::start_by(on, change, |config| Running::start_over(config, wrap))
+        Self::start_by(on, change, |config| Running::start_workers(config, WORKERS.get(), wrap))
     }
 
     /// Starts one with changed settings.
     pub fn start_with(on: On, change: impl FnOnce(&mut Config)) -> Self {
-        Self::start_by(on, change, Running::start)
+        Self::start_over(on, |storage| storage, change)
     }
 
     fn start_by(
@@ -191,7 +203,8 @@ impl Harness {
     /// Stops the server and starts another in its place, on the same address.
     pub fn restart(&mut self) {
         self.stop();
-        self.server = Some(Running::start(self.config.clone()).expect("the server starts again"));
+        let again = Running::start_workers(self.config.clone(), WORKERS.get(), |storage| storage);
+        self.server = Some(again.expect("the server starts again"));
     }
 
     /// Stops the server.

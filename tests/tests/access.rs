@@ -13,15 +13,21 @@ use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::config::Config as ServerConfig;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On, key_for};
-use dafs_tests::on_each_provider;
 use dafs_tests::suite::EXPORTS;
 use dafs_tests::suite::assert_status;
+use dafs_tests::{on_each_provider, on_two_workers};
 
 on_each_provider! {
     export_with_keys_is_there_for_their_holders_only,
     export_with_clients_is_there_for_those_addresses_only,
     #[ignore = "needs root"]
     squashed_clients_act_as_the_user_named,
+    fenced_client_is_refused_and_others_go_on,
+    fence_waits_for_what_the_client_has_in_flight,
+    fence_waits_for_what_a_session_left_that_has_ended,
+}
+
+on_two_workers! {
     fenced_client_is_refused_and_others_go_on,
     fence_waits_for_what_the_client_has_in_flight,
     fence_waits_for_what_a_session_left_that_has_ended,

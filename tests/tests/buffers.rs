@@ -351,7 +351,7 @@ fn small_read_waits_for_one_turn_of_another_client_and_no_more(on: On) {
     let gate = Gate::default();
     let (faults, faulty) = Faults::new();
     let gated = gate.wrap();
-    let harness = Harness::start_over(on, |storage| gated(faulty(storage)), |_| {});
+    let harness = Harness::start_over(on, move |storage| gated(faulty(storage)), |_| {});
     let (greedy, modest) = (harness.session_with(&direct()), harness.session());
     // Two wait all the time, so that turns are short however long this test takes between two requests.
     let patient = [harness.session(), harness.session()];
@@ -395,7 +395,7 @@ fn transfer_that_began_alone_is_cut_small_when_others_come(on: On) {
     let ((reads, fail_reads), (commits, fail_commits)) = (Faults::new(), Faults::new());
     let harness = Harness::start_over(
         on,
-        |storage| fail_reads(fail_commits(storage)),
+        move |storage| fail_reads(fail_commits(storage)),
         |config| {
             config.pipeline_depth = 2;
             config.chunk_size = Some(256 << 10);

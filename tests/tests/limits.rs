@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
 use dafs_tests::program::Program;
 use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size};
+use dafs_tests::{on_each_provider, on_two_workers};
 
 on_each_provider! {
     a_thousand_sessions_are_all_served_beside_a_greedy_one,
@@ -20,6 +20,10 @@ on_each_provider! {
     open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on,
     client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody,
     memory_export_that_is_full_says_so_and_stays_whole,
+}
+
+on_two_workers! {
+    sessions_beyond_the_limit_are_refused_until_one_ends,
 }
 
 /// Opens 65,536 files, which says nothing of the provider and takes an emulated device a minute.

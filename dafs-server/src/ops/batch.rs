@@ -30,7 +30,7 @@ impl Worker {
     pub(crate) fn batch(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = BatchRequest::decode(body)?;
         let reply_max = self.reply_payload_max(call);
-        let limits = BatchLimits { len_max: self.settings.transfer_size_max, reply_max };
+        let limits = BatchLimits { len_max: self.shared.settings.transfer_size_max, reply_max };
         let results_max = reply_max / BATCH_RESULT_SIZE;
         let operations = match request.described_len(call.header.payload_len as usize) {
             Err(error) => Err(error),

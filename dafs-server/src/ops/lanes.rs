@@ -122,7 +122,7 @@ impl Worker {
     /// How many lanes of which size a session may have: its fair share of what is not lent.
     fn lane_share(&self, asked: &LaneTerms) -> (usize, u32) {
         // What the settings say, where the pool has more because it needs that much.
-        let budget = self.settings.buffers.size_max / 2;
+        let budget = self.shared.settings.buffers.size_max / 2;
         let free = self.buffers.lanes_room().min(budget.saturating_sub(self.buffers.lanes_size()));
         let share = free.min(budget / self.active_sessions.max(1) as usize);
         let count = usize::from(asked.count).min(share / asked.buffer_size());

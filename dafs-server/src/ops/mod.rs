@@ -107,7 +107,7 @@ impl Worker {
     /// Lets go of the node that is held for a reply which is not going to name it.
     pub(crate) fn release_held(&mut self, after: &After) {
         if let After::Held { open } = after {
-            self.release_node(open.node);
+            self.storage.close(open.node);
         }
     }
 
@@ -137,14 +137,14 @@ impl Worker {
 
     /// Answers with a new handle, or, when the session has too many, closes the node again.
     fn reply_handle(&mut self, call: &Call, open: OpenHandle, payload: &[u8]) {
-        let handles_max = self.settings.handles_max;
+        let handles_max = self.shared.settings.handles_max;
         let (node, is_root) = (open.node, open.is_root);
         let session = self.sessions.find_mut(call.session);
         match session.and_then(|session| session.handles.insert(open, handles_max)) {
             Some(handle) => self.reply(call, Status::OK, Answer { handle, payload, ..Answer::default() }),
             None => {
                 if !is_root {
-                    self.release_node(node);
+                    self.storage.close(node);
                 }
                 self.reply_status(call, Status::TOO_MANY_OPEN);
             }

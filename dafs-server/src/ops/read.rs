@@ -209,7 +209,7 @@ impl Worker {
         single: [u64; 3],
         len: u32,
     ) -> Result<Segments, Problem> {
-        if len > self.settings.transfer_size_max {
+        if len > self.shared.settings.transfer_size_max {
             return Err(Status::INVALID.into());
         }
         let ranges = match count {

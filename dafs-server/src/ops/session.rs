@@ -8,17 +8,16 @@ use dafs_proto::wire::{
 };
 
 use super::Worker;
+use crate::shared::FENCES_MAX;
+use crate::shared::settings::ListenerInfo;
 use crate::storage::{At, FsOp};
+use crate::worker::End;
 use crate::worker::dispatch::no_body;
+use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Problem};
-use crate::worker::flight::{Call, State};
 use crate::worker::sched::tuner::Tuner;
 use crate::worker::session::handles::OpenHandle;
-use crate::worker::{End, ListenerInfo};
-
-/// Clients fenced off one export at most.
-const FENCES_MAX: usize = 1024;
 
 impl Worker {
     pub(crate) fn execute_session(
@@ -66,8 +65,8 @@ impl Worker {
         let session = self.sessions.find(call.session)?;
         Some(LimitsReply {
             thresholds: self.connection_thresholds(call.connection),
-            transfer_size_max: self.settings.transfer_size_max,
-            handles_max: self.settings.handles_max,
+            transfer_size_max: self.shared.settings.transfer_size_max,
+            handles_max: self.shared.settings.handles_max,
             slots: session.core.slots_max(),
             credits: session.core.credits().limit(),
             uid: session.client.identity.uid,
@@ -75,8 +74,13 @@ impl Worker {
         })
     }
 
-    /// The server's counters now.
+    /// The server's counters: this worker's now, those of others as of their last tick.
     pub fn statistics(&self) -> Statistics {
+        self.shared.statistics(self.id, self.own_statistics())
+    }
+
+    /// The worker's counters now.
+    pub(crate) fn own_statistics(&self) -> Statistics {
         let millis = self.now.since(self.started).as_millis();
         Statistics {
             uptime_ms: u64::try_from(millis).unwrap_or(u64::MAX),
@@ -96,6 +100,7 @@ impl Worker {
             protocol_errors: self.stats.protocol_errors,
             storage_waits: self.stats.storage_waits,
             exports: self
+                .shared
                 .exports
                 .iter()
                 .zip(&self.stats.exports)
@@ -125,20 +130,21 @@ impl Worker {
         let Some(session) = self.sessions.find(call.session) else { return Vec::new() };
         let Some(connection) = self.connections.get(call.connection.index) else { return Vec::new() };
         let peer = &connection.endpoint.capabilities().peer;
-        let may =
-            |export: &&crate::config::ExportConfig| self.access.mount(export, &session.client, peer).is_ok();
-        self.exports.iter().filter(may).map(|export| export.name.clone()).collect()
+        let may = |export: &&crate::config::ExportConfig| {
+            self.shared.access.mount(export, &session.client, peer).is_ok()
+        };
+        self.shared.exports.iter().filter(may).map(|export| export.name.clone()).collect()
     }
 
     fn mount(&mut self, call: &Call, name: &[u8]) -> Result<(), Problem> {
         let name = std::str::from_utf8(name).map_err(|_| Status::NO_EXPORT)?;
         let id = self.storage.export(name).ok_or(Status::NO_EXPORT)?;
-        let export = self.exports.get(usize::from(id.0)).ok_or(Status::NO_EXPORT)?;
+        let export = self.shared.exports.get(usize::from(id.0)).ok_or(Status::NO_EXPORT)?;
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let connection = self.connections.get(call.connection.index).ok_or(Status::NO_SESSION)?;
         let peer = &connection.endpoint.capabilities().peer;
-        let rights = Arc::new(self.access.mount(export, &session.client, peer)?);
-        if self.fences[usize::from(id.0)].contains(&session.client_id) {
+        let rights = Arc::new(self.shared.access.mount(export, &session.client, peer)?);
+        if self.shared.fences.holds_off(usize::from(id.0), &session.client_id) {
             return Err(Status::FENCED.into());
         }
         let node = self.storage.root(id);
@@ -153,7 +159,7 @@ impl Worker {
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         let open = session.handles.remove(call.header.handle)?;
         if !open.is_root {
-            self.release_node(open.node);
+            self.storage.close(open.node);
         }
         self.reply_status(call, Status::OK);
         Ok(())
@@ -164,7 +170,7 @@ impl Worker {
         let open = self.handle(call)?;
         let export = usize::from(open.node.export.0);
         if call.header.opcode == Opcode::FenceRead {
-            let list = encode_message_pack(&self.fences[export]);
+            let list = encode_message_pack(&self.shared.fences.of(export));
             if list.len() > self.reply_payload_max(call) {
                 return Err(Status::RANGE.into());
             }
@@ -175,21 +181,16 @@ impl Worker {
             return Err(Status::READ_ONLY.into());
         }
         let client = self.sessions.find(call.session).map(|session| &session.client);
-        if !client.is_some_and(|client| self.access.administers(client)) {
+        if !client.is_some_and(|client| self.shared.access.administers(client)) {
             return Err(Status::PERMISSION.into());
         }
         let list: Vec<[u8; 16]> = decode_message_pack("fence list", payload)?;
         if list.len() > FENCES_MAX {
             return Err(Status::TOO_LARGE.into());
         }
-        tracing::info!(export = %self.exports[export].name, clients = list.len(), "fence list replaced");
-        self.fences[export] = list;
-        if self.fenced_in_flight(export) {
-            self.fence_drains += 1;
-            self.park(*call, State::FenceDrain { export });
-        } else {
-            self.reply_status(call, Status::OK);
-        }
+        tracing::info!(export = %self.shared.exports[export].name, clients = list.len(), "fence list replaced");
+        self.shared.fences.set(export, list);
+        self.wait_for_drain(call, export);
         Ok(())
     }
 }

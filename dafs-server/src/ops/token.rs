@@ -1,17 +1,20 @@
 //! Tokens: made of an open file, and opened by other sessions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_proto::wire::{HEADER_SIZE, OpenFlags, ShareReply, ShareRequest, Status, Token, WireError};
+use dafs_proto::wire::{
+    HEADER_SIZE, OpenFlags, SessionId, ShareReply, ShareRequest, Status, Token, WireError,
+};
 
 use super::Worker;
-use crate::storage::{At, FsOp, NodeId};
+use crate::shared::tokens::{Claim, Grant, TokenFile};
+use crate::storage::{At, FsOp};
 use crate::worker::dispatch::no_body;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::session::handles::OpenHandle;
-use crate::worker::session::tokens::Shared;
 
 /// Longest life of a token, and that of one whose maker names none, milliseconds.
 const TTL_MAX_MS: u32 = 60_000;
@@ -32,20 +35,19 @@ impl Worker {
         if rights.is_empty() {
             return Err(Status::INVALID.into());
         }
-        let open = OpenHandle { readable, writable, ..open.clone() };
-        let node = open.node;
         let ttl_ms = if ttl_ms == 0 { TTL_MAX_MS } else { ttl_ms.min(TTL_MAX_MS) };
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
-        let shared = Shared {
-            session: call.session,
+        let file = self.storage.share(open.node)?;
+        let grant = Grant {
+            maker: session.id,
             key_name: session.client.key_name.clone(),
-            open,
+            identity: open.rights.identity.clone(),
+            open: TokenFile { export: open.node.export, file, readable, writable },
             until: self.now.after(Duration::from_millis(ttl_ms.into())),
         };
         self.end_expired_tokens();
         let token = Token::from(self.random());
-        self.tokens.insert(&token, shared)?;
-        self.shared_nodes.hold(node);
+        self.shared.tokens().insert(&token, grant)?;
         let mut body = [0; ShareReply::HEAD_SIZE - HEADER_SIZE];
         ShareReply { ttl_ms }.encode(&mut body);
         let answer = Answer { body: &body, payload: token.as_bytes(), ..Answer::default() };
@@ -68,25 +70,47 @@ impl Worker {
             return Err(Status::BAD_HANDLE.into());
         }
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
-        let open = self.tokens.find(&token, root, session.client.key_name.as_deref())?;
-        // The token may end before storage has answered.
-        self.shared_nodes.hold(open.node);
+        let claim = Claim {
+            export: root.node.export,
+            identity: &root.rights.identity,
+            read_only: root.rights.read_only,
+            key_name: session.client.key_name.as_deref(),
+        };
+        let found = self.shared.tokens().find(&token, &claim)?;
+        let rights = Arc::clone(&root.rights);
+        let node = self.storage.adopt(found.export, &found.file)?;
+        let open =
+            OpenHandle { node, rights, readable: found.readable, writable: found.writable, is_root: false };
         let identity = open.rights.identity.clone();
-        let at = At { node: open.node, path: Vec::new() };
+        let at = At { node, path: Vec::new() };
         self.start(call, &identity, FsOp::Getattr { at, follow: true }, After::Held { open });
         Ok(())
     }
 
     /// Ends the tokens whose time is over.
     pub(crate) fn end_expired_tokens(&mut self) {
-        while let Some(node) = self.tokens.take_expired(self.now) {
-            self.release_node(node);
+        loop {
+            let expired = self.shared.tokens().take_expired(self.now);
+            let Some(open) = expired else { return };
+            self.let_go(open);
         }
     }
 
-    /// A holder of a node lets go of it; the last one closes it. Not for roots, which stay open.
-    pub(crate) fn release_node(&mut self, node: NodeId) {
-        if self.shared_nodes.release(node) {
+    /// Ends the tokens that a session has made.
+    pub(crate) fn end_tokens_of(&mut self, session: SessionId) {
+        loop {
+            let of_session = self.shared.tokens().take_of(session);
+            let Some(open) = of_session else { return };
+            self.let_go(open);
+        }
+    }
+
+    /// Lets go of a token's file as of a node: storage knows where that may take its time.
+    fn let_go(&mut self, open: TokenFile) {
+        let TokenFile { export, file, .. } = open;
+        let node = self.storage.adopt(export, &file);
+        drop(file);
+        if let Ok(node) = node {
             self.storage.close(node);
         }
     }

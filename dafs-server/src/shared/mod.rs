@@ -1,3 +1,119 @@
-//! What holds for the process, whatever loops it has.
+//! What holds for the process, whatever loops it has: settings, exports, who may do what, who is fenced off, where each session lives,
+//! tokens, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for nobody, reads no
+//! clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
 
+mod directory;
+mod fences;
+pub mod mail;
 pub mod settings;
+mod statistics;
+pub(crate) mod tokens;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dafs_proto::wire::Statistics;
+
+pub(crate) use self::directory::Directory;
+pub(crate) use self::fences::{FENCES_MAX, Fences};
+use self::mail::{Inbox, Mail};
+pub use self::settings::Settings;
+use self::tokens::TokenTable;
+use crate::access::Access;
+use crate::config::ExportConfig;
+
+/// One of the workers, by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerId(pub usize);
+
+/// What all workers of a server share.
+pub struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) exports: Vec<ExportConfig>,
+    pub(crate) access: Access,
+    pub(crate) fences: Fences,
+    pub(crate) directory: Directory,
+    tokens: Mutex<TokenTable>,
+    desks: Vec<Desk>,
+}
+
+/// What the others know of a worker.
+#[derive(Default)]
+struct Desk {
+    inbox: Inbox,
+    active_sessions: AtomicU32,
+    statistics: Mutex<Statistics>,
+}
+
+impl Shared {
+    /// For this many workers, at least one. `exports` are in the order of their ids in storage.
+    pub fn new(settings: Settings, exports: Vec<ExportConfig>, access: Access, workers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            fences: Fences::new(exports.len()),
+            directory: Directory::new(settings.sessions_max),
+            settings,
+            exports,
+            access,
+            tokens: Mutex::default(),
+            desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
+        })
+    }
+
+    /// The workers.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
+        (0..self.desks.len()).map(WorkerId)
+    }
+
+    pub(crate) fn others(&self, own: WorkerId) -> impl Iterator<Item = WorkerId> + use<> {
+        self.workers().filter(move |worker| *worker != own)
+    }
+
+    /// A part of something that is shared out evenly once and for all.
+    pub(crate) fn part_of(&self, whole: usize) -> usize {
+        whole / self.desks.len()
+    }
+
+    pub(crate) fn tokens(&self) -> MutexGuard<'_, TokenTable> {
+        lock(&self.tokens)
+    }
+
+    /// The mail of a worker.
+    pub fn inbox(&self, worker: WorkerId) -> &Inbox {
+        &self.desks[worker.0].inbox
+    }
+
+    /// Sends mail to a worker and wakes it. Not blocking.
+    pub fn send(&self, to: WorkerId, mail: Mail) {
+        self.inbox(to).put(mail);
+    }
+
+    /// A worker tells how many of its sessions are active; returns those of all workers, at least 1.
+    pub(crate) fn count_active(&self, own: WorkerId, sessions: u32) -> u32 {
+        self.desks[own.0].active_sessions.store(sessions, Ordering::Relaxed);
+        let all = self.desks.iter().map(|desk| desk.active_sessions.load(Ordering::Relaxed));
+        all.fold(0, u32::saturating_add).max(1)
+    }
+
+    /// A worker has others beside it.
+    pub(crate) fn has_others(&self) -> bool {
+        self.desks.len() > 1
+    }
+
+    /// A worker shows its counters to the others.
+    pub(crate) fn publish(&self, own: WorkerId, statistics: Statistics) {
+        *lock(&self.desks[own.0].statistics) = statistics;
+    }
+
+    /// The counters of a worker now and of the others as they last showed them.
+    pub(crate) fn statistics(&self, own: WorkerId, now: Statistics) -> Statistics {
+        self.others(own).fold(now, |mut sum, worker| {
+            statistics::add(&mut sum, &lock(&self.desks[worker.0].statistics));
+            sum
+        })
+    }
+}
+
+/// What is locked here is whole at every step: a panic while it was held spoils nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,13 +1,10 @@
-//! What a server is made of, and what it knows of its listeners.
+//! Numbers that bound and time a server, and what it knows of its listeners.
 
 use std::time::Duration;
 
 use dafs_proto::transport::Address;
 use dafs_proto::wire::{Features, GatherSwitches, Thresholds};
 
-use crate::access::Access;
-use crate::config::ExportConfig;
-use crate::storage::Storage;
 use crate::worker::buffers::BufferConfig;
 
 /// Numbers that bound and time a server.
@@ -70,21 +67,4 @@ impl Default for Pipelining {
     fn default() -> Self {
         Self { chunk_size: 256 << 10, depth: 4, is_set: false }
     }
-}
-
-/// Where random numbers come from: the system, or a seed in simulations.
-pub type Randomness = Box<dyn FnMut(&mut [u8]) + Send>;
-
-/// Everything a server consists of.
-pub struct Parts {
-    /// Bounds and times.
-    pub settings: Settings,
-    /// Exports, in the order of their ids in storage.
-    pub exports: Vec<ExportConfig>,
-    /// Who may what.
-    pub access: Access,
-    /// The files.
-    pub storage: Box<dyn Storage>,
-    /// Random numbers.
-    pub randomness: Randomness,
 }

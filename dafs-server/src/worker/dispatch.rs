@@ -173,8 +173,7 @@ impl Worker {
         if call.header.opcode.modifies() && open.rights.read_only {
             return Err(Status::READ_ONLY);
         }
-        let fences = &self.fences[usize::from(open.node.export.0)];
-        if !fences.is_empty() && fences.contains(&session.client_id) {
+        if self.shared.fences.holds_off(usize::from(open.node.export.0), &session.client_id) {
             return Err(Status::FENCED);
         }
         Ok(open)
@@ -194,7 +193,7 @@ impl Worker {
 
     /// The target that the next reply of a session grants.
     pub(crate) fn credit_target(&self, wanted: u16, slots: u16) -> u16 {
-        fair_target(wanted, slots, self.settings.operations_max, self.active_sessions)
+        fair_target(wanted, slots, self.shared.settings.operations_max, self.active_sessions)
     }
 
     /// Answers with a status alone.
@@ -241,7 +240,7 @@ impl Worker {
         header.head_len = u16::try_from(len).expect("bodies are at most 72 bytes");
         header.payload_len = u32::try_from(payload_len).expect("payloads are bounded by the connection");
         header.handle = handle;
-        let (operations_max, active) = (self.settings.operations_max, self.active_sessions);
+        let (operations_max, active) = (self.shared.settings.operations_max, self.active_sessions);
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.ledger.requests += 1;
             let saves = call.header.flags.contains(Flags::SAVE_HANDLE) && status == Status::OK;

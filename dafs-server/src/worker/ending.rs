@@ -64,6 +64,7 @@ impl Worker {
             }
             self.on_disconnected(session, key);
         }
+        self.publish();
     }
 
     /// A file was truncated after it was mapped to be sent: it may be again, so the session gets copies for a while.
@@ -123,15 +124,15 @@ impl Worker {
         }
         for handle in session.handles.drain() {
             if !handle.is_root {
-                self.release_node(handle.node);
+                self.storage.close(handle.node);
             }
         }
-        while let Some(node) = self.tokens.take_of(key) {
-            self.release_node(node);
-        }
+        self.shared.directory.leave(session.id);
+        self.end_tokens_of(session.id);
         self.forget_operations(key);
         self.buffers.end_session(key);
         self.wakeups.push_back(Wakeup::Buffer);
+        self.publish();
         if let Some(connection) = session.connection
             && let Some(connection) = self.connection(connection)
             && matches!(connection.phase, Phase::Live(live) if live == key)
@@ -179,7 +180,7 @@ impl Worker {
     pub(crate) fn refusal(&self) -> Option<Status> {
         if self.draining {
             Some(Status::DRAINING)
-        } else if self.sessions.len() >= self.settings.sessions_max {
+        } else if self.shared.directory.is_full() {
             Some(Status::SERVER_FULL)
         } else {
             None

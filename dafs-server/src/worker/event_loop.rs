@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{Address, Domain, Listener, WaitPolicy};
+use dafs_proto::transport::{Address, Listener, WaitPolicy};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
+use crate::shared::mail::Mail;
 use crate::worker::ids::ConnectionKey;
 use crate::worker::sched::{Anticipation, LIGHT_ROUNDS, LOOKS_LIGHT, StorageTurns};
-use crate::worker::{ListenerInfo, Served, Worker};
+use crate::worker::{Served, Worker};
 
 /// How long a silent connection is asked before it goes cold, where that is likely to pay.
 const SPIN: Duration = Duration::from_micros(50);
@@ -72,7 +73,7 @@ impl Stop {
 /// The loop and everything it drives.
 pub struct EventLoop {
     poll: Poll,
-    server: Worker,
+    worker: Worker,
     listeners: Vec<(usize, Box<dyn Listener>)>,
     hot: Vec<Hot>,
     // By place of the connection: it is in `hot`.
@@ -107,22 +108,30 @@ struct Hot {
 
 impl EventLoop {
     /// A loop around a server; `drain_for` bounds how long operations in flight, and clients that take their replies,
-    /// may keep it after a stop.
-    pub fn new(mut server: Worker, policy: WaitPolicy, drain_for: Duration) -> io::Result<Self> {
+    /// may keep it after a stop. `began` is when the server's time began, the same for all of its workers.
+    pub fn new(
+        mut worker: Worker,
+        policy: WaitPolicy,
+        drain_for: Duration,
+        began: Instant,
+    ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        for fd in server.storage().event_fds() {
+        let wake = Arc::clone(&waker);
+        // A loop that cannot be woken is gone already.
+        worker.shared().inbox(worker.id()).on_mail(move || drop(wake.wake()));
+        for fd in worker.storage().event_fds() {
             poll.registry().register(&mut SourceFd(&fd), STORAGE, Interest::READABLE)?;
         }
         Ok(Self {
             poll,
-            server,
+            worker,
             listeners: Vec::new(),
             hot: Vec::new(),
             is_hot: Vec::new(),
             watched: Vec::new(),
             policy,
-            began: Instant::now(),
+            began,
             stop: Stop { requested: Arc::new(AtomicBool::new(false)), waker },
             drain_for,
             next_tick: Moment::default(),
@@ -135,15 +144,8 @@ impl EventLoop {
         })
     }
 
-    /// Serves a listener's connections from now on; `domain` is the one that it was made from.
-    pub fn add_listener(
-        &mut self,
-        listener: Box<dyn Listener>,
-        info: ListenerInfo,
-        domain: Arc<dyn Domain>,
-    ) -> io::Result<()> {
-        let index = self.server.add_listener(info);
-        self.server.offer_lanes(index, domain);
+    /// Accepts a listener's connections from now on, for all workers; each of them knows it by the same place.
+    pub fn add_listener(&mut self, listener: Box<dyn Listener>, index: usize) -> io::Result<()> {
         for fd in listener.event_fds() {
             let token = Token(LISTENERS + index);
             self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)?;
@@ -155,6 +157,11 @@ impl EventLoop {
     /// Ends the loop when this descriptor becomes readable: the read end of a signal pipe.
     pub fn watch_signals(&mut self, fd: RawFd) -> io::Result<()> {
         self.poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)
+    }
+
+    /// The server's part that it drives.
+    pub fn worker(&mut self) -> &mut Worker {
+        &mut self.worker
     }
 
     /// Where it listens.
@@ -172,11 +179,12 @@ impl EventLoop {
         let mut events = Events::with_capacity(1024);
         let mut draining: Option<Moment> = None;
         self.accept_all();
+        self.read_mail();
         loop {
             let sleeps = self.hot.is_empty() && !self.awaits_storage();
             if sleeps || self.work >= WORK_PER_POLL {
                 self.work = 0;
-                debug_assert!(!sleeps || self.server.is_settled(), "asleep over something to be done");
+                debug_assert!(!sleeps || self.worker.is_settled(), "asleep over something to be done");
                 let timeout = if sleeps { self.until_due() } else { Duration::ZERO };
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -185,17 +193,17 @@ impl EventLoop {
                 }
                 self.look_at_clock();
                 self.on_events(&events);
-                if self.server.window_end().is_some_and(|end| self.now >= end) {
-                    self.server.end_windows();
+                if self.worker.window_end().is_some_and(|end| self.now >= end) {
+                    self.worker.end_windows();
                 }
                 if self.now >= self.next_tick {
                     self.tick();
-                    observe(&self.server);
+                    observe(&self.worker);
                 }
             }
             self.serve_hot();
             self.turn_to_storage();
-            while let Some(key) = self.server.take_stirred() {
+            while let Some(key) = self.worker.take_stirred() {
                 self.heat(key);
             }
             self.forget_closed();
@@ -215,18 +223,18 @@ impl EventLoop {
     #[inline]
     fn turn_to_storage(&mut self) {
         let messages = std::mem::take(&mut self.messages);
-        if self.server.storage().pending() > 0 {
+        if self.worker.storage().pending() > 0 {
             self.take_storage_turn(messages);
         }
     }
 
     fn take_storage_turn(&mut self, messages: usize) {
         let began = Instant::now();
-        let parked = self.server.park_count.wrapping_sub(self.parked);
-        self.parked = self.server.park_count;
-        let others = messages > parked as usize && self.server.is_contended();
+        let parked = self.worker.park_count.wrapping_sub(self.parked);
+        self.parked = self.worker.park_count;
+        let others = messages > parked as usize && self.worker.is_contended();
         let transfers_max = self.storage_turns.due(began, others);
-        let count = self.server.poll_storage_turn(transfers_max);
+        let count = self.worker.poll_storage_turn(transfers_max);
         if transfers_max > 0 {
             self.storage_turns.taken(began, Instant::now(), count);
         }
@@ -235,7 +243,7 @@ impl EventLoop {
     /// Storage is expected to finish something so soon that sleeping would cost more.
     fn awaits_storage(&mut self) -> bool {
         let now = Instant::now();
-        if self.server.storage().pending() == 0 {
+        if self.worker.storage().pending() == 0 {
             self.storage_turns.idle(now);
             return false;
         }
@@ -244,23 +252,23 @@ impl EventLoop {
 
     fn look_at_clock(&mut self) {
         self.now = Moment::default().after(self.began.elapsed());
-        self.server.set_now(self.now);
+        self.worker.set_now(self.now);
     }
 
     /// How long there is nothing to do: until the next tick, or until a batch tells what it has gathered.
     fn until_due(&mut self) -> Duration {
         self.look_at_clock();
-        let due = self.server.window_end().map_or(self.next_tick, |end| end.min(self.next_tick));
+        let due = self.worker.window_end().map_or(self.next_tick, |end| end.min(self.next_tick));
         due.since(self.now).max(Duration::from_millis(1))
     }
 
     fn tick(&mut self) {
-        self.server.on_tick();
+        self.worker.on_tick();
         for (_, listener) in &mut self.listeners {
             listener.expire_handshakes();
         }
         self.forget_closed();
-        let idle = self.server.sessions() == 0 && self.hot.is_empty();
+        let idle = self.worker.sessions() == 0 && self.hot.is_empty();
         self.next_tick = self.now.after(if idle { IDLE_TICK } else { TICK });
         if self.accepts {
             // Descriptors may be free again after an accept that failed for want of them.
@@ -271,7 +279,7 @@ impl EventLoop {
     fn on_events(&mut self, events: &Events) {
         for event in events {
             match event.token() {
-                WAKE => {}
+                WAKE => self.read_mail(),
                 // Every turn of the loop asks storage.
                 STORAGE => {}
                 SIGNALS => self.stop.requested.store(true, Ordering::Release),
@@ -288,7 +296,7 @@ impl EventLoop {
     /// A descriptor of the connection in `place` had an event.
     fn warm(&mut self, place: usize, descriptor: usize, closed: bool) {
         if let Some(key) = self.watched.get(place).copied().flatten() {
-            if let Some(connection) = self.server.connection(key) {
+            if let Some(connection) = self.worker.connection(key) {
                 connection.endpoint.on_event(descriptor, closed);
             }
             self.heat(key);
@@ -301,7 +309,7 @@ impl EventLoop {
             self.watched.resize(key.index + 1, None);
         }
         if !self.is_hot[key.index] {
-            let Some(connection) = self.server.connection(key) else { return };
+            let Some(connection) = self.worker.connection(key) else { return };
             let look_is_system_call = connection.endpoint.look_is_system_call();
             self.is_hot[key.index] = true;
             let anticipation = Anticipation::default();
@@ -334,24 +342,54 @@ impl EventLoop {
                 }
             }
         }
-        for (index, endpoint) in accepted {
-            let fds: Vec<RawFd> = endpoint.event_fds().to_vec();
-            let key = self.server.add_connection(index, endpoint);
-            let token = CONNECTIONS + key.index * TOKENS_PER_CONNECTION;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            let registered = (token..token + TOKENS_PER_CONNECTION).zip(&fds).try_for_each(|(token, fd)| {
-                self.poll.registry().register(&mut SourceFd(fd), Token(token), interest)
-            });
-            match registered {
-                Ok(()) => {
-                    self.heat(key);
-                    self.watched[key.index] = Some(key);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot watch a connection");
-                    self.server.close(key, &error);
+        for (listener, endpoint) in accepted {
+            let to = self.worker.next_host();
+            if to == self.worker.id() {
+                let key = self.worker.add_connection(listener, endpoint);
+                self.watch(key);
+            } else {
+                self.worker.shared().send(to, Mail::Accepted { listener, endpoint });
+            }
+        }
+    }
+
+    /// Serves a connection that the server has from now on.
+    fn watch(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.worker.connection(key) else { return };
+        let fds: Vec<RawFd> = connection.endpoint.event_fds().to_vec();
+        let token = CONNECTIONS + key.index * TOKENS_PER_CONNECTION;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered = (token..token + TOKENS_PER_CONNECTION).zip(&fds).try_for_each(|(token, fd)| {
+            self.poll.registry().register(&mut SourceFd(fd), Token(token), interest)
+        });
+        match registered {
+            Ok(()) => {
+                self.heat(key);
+                self.watched[key.index] = Some(key);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot watch a connection");
+                self.worker.close(key, &error);
+            }
+        }
+    }
+
+    /// Other workers have written, perhaps with connections to serve.
+    fn read_mail(&mut self) {
+        for key in self.worker.read_mail() {
+            self.watch(key);
+        }
+    }
+
+    /// Lets connections go that another worker is to serve.
+    fn send_departures(&mut self) {
+        while let Some(departure) = self.worker.take_departure() {
+            for fd in departure.event_fds() {
+                if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&fd)) {
+                    tracing::warn!(%error, "cannot stop to watch a connection");
                 }
             }
+            self.worker.send_off(departure);
         }
     }
 
@@ -361,7 +399,7 @@ impl EventLoop {
         self.work += 1;
         while place < self.hot.len() {
             let key = self.hot[place].key;
-            let mut served = self.server.serve(key);
+            let mut served = self.worker.serve(key);
             if self.hot.len() == 1 && !self.hot[place].look_is_system_call {
                 // Nobody else is kept waiting: look again at once, which is quicker than another turn of the loop.
                 for _ in 1..ROUNDS_ALONE {
@@ -369,10 +407,10 @@ impl EventLoop {
                         break;
                     }
                     self.work += WORK_PER_ROUND_ALONE;
-                    let connection = self.server.connection(key);
+                    let connection = self.worker.connection(key);
                     let Some(connection) = connection.filter(|c| c.endpoint.spin_pays()) else { break };
                     connection.endpoint.look(LOOKS_ALONE);
-                    served = self.server.serve(key);
+                    served = self.worker.serve(key);
                 }
             }
             let keep = match served {
@@ -395,14 +433,14 @@ impl EventLoop {
                 self.is_hot[key.index] = false;
             }
         }
-        if large && light > 0 && self.server.is_contended() {
+        if large && light > 0 && self.worker.is_contended() {
             self.serve_light(light);
         }
     }
 
     #[inline]
     fn on_budget(&mut self, place: usize, messages: usize) {
-        let turn = if self.server.is_contended() { WORK_PER_CONTENDED_TURN } else { WORK_PER_TURN };
+        let turn = if self.worker.is_contended() { WORK_PER_CONTENDED_TURN } else { WORK_PER_TURN };
         self.messages += messages;
         self.work += (WORK_PER_MESSAGE * messages).max(turn);
         self.hot[place].silent_since = None;
@@ -422,7 +460,7 @@ impl EventLoop {
                 }
                 let key = hot.key;
                 let here = self
-                    .server
+                    .worker
                     .connection(key)
                     .filter(|connection| connection.endpoint.spin_pays())
                     .is_some_and(|connection| connection.endpoint.look(looks));
@@ -435,7 +473,7 @@ impl EventLoop {
                     continue;
                 }
                 self.hot[place].anticipation.came();
-                match self.server.serve(key) {
+                match self.worker.serve(key) {
                     Served::Messages(messages) => {
                         self.messages += messages;
                         self.work += WORK_PER_MESSAGE * messages;
@@ -469,14 +507,14 @@ impl EventLoop {
         } else if self.policy != WaitPolicy::Event
             && self.work < WORK_PER_POLL
             && (few || !hot.look_is_system_call)
-            && (self.policy == WaitPolicy::Busy || self.server.spin_pays(hot.key))
+            && (self.policy == WaitPolicy::Busy || self.worker.spin_pays(hot.key))
         {
             // Until the next look at the clock nothing is decided.
             return true;
         }
         let key = hot.key;
         let since = *hot.silent_since.get_or_insert(self.now);
-        let Some(connection) = self.server.connection(key) else { return false };
+        let Some(connection) = self.worker.connection(key) else { return false };
         let asks_on = match self.policy {
             WaitPolicy::Busy => true,
             WaitPolicy::Event => false,
@@ -491,10 +529,11 @@ impl EventLoop {
 
     /// Lets go of what belonged to closed connections. Their descriptors are closed, which took them out of the poll.
     fn forget_closed(&mut self) {
-        if !self.server.has_closed() {
+        if !self.worker.has_closed() {
             return;
         }
-        for closed in self.server.take_closed() {
+        self.send_departures();
+        for closed in self.worker.take_closed() {
             if let Some(watched) =
                 self.watched.get_mut(closed.index).filter(|watched| **watched == Some(closed))
             {
@@ -511,13 +550,13 @@ impl EventLoop {
     fn is_drained(&self) -> bool {
         // A server that never sleeps has every connection hot for ever.
         let all_silent = self.policy == WaitPolicy::Busy && self.hot.iter().all(|h| h.silent_since.is_some());
-        (self.hot.is_empty() || all_silent) && self.server.in_flight() == 0 && !self.server.has_unsent()
+        (self.hot.is_empty() || all_silent) && self.worker.in_flight() == 0 && !self.worker.has_unsent()
     }
 
     fn begin_drain(&mut self) {
-        tracing::info!(operations = self.server.in_flight(), sessions = self.server.sessions(), "draining");
+        tracing::info!(operations = self.worker.in_flight(), sessions = self.worker.sessions(), "draining");
         self.accepts = false;
         self.listeners.clear();
-        self.server.drain();
+        self.worker.drain();
     }
 }

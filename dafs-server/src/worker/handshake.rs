@@ -10,6 +10,7 @@ use dafs_proto::wire::{
 };
 
 use crate::access::ClientIdentity;
+use crate::shared::mail::Introduction;
 use crate::worker::Worker;
 use crate::worker::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
@@ -45,10 +46,23 @@ impl Worker {
         let outcome = match (phase, header.opcode) {
             (Phase::Connected, Opcode::Hello) => self.on_hello(key, &payload),
             (Phase::Greeted(handshake), Opcode::Authenticate) => {
-                self.on_authenticate(key, *handshake, &payload)
+                match self.introduction(*handshake, header, &payload) {
+                    Ok(introduction) => return self.on_introduction(key, introduction),
+                    Err(refusal) => Err(refusal),
+                }
             }
             _ => return self.end_for_fault(key, misplaced),
         };
+        self.end_handshake(key, header, outcome);
+    }
+
+    /// Answers a step of a handshake, or ends the connection.
+    fn end_handshake(
+        &mut self,
+        key: ConnectionKey,
+        header: &Header,
+        outcome: Result<Vec<u8>, ServerRefusal>,
+    ) {
         match outcome {
             Ok(payload) => self.answer_handshake(key, header, Status::OK, &payload),
             Err(ServerRefusal::Fault(fault)) => self.end_for_fault(key, fault),
@@ -67,26 +81,52 @@ impl Worker {
     fn on_hello(&mut self, key: ConnectionKey, payload: &[u8]) -> Result<Vec<u8>, ServerRefusal> {
         let nonce = self.random();
         let listener = self.connections[key.index].listener_address.clone();
-        let terms = self.access.terms(&listener);
+        let terms = self.shared.access.terms(&listener);
         let name = concat!("dafs-server ", env!("CARGO_PKG_VERSION"));
         let (handshake, reply) = ServerHandshake::on_hello(payload, terms, self.keys(), nonce, name)?;
         self.connections[key.index].phase = Phase::Greeted(Box::new(handshake));
         Ok(reply)
     }
 
-    fn on_authenticate(
+    fn introduction(
+        &self,
+        handshake: ServerHandshake,
+        request: &Header,
+        payload: &[u8],
+    ) -> Result<Introduction, ServerRefusal> {
+        let (hello, proven, proof) = handshake.on_authenticate(payload)?;
+        Ok(Introduction { request: *request, hello, proven, proof })
+    }
+
+    /// A client has proven who it is: it gets its session, here or where that lives.
+    fn on_introduction(&mut self, key: ConnectionKey, introduction: Introduction) {
+        let resumed = introduction.hello.resume.as_ref();
+        let home = resumed.and_then(|resume| self.shared.directory.home_of(resume.session));
+        match home.filter(|home| *home != self.id) {
+            Some(home) => self.depart(key, home, introduction),
+            None => self.welcome(key, &introduction),
+        }
+    }
+
+    /// Gives a client its session on this worker.
+    pub(super) fn welcome(&mut self, key: ConnectionKey, introduction: &Introduction) {
+        let outcome = self.open_session(key, introduction);
+        self.publish();
+        self.end_handshake(key, &introduction.request, outcome);
+    }
+
+    fn open_session(
         &mut self,
         key: ConnectionKey,
-        handshake: ServerHandshake,
-        payload: &[u8],
+        introduction: &Introduction,
     ) -> Result<Vec<u8>, ServerRefusal> {
-        let (hello, proven, proof) = handshake.on_authenticate(payload)?;
-        let (session, resumed) = match self.find_session(key, &hello, proven.as_ref())? {
+        let Introduction { hello, proven, proof, .. } = introduction;
+        let (session, resumed) = match self.find_session(key, hello, proven.as_ref())? {
             Some(session) => (session, true),
-            None => (self.new_session(key, &hello, proven.as_ref())?, false),
+            None => (self.new_session(key, hello, proven.as_ref())?, false),
         };
         let welcome = self.attach(key, session, resumed, hello.features);
-        Ok(encode_message_pack(&AuthenticateReply { proof, welcome }))
+        Ok(encode_message_pack(&AuthenticateReply { proof: proof.clone(), welcome }))
     }
 
     /// The session that a client wants to resume, if it is still there and its own.
@@ -118,7 +158,7 @@ impl Worker {
     ) -> Result<ClientIdentity, ServerRefusal> {
         let connection = &self.connections[key.index];
         let peer = &connection.endpoint.capabilities().peer;
-        let admitted = self.access.admit(&connection.listener_address, peer, hello, proven);
+        let admitted = self.shared.access.admit(&connection.listener_address, peer, hello, proven);
         admitted.map(|admitted| admitted.client).map_err(ServerRefusal::Status)
     }
 
@@ -136,11 +176,11 @@ impl Worker {
         let (depth, expected) = (endpoint.capabilities().send_depth, endpoint.messages_expected());
         let peer = endpoint.capabilities().peer.address;
         // Room for callbacks beside the replies.
-        let slots = hello.slots.clamp(1, self.settings.slots_max).min(depth.saturating_sub(4).max(1));
+        let slots = hello.slots.clamp(1, self.shared.settings.slots_max).min(depth.saturating_sub(4).max(1));
         // What it asks for comes with the first reply.
         let credits = self.credit_target(slots, slots).min(expected);
         let session = Session {
-            id: SessionId(u64::from_le_bytes(self.random())),
+            id: self.enter_session()?,
             secret: self.random(),
             core: ServerSession::new(slots, credits),
             handles: HandleTable::default(),
@@ -178,6 +218,17 @@ impl Worker {
         Ok(self.sessions.insert(session))
     }
 
+    /// A new name, entered in the directory of sessions.
+    fn enter_session(&mut self) -> Result<SessionId, ServerRefusal> {
+        while !self.shared.directory.is_full() {
+            let id = SessionId(u64::from_le_bytes(self.random()));
+            if self.shared.directory.enter(id, self.id) {
+                return Ok(id);
+            }
+        }
+        Err(ServerRefusal::Status(Status::SERVER_FULL))
+    }
+
     fn attach(
         &mut self,
         key: ConnectionKey,
@@ -185,11 +236,11 @@ impl Worker {
         resumed: bool,
         offered: u64,
     ) -> Welcome {
-        let features = self.settings.features & Features::from_bits_truncate(offered);
+        let features = self.shared.settings.features & Features::from_bits_truncate(offered);
         let gather = self.listeners[self.connections[key.index].listener].gather;
         let thresholds = self.connection_thresholds(key);
         self.connections[key.index].phase = Phase::Live(session_key);
-        let (now, settings) = (self.now, &self.settings);
+        let (now, settings) = (self.now, &self.shared.settings);
         let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
         session.connection = Some(key);
         session.lost = None;

@@ -45,7 +45,7 @@ impl Worker {
                 self.turns.session_waits_no_more();
             }
         }
-        if self.fence_drains > 0 {
+        if self.fencing.is_awaited() {
             self.wakeups.push_back(Wakeup::Drain);
         }
         operation
@@ -215,7 +215,7 @@ impl Worker {
             if !operation.state.in_storage() {
                 let operation = self.unpark(index);
                 if let State::FenceDrain { .. } = operation.state {
-                    self.fence_drains -= 1;
+                    self.fencing.end_wait();
                 }
                 self.release_buffers(operation.state.into_buffers());
             } else {
@@ -228,7 +228,7 @@ impl Worker {
     /// What a forgotten operation brought back.
     fn discard(&mut self, operation: Operation, result: FsResult) {
         if let Ok(crate::storage::FsReply::Node(node, _)) = result {
-            self.release_node(node);
+            self.storage.close(node);
         }
         if let State::Storage(after) = &operation.state {
             self.release_held(after);
@@ -273,37 +273,5 @@ impl Worker {
             return self.reply_status(&operation.call, Status::TIMED_OUT);
         }
         self.begin(operation.call, &body, crate::worker::flight::answer::Payload::Kept(&payload));
-    }
-
-    fn resume_fence_drains(&mut self) {
-        if self.fence_drains == 0 {
-            return;
-        }
-        let drained: Vec<usize> = self
-            .operations
-            .iter()
-            .filter(|(_, operation)| match operation.state {
-                State::FenceDrain { export } => !self.fenced_in_flight(export),
-                _ => false,
-            })
-            .map(|(index, _)| index)
-            .collect();
-        for index in drained {
-            self.fence_drains -= 1;
-            let operation = self.unpark(index);
-            self.mark_dirty(operation.call.connection);
-            self.reply_status(&operation.call, Status::OK);
-        }
-    }
-
-    /// An operation of a client that is fenced off the export is still in flight.
-    pub(crate) fn fenced_in_flight(&self, export: usize) -> bool {
-        self.operations.iter().any(|(_, operation)| {
-            !matches!(operation.state, State::FenceDrain { .. } | State::Draining(_))
-                && self
-                    .sessions
-                    .find(operation.call.session)
-                    .is_none_or(|session| self.fences[export].contains(&session.client_id))
-        })
     }
 }

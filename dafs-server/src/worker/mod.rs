@@ -6,12 +6,15 @@
 
 pub mod buffers;
 pub mod connection;
+mod departure;
 pub(crate) mod dispatch;
 mod ending;
 pub mod event_loop;
+mod fencing;
 pub(crate) mod flight;
 mod handshake;
 pub mod ids;
+mod inbox;
 mod inflight;
 pub(crate) mod sched;
 mod serving;
@@ -27,38 +30,32 @@ use dafs_proto::transport::{Domain, Endpoint, OpToken};
 use dafs_proto::wire::Method;
 use slab::Slab;
 
+pub use self::departure::Departure;
 pub(crate) use self::ending::End;
 pub use self::serving::Served;
-use crate::access::Access;
-use crate::config::ExportConfig;
-pub use crate::shared::settings::{ListenerInfo, Parts, Pipelining, Randomness, Settings};
+use crate::shared::settings::ListenerInfo;
+use crate::shared::{Shared, WorkerId};
 use crate::storage::{FsResult, Storage};
 use crate::worker::buffers::BufferPool;
 use crate::worker::connection::{Connection, Phase};
+use crate::worker::flight::fencing::Fencing;
 use crate::worker::flight::{Operation, Wakeup};
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::sched::Turns;
 use crate::worker::sched::sieve::Sieve;
 use crate::worker::sched::tuner::Tuner;
 use crate::worker::session::SessionTable;
-use crate::worker::session::shared_nodes::SharedNodes;
-use crate::worker::session::tokens::TokenTable;
 use crate::worker::stats::Stats;
 
-/// The server.
+/// One loop's part of a server: the connections that it serves and the sessions that live with it.
 pub struct Worker {
-    pub(crate) settings: Settings,
-    pub(crate) exports: Vec<ExportConfig>,
-    /// Client ids that are fenced off, by export.
-    pub(crate) fences: Vec<Vec<[u8; 16]>>,
-    pub(crate) access: Access,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: WorkerId,
     pub(crate) storage: Box<dyn Storage>,
     pub(crate) randomness: Randomness,
     pub(crate) listeners: Vec<ListenerInfo>,
     pub(crate) connections: Slab<Connection>,
     pub(crate) sessions: SessionTable,
-    pub(crate) tokens: TokenTable,
-    pub(crate) shared_nodes: SharedNodes,
     pub(crate) operations: Slab<Operation>,
     pub(crate) buffers: BufferPool,
     /// Where the lanes of a listener's connections are registered.
@@ -78,14 +75,31 @@ pub struct Worker {
     pub(crate) started: Moment,
     pub(crate) active_sessions: u32,
     pub(crate) draining: bool,
-    /// Operations in the state `FenceDrain`.
-    pub(crate) fence_drains: usize,
+    pub(crate) fencing: Fencing,
     pub(crate) park_count: u32,
     generation: u64,
     finished: Vec<(OpToken, FsResult)>,
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
+    departures: Vec<Departure>,
+    /// Whose turn it is to get a connection.
+    deals: usize,
 }
+
+/// What a worker is made of.
+pub struct Parts {
+    /// What it shares with the others.
+    pub shared: Arc<Shared>,
+    /// Which of them it is.
+    pub id: WorkerId,
+    /// The files.
+    pub storage: Box<dyn Storage>,
+    /// Random numbers.
+    pub randomness: Randomness,
+}
+
+/// Where random numbers come from: the system, or a seed in simulations.
+pub type Randomness = Box<dyn FnMut(&mut [u8]) + Send>;
 
 /// Connections of a listener that have not begun a session yet.
 const HANDSHAKES_MAX: usize = 1024;
@@ -94,26 +108,22 @@ const HANDSHAKES_MAX: usize = 1024;
 const CHUNK_SIZES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 
 impl Worker {
-    /// A server that serves nobody yet.
+    /// A worker that serves nobody yet.
     pub fn new(parts: Parts, now: Moment) -> Self {
-        let exports = parts.exports.len();
+        let shared = parts.shared;
         Self {
-            buffers: BufferPool::new(parts.settings.buffers.clone()),
+            buffers: BufferPool::new(shared.settings.buffers.part(|whole| shared.part_of(whole))),
             domains: Vec::new(),
-            settings: parts.settings,
-            exports: parts.exports,
-            fences: vec![Vec::new(); exports],
-            access: parts.access,
+            stats: Stats::new(shared.exports.len()),
+            shared,
+            id: parts.id,
             storage: parts.storage,
             randomness: parts.randomness,
             listeners: Vec::new(),
             connections: Slab::new(),
             sessions: SessionTable::default(),
-            tokens: TokenTable::default(),
-            shared_nodes: SharedNodes::default(),
             operations: Slab::new(),
             wakeups: VecDeque::new(),
-            stats: Stats::new(exports),
             turns: Turns::default(),
             tuners: Vec::new(),
             sieve: Sieve::default(),
@@ -123,13 +133,32 @@ impl Worker {
             started: now,
             active_sessions: 1,
             draining: false,
-            fence_drains: 0,
+            fencing: Fencing::default(),
             park_count: 0,
             generation: 0,
             finished: Vec::new(),
             dirty: Vec::new(),
             closed: Vec::new(),
+            departures: Vec::new(),
+            deals: 0,
         }
+    }
+
+    /// What it shares with the other workers.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Which of the workers it is.
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Which worker is to serve the next connection that this one accepts: each in its turn.
+    pub fn next_host(&mut self) -> WorkerId {
+        let host = self.shared.workers().nth(self.deals).unwrap_or(self.id);
+        self.deals = (self.deals + 1) % self.shared.workers().count();
+        host
     }
 
     /// Names a listener; its connections are added with the index returned.
@@ -160,7 +189,7 @@ impl Worker {
             c.listener == listener && matches!(c.phase, Phase::Connected | Phase::Greeted(_))
         };
         let waiting = || self.connections.iter().map(|(_, connection)| connection).filter(without_session);
-        if waiting().count() >= HANDSHAKES_MAX
+        if waiting().count() >= self.shared.part_of(HANDSHAKES_MAX)
             && let Some(oldest) = waiting().min_by_key(|connection| connection.since).map(|oldest| oldest.key)
         {
             self.close(oldest, &"too many connections begin a session at once, and this one was first");
@@ -243,7 +272,7 @@ impl Worker {
     }
 
     pub(crate) fn keys(&self) -> &dyn KeySource {
-        &self.access
+        &self.shared.access
     }
 
     pub(crate) fn random<const N: usize>(&mut self) -> [u8; N] {

@@ -127,7 +127,7 @@ impl Worker {
             messages += 1;
             self.turns.on_moved(size as usize);
             self.check_outbox(key);
-            if !self.settings.batch_replies {
+            if !self.shared.settings.batch_replies {
                 self.flush(key);
             }
         }
@@ -179,7 +179,7 @@ impl Worker {
     /// more replies waiting than it has slots.
     #[inline]
     fn check_outbox(&mut self, key: ConnectionKey) {
-        let waiting_max = usize::from(self.settings.slots_max) + CALLBACKS_MAX;
+        let waiting_max = usize::from(self.shared.settings.slots_max) + CALLBACKS_MAX;
         if self.connection(key).is_some_and(|connection| connection.waiting() > waiting_max) {
             self.end_for_fault(key, "more requests than credits: replies are not taken");
         }

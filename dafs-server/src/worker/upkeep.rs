@@ -12,7 +12,7 @@ const RAISE: u16 = 4;
 impl Worker {
     /// Time passes: handshakes and sessions that are overdue end, fair shares follow. Called about ten times a second.
     pub fn on_tick(&mut self) {
-        let (now, handshake) = (self.now, self.settings.handshake);
+        let (now, handshake) = (self.now, self.shared.settings.handshake);
         let overdue: Vec<ConnectionKey> = self
             .connections
             .iter()
@@ -25,17 +25,25 @@ impl Worker {
             self.close(key, &"the handshake was not finished in time");
         }
         self.hear_of_those_in_storage();
-        for session in self.sessions.expired(now, self.settings.lease) {
+        for session in self.sessions.expired(now, self.shared.settings.lease) {
             self.end_session(session, End::LeaseOver);
         }
         self.end_expired_tokens();
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
-        self.active_sessions = u32::try_from(active).unwrap_or(u32::MAX).max(1);
+        self.active_sessions = self.shared.count_active(self.id, u32::try_from(active).unwrap_or(u32::MAX));
+        self.publish();
         self.raise_credits();
         self.expect_fewer();
         self.tell_of_due_batches();
         self.resume_storage_waiters();
         self.flush_dirty();
+    }
+
+    /// Shows the others how many sessions and connections there are now, and what was counted.
+    pub(crate) fn publish(&self) {
+        if self.shared.has_others() {
+            self.shared.publish(self.id, self.own_statistics());
+        }
     }
 
     /// A client whose operations storage still carries out may have no credit to speak with, and would repeat them in a new session: no

@@ -97,12 +97,12 @@ fn end(stage: &Stage<ServerActor>, healthy: &Healthy) {
         healthy.check();
     }
     let actor = stage.actor();
-    let counts = actor.server.server.statistics();
+    let counts = actor.server.statistics();
     assert_eq!((counts.sessions, counts.connections), (1, 1), "sessions and connections that are left");
     assert_eq!(counts.handles, 2, "handles that are left");
     assert_eq!(actor.open_count.load(Ordering::Relaxed), 1, "files that are left open");
     assert_eq!(counts.in_flight, 0, "operations that are left");
-    assert_eq!(actor.server.server.buffers_lent(), 0, "bytes of buffers that are left");
+    assert_eq!(actor.server.buffers_lent(), 0, "bytes of buffers that are left");
 }
 
 struct Healthy {

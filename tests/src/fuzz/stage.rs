@@ -11,7 +11,8 @@ use dafs_proto::transport::{Address, ConnectParams};
 use dafs_proto::wire::Features;
 use dafs_server::access::{Access, AccessConfig};
 use dafs_server::config::{ExportConfig, ExportKind};
-use dafs_server::worker::{Parts, Settings};
+use dafs_server::shared::{Settings, Shared, WorkerId};
+use dafs_server::worker::Parts;
 
 use crate::sim::serve::SimServer;
 
@@ -121,27 +122,28 @@ impl ServerActor {
         let mut random = Random::new(seed);
         let storage = FaultyStorage::new(Random::new(seed ^ 1), troubles);
         let open_count = storage.open_count();
+        let settings = Settings {
+            slots_max: 8,
+            operations_max: 64,
+            sessions_max: 8,
+            handles_max: 6,
+            inline_max: 16 * 1024,
+            batch_replies: true,
+            features: Features::all(),
+            transfer_size_max: 4 << 20,
+            // One of the largest buffers, or a few small ones: transfers wait for each other.
+            buffers: dafs_server::worker::buffers::BufferConfig::with_budget(1 << 20),
+            lease: LEASE,
+            keep_alive: LEASE / 3,
+            handshake: Duration::from_secs(10),
+            epoch: 1,
+        };
+        let exports = [FAULTY, CALM]
+            .map(|name| ExportConfig::new(name, ExportKind::Memory { size_max: 8 << 20 }))
+            .to_vec();
         let parts = Parts {
-            settings: Settings {
-                slots_max: 8,
-                operations_max: 64,
-                sessions_max: 8,
-                handles_max: 6,
-                inline_max: 16 * 1024,
-                batch_replies: true,
-                features: Features::all(),
-                transfer_size_max: 4 << 20,
-                // One of the largest buffers, or a few small ones: transfers wait for each other.
-                buffers: dafs_server::worker::buffers::BufferConfig::with_budget(1 << 20),
-                lease: LEASE,
-                keep_alive: LEASE / 3,
-                handshake: Duration::from_secs(10),
-                epoch: 1,
-            },
-            exports: [FAULTY, CALM]
-                .map(|name| ExportConfig::new(name, ExportKind::Memory { size_max: 8 << 20 }))
-                .to_vec(),
-            access: Access::new(AccessConfig::default()),
+            shared: Shared::new(settings, exports, Access::new(AccessConfig::default()), 1),
+            id: WorkerId(0),
             storage: Box::new(storage),
             randomness: Box::new(move |bytes| {
                 bytes.iter_mut().for_each(|byte| *byte = random.number().to_le_bytes()[0]);
@@ -153,7 +155,7 @@ impl ServerActor {
             wait: WaitPolicy::Event,
             ..ConnectParams::default()
         };
-        Self { server: SimServer::start(net, SERVER, &PORT, &params, parts), open_count }
+        Self { server: SimServer::start(net, SERVER, &PORT, &params, vec![parts]), open_count }
     }
 }
 

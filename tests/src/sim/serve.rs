@@ -6,18 +6,24 @@ use std::time::Duration;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{NodeId, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
-use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
+use dafs_proto::wire::{Crossovers, GatherSwitches, Statistics, Thresholds};
+use dafs_server::shared::settings::{ListenerInfo, Pipelining};
 use dafs_server::worker::ids::ConnectionKey;
-use dafs_server::worker::{ListenerInfo, Parts, Pipelining, Served, Worker};
+use dafs_server::worker::{Parts, Served as Outcome, Worker};
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// A server with one listener, and the connections that it accepted.
+/// A server with one listener, and the connections that its workers serve.
 pub(crate) struct SimServer {
-    pub(crate) server: Worker,
+    workers: Vec<Served>,
     listener: Box<dyn Listener>,
-    connections: Vec<ConnectionKey>,
     next_tick: Duration,
+}
+
+/// A worker and its connections.
+struct Served {
+    worker: Worker,
+    connections: Vec<ConnectionKey>,
 }
 
 /// Inline up to 16 KiB; Direct pays from 4 KiB, so that small requests reach both methods.
@@ -36,15 +42,14 @@ pub(crate) fn thresholds() -> Thresholds {
 }
 
 impl SimServer {
-    /// A server that listens at `address` on a node of the network.
+    /// A server that listens at `address` on a node of the network, with as many workers as there are parts.
     pub(crate) fn start(
         net: &SimNet,
         node: NodeId,
         address: &Address,
         params: &ConnectParams,
-        parts: Parts,
+        parts: Vec<Parts>,
     ) -> Self {
-        let mut server = Worker::new(parts, Moment::default().after(net.now()));
         let domain = net.domain(node);
         let listener = domain.listen(address, params).expect("the port is free");
         // Both halves of the hybrid method come up.
@@ -55,45 +60,84 @@ impl SimServer {
             write_registered: switch,
             write_unregistered: switch,
         });
-        let index = server.add_listener(ListenerInfo {
+        let info = ListenerInfo {
             address: address.clone(),
             thresholds: thresholds(),
             gather,
             pipelining: Pipelining::default(),
+        };
+        let domain: Arc<dyn Domain> = Arc::new(domain);
+        let workers = parts.into_iter().map(|parts| {
+            let mut worker = Worker::new(parts, Moment::default().after(net.now()));
+            let index = worker.add_listener(info.clone());
+            worker.offer_lanes(index, Arc::clone(&domain));
+            Served { worker, connections: Vec::new() }
         });
-        server.offer_lanes(index, Arc::new(domain));
-        Self { server, listener, connections: Vec::new(), next_tick: net.now() }
+        Self { workers: workers.collect(), listener, next_tick: net.now() }
+    }
+
+    /// The server's counters.
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.workers[0].worker.statistics()
+    }
+
+    /// Bytes of transfer buffers that operations hold.
+    pub(crate) fn buffers_lent(&self) -> usize {
+        self.workers.iter().map(|served| served.worker.buffers_lent()).sum()
     }
 
     /// Handles all that is there now; the network wakes for the next tick.
     pub(crate) fn step(&mut self, net: &SimNet) {
-        self.server.set_now(Moment::default().after(net.now()));
+        let now = Moment::default().after(net.now());
+        self.workers.iter_mut().for_each(|served| served.worker.set_now(now));
         while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
-            self.connections.push(self.server.add_connection(0, endpoint));
+            let host = self.workers[0].worker.next_host();
+            let served = &mut self.workers[host.0];
+            let key = served.worker.add_connection(0, endpoint);
+            served.connections.push(key);
         }
-        let server = &mut self.server;
-        self.connections.retain(|key| {
-            loop {
-                match server.serve(*key) {
-                    Served::Budget(_) => {}
-                    Served::Messages(_) => break true,
-                    Served::Closed => break false,
-                }
+        let ticks = net.now() >= self.next_tick;
+        // Until nobody has written to another.
+        loop {
+            self.workers.iter_mut().for_each(|served| served.step(now, ticks));
+            if self.workers.iter().all(|served| served.worker.has_no_mail()) {
+                break;
             }
-        });
-        server.poll_storage();
-        let closed = server.take_closed();
-        self.connections.retain(|key| !closed.contains(key));
-        if net.now() >= self.next_tick {
-            server.on_tick();
+        }
+        if ticks {
             self.listener.expire_handshakes();
             self.next_tick = net.now() + TICK;
         }
-        let now = Moment::default().after(net.now());
-        if server.window_end().is_some_and(|end| now >= end) {
-            server.end_windows();
-        }
-        let until_window = server.window_end().map(|end| net.now() + end.since(now));
+        let window_end = self.workers.iter().filter_map(|served| served.worker.window_end()).min();
+        let until_window = window_end.map(|end| net.now() + end.since(now));
         net.wake_at(until_window.map_or(self.next_tick, |end| end.min(self.next_tick)));
+    }
+}
+
+impl Served {
+    fn step(&mut self, now: Moment, ticks: bool) {
+        let Self { worker, connections } = self;
+        connections.extend(worker.read_mail());
+        connections.retain(|key| {
+            loop {
+                match worker.serve(*key) {
+                    Outcome::Budget(_) => {}
+                    Outcome::Messages(_) => break true,
+                    Outcome::Closed => break false,
+                }
+            }
+        });
+        worker.poll_storage();
+        let closed = worker.take_closed();
+        connections.retain(|key| !closed.contains(key));
+        while let Some(departure) = worker.take_departure() {
+            worker.send_off(departure);
+        }
+        if ticks {
+            worker.on_tick();
+        }
+        if worker.window_end().is_some_and(|end| now >= end) {
+            worker.end_windows();
+        }
     }
 }

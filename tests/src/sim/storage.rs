@@ -10,7 +10,7 @@ use dafs_server::storage::{
     SharedFile, Storage, StorageConfig, Submitted,
 };
 
-/// One export in memory, shared by a server and the server that is started after its crash.
+/// One export in memory, as one worker sees it; shared by a server and the server that is started after its crash.
 #[derive(Clone)]
 pub struct SharedStorage {
     exports: Arc<Mutex<Exports>>,
@@ -38,14 +38,24 @@ impl SharedStorage {
         Self { exports: Arc::new(Mutex::new(exports)), held: Arc::default() }
     }
 
+    /// The same export for another worker.
+    pub fn another(&self) -> Self {
+        let exports = self.lock().another().expect("memory needs nothing");
+        Self { exports: Arc::new(Mutex::new(exports)), held: Arc::default() }
+    }
+
     /// From now on reads wait, or no longer: those that waited go on when the storage is polled.
     pub fn hold_reads(&self, holds: bool) {
         self.held().holds = holds;
     }
 
-    /// The server died: what was not durable is lost, and everything is closed.
-    pub fn crash(&self) {
+    /// The server died: what waited here is gone.
+    pub fn forget_reads(&self) {
         self.held().reads.clear();
+    }
+
+    /// The server died: what was not durable is lost, and everything is closed, for all workers.
+    pub fn crash(&self) {
         assert!(self.lock().crash(ExportId(0)), "the export is in memory and has a seed");
     }
 

@@ -10,7 +10,8 @@ use dafs_proto::transport::{Address, ConnectParams, Domain};
 use dafs_proto::wire::Features;
 use dafs_server::access::{Access, AccessConfig};
 use dafs_server::config::{ExportConfig, ExportKind};
-use dafs_server::worker::{Parts, Settings};
+use dafs_server::shared::{Settings, Shared};
+use dafs_server::worker::Parts;
 
 use super::SharedStorage;
 use super::serve::SimServer;
@@ -36,7 +37,8 @@ pub struct World {
 
 struct Inside {
     net: SimNet,
-    storage: SharedStorage,
+    // Of each worker.
+    storages: Vec<SharedStorage>,
     running: Option<SimServer>,
     random: Random,
     crash_ppm: u32,
@@ -49,12 +51,12 @@ struct Inside {
 }
 
 impl World {
-    /// A world whose chances are drawn from `seed`.
+    /// A world whose chances are drawn from `seed`. Its server has one worker, or two where the seed is odd.
     pub fn new(seed: u64, plan: WorldPlan) -> Self {
         let net = SimNet::new(seed, plan.network);
         let mut inside = Inside {
             net: net.clone(),
-            storage: SharedStorage::new("data", seed),
+            storages: storages(seed),
             running: None,
             random: Random::new(seed ^ 0x5eed_0000_0000_0001),
             crash_ppm: 0,
@@ -123,13 +125,13 @@ impl World {
 
     /// Bytes of transfer buffers that operations of the server have; 0 while it is down.
     pub fn buffers_lent(&self) -> usize {
-        self.lock().running.as_ref().map_or(0, |running| running.server.buffers_lent())
+        self.lock().running.as_ref().map_or(0, |running| running.buffers_lent())
     }
 
     /// Reads that storage is given from now on wait there for as long as this.
     pub fn hold_reads(&self, duration: Duration) {
         let mut inside = self.lock();
-        inside.storage.hold_reads(true);
+        inside.storages.iter().for_each(|storage| storage.hold_reads(true));
         inside.held_until = self.net.now() + duration;
         self.net.wake_at(inside.held_until);
     }
@@ -150,33 +152,45 @@ impl World {
     }
 }
 
+fn storages(seed: u64) -> Vec<SharedStorage> {
+    let first = SharedStorage::new("data", seed);
+    let others: Vec<_> = (0..seed % 2).map(|_| first.another()).collect();
+    std::iter::once(first).chain(others).collect()
+}
+
 impl Inside {
     fn start(&mut self) {
         self.epoch += 1;
-        let mut random = Random::new(self.random.number());
-        let parts = Parts {
-            settings: Settings {
-                slots_max: 16,
-                operations_max: 64,
-                sessions_max: 64,
-                handles_max: 1024,
-                inline_max: 16 * 1024,
-                batch_replies: true,
-                features: Features::all(),
-                transfer_size_max: 1 << 20,
-                buffers: dafs_server::worker::buffers::BufferConfig::with_budget(4 << 20),
-                lease: Duration::from_secs(30),
-                keep_alive: Duration::from_secs(10),
-                handshake: Duration::from_secs(10),
-                epoch: self.epoch,
-            },
-            exports: vec![ExportConfig::new("data", ExportKind::Memory { size_max: 1 << 30 })],
-            access: Access::new(AccessConfig::default()),
-            storage: Box::new(self.storage.clone()),
-            randomness: Box::new(move |bytes| {
-                bytes.iter_mut().for_each(|byte| *byte = random.below(256) as u8)
-            }),
+        let settings = Settings {
+            slots_max: 16,
+            operations_max: 64,
+            sessions_max: 64,
+            handles_max: 1024,
+            inline_max: 16 * 1024,
+            batch_replies: true,
+            features: Features::all(),
+            transfer_size_max: 1 << 20,
+            buffers: dafs_server::worker::buffers::BufferConfig::with_budget(4 << 20),
+            lease: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(10),
+            handshake: Duration::from_secs(10),
+            epoch: self.epoch,
         };
+        let exports = vec![ExportConfig::new("data", ExportKind::Memory { size_max: 1 << 30 })];
+        let access = Access::new(AccessConfig::default());
+        let shared = Shared::new(settings, exports, access, self.storages.len());
+        let parts = shared.workers().zip(&self.storages).map(|(id, storage)| {
+            let mut random = Random::new(self.random.number());
+            Parts {
+                shared: Arc::clone(&shared),
+                id,
+                storage: Box::new(storage.clone()),
+                randomness: Box::new(move |bytes| {
+                    bytes.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+                }),
+            }
+        });
+        let parts = parts.collect();
         let params = ConnectParams { recv_depth: 64, wait: WaitPolicy::Event, ..ConnectParams::default() };
         self.running = Some(SimServer::start(&self.net, SERVER, &PORT, &params, parts));
     }
@@ -184,7 +198,8 @@ impl Inside {
     fn crash(&mut self) {
         if self.running.take().is_some() {
             self.net.crash(SERVER);
-            self.storage.crash();
+            self.storages.iter().for_each(SharedStorage::forget_reads);
+            self.storages[0].crash();
             self.crashes += 1;
             let down = Duration::from_micros(self.random.below(2_000_000));
             self.starts_at = self.net.now() + down;
@@ -194,7 +209,7 @@ impl Inside {
 
     fn step(&mut self) {
         if self.net.now() >= self.held_until {
-            self.storage.hold_reads(false);
+            self.storages.iter().for_each(|storage| storage.hold_reads(false));
         }
         if self.crash_ppm > 0 && self.running.is_some() && self.random.chance(self.crash_ppm) {
             return self.crash();

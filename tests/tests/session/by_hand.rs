@@ -6,10 +6,10 @@ use dafs_proto::wire::{
     Status, WriteReply, decode_message_pack,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::{Raw, read_body, stable_write_body};
 
-on_each_provider! {
+on_each_provider_and_two_workers! {
     data_inline_and_direct_arrives,
     chains_run_and_errors_are_told,
 }

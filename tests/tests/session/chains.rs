@@ -4,10 +4,10 @@ use dafs_client::{Error, OpenOptions, Stability, Status};
 use dafs_tests::cut::cut_connections;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, bytes};
 
-on_each_provider! {
+on_each_provider_and_two_workers! {
     chain_of_lookup_open_read_and_close_brings_the_data,
     chain_that_is_not_closed_leaves_an_open_file,
     chain_whose_link_fails_aborts_the_rest_and_leaves_nothing_open,

@@ -6,13 +6,13 @@ use dafs_client::{Background, Config, Error, OpenOptions, Session, SystemClock};
 use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::domain;
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider! {
+on_each_provider_and_two_workers! {
     credits_stay_within_the_budget_of_the_server,
     session_whose_operation_is_with_storage_outlives_its_lease,
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,

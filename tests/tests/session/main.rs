@@ -14,3 +14,4 @@ mod restart;
 mod tokens;
 mod tokens_by_hand;
 mod tokens_lost;
+mod workers;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use dafs_client::{Background, Config, Error, ReconnectPolicy, Session};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::silent::Silent;
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider! {
+on_each_provider_and_two_workers! {
     test_without_a_server_says_no_and_the_operation_ends_when_there_is_one,
     test_alone_learns_that_the_server_does_not_come_back,
     test_beside_a_thread_that_waits_says_no_until_the_operation_has_ended,

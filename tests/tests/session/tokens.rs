@@ -7,12 +7,12 @@ use dafs_client::{Config, Error, Export, File, Identity, Key, OpenOptions, Sessi
 use dafs_proto::wire::{Features, TOKEN_SIZE};
 use dafs_server::access::{IdentityMapping, KeyEntry};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider! {
+on_each_provider_and_two_workers! {
     sessions_that_open_by_a_token_share_one_open,
     file_stays_open_while_a_handle_or_a_token_of_it_is_left,
     token_allows_what_it_was_made_for_and_no_more,
@@ -81,8 +81,8 @@ fn sessions_that_open_by_a_token_share_one_open(on: On) {
                 (session, opened, root)
             })
             .collect();
+        wait_for(|| count(&first, "OpenToken") == round * OTHERS as u64);
         assert_eq!((count(&first, "Open"), count(&first, "Share")), (round, round));
-        assert_eq!(count(&first, "OpenToken"), round * OTHERS as u64);
         assert_eq!(faults.open_nodes(), 1, "one file is open");
         for ((_, other, _), part) in others.iter().zip(0u64..) {
             other.write_all_at(&bytes(part, PART), part * PART as u64).unwrap();

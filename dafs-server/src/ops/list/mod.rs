@@ -63,7 +63,7 @@ impl Worker {
         };
         let limit = match (direction, request.method) {
             (Direction::Read, Method::Inline) => self.reply_payload_max(call) as u32,
-            _ => self.settings.transfer_size_max,
+            _ => self.shared.settings.transfer_size_max,
         };
         let mut bytes = self.payload(call, payload);
         let lists = match decode_lists(&bytes, &request, inline_len) {

@@ -51,6 +51,18 @@ impl BufferConfig {
     }
 }
 
+impl BufferConfig {
+    /// The same with a part of the memory, as `part` says; never less than one of the largest.
+    pub(crate) fn part(&self, part: impl Fn(usize) -> usize) -> Self {
+        let largest = self.sizes.iter().copied().max().unwrap_or(0);
+        Self {
+            sizes: self.sizes.clone(),
+            size_max: part(self.size_max).max(largest),
+            kept_size_max: part(self.kept_size_max),
+        }
+    }
+}
+
 /// Whose a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {

@@ -5,6 +5,7 @@ pub(crate) mod after;
 pub(crate) mod answer;
 pub(crate) mod batch;
 pub(crate) mod calls;
+pub(crate) mod fencing;
 pub(crate) mod lanes;
 pub(crate) mod list;
 pub(crate) mod pipeline;
@@ -69,8 +70,8 @@ pub(crate) enum State {
     List(Box<List>),
     /// Its operations, which are operations of their own here.
     Batch(Box<Batch>),
-    /// Waits until no operation of a fenced client is in flight.
-    FenceDrain { export: usize },
+    /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet.
+    FenceDrain { export: usize, others: usize },
     /// Answered; RDMA still holds its buffers.
     Draining(Vec<Buffer>),
 }

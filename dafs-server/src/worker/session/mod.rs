@@ -1,8 +1,6 @@
 //! Sessions outlive connections: this is where they wait for their client to come back.
 
 pub mod handles;
-pub(crate) mod shared_nodes;
-pub(crate) mod tokens;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,0 +1,87 @@
+//! What workers send each other.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, OnceLock};
+
+use dafs_proto::session::Key;
+use dafs_proto::transport::{Endpoint, OpToken};
+use dafs_proto::wire::{Header, Hello};
+
+use super::{WorkerId, lock};
+
+/// Something for a worker to do.
+pub enum Mail {
+    /// A connection to serve, accepted by a listener of this place.
+    Accepted {
+        /// The listener.
+        listener: usize,
+        /// The connection.
+        endpoint: Box<dyn Endpoint>,
+    },
+    /// A connection whose client asks for a session that lives there.
+    Resume(Box<Resume>),
+    /// An export's fence was replaced: answer [`Mail::Drained`] when no operation of a client behind it is in flight.
+    Drain {
+        /// The export.
+        export: usize,
+        /// Who waits for it.
+        from: WorkerId,
+        /// What waits there.
+        waiter: OpToken,
+    },
+    /// The answer.
+    Drained {
+        /// What waited for it.
+        waiter: OpToken,
+    },
+}
+
+/// A handshake that has proven who the client is, and is to be ended by another worker.
+pub struct Resume {
+    pub(crate) listener: usize,
+    pub(crate) endpoint: Box<dyn Endpoint>,
+    pub(crate) introduction: Introduction,
+}
+
+/// What a client has said and proven of itself when it wants a session.
+pub(crate) struct Introduction {
+    /// The request that asks for it.
+    pub(crate) request: Header,
+    pub(crate) hello: Hello,
+    pub(crate) proven: Option<Key>,
+    /// What proves the server.
+    pub(crate) proof: Vec<u8>,
+}
+
+type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// The mail of a worker. Bounded by what there is to send: connections, and fences that are being replaced.
+#[derive(Default)]
+pub struct Inbox {
+    mail: Mutex<VecDeque<Mail>>,
+    wake: OnceLock<Wake>,
+}
+
+impl Inbox {
+    /// What wakes the worker; only the first counts.
+    pub fn on_mail(&self, wake: impl Fn() + Send + Sync + 'static) {
+        // A worker has one loop.
+        let _ = self.wake.set(Box::new(wake));
+    }
+
+    /// There is mail.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.mail).is_empty()
+    }
+
+    pub(super) fn put(&self, mail: Mail) {
+        lock(&self.mail).push_back(mail);
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+
+    pub(crate) fn take(&self) -> Option<Mail> {
+        lock(&self.mail).pop_front()
+    }
+}

@@ -1,0 +1,71 @@
+//! Whoever fences clients off an export is answered when none of their operations is in flight any more, with any worker.
+
+use dafs_proto::transport::OpToken;
+use dafs_proto::wire::Status;
+
+use super::Worker;
+use crate::shared::WorkerId;
+use crate::shared::mail::Mail;
+use crate::worker::flight::{Call, State};
+
+impl Worker {
+    /// Answers the call when no operation of a client that is fenced off the export is in flight.
+    pub(crate) fn wait_for_drain(&mut self, call: &Call, export: usize) {
+        let others = self.shared.others(self.id).count();
+        self.fencing.waits += 1;
+        let waiter = self.park(*call, State::FenceDrain { export, others });
+        for other in self.shared.others(self.id) {
+            self.shared.send(other, Mail::Drain { export, from: self.id, waiter });
+        }
+        self.resume_fence_drains();
+    }
+
+    /// Another worker's operation waits for those of fenced clients here.
+    pub(super) fn on_drain(&mut self, export: usize, from: WorkerId, waiter: OpToken) {
+        self.fencing.foreign.push((export, from, waiter));
+        self.resume_fence_drains();
+    }
+
+    /// Another worker has drained.
+    pub(super) fn on_drained(&mut self, waiter: OpToken) {
+        if let Some(index) = self.operation_index(waiter)
+            && let State::FenceDrain { others, .. } = &mut self.operations[index].state
+        {
+            *others = others.saturating_sub(1);
+            self.resume_fence_drains();
+        }
+    }
+
+    /// Looks at who waits for operations of fenced clients.
+    pub(crate) fn resume_fence_drains(&mut self) {
+        for (export, from, waiter) in std::mem::take(&mut self.fencing.foreign) {
+            if self.fenced_in_flight(export) {
+                self.fencing.foreign.push((export, from, waiter));
+            } else {
+                self.shared.send(from, Mail::Drained { waiter });
+            }
+        }
+        if self.fencing.waits == 0 {
+            return;
+        }
+        let drained = self.operations.iter().filter(|(_, operation)| match operation.state {
+            State::FenceDrain { export, others } => others == 0 && !self.fenced_in_flight(export),
+            _ => false,
+        });
+        for index in drained.map(|(index, _)| index).collect::<Vec<_>>() {
+            self.fencing.end_wait();
+            let operation = self.unpark(index);
+            self.mark_dirty(operation.call.connection);
+            self.reply_status(&operation.call, Status::OK);
+        }
+    }
+
+    /// An operation of a client that is fenced off the export is still in flight.
+    fn fenced_in_flight(&self, export: usize) -> bool {
+        self.operations.iter().any(|(_, operation)| {
+            let session = self.sessions.find(operation.call.session);
+            !matches!(operation.state, State::FenceDrain { .. } | State::Draining(_))
+                && session.is_none_or(|session| self.shared.fences.holds_off(export, &session.client_id))
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! The mail between workers: connections that come and go, and who waits for whom.
+
+use super::Worker;
+use super::departure::Departure;
+use crate::shared::WorkerId;
+use crate::shared::mail::{Introduction, Mail, Resume};
+use crate::worker::ids::ConnectionKey;
+
+impl Worker {
+    /// The session that a connection's client wants lives with another worker: it is served there from now on.
+    pub(super) fn depart(&mut self, key: ConnectionKey, to: WorkerId, introduction: Introduction) {
+        let Some(connection) = self.connection(key) else { return };
+        if connection.wants_flush() {
+            // Its client has not waited for the last reply.
+            return self.end_for_fault(key, "a request of the handshake before the reply to the last");
+        }
+        let connection = self.connections.remove(key.index);
+        self.closed.push(key);
+        let resume = Resume { listener: connection.listener, endpoint: connection.endpoint, introduction };
+        self.departures.push(Departure { to, resume });
+    }
+
+    /// Connections that go to another worker.
+    pub fn take_departure(&mut self) -> Option<Departure> {
+        self.departures.pop()
+    }
+
+    /// Hands a connection to its new worker.
+    pub fn send_off(&self, departure: Departure) {
+        self.shared.send(departure.to, Mail::Resume(Box::new(departure.resume)));
+    }
+
+    /// Nobody has written.
+    pub fn has_no_mail(&self) -> bool {
+        self.shared.inbox(self.id).is_empty()
+    }
+
+    /// Reads the mail of other workers. Returns the connections that came with it, for the loop to watch.
+    pub fn read_mail(&mut self) -> Vec<ConnectionKey> {
+        let mut came = Vec::new();
+        while let Some(mail) = self.shared.inbox(self.id).take() {
+            match mail {
+                Mail::Accepted { listener, endpoint } => came.push(self.add_connection(listener, endpoint)),
+                Mail::Resume(resume) => {
+                    let Resume { listener, endpoint, introduction } = *resume;
+                    let key = self.add_connection(listener, endpoint);
+                    came.push(key);
+                    self.welcome(key, &introduction);
+                    self.mark_dirty(key);
+                }
+                Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),
+                Mail::Drained { waiter } => self.on_drained(waiter),
+            }
+        }
+        self.flush_dirty();
+        came
+    }
+}

@@ -1,0 +1,67 @@
+//! A server with two workers: sessions that live on different loops work on the same files.
+
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_two_workers;
+use dafs_tests::suite::EXPORTS;
+
+use crate::cuts::wait_for;
+
+on_two_workers! {
+    appends_of_sessions_on_both_workers_are_each_whole_and_in_a_place_of_their_own,
+    counters_of_both_workers_are_told_by_each,
+}
+
+// [STOR-11]
+fn appends_of_sessions_on_both_workers_are_each_whole_and_in_a_place_of_their_own(on: On) {
+    const SESSIONS: usize = 4;
+    const COUNT: usize = 200;
+    const SIZE: usize = 700;
+    let harness = Harness::start(on);
+    for export in EXPORTS {
+        let sessions: Vec<_> = (0..SESSIONS).map(|_| harness.session()).collect();
+        sessions[0].mount(export).unwrap().create("log").unwrap();
+        std::thread::scope(|scope| {
+            for (session, mark) in sessions.iter().zip(1u8..) {
+                scope.spawn(move || {
+                    let file = session
+                        .mount(export)
+                        .unwrap()
+                        .open_with("log", dafs_client::OpenOptions::new().read(true).write(true));
+                    let file = file.unwrap();
+                    for _ in 0..COUNT {
+                        let at = file.append(&[mark; SIZE]).unwrap();
+                        let mut found = [0; SIZE];
+                        file.read_exact_at(&mut found, at).unwrap();
+                        assert_eq!(found, [mark; SIZE], "{export} at {at}");
+                    }
+                });
+            }
+        });
+        let file = sessions[1].mount(export).unwrap().open("log").unwrap();
+        let mut whole = vec![0; SESSIONS * COUNT * SIZE];
+        file.read_exact_at(&mut whole, 0).unwrap();
+        assert_eq!(file.metadata().unwrap().size, whole.len() as u64);
+        let mut counts = [0; SESSIONS + 1];
+        for record in whole.chunks(SIZE) {
+            assert!(record.iter().all(|byte| *byte == record[0]), "{export}: torn");
+            counts[usize::from(record[0])] += 1;
+        }
+        assert_eq!(counts, [0, COUNT, COUNT, COUNT, COUNT], "{export}");
+    }
+}
+
+fn counters_of_both_workers_are_told_by_each(on: On) {
+    let harness = Harness::start(on);
+    let (one, two) = (harness.session(), harness.session());
+    let file = one.mount("mem").unwrap().create("f").unwrap();
+    file.write_all_at(&[7; 100], 0).unwrap();
+    two.mount("mem").unwrap().open("f").unwrap().read_exact_at(&mut [0; 60], 0).unwrap();
+    for session in [&one, &two] {
+        wait_for(|| {
+            let told = session.statistics().unwrap();
+            let bytes = (told.bytes_read.iter().sum::<u64>(), told.bytes_written.iter().sum::<u64>());
+            let fast = (told.bytes_fast[0] + told.bytes_client[0], told.bytes_fast[1] + told.bytes_client[1]);
+            told.sessions == 2 && (bytes.0 + fast.0, bytes.1 + fast.1) == (60, 100)
+        });
+    }
+}
