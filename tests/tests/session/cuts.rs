@@ -10,6 +10,8 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{EXPORTS, Numbers, assert_same, bytes};
 
+use crate::tokens::count;
+
 on_each_provider_and_two_workers! {
     connections_cut_again_and_again_under_load_lose_and_repeat_nothing,
     session_is_resumed_and_its_files_stay_open,
@@ -148,8 +150,9 @@ fn lost_reply() {
     let id = session.agreed().session;
     relay.stall();
     let made = root.submit_create_dir("d", 0o755);
-    // The server has executed it; the client does not know.
-    wait_for(|| harness.data().join("d").exists());
+    // The server has answered it; the client does not know.
+    let watcher = harness.session();
+    wait_for(|| count(&watcher, "Mkdir") == 1);
     relay.cut();
     made.wait().expect("answered from the cache, not executed again");
     assert_eq!(session.agreed().session, id, "resumed");
@@ -220,25 +223,29 @@ fn connections_cut_again_and_again_under_load_lose_and_repeat_nothing(on: On) {
     let harness = Harness::start(on);
     for export in EXPORTS {
         let (done, finished) = (AtomicBool::new(false), AtomicU64::new(0));
+        let session = connect(&harness);
         let (cuts, reconnects) = std::thread::scope(|scope| {
             let cutter = scope.spawn(|| {
                 let (mut cuts, mut numbers) = (0, Numbers::new(5));
-                while !done.load(Ordering::Acquire) {
-                    cuts += cut_connections(harness.address());
-                    // Some operations between cuts, so that there is something to cut.
-                    let seen = finished.load(Ordering::Acquire);
-                    let is_slow = on.rounds(ROUNDS_MIN) < ROUNDS_MIN;
-                    while is_slow && finished.load(Ordering::Acquire) == seen && !done.load(Ordering::Acquire)
-                    {
+                let is_slow = on.rounds(ROUNDS_MIN) < ROUNDS_MIN;
+                let is_done = || done.load(Ordering::Acquire);
+                while !is_done() {
+                    let seen = (session.reconnects(), finished.load(Ordering::Acquire));
+                    let cut = cut_connections(harness.address());
+                    cuts += cut;
+                    // The session is back, and has done something, so that there is something to cut.
+                    while cut > 0 && session.reconnects() == seen.0 && !is_done() {
                         std::thread::yield_now();
                     }
-                    let yields = if is_slow { numbers.below(5000) } else { 200 };
+                    while is_slow && finished.load(Ordering::Acquire) == seen.1 && !is_done() {
+                        std::thread::yield_now();
+                    }
+                    let yields = if is_slow { numbers.below(5000) } else { numbers.below(1000) };
                     (0..yields).for_each(|_| std::thread::yield_now());
                 }
                 cuts
             });
             let worker = scope.spawn(|| {
-                let session = connect(&harness);
                 let root = session.mount(export).unwrap();
                 let mut rounds = 0;
                 while rounds < on.rounds(ROUNDS_MIN)
