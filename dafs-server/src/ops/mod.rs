@@ -1,6 +1,7 @@
 //! What requests mean: semantics only. Encoding is `wire`'s, files are `storage`'s.
 
 mod batch;
+mod context;
 mod file;
 mod lanes;
 mod list;

@@ -87,7 +87,8 @@ impl Worker {
             | State::FenceDrain { .. }
             | State::Draining(_)
             | State::LaneFrame(_)
-            | State::Batch(_) => {}
+            | State::Batch(_)
+            | State::Taken => {}
         }
     }
 

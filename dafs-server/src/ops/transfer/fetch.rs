@@ -1,50 +1,39 @@
 //! The RDMA of transfers.
-#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use dafs_proto::transport::{OpToken, PostError, Posted, TransportError};
+use dafs_proto::transport::{PostError, Posted, TransportError};
 use dafs_proto::wire::Status;
 
+use super::super::context::{Context, Fate};
 use super::{Progress, Worker};
 use crate::worker::flight::pipeline::{Chunk, Stage};
-use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::transfer::{Direction, Transfer};
 use crate::worker::flight::{State, token_with_slot};
 use crate::worker::ids::ConnectionKey;
 
-impl Worker {
+impl Transfer {
     /// Posts the RDMA of the first chunk that is ready for it.
-    pub(super) fn post_next(&mut self, index: usize, token: OpToken) -> Progress {
-        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-        if transfer.waits_for_post {
-            return Progress::Wait;
-        }
-        match transfer.pipeline.next_post() {
-            Some(chunk) => self.post(index, token, chunk),
+    pub(super) fn post_next(&mut self, at: &mut Context<'_>) -> Progress {
+        match self.pipeline.next_post().filter(|_| !self.waits_for_post) {
+            Some(chunk) => self.post(at, chunk),
             None => Progress::Wait,
         }
     }
 
-    fn post(&mut self, index: usize, token: OpToken, chunk: Chunk) -> Progress {
-        let call = self.operations[index].call;
-        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-        let reads = transfer.direction == Direction::Read;
-        let local = transfer.segments(chunk.slot, chunk.len);
-        let remote = transfer.slots.get(usize::from(chunk.slot)).map(|passage| passage.remote);
+    fn post(&mut self, at: &mut Context<'_>, chunk: Chunk) -> Progress {
+        let local = self.segments(chunk.slot, chunk.len);
+        let remote = self.slots.get(usize::from(chunk.slot)).map(|passage| passage.remote);
         let (Some(local), Some(remote)) = (local, remote.and_then(|remote| remote.slice(0, chunk.len)))
         else {
-            self.fail_chunk(index, chunk.slot, Status::IO);
+            self.fail_chunk(at, chunk.slot, Status::IO);
             return Progress::Continue;
         };
-        let Some(connection) =
-            self.connections.get_mut(call.connection.index).filter(|c| c.key == call.connection)
-        else {
-            return Progress::Wait;
-        };
-        connection.dirty = true;
         // A window of a file is no buffer: nobody waits for it to be free again.
-        let is_window = self.is_window(index, chunk.slot);
-        let token = if is_window { token } else { token_with_slot(token, chunk.slot) };
-        let Some(connection) = self.connections.get_mut(call.connection.index) else { return Progress::Wait };
-        let posted = if reads {
+        let is_window = self.is_window(chunk.slot);
+        let token = if is_window { at.token } else { token_with_slot(at.token, chunk.slot) };
+        let index = at.index;
+        let Some(connection) = at.connection() else { return Progress::Wait };
+        connection.dirty = true;
+        let posted = if self.direction == Direction::Read {
             connection.endpoint.rdma_write(token, local, remote, None)
         } else {
             connection.endpoint.rdma_read(token, local, remote)
@@ -53,64 +42,61 @@ impl Worker {
             Ok(posted) => {
                 let pending = u32::from(posted == Posted::Pending);
                 connection.rdma_pending += pending;
-                self.operations[index].rdma_pending += pending;
-                if let Some(transfer) = self.transfer(index) {
-                    transfer.pipeline.posted(chunk.slot);
-                }
+                at.worker.operations[index].rdma_pending += pending;
+                self.pipeline.posted(chunk.slot);
                 if posted == Posted::Done {
-                    self.turns.on_moved(chunk.len as usize);
+                    at.worker.turns.on_moved(usize::try_from(chunk.len).unwrap_or(usize::MAX));
                 }
                 if posted == Posted::Done || is_window {
-                    self.passage_moved(index, chunk.slot);
+                    self.passage_moved(at, chunk.slot);
                 }
                 Progress::Continue
             }
             Err(PostError::Full) => {
                 connection.post_waiters.push_back(index);
-                if let Some(transfer) = self.transfer(index) {
-                    transfer.waits_for_post = true;
-                }
+                self.waits_for_post = true;
                 Progress::Wait
             }
             Err(PostError::Closed) => Progress::Wait,
-            Err(PostError::Faulted) => self.read_again(index, token, chunk),
+            Err(PostError::Faulted) => self.read_again(at, chunk),
             Err(PostError::Invalid(why)) => {
                 tracing::debug!(why, "RDMA refused");
-                self.fail_chunk(index, chunk.slot, Status::REMOTE_ACCESS);
+                self.fail_chunk(at, chunk.slot, Status::REMOTE_ACCESS);
                 Progress::Continue
             }
         }
     }
 
-    fn is_window(&mut self, index: usize, slot: u8) -> bool {
-        self.transfer(index)
-            .filter(|transfer| transfer.direction == Direction::Read)
-            .and_then(|transfer| transfer.slots.get(usize::from(slot)))
-            .is_some_and(|passage| passage.buffer.is_none())
+    fn is_window(&self, slot: u8) -> bool {
+        self.direction == Direction::Read
+            && self.slots.get(usize::from(slot)).is_some_and(|passage| passage.buffer.is_none())
     }
 
     /// RDMA of a chunk is over: a read's buffer is free, a write's data is here.
-    fn passage_moved(&mut self, index: usize, slot: u8) {
-        let Some(transfer) = self.transfer(index) else { return };
-        if transfer.pipeline.chunk_in(slot, Stage::Rdma).is_none() {
+    fn passage_moved(&mut self, at: &mut Context<'_>, slot: u8) {
+        if self.pipeline.chunk_in(slot, Stage::Rdma).is_none() {
             return;
         }
-        transfer.pipeline.moved(slot);
-        if transfer.direction == Direction::Write {
-            self.end_moot_chunks(index);
+        self.pipeline.moved(slot);
+        if self.direction == Direction::Write {
+            self.end_moot_chunks(at);
         } else {
-            self.end_chunk(index, slot);
+            self.end_chunk(at, slot);
         }
     }
+}
 
+impl Worker {
     /// The provider has finished RDMA of a chunk.
     pub(crate) fn transfer_on_rdma(&mut self, index: usize, slot: u8, result: Result<(), TransportError>) {
-        let token = self.token_of(index);
-        // Where it failed the connection is broken: closing it abandons the transfer.
-        if result.is_ok() {
-            self.passage_moved(index, slot);
-            self.advance(token);
-        }
+        self.with_transfer(index, |transfer, at| {
+            // Where it failed the connection is broken: closing it abandons the transfer.
+            if result.is_err() {
+                return Fate::Waits;
+            }
+            transfer.passage_moved(at, slot);
+            transfer.advance(at)
+        });
     }
 
     /// The provider has room again for a post that found none.
@@ -120,12 +106,14 @@ impl Worker {
         {
             return;
         }
-        let token = self.token_of(index);
         if let State::List(_) = self.operations[index].state {
             return self.resume_list_post(index);
         }
-        let Some(transfer) = self.transfer(index).filter(|transfer| transfer.waits_for_post) else { return };
-        transfer.waits_for_post = false;
-        self.advance(token);
+        self.with_transfer(index, |transfer, at| {
+            if !std::mem::take(&mut transfer.waits_for_post) {
+                return Fate::Waits;
+            }
+            transfer.advance(at)
+        });
     }
 }

@@ -15,11 +15,12 @@ mod fetch;
 mod place;
 mod terms;
 
-use dafs_proto::transport::{MemoryRef, OpToken};
+use dafs_proto::transport::{Access, MemoryRef, OpToken, RemoteRange};
 use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::smallvec;
 
 use super::Worker;
+use super::context::{Context, Fate};
 use crate::storage::{FsOp, FsReply, FsResult, Submitted};
 use crate::worker::buffers::{Buffer, Grant, Owner};
 use crate::worker::flight::answer::Problem;
@@ -61,36 +62,9 @@ impl Worker {
 
     /// Goes on with a transfer until it has to wait or ends.
     pub(super) fn advance(&mut self, token: OpToken) {
-        loop {
-            let Some(index) = self.operation_index(token) else { return };
-            let Some(transfer) = self.transfer(index) else { return };
-            if transfer.is_final || transfer.is_broken || transfer.waits_for_turn {
-                return;
-            }
-            if let Some(outcome) = transfer.pipeline.outcome() {
-                return self.end_transfer(index, token, outcome);
-            }
-            if self.turns.is_over() {
-                return self.wait_for_turn(index, token);
-            }
-            // Storage is kept busy before RDMA is: it is the one that works by itself.
-            let progressed = self.store_next(index, token) == Progress::Continue
-                || self.begin_next(index, token) == Progress::Continue
-                || self.post_next(index, token) == Progress::Continue;
-            if !progressed {
-                return;
-            }
+        if let Some(index) = self.operation_index(token) {
+            self.with_transfer(index, Transfer::advance);
         }
-    }
-
-    /// Its connection has had enough for now.
-    #[cold]
-    fn wait_for_turn(&mut self, index: usize, token: OpToken) {
-        let key = self.operations[index].call.connection;
-        if let Some(transfer) = self.transfer(index) {
-            transfer.waits_for_turn = true;
-        }
-        self.yield_transfer(key, token);
     }
 
     /// The turn of its connection has come.
@@ -108,123 +82,6 @@ impl Worker {
             State::Batch(_) => self.go_on_with_batch(token),
             _ => {}
         }
-    }
-
-    fn transfer(&mut self, index: usize) -> Option<&mut Transfer> {
-        match self.operations.get_mut(index).map(|operation| &mut operation.state) {
-            Some(State::Transfer(transfer)) => Some(transfer),
-            _ => None,
-        }
-    }
-
-    /// Begins the next chunk, if one may begin and there is memory for it.
-    fn begin_next(&mut self, index: usize, token: OpToken) -> Progress {
-        let chunk_max = self.chunk_max(index);
-        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-        let Some((at, left)) = transfer.pipeline.next() else { return Progress::Wait };
-        let Some(remote) = transfer.remote_at(at, left.min(chunk_max)) else {
-            transfer.pipeline.refused(Status::INVALID);
-            return Progress::Continue;
-        };
-        if self.must_wait_for_storage(index, token, Direction::Read) {
-            return Progress::Wait;
-        }
-        let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-        let (reads, others) = (transfer.direction == Direction::Read, transfer.pipeline.in_progress());
-        let progress = if reads {
-            self.begin_read(index, token, at, remote)
-        } else {
-            let Ok(source) = self.mapped_source(index, &remote) else {
-                if let Some(transfer) = self.transfer(index) {
-                    transfer.pipeline.refused(Status::REMOTE_ACCESS);
-                }
-                self.end_moot_chunks(index);
-                return Progress::Continue;
-            };
-            if let Some(memory) = source {
-                let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-                let chunk = transfer.begin(smallvec![memory], None, remote);
-                transfer.slots[usize::from(chunk.slot)].is_mapped = true;
-                // It is where storage can take it from.
-                transfer.pipeline.posted(chunk.slot);
-                transfer.pipeline.moved(chunk.slot);
-                return Progress::Continue;
-            }
-            match self.take_buffer(index, token, at, remote.len as usize) {
-                Some((memory, buffer)) => {
-                    let Some(remote) = remote.slice(0, memory.len() as u64) else { return Progress::Wait };
-                    let Some(transfer) = self.transfer(index) else { return Progress::Wait };
-                    transfer.begin(smallvec![memory], buffer, remote);
-                    Progress::Continue
-                }
-                None => Progress::Wait,
-            }
-        };
-        if progress == Progress::Continue {
-            self.count_chunk(index, others > 0);
-        }
-        progress
-    }
-
-    /// Lends the transfer memory for the chunk at `at`; `None` when it has to wait for it.
-    fn take_buffer(
-        &mut self,
-        index: usize,
-        token: OpToken,
-        at: u64,
-        len: usize,
-    ) -> Option<(MemoryRef, Option<Buffer>)> {
-        let owner = Owner { session: self.operations[index].call.session, operation: token };
-        let transfer = self.transfer(index)?;
-        if transfer.direction == Direction::Append {
-            return self.append_buffer(index, owner, at, len);
-        }
-        if transfer.waits_for_buffer {
-            return None;
-        }
-        let granted = transfer.granted.take();
-        let buffer = granted.or_else(|| self.buffers.acquire(owner, len));
-        let Some(buffer) = buffer else {
-            self.buffers.wait(owner, len);
-            self.transfer(index)?.waits_for_buffer = true;
-            return None;
-        };
-        // A smaller one than wanted chops the chunk.
-        let memory = buffer.memory().slice(0, len.min(buffer.size()))?;
-        Some((memory, Some(buffer)))
-    }
-
-    /// The memory for the next chunk of an append. All its buffers are lent at once: two appends that each wait for
-    /// the other's would wait for ever.
-    fn append_buffer(
-        &mut self,
-        index: usize,
-        owner: Owner,
-        at: u64,
-        len: usize,
-    ) -> Option<(MemoryRef, Option<Buffer>)> {
-        let transfer = self.transfer(index)?;
-        let sizes = transfer.chunk_sizes();
-        if transfer.collected.is_empty() {
-            if transfer.waits_for_buffer {
-                return None;
-            }
-            match self.buffers.acquire_all(owner, &sizes) {
-                Some(buffers) => self.transfer(index)?.collected = buffers,
-                None => {
-                    self.buffers.wait_for_all(owner, sizes);
-                    self.transfer(index)?.waits_for_buffer = true;
-                    return None;
-                }
-            }
-        }
-        let mut begins = 0;
-        let place = sizes.iter().position(|size| {
-            begins += *size as u64;
-            begins > at
-        })?;
-        let memory = self.transfer(index)?.collected.get(place)?.memory().slice(0, len)?;
-        Some((memory, None))
     }
 
     /// Buffers have come for somebody who waited.
@@ -266,123 +123,6 @@ impl Worker {
         len > CONTENDED_SIZE as u64 && self.turns.is_contended(self.now)
     }
 
-    /// Gives back what a chunk passed through.
-    fn end_chunk(&mut self, index: usize, slot: u8) {
-        let buffer = self.transfer(index).and_then(|transfer| transfer.end_passage(slot));
-        if let Some(buffer) = buffer {
-            self.release_buffer(buffer);
-        }
-    }
-
-    /// A chunk failed: what lies behind it is given up.
-    fn fail_chunk(&mut self, index: usize, slot: u8, status: Status) {
-        let Some(transfer) = self.transfer(index) else { return };
-        transfer.pipeline.failed(slot, status);
-        self.end_chunk(index, slot);
-        self.end_moot_chunks(index);
-    }
-
-    fn end_moot_chunks(&mut self, index: usize) {
-        let Some(transfer) = self.transfer(index) else { return };
-        for slot in transfer.pipeline.take_moot() {
-            self.end_chunk(index, slot);
-        }
-    }
-
-    /// The transfer's connection was lost, and storage has let go of its memory: it begins anew on the connection on which the client
-    /// has asked again, or never happened.
-    fn restart_or_abandon(&mut self, index: usize, token: OpToken) {
-        let call = self.operations[index].call;
-        let alive = self.connections.get(call.connection.index).is_some_and(|c| c.key == call.connection);
-        let Some(terms) = self.pipelining(&call).filter(|_| alive) else {
-            let operation = self.unpark(index);
-            return self.abandon(operation);
-        };
-        let owner = Owner { session: call.session, operation: token };
-        self.buffers.stop_waiting(owner);
-        let Some(transfer) = self.transfer(index) else { return };
-        let mut fresh = Transfer::new(
-            transfer.direction,
-            transfer.node,
-            transfer.offset,
-            transfer.len,
-            transfer.segments.clone(),
-        );
-        (fresh.stability, fresh.verifier) = (transfer.stability, transfer.verifier);
-        fresh.chunk_size_max = terms.chunk_size;
-        fresh.pipeline = Pipeline::new(fresh.direction, fresh.len, terms.depth);
-        let broken = std::mem::replace(transfer, fresh);
-        self.release_buffers(broken.into_buffers());
-        self.advance(token);
-    }
-
-    /// All chunks are moved, or one failed.
-    fn end_transfer(&mut self, index: usize, token: OpToken, outcome: Result<u64, Status>) {
-        let call = self.operations[index].call;
-        let Some(transfer) = self.transfer(index) else { return };
-        let (direction, node, offset) = (transfer.direction, transfer.node, transfer.offset);
-        let (len, stability, verifier) = (transfer.len, transfer.stability, transfer.verifier);
-        let done = match outcome {
-            Ok(done) => {
-                self.on_timed_transfer(index, done);
-                done
-            }
-            Err(status) => {
-                self.reply_status(&call, status);
-                return self.retire(index);
-            }
-        };
-        let Some(transfer) = self.transfer(index) else { return };
-        let op = match direction {
-            Direction::Read => {
-                let len = u32::try_from(len).unwrap_or(u32::MAX);
-                self.reply_read(&call, usize::from(node.export.0), done as usize, len);
-                return self.retire(index);
-            }
-            Direction::Write if stability == Stability::Unstable || done == 0 => {
-                self.count_written(call.session, usize::from(node.export.0), Method::Direct, done as usize);
-                let count = u32::try_from(done).unwrap_or(u32::MAX);
-                self.reply_written(&call, verifier, offset, count, stability);
-                return self.retire(index);
-            }
-            Direction::Write => FsOp::Commit { node, offset, len: done, stability },
-            Direction::Append => {
-                let sizes = transfer.chunk_sizes();
-                let filled = transfer.collected.iter().zip(&sizes);
-                let from = filled.filter_map(|(buffer, len)| buffer.memory().slice(0, *len));
-                FsOp::Append { node, from: from.collect(), stability }
-            }
-        };
-        transfer.is_final = true;
-        let Ok(identity) = self.handle(&call).map(|open| open.rights.identity.clone()) else {
-            self.reply_status(&call, Status::BAD_HANDLE);
-            return self.retire(index);
-        };
-        if let Submitted::Done(result) = self.storage.submit(token, &identity, op) {
-            self.finish_transfer(index, result);
-        }
-    }
-
-    /// The last step of a write or append is done.
-    fn finish_transfer(&mut self, index: usize, result: FsResult) {
-        let call = self.operations[index].call;
-        let Some(transfer) = self.transfer(index) else { return };
-        let (verifier, stability, export) =
-            (transfer.verifier, transfer.stability, usize::from(transfer.node.export.0));
-        let done = transfer.pipeline.outcome().and_then(Result::ok).unwrap_or(0);
-        let (offset, count) = match result {
-            Ok(FsReply::Appended(offset, count)) => (offset, count),
-            Ok(_) => (transfer.offset, done as usize),
-            Err(status) => {
-                self.reply_status(&call, status);
-                return self.retire(index);
-            }
-        };
-        self.count_written(call.session, export, Method::Direct, count);
-        self.reply_written(&call, verifier, offset, u32::try_from(count).unwrap_or(u32::MAX), stability);
-        self.retire(index);
-    }
-
     /// Answered: it stays only while RDMA holds its memory.
     pub(crate) fn retire(&mut self, index: usize) {
         if self.operations[index].rdma_pending == 0 {
@@ -419,5 +159,225 @@ impl Worker {
 
     pub(crate) fn token_of(&self, index: usize) -> OpToken {
         crate::worker::flight::token(index, self.operations[index].generation)
+    }
+}
+
+impl Transfer {
+    /// Goes on until it has to wait or ends.
+    fn advance(&mut self, at: &mut Context<'_>) -> Fate {
+        while !(self.is_final || self.is_broken || self.waits_for_turn) {
+            if let Some(outcome) = self.pipeline.outcome() {
+                return self.end(at, outcome);
+            }
+            if at.worker.turns.is_over() {
+                // Its connection has had enough for now.
+                self.waits_for_turn = true;
+                at.worker.yield_transfer(at.call.connection, at.token);
+                break;
+            }
+            // Storage is kept busy before RDMA is: it is the one that works by itself.
+            let progressed = self.store_next(at) == Progress::Continue
+                || self.begin_next(at) == Progress::Continue
+                || self.post_next(at) == Progress::Continue;
+            if !progressed {
+                break;
+            }
+        }
+        Fate::Waits
+    }
+
+    /// Begins the next chunk, if one may begin and there is memory for it.
+    fn begin_next(&mut self, at: &mut Context<'_>) -> Progress {
+        let chunk_max = self.chunk_max(at);
+        let Some((from, left)) = self.pipeline.next() else { return Progress::Wait };
+        let Some(remote) = self.remote_at(from, left.min(chunk_max)) else {
+            self.pipeline.refused(Status::INVALID);
+            return Progress::Continue;
+        };
+        if self.must_wait_for_storage(at, Direction::Read) {
+            return Progress::Wait;
+        }
+        let others = self.pipeline.in_progress();
+        let progress = match self.direction {
+            Direction::Read => self.begin_read(at, from, remote),
+            Direction::Write | Direction::Append => self.begin_write(at, from, remote),
+        };
+        if let Ok(true) = progress {
+            self.count_chunk(at, others > 0);
+        }
+        match progress {
+            Ok(false) => Progress::Wait,
+            Ok(true) => Progress::Continue,
+            Err(status) => {
+                self.pipeline.refused(status);
+                self.end_moot_chunks(at);
+                Progress::Continue
+            }
+        }
+    }
+
+    /// Begins a chunk of a write: from the client's memory, or a buffer that it is fetched into. False where none is there now.
+    fn begin_write(&mut self, at: &mut Context<'_>, from: u64, remote: RemoteRange) -> Result<bool, Status> {
+        if self.direction == Direction::Write
+            && let Some(memory) = at.remote_memory(&remote, Access::REMOTE_READ)?
+        {
+            let chunk = self.begin(smallvec![memory], None, remote);
+            self.slots[usize::from(chunk.slot)].is_mapped = true;
+            // It is where storage can take it from.
+            self.pipeline.posted(chunk.slot);
+            self.pipeline.moved(chunk.slot);
+            return Ok(true);
+        }
+        let taken = self.take_buffer(at, from, remote.len as usize);
+        let Some((memory, buffer)) = taken else { return Ok(false) };
+        let remote = remote.slice(0, memory.len() as u64).ok_or(Status::INVALID)?;
+        self.begin(smallvec![memory], buffer, remote);
+        Ok(true)
+    }
+
+    /// Lends the transfer memory for the chunk at `from`; `None` when it has to wait for it.
+    fn take_buffer(
+        &mut self,
+        at: &mut Context<'_>,
+        from: u64,
+        len: usize,
+    ) -> Option<(MemoryRef, Option<Buffer>)> {
+        if self.direction == Direction::Append {
+            return self.append_buffer(at, from, len);
+        }
+        if self.waits_for_buffer {
+            return None;
+        }
+        let owner = at.owner();
+        let granted = self.granted.take();
+        let buffer = granted.or_else(|| at.worker.buffers.acquire(owner, len));
+        let Some(buffer) = buffer else {
+            at.worker.buffers.wait(owner, len);
+            self.waits_for_buffer = true;
+            return None;
+        };
+        // A smaller one than wanted chops the chunk.
+        let memory = buffer.memory().slice(0, len.min(buffer.size()))?;
+        Some((memory, Some(buffer)))
+    }
+
+    /// The memory for the next chunk of an append. All its buffers are lent at once: two appends that each wait for
+    /// the other's would wait for ever.
+    fn append_buffer(
+        &mut self,
+        at: &mut Context<'_>,
+        from: u64,
+        len: usize,
+    ) -> Option<(MemoryRef, Option<Buffer>)> {
+        let sizes = self.chunk_sizes();
+        if self.collected.is_empty() {
+            if self.waits_for_buffer {
+                return None;
+            }
+            let owner = at.owner();
+            match at.worker.buffers.acquire_all(owner, &sizes) {
+                Some(buffers) => self.collected = buffers,
+                None => {
+                    at.worker.buffers.wait_for_all(owner, sizes);
+                    self.waits_for_buffer = true;
+                    return None;
+                }
+            }
+        }
+        let mut begins = 0;
+        let place = sizes.iter().position(|size| {
+            begins += *size as u64;
+            begins > from
+        })?;
+        let memory = self.collected.get(place)?.memory().slice(0, len)?;
+        Some((memory, None))
+    }
+
+    /// Gives back what a chunk passed through.
+    fn end_chunk(&mut self, at: &mut Context<'_>, slot: u8) {
+        if let Some(buffer) = self.end_passage(slot) {
+            at.worker.release_buffer(buffer);
+        }
+    }
+
+    /// A chunk failed: what lies behind it is given up.
+    fn fail_chunk(&mut self, at: &mut Context<'_>, slot: u8, status: Status) {
+        self.pipeline.failed(slot, status);
+        self.end_chunk(at, slot);
+        self.end_moot_chunks(at);
+    }
+
+    fn end_moot_chunks(&mut self, at: &mut Context<'_>) {
+        for slot in self.pipeline.take_moot() {
+            self.end_chunk(at, slot);
+        }
+    }
+
+    /// Its connection was lost, and storage has let go of its memory: it begins anew on the connection on which the client has asked
+    /// again, or never happened.
+    fn restart_or_abandon(&mut self, at: &mut Context<'_>) -> Fate {
+        let Some(terms) = at.worker.pipelining(&at.call) else { return Fate::Abandoned };
+        at.worker.buffers.stop_waiting(at.owner());
+        let segments = self.segments.clone();
+        let mut fresh = Transfer::new(self.direction, self.node, self.offset, self.len, segments);
+        (fresh.stability, fresh.verifier) = (self.stability, self.verifier);
+        fresh.chunk_size_max = terms.chunk_size;
+        fresh.pipeline = Pipeline::new(fresh.direction, fresh.len, terms.depth);
+        let broken = std::mem::replace(self, fresh);
+        at.worker.release_buffers(broken.into_buffers());
+        self.advance(at)
+    }
+
+    /// All chunks are moved, or one failed.
+    fn end(&mut self, at: &mut Context<'_>, outcome: Result<u64, Status>) -> Fate {
+        let done = match outcome {
+            Ok(done) => done,
+            Err(status) => return at.refuse(status),
+        };
+        self.tell_tuner(at, done);
+        let node = self.node;
+        let op = match self.direction {
+            Direction::Read => {
+                let len = u32::try_from(self.len).unwrap_or(u32::MAX);
+                at.worker.reply_read(&at.call, usize::from(node.export.0), done as usize, len);
+                return Fate::Answered;
+            }
+            Direction::Write if self.stability == Stability::Unstable || done == 0 => {
+                return self.reply_written(at, self.offset, done as usize);
+            }
+            Direction::Write => {
+                FsOp::Commit { node, offset: self.offset, len: done, stability: self.stability }
+            }
+            Direction::Append => {
+                let sizes = self.chunk_sizes();
+                let filled = self.collected.iter().zip(&sizes);
+                let from = filled.filter_map(|(buffer, len)| buffer.memory().slice(0, *len));
+                FsOp::Append { node, from: from.collect(), stability: self.stability }
+            }
+        };
+        self.is_final = true;
+        let Ok(identity) = at.identity() else { return at.refuse(Status::BAD_HANDLE) };
+        match at.worker.storage.submit(at.token, &identity, op) {
+            Submitted::Done(result) => self.finish(at, result),
+            Submitted::Pending => Fate::Waits,
+        }
+    }
+
+    /// The last step of a write or append is done.
+    fn finish(&mut self, at: &mut Context<'_>, result: FsResult) -> Fate {
+        let done = self.pipeline.outcome().and_then(Result::ok).unwrap_or(0);
+        match result {
+            Ok(FsReply::Appended(offset, count)) => self.reply_written(at, offset, count),
+            Ok(_) => self.reply_written(at, self.offset, done as usize),
+            Err(status) => at.refuse(status),
+        }
+    }
+
+    fn reply_written(&self, at: &mut Context<'_>, offset: u64, count: usize) -> Fate {
+        let export = usize::from(self.node.export.0);
+        at.worker.count_written(at.call.session, export, Method::Direct, count);
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        at.worker.reply_written(&at.call, self.verifier, offset, count, self.stability);
+        Fate::Answered
     }
 }

@@ -1,10 +1,11 @@
 //! Into what chunks a transfer is cut: by what the connection can move, by what was learned, smaller beside others.
 
+use super::super::context::Context;
 use crate::worker::Worker;
-use crate::worker::flight::{Call, State};
+use crate::worker::flight::Call;
 use crate::worker::sched::CONTENDED_CHUNK_SIZE;
 
-use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::transfer::{Direction, Transfer};
 use crate::worker::sched::tuner::Trial;
 
 /// The least that is worth a step of its own, bytes.
@@ -42,37 +43,40 @@ impl Worker {
         let size_max = part.min(terms.chunk_size_max);
         (size.min(size_max), trial.filter(|_| size <= size_max))
     }
+}
 
-    /// Bytes of a transfer's next chunk at most. Others may have come since it began, or gone: an append alone is cut once, for all its
-    /// buffers were lent then.
-    pub(super) fn chunk_max(&mut self, index: usize) -> u64 {
-        let contended = self.turns.is_contended(self.now);
-        let Some(transfer) = self.transfer(index) else { return 0 };
-        let size_max = transfer.chunk_size_max;
-        if !contended || size_max <= CONTENDED_CHUNK_SIZE || transfer.direction == Direction::Append {
+impl Transfer {
+    /// Bytes of its next chunk at most. Others may have come since it began, or gone: an append alone is cut once, for all its buffers
+    /// were lent then.
+    pub(super) fn chunk_max(&mut self, at: &Context<'_>) -> u64 {
+        let size_max = self.chunk_size_max;
+        if !at.worker.is_contended()
+            || size_max <= CONTENDED_CHUNK_SIZE
+            || self.direction == Direction::Append
+        {
             return size_max;
         }
         // Its time tells nothing of its chunks.
-        transfer.timed = None;
+        self.timed = None;
         CONTENDED_CHUNK_SIZE
     }
 
-    /// A transfer has ended well; where it was to be timed, and storage had to be waited for, that tells something.
-    pub(crate) fn on_timed_transfer(&mut self, index: usize, len: u64) {
-        let connection = self.operations[index].call.connection;
-        let State::Transfer(transfer) = &self.operations[index].state else { return };
-        let Some((began, trial)) = transfer.trial() else { return };
-        let listener = self.connections.get(connection.index).map(|connection| connection.listener);
-        if let Some(tuner) = listener.and_then(|listener| self.tuners.get_mut(listener)) {
-            tuner.on_timed(trial, len, self.now.since(began).as_nanos().try_into().unwrap_or(u64::MAX));
+    /// It has ended well; where it was to be timed, and storage had to be waited for, that tells something.
+    pub(super) fn tell_tuner(&self, at: &mut Context<'_>, len: u64) {
+        let Some((began, trial)) = self.trial() else { return };
+        let nanos = at.worker.now.since(began).as_nanos();
+        if let Some(listener) = at.connection().map(|connection| connection.listener)
+            && let Some(tuner) = at.worker.tuners.get_mut(listener)
+        {
+            tuner.on_timed(trial, len, nanos.try_into().unwrap_or(u64::MAX));
         }
     }
 
-    /// Counts a chunk of a transfer that has begun, beside others of it or alone.
-    pub(crate) fn count_chunk(&mut self, index: usize, overlaps: bool) {
-        let connection = self.operations[index].call.connection;
-        let listener = self.connections.get(connection.index).map(|connection| connection.listener);
-        if let Some(counts) = listener.and_then(|listener| self.stats.pipelines.get_mut(listener)) {
+    /// Counts a chunk that has begun, beside others of the transfer or alone.
+    pub(super) fn count_chunk(&self, at: &mut Context<'_>, overlaps: bool) {
+        if let Some(listener) = at.connection().map(|connection| connection.listener)
+            && let Some(counts) = at.worker.stats.pipelines.get_mut(listener)
+        {
             counts[0] += 1;
             counts[1] += u64::from(overlaps);
         }

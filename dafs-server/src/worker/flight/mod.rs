@@ -74,6 +74,8 @@ pub(crate) enum State {
     FenceDrain { export: usize, others: usize },
     /// Answered; RDMA still holds its buffers.
     Draining(Vec<Buffer>),
+    /// It is being worked on.
+    Taken,
 }
 
 /// Something to be looked at before the turn ends.
@@ -102,7 +104,8 @@ impl State {
             | Self::LaneRead(_)
             | Self::LaneFrame(_)
             | Self::Batch(_)
-            | Self::FenceDrain { .. } => Vec::new(),
+            | Self::FenceDrain { .. }
+            | Self::Taken => Vec::new(),
         }
     }
 
@@ -116,7 +119,8 @@ impl State {
             | Self::FenceDrain { .. }
             | Self::Draining(_)
             | Self::LaneFrame(_)
-            | Self::Batch(_) => false,
+            | Self::Batch(_)
+            | Self::Taken => false,
         }
     }
 }
