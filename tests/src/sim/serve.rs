@@ -10,6 +10,9 @@ use dafs_proto::wire::{Crossovers, GatherSwitches, Thresholds};
 use dafs_server::ids::ConnectionKey;
 use dafs_server::server::{ListenerInfo, Parts, Pipelining, Served, Server};
 
+use super::World;
+use super::script::Script;
+
 const TICK: Duration = Duration::from_millis(100);
 
 /// A server with one listener, and the connections that it accepted.
@@ -18,6 +21,7 @@ pub(crate) struct SimServer {
     listener: Box<dyn Listener>,
     connections: Vec<ConnectionKey>,
     next_tick: Duration,
+    script: Option<Script>,
 }
 
 /// Inline up to 16 KiB; Direct pays from 4 KiB, so that small requests reach both methods.
@@ -62,13 +66,23 @@ impl SimServer {
             pipelining: Pipelining::default(),
         });
         server.offer_lanes(index, Arc::new(domain));
-        Self { server, listener, connections: Vec::new(), next_tick: net.now() }
+        Self { server, listener, connections: Vec::new(), next_tick: net.now(), script: None }
+    }
+
+    /// Connections from now on get their requests as the script has it.
+    pub(super) fn follow(&mut self, script: Script) {
+        self.script = Some(script);
     }
 
     /// Handles all that is there now; the network wakes for the next tick.
     pub(crate) fn step(&mut self, net: &SimNet) {
         self.server.set_now(Moment::default().after(net.now()));
         while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
+            let is_seen = endpoint.capabilities().peer.address != Some(World::BESIDE.address());
+            let endpoint = match &self.script {
+                Some(script) if is_seen => script.wrap(endpoint),
+                _ => endpoint,
+            };
             self.connections.push(self.server.add_connection(0, endpoint));
         }
         let server = &mut self.server;
