@@ -40,9 +40,6 @@ mod method;
 mod op;
 
 #[cfg(test)]
-extern crate self as dafs_client;
-#[cfg(test)]
-#[path = "../tests/common/mod.rs"]
 mod testing;
 
 pub use api::batch::io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};

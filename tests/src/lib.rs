@@ -11,7 +11,8 @@
 //! - [`silent`] takes a stopped server's place and says nothing.
 //! - [`suite`] is what the suites share: one body for every provider, reproducible bytes.
 //! - [`sim`] is a world on virtual time: server and clients over a simulated network with seeded faults, and an
-//!   oracle that knows every acknowledged byte.
+//!   oracle that knows every acknowledged byte. In a [`sim::ScriptedWorld`] a test says what happens to which request, and what is
+//!   answered in place of the truth.
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failing harness is a failing test")]
 #![allow(clippy::cast_possible_truncation, reason = "bytes of patterns, and sizes that the suites choose")]

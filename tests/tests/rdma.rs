@@ -90,18 +90,17 @@ mod verbs {
     #[test]
     #[ignore = "needs rdma-device"]
     fn operations_cost_both_sides_the_requests_of_their_method() {
+        if std::env::var_os(COUNTING).is_some() {
+            return count_requests();
+        }
+        let test = "verbs::operations_cost_both_sides_the_requests_of_their_method";
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--ignored", "--exact", "--nocapture", "verbs::child_that_counts"]).env(COUNTING, "1");
+        child.args(["--ignored", "--exact", "--nocapture", test]).env(COUNTING, "1");
         assert!(child.status().unwrap().success());
     }
 
     /// The other process of the test above. Messages share completions, so that 24 operations are counted at once.
-    #[test]
-    #[ignore = "needs rdma-device"]
-    fn child_that_counts() {
-        if std::env::var_os(COUNTING).is_none() {
-            return;
-        }
+    fn count_requests() {
         use MethodOverride::{Client, Direct, Fast, Hybrid, Inline};
         const COUNT: u64 = 24;
         const SIZE: usize = 4096;
@@ -175,13 +174,10 @@ mod verbs {
 
     // [VERBS-11] [SESS-23]
     #[test]
-    #[ignore = "needs rdma-device"]
+    #[ignore = "needs soft-roce: it counts refusals"]
     fn client_that_keeps_to_its_credits_always_finds_a_receive() {
         let harness = Harness::start(On::Verbs);
-        let Some(before) = refusals() else {
-            eprintln!("not run: this device does not count");
-            return;
-        };
+        let before = refusals().unwrap();
         let config = Config { method: MethodOverride::Inline, ..Config::default() };
         let session = harness.session_with(&config);
         assert_eq!(session.credits(), 1, "an idle session is granted little");
@@ -196,19 +192,16 @@ mod verbs {
                 session.ping().unwrap();
             }
         }
-        assert_eq!(refusals(), Some(before));
+        assert_eq!(refusals().unwrap(), before);
     }
 
     const CHILD: &str = "DAFS_RDMA_CHILD_URL";
 
     /// The other process of the test below: moves data until it is killed.
-    #[test]
-    #[ignore = "needs rdma-device"]
-    fn child_that_moves_data() {
-        let Ok(url) = std::env::var(CHILD) else { return };
+    fn move_data(url: &str) {
         let key = key_for(&Address::Verbs(url.trim_start_matches("dafs+verbs://").parse().unwrap()));
         let config = Config { key, method: MethodOverride::Direct, ..Config::default() };
-        let session = Session::connect(&url, &config).unwrap();
+        let session = Session::connect(url, &config).unwrap();
         let file = session.mount("mem").unwrap().create("child").unwrap();
         file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
         let submit = |file: &File, write: bool| {
@@ -234,6 +227,9 @@ mod verbs {
     #[test]
     #[ignore = "needs rdma-device"]
     fn client_killed_in_the_middle_of_transfers_disturbs_nobody() {
+        if let Ok(url) = std::env::var(CHILD) {
+            return move_data(&url);
+        }
         let program = Program::start(On::Verbs, &["--no-calibrate"]);
         let session = program.session();
         let file = session.mount("mem").unwrap().create("bystander").unwrap();
@@ -246,7 +242,11 @@ mod verbs {
         for round in 0..3 {
             let before = moved();
             let child = Command::new(std::env::current_exe().unwrap())
-                .args(["--ignored", "--exact", "verbs::child_that_moves_data"])
+                .args([
+                    "--ignored",
+                    "--exact",
+                    "verbs::client_killed_in_the_middle_of_transfers_disturbs_nobody",
+                ])
                 .env(CHILD, program.address().to_string())
                 .stdout(Stdio::null())
                 .spawn();

@@ -18,6 +18,8 @@ pub(crate) const VERBS: &str = "verbs";
 
 /// What tests name that need an RDMA device.
 pub(crate) const DEVICE: &str = "rdma-device";
+/// What the guest has and the machine may lack.
+pub(crate) const SUPPLIED: [&str; 2] = [DEVICE, "soft-roce"];
 
 /// What the feature verbs needs to be built.
 pub(crate) const HEADERS: &str = "verbs-headers";

@@ -14,6 +14,7 @@ mod header;
 mod libtest;
 mod mpi;
 mod packages;
+mod probe;
 mod process;
 mod report;
 mod run;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::probe::{Probe, is_root};
 use crate::process::{self, Log};
 
 /// Something that a machine may lack.
@@ -21,22 +22,6 @@ pub(crate) struct Need {
     probes: &'static [Probe],
     /// Debian packages that supply it; empty when no package can.
     pub(crate) packages: &'static [&'static str],
-}
-
-#[derive(Debug)]
-enum Probe {
-    /// A program on the path or in an administrator's directory.
-    Program(&'static str),
-    /// One of these files in one of the machine's library directories.
-    Library(&'static [&'static str]),
-    /// We are the superuser.
-    Root,
-    /// This variable is set in the environment.
-    Variable(&'static str),
-    /// A C header in the compiler's usual directories.
-    Header(&'static str),
-    /// The library with which bindings are made from C headers.
-    Libclang,
 }
 
 /// Every need that a test may name.
@@ -89,11 +74,43 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &["libibverbs-dev", "librdmacm-dev", "libclang-dev"],
     },
     Need {
-        name: "root",
-        purpose: "serving as several users, mounting small file systems",
-        probes: &[Probe::Root],
+        name: "soft-roce",
+        purpose: "an RDMA device in software, which counts refusals and can be removed and made again",
+        probes: &[Probe::Variable("DAFS_VERBS_ADDRESS"), Probe::File("/sys/class/infiniband/rxe0")],
         packages: &[],
     },
+    Need { name: "root", purpose: "serving as several users", probes: &[Probe::Root], packages: &[] },
+    Need {
+        name: "mount",
+        purpose: "file systems without room",
+        probes: &[Probe::Root, Probe::Tmpfs],
+        packages: &[],
+    },
+    Need {
+        name: "loop-mount",
+        purpose: "a disk whose write-back fails",
+        probes: &[Probe::Root, Probe::Tmpfs, Probe::LoopMount],
+        packages: &[],
+    },
+    Need {
+        name: "hot-windows",
+        purpose: "files in memory that are read from mappings",
+        probes: &[Probe::HotWindows, Probe::File("/dev/shm")],
+        packages: &[],
+    },
+    Need {
+        name: "io_uring",
+        purpose: "storage by io_uring, which a kernel may lack or forbid",
+        probes: &[Probe::IoUring],
+        packages: &[],
+    },
+    Need {
+        name: "userfaultfd",
+        purpose: "registrations that are kept while the kernel watches their memory",
+        probes: &[Probe::Userfaultfd],
+        packages: &[],
+    },
+    Need { name: "ipv6", purpose: "connections over IPv6", probes: &[Probe::Ipv6], packages: &[] },
 ];
 
 /// Bound on one apt-get call.
@@ -183,41 +200,6 @@ impl Need {
     }
 }
 
-impl Probe {
-    fn holds(&self) -> bool {
-        match self {
-            Probe::Program(name) => {
-                program_directories().iter().any(|directory| directory.join(name).is_file())
-            }
-            Probe::Library(names) => library_directories()
-                .iter()
-                .any(|directory| names.iter().any(|name| directory.join(name).is_file())),
-            Probe::Root => is_root(),
-            Probe::Variable(name) => std::env::var_os(name).is_some(),
-            Probe::Header(name) => {
-                ["/usr/include", "/usr/local/include"].iter().any(|it| Path::new(it).join(name).is_file())
-            }
-            Probe::Libclang => {
-                std::env::var_os("LIBCLANG_PATH").is_some()
-                    || library_directories()
-                        .into_iter()
-                        // Debian keeps it in its own directory: /usr/lib/llvm-14/lib.
-                        .flat_map(|directory| [directory.join("lib"), directory])
-                        .any(|directory| holds_libclang(&directory))
-            }
-        }
-    }
-}
-
-fn holds_libclang(directory: &Path) -> bool {
-    std::fs::read_dir(directory).into_iter().flatten().flatten().any(|entry| {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_clang = name.starts_with("libclang.so") || name.starts_with("libclang-");
-        is_clang && name.contains(".so") && !name.starts_with("libclang-cpp")
-    })
-}
-
 /// The name that an ignored test asks for: `needs NAME`, perhaps with more words after it.
 pub(crate) fn need_named_in(reason: &str) -> Option<&str> {
     let rest = reason.strip_prefix("needs ")?;
@@ -251,21 +233,6 @@ fn privilege() -> Option<&'static [&'static str]> {
     works.then_some(&["sudo", "-n"])
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-fn program_directories() -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let administrators = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(administrators).collect()
-}
-
-fn library_directories() -> Vec<PathBuf> {
-    let nested = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-    nested.filter(|path| path.is_dir()).chain(["/usr/lib".into(), "/usr/lib64".into()]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,16 +262,6 @@ mod tests {
         };
         let supplier = Supplier::new(false, Path::new("/nonexistent"));
         assert_eq!(supplier.find_or_install(&need), Err("needs a b (--no-install)".to_owned()));
-    }
-
-    #[test]
-    fn probe_finds_programs_and_libraries() {
-        assert!(Probe::Program("sh").holds());
-        assert!(!Probe::Program("no-such-program-here").holds());
-        assert!(Probe::Library(&["no-such-library.so", "os-release"]).holds());
-        assert!(!Probe::Library(&["no-such-library.so"]).holds());
-        assert!(Probe::Header("stdio.h").holds());
-        assert!(!Probe::Header("no-such-header.h").holds());
     }
 
     #[test]

@@ -287,7 +287,9 @@ impl<'a> Runner<'a> {
         if self.supplier.supply(guest::DEVICE).is_ok() {
             return ignored;
         }
-        let needs_device = |reason: &str| packages::need_named_in(reason) == Some(guest::DEVICE);
+        let needs_device = |reason: &str| {
+            packages::need_named_in(reason).is_some_and(|need| guest::SUPPLIED.contains(&need))
+        };
         let (ours, others): (Vec<_>, Vec<_>) =
             ignored.into_iter().partition(|(_, reason)| needs_device(reason));
         if !ours.is_empty() {

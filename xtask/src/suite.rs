@@ -46,11 +46,14 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("scribble", "verbs", "it has no rings in shared memory"),
     ("session", "sim", REAL_SYSTEM),
     ("storage_faults", "sim", REAL_SYSTEM),
+    ("client", "tcp", VIRTUAL_TIME),
+    ("client", "shm", VIRTUAL_TIME),
+    ("client", "verbs", VIRTUAL_TIME),
     ("simulation", "tcp", VIRTUAL_TIME),
     ("simulation", "shm", VIRTUAL_TIME),
     ("simulation", "verbs", VIRTUAL_TIME),
 ];
-const REAL_SYSTEM: &str = "runs on the real system; simulation is the suite on sim";
+const REAL_SYSTEM: &str = "runs on the real system; client and simulation are the suites on sim";
 const NO_RDMA: &str = "it has no device";
 const VIRTUAL_TIME: &str = "runs on virtual time; session is the suite on real connections";
 

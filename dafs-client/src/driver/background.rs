@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn test_while_the_lock_is_taken_says_no_and_makes_the_session_shared() {
         let world = World::new(1);
-        world.server().make(b"f", b"12345678");
+        world.put("f", b"12345678");
         let session = world.session();
         let file = session.mount("data").unwrap().open("f").unwrap();
         let mut read = file.submit_read_at(vec![0; 8], 0);
@@ -181,14 +181,14 @@ mod tests {
     #[test]
     fn test_of_a_session_without_threads_connects_again_itself() {
         let world = World::new(2);
-        world.server().make(b"f", b"12345678");
+        world.put("f", b"12345678");
         let session = world.session();
         let file = session.mount("data").unwrap().open("f").unwrap();
-        world.server().restart();
+        world.restart();
         let mut read = file.submit_read_at(vec![0; 8], 0);
         while session.reconnects() == 0 {
             assert!(!read.test());
-            world.net.advance(Duration::from_millis(1));
+            world.net().advance(Duration::from_millis(1));
         }
         assert_eq!(read.wait().into_result().unwrap(), (8, b"12345678".to_vec()));
     }

@@ -395,13 +395,15 @@ mod tests {
 
     use std::time::Duration;
 
+    use dafs_tests::sim::Action;
+
     use super::*;
-    use crate::testing::{Action, World, config};
+    use crate::testing::{World, config};
     use crate::{Config, Error, Export, File, OpenOptions, Session};
 
     // The export is given as well: dropping it would have its handle closed, by a request.
     fn opened(world: &World) -> (Session, Export, File) {
-        world.server().make(b"f", b"12345678");
+        world.put("f", b"12345678");
         let session = world.session();
         let export = session.mount("data").unwrap();
         let file = export.open_with("f", OpenOptions::new().read(true).write(true)).unwrap();
@@ -448,7 +450,7 @@ mod tests {
         let (session, _export, file) = opened(&world);
         let write = Ask::Write(Stability::Unstable);
         assert!(matches!(run(&session, &file, write, &mut [7; 5]), Lone::Done(5)));
-        world.server().restart();
+        world.restart();
         match file.commit() {
             Err(Error::WritesLost { ranges, .. }) => assert_eq!(ranges, std::slice::from_ref(&(0..5))),
             other => panic!("{other:?}"),
@@ -466,11 +468,11 @@ mod tests {
                 let mut bytes = *b"abcdefgh";
                 let Lone::Ended(op) = run(&session, &file, ask, &mut bytes) else { panic!("{ask:?}") };
                 assert!(op.error.is_none(), "{ask:?}: {:?}", op.error);
-                assert!(world.server().log.contains(&(ask.opcode(), Flags::REPLAY)), "{ask:?}");
+                assert!(world.log().contains(&(ask.opcode(), Flags::REPLAY)), "{ask:?}");
                 assert_eq!(session.reconnects(), 1);
                 match ask {
                     Ask::Read => assert_eq!(&bytes, b"12345678"),
-                    Ask::Write(_) => assert_eq!(world.server().data(b"f"), b"abcdefgh"),
+                    Ask::Write(_) => assert_eq!(world.content("f"), b"abcdefgh"),
                     Ask::Null => {}
                 }
                 assert_eq!(places_used(&session), (0, 0));

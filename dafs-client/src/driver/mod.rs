@@ -543,7 +543,7 @@ mod tests {
         };
         let epoch = shared.lock().epoch;
         assert!(shared.node(parts(epoch)).is_some());
-        world.server().restart();
+        world.restart();
         export.metadata("").unwrap();
         assert!(shared.node(parts(epoch)).is_none());
         let epoch = shared.lock().epoch;

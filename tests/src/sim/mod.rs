@@ -1,10 +1,14 @@
 //! A world on virtual time.
 
 mod oracle;
+mod script;
+mod scripted;
 pub(crate) mod serve;
 mod storage;
 mod world;
 
 pub use oracle::{BlockOracle, Record, RecordOracle};
+pub use script::{Action, Script};
+pub use scripted::ScriptedWorld;
 pub use storage::SharedStorage;
-pub use world::{SimClock, World, WorldPlan};
+pub use world::{PORT, SimClock, World, WorldPlan};

@@ -11,6 +11,9 @@ use dafs_server::shared::settings::{ListenerInfo, Pipelining};
 use dafs_server::worker::ids::ConnectionKey;
 use dafs_server::worker::{Parts, Served as Outcome, Worker};
 
+use super::World;
+use super::script::Script;
+
 const TICK: Duration = Duration::from_millis(100);
 
 /// A server with one listener, and the connections that its workers serve.
@@ -18,6 +21,7 @@ pub(crate) struct SimServer {
     workers: Vec<Served>,
     listener: Box<dyn Listener>,
     next_tick: Duration,
+    script: Option<Script>,
 }
 
 /// A worker and its connections.
@@ -73,7 +77,12 @@ impl SimServer {
             worker.offer_lanes(index, Arc::clone(&domain));
             Served { worker, connections: Vec::new() }
         });
-        Self { workers: workers.collect(), listener, next_tick: net.now() }
+        Self { workers: workers.collect(), listener, next_tick: net.now(), script: None }
+    }
+
+    /// Connections from now on get their requests as the script has it.
+    pub(super) fn follow(&mut self, script: Script) {
+        self.script = Some(script);
     }
 
     /// The server's counters.
@@ -91,6 +100,11 @@ impl SimServer {
         let now = Moment::default().after(net.now());
         self.workers.iter_mut().for_each(|served| served.worker.set_now(now));
         while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
+            let is_seen = endpoint.capabilities().peer.address != Some(World::BESIDE.address());
+            let endpoint = match &self.script {
+                Some(script) if is_seen => script.wrap(endpoint),
+                _ => endpoint,
+            };
             let host = self.workers[0].worker.next_host();
             let served = &mut self.workers[host.0];
             let key = served.worker.add_connection(0, endpoint);

@@ -14,10 +14,12 @@ use dafs_server::shared::{Settings, Shared};
 use dafs_server::worker::Parts;
 
 use super::SharedStorage;
+use super::script::Script;
 use super::serve::SimServer;
 
 const SERVER: NodeId = NodeId(0);
-const PORT: Address = Address::Sim(1);
+/// Where servers of simulated worlds listen.
+pub const PORT: Address = Address::Sim(1);
 
 /// What a world's chances are.
 #[derive(Clone, Debug)]
@@ -48,11 +50,27 @@ struct Inside {
     // Reads go on at this time.
     held_until: Duration,
     epoch: u64,
+    features: Features,
+    script: Option<Script>,
 }
 
 impl World {
+    /// Where the server is.
+    pub const SERVER: NodeId = SERVER;
+    /// Clients on this node are not seen by scripts.
+    pub const BESIDE: NodeId = NodeId(99);
+
     /// A world whose chances are drawn from `seed`. Its server has one worker, or two where the seed is odd.
     pub fn new(seed: u64, plan: WorldPlan) -> Self {
+        Self::start(seed, plan, Features::all(), None)
+    }
+
+    /// The same, whose server offers these features, and gets its requests as the script has it.
+    pub fn scripted(seed: u64, plan: WorldPlan, features: Features, script: Script) -> Self {
+        Self::start(seed, plan, features, Some(script))
+    }
+
+    fn start(seed: u64, plan: WorldPlan, features: Features, script: Option<Script>) -> Self {
         let net = SimNet::new(seed, plan.network);
         let mut inside = Inside {
             net: net.clone(),
@@ -64,6 +82,8 @@ impl World {
             starts_at: Duration::ZERO,
             held_until: Duration::ZERO,
             epoch: 0,
+            features,
+            script,
         };
         inside.start();
         inside.crash_ppm = plan.crash_ppm;
@@ -85,8 +105,12 @@ impl World {
     /// A session of a client on its own node.
     pub fn connect(&self, node: u32, config: &Config) -> dafs_client::Result<Session> {
         let domain: Arc<dyn Domain> = Arc::new(self.net.domain(NodeId(node)));
-        let clock: Arc<dyn Clock> = Arc::new(SimClock { world: self.clone() });
-        Session::connect_with(domain, PORT, config, clock)
+        Session::connect_with(domain, PORT, config, self.clock())
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SimClock { world: self.clone() })
     }
 
     /// Settings of a client that does not give up.
@@ -121,6 +145,11 @@ impl World {
     /// The server dies now and starts again after a while.
     pub fn crash(&self) {
         self.lock().crash();
+    }
+
+    /// The server dies now, and another is there at once.
+    pub fn restart(&self) {
+        self.lock().restart();
     }
 
     /// Bytes of transfer buffers that operations of the server have; 0 while it is down.
@@ -168,7 +197,7 @@ impl Inside {
             handles_max: 1024,
             inline_max: 16 * 1024,
             batch_replies: true,
-            features: Features::all(),
+            features: self.features,
             transfer_size_max: 1 << 20,
             buffers: dafs_server::worker::buffers::BufferConfig::with_budget(4 << 20),
             lease: Duration::from_secs(30),
@@ -193,18 +222,34 @@ impl Inside {
         let parts = parts.collect();
         let params = ConnectParams { recv_depth: 64, wait: WaitPolicy::Event, ..ConnectParams::default() };
         self.running = Some(SimServer::start(&self.net, SERVER, &PORT, &params, parts));
+        if let (Some(running), Some(script)) = (&mut self.running, &self.script) {
+            running.follow(script.clone());
+        }
     }
 
     fn crash(&mut self) {
-        if self.running.take().is_some() {
-            self.net.crash(SERVER);
-            self.storages.iter().for_each(SharedStorage::forget_reads);
-            self.storages[0].crash();
-            self.crashes += 1;
+        if self.die() {
             let down = Duration::from_micros(self.random.below(2_000_000));
             self.starts_at = self.net.now() + down;
             self.net.wake_at(self.starts_at);
         }
+    }
+
+    fn restart(&mut self) {
+        self.die();
+        self.start();
+    }
+
+    /// `false` when it is dead.
+    fn die(&mut self) -> bool {
+        let was_running = self.running.take().is_some();
+        if was_running {
+            self.net.crash(SERVER);
+            self.storages.iter().for_each(SharedStorage::forget_reads);
+            self.storages[0].crash();
+            self.crashes += 1;
+        }
+        was_running
     }
 
     fn step(&mut self) {
@@ -222,6 +267,9 @@ impl Inside {
         }
         if let Some(running) = &mut self.running {
             running.step(&self.net);
+        }
+        if self.script.as_ref().is_some_and(Script::take_crash) {
+            self.restart();
         }
     }
 }

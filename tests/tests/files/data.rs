@@ -254,6 +254,8 @@ fn read_around_the_end_is_short_only_there(on: On) {
             }
             let missing = file.read_exact_at(&mut [0; 100], 49_950);
             assert!(matches!(missing, Err(Error::UnexpectedEnd { missing: 50, .. })), "{missing:?}");
+            let kind = missing.map_err(|error| std::io::Error::from(error).kind());
+            assert_eq!(kind, Err(std::io::ErrorKind::UnexpectedEof));
         }
     }
 }

@@ -46,18 +46,19 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use dafs_proto::wire::Crossovers;
+    use dafs_tests::suite::bytes;
 
     use super::*;
     use crate::memory::registration::area::Area;
     use crate::memory::registration::watch::Watch;
-    use crate::testing::{INLINE_MAX, World, pattern};
+    use crate::testing::{INLINE_MAX, World};
 
     // [CLI-48] [CLI-49] Each by its own threshold: one less is inline.
     #[test]
     fn threshold_is_that_of_the_memory_as_the_policy_makes_it() {
         let world = World::new(1);
-        let data = pattern(INLINE_MAX as usize, 1);
-        world.server().make(b"f", &data);
+        let data = bytes(1, INLINE_MAX as usize);
+        world.put("f", &data);
         let session = world.session();
         let file = session.mount("data").unwrap().open("f").unwrap();
         let shared = &session.owner.shared;

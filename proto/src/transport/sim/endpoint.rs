@@ -1,7 +1,6 @@
 //! One side of a simulated connection.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,11 +67,7 @@ impl SimEndpoint {
                 rdma_size_max: RDMA_SIZE_MAX,
                 remote_mapped,
                 registers_ordinary_memory: true,
-                // A loopback address, a port for each node.
-                peer: PeerIdentity {
-                    address: Some(SocketAddr::from(([127, 0, 0, 1], 1024 + (node.0 % 60_000) as u16))),
-                    credentials: None,
-                },
+                peer: PeerIdentity { address: Some(node.address()), credentials: None },
             }
         };
         let payload = HeapMemory::allocate(capabilities.recv_payload_max as usize)?;

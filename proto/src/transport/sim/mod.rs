@@ -24,6 +24,7 @@ mod plan;
 mod state;
 mod trace;
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,13 @@ use state::State;
 /// A simulated machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// Where its peers see it: a loopback address, a port for each node.
+    pub fn address(self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 1024 + (self.0 % 60_000) as u16))
+    }
+}
 
 /// A simulated network. Clones are the same network.
 #[derive(Clone)]

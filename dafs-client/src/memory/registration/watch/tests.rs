@@ -10,19 +10,13 @@ const PAGE: usize = 4096;
 /// Nothing takes as long that does not hang.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// Tells what is gone; `None`, and a word about it, where the kernel tells nobody.
-fn start() -> Option<(Watch, mpsc::Receiver<Gone>)> {
+/// Tells what is gone.
+fn start() -> (Watch, mpsc::Receiver<Gone>) {
     let (sender, gone) = mpsc::channel();
     let started = Watch::start(move |watched| {
         watched.take().into_iter().for_each(|gone| sender.send(gone).unwrap());
     });
-    match started {
-        Ok(watch) => Some((watch, gone)),
-        Err(error) => {
-            eprintln!("not tested: no userfaultfd: {error}");
-            None
-        }
-    }
+    (started.unwrap(), gone)
 }
 
 fn part(area: &Area, page: usize, pages: usize) -> Extent {
@@ -45,8 +39,9 @@ fn ends(what: impl FnOnce() + Send + 'static) -> bool {
 }
 
 #[test]
+#[ignore = "needs userfaultfd"]
 fn what_happens_to_watched_memory_is_told_and_nothing_else() {
-    let Some((watch, gone)) = start() else { return };
+    let (watch, gone) = start();
     let area = Area::new(16 * PAGE);
     watch.add(Extent::new(part(&area, 2, 1).start + 5, 4 * PAGE - 10)).unwrap();
     area.bytes(0, 16 * PAGE).fill(7);
@@ -66,8 +61,9 @@ fn what_happens_to_watched_memory_is_told_and_nothing_else() {
 
 // [CLI-14]
 #[test]
+#[ignore = "needs userfaultfd"]
 fn pages_that_others_need_stay_watched() {
-    let Some((watch, gone)) = start() else { return };
+    let (watch, gone) = start();
     let area = Area::new(8 * PAGE);
     watch.add(part(&area, 0, 8)).unwrap();
     let user = Extent::new(part(&area, 4, 1).start + 100, PAGE);
@@ -80,8 +76,9 @@ fn pages_that_others_need_stay_watched() {
 }
 
 #[test]
+#[ignore = "needs userfaultfd"]
 fn child_that_ends_its_copy_leaves_the_watch_of_its_parent_alone() {
-    let Some((watch, gone)) = start() else { return };
+    let (watch, gone) = start();
     let area = Area::new(2 * PAGE);
     watch.add(part(&area, 0, 2)).unwrap();
     // SAFETY: the child frees what it has, of which nothing is in use at the fork, and ends.
@@ -102,8 +99,9 @@ fn child_that_ends_its_copy_leaves_the_watch_of_its_parent_alone() {
 
 // [CLI-14]
 #[test]
+#[ignore = "needs userfaultfd"]
 fn moved_memory_is_told_and_can_be_forgotten_where_it_is_now() {
-    let Some((watch, gone)) = start() else { return };
+    let (watch, gone) = start();
     let (area, place) = (Area::new(4 * PAGE), Area::new(16 * PAGE));
     watch.add(part(&area, 0, 4)).unwrap();
     let from = part(&area, 0, 4);
@@ -121,6 +119,7 @@ fn moved_memory_is_told_and_can_be_forgotten_where_it_is_now() {
 }
 
 #[test]
+#[ignore = "needs userfaultfd"]
 fn unmapping_does_not_wait_for_whoever_acts_upon_it() {
     let (begin, begun) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
@@ -128,7 +127,7 @@ fn unmapping_does_not_wait_for_whoever_acts_upon_it() {
         begin.send(watched.take().len()).unwrap();
         let _ = released.recv();
     });
-    let Ok(watch) = started else { return };
+    let watch = started.unwrap();
     // Dropped before the watch, which waits for its threads.
     let release = release;
     let area = Area::new(1024 * PAGE);
@@ -148,6 +147,7 @@ fn unmapping_does_not_wait_for_whoever_acts_upon_it() {
 }
 
 #[test]
+#[ignore = "needs userfaultfd"]
 fn whoever_acts_upon_it_may_unmap_watched_memory() {
     let areas = [Area::new(PAGE), Area::new(PAGE)];
     let extents = areas.each_ref().map(|area| part(area, 0, 1));
@@ -160,7 +160,7 @@ fn whoever_acts_upon_it_may_unmap_watched_memory() {
             told.send(gone.extent).unwrap();
         }
     });
-    let Ok(watch) = started else { return };
+    let watch = started.unwrap();
     extents.iter().for_each(|extent| watch.add(*extent).unwrap());
     drop(first);
     for extent in extents {
@@ -169,6 +169,7 @@ fn whoever_acts_upon_it_may_unmap_watched_memory() {
 }
 
 #[test]
+#[ignore = "needs userfaultfd"]
 fn unmapping_does_not_hang_after_the_watch_ended_while_a_child_has_its_descriptor() {
     let started = Watch::start(|watched| {
         for gone in watched.take() {
@@ -177,7 +178,7 @@ fn unmapping_does_not_hang_after_the_watch_ended_while_a_child_has_its_descripto
             }
         }
     });
-    let Ok(watch) = started else { return };
+    let watch = started.unwrap();
     let (area, moved) = (Area::new(8 * PAGE), Area::new(4 * PAGE));
     watch.add(part(&area, 0, 2)).unwrap();
     watch.add(part(&area, 4, 1)).unwrap();
@@ -210,9 +211,10 @@ fn unmapping_does_not_hang_after_the_watch_ended_while_a_child_has_its_descripto
 
 // Of what began before the end somebody must hear: the child keeps the kernel from noticing that nobody is left.
 #[test]
+#[ignore = "needs userfaultfd"]
 fn emptying_does_not_hang_while_the_watch_ends_and_a_child_has_its_descriptor() {
     for _ in 0..50 {
-        let Some((watch, gone)) = start() else { return };
+        let (watch, gone) = start();
         let area = Area::new(4 * PAGE);
         watch.add(part(&area, 0, 4)).unwrap();
         let child = Child::start();

@@ -378,19 +378,24 @@ fn peer_that_only_says_that_it_uses_ordinary_memory_is_not_waited_for() {
 
 // [SHM-31] Needs root, which could reach the memory of any process.
 #[test]
+#[ignore = "needs root"]
 fn memory_of_another_users_process_is_left_alone() {
-    if sock::own_user() != 0 {
-        return;
-    }
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
+    if let Some(path) = std::env::var_os(OTHER_PROCESS) {
+        return other_process(path);
+    }
     let mut bed = Bed::new(small());
     let Address::Shm(path) = &bed.address else { panic!() };
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(path.parent().unwrap(), open).unwrap();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "transport::shm::tests::hostile::helper_client"])
-        .env("DAFS_SHM_TEST_SOCKET", path)
+        .args([
+            "--ignored",
+            "--exact",
+            "transport::shm::tests::hostile::memory_of_another_users_process_is_left_alone",
+        ])
+        .env(OTHER_PROCESS, path)
         .stdout(std::process::Stdio::null())
         .uid(65_534)
         .gid(65_534)
@@ -420,10 +425,11 @@ pub(super) fn limit_descriptors(limit: u64) -> u64 {
     before
 }
 
-/// The process that [`peer_killed_is_seen_and_its_memory_was_reached`] kills; nothing without its socket.
-#[test]
-fn helper_client() {
-    let Some(path) = std::env::var_os("DAFS_SHM_TEST_SOCKET") else { return };
+/// Set where a test runs as the other process of itself: the server's socket.
+const OTHER_PROCESS: &str = "DAFS_SHM_TEST_SOCKET";
+
+/// Connects, and lets the server reach its memory until it is killed; ends where it was told that its memory is left alone.
+fn other_process(path: std::ffi::OsString) {
     let domain = ShmDomain::new();
     let mut client = domain.connect_endpoint(&Address::Shm(path.into()), &small(), LONG).unwrap();
     if !client.capabilities().registers_ordinary_memory {
@@ -443,11 +449,14 @@ fn helper_client() {
 // [SHM-4] [SHM-20] [SHM-25] across processes; after its death nothing is reached, and a spinning peer notices.
 #[test]
 fn peer_killed_is_seen_and_its_memory_was_reached() {
+    if let Some(path) = std::env::var_os(OTHER_PROCESS) {
+        return other_process(path);
+    }
     let mut bed = Bed::new(ConnectParams { wait: WaitPolicy::Busy, ..small() });
     let Address::Shm(path) = &bed.address else { panic!() };
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "transport::shm::tests::hostile::helper_client"])
-        .env("DAFS_SHM_TEST_SOCKET", path)
+        .args(["--exact", "transport::shm::tests::hostile::peer_killed_is_seen_and_its_memory_was_reached"])
+        .env(OTHER_PROCESS, path)
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();

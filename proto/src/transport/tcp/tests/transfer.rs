@@ -257,13 +257,11 @@ fn memory_that_may_fault_is_no_target() {
 }
 
 #[test]
+#[ignore = "needs ipv6"]
 fn ipv6_carries_messages_too() {
     let domain = TcpDomain::new();
     let address = Address::Tcp(SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 0)));
-    let Ok(mut listener) = domain.listen_tcp(&address, &params()) else {
-        eprintln!("not run: this machine has no IPv6");
-        return;
-    };
+    let mut listener = domain.listen_tcp(&address, &params()).unwrap();
     let address = listener.address().clone();
     let (mut server, mut client) = std::thread::scope(|scope| {
         let client = scope.spawn(|| domain.connect_tcp(&address, &params(), HANG).unwrap());

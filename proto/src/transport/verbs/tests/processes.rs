@@ -6,9 +6,13 @@ use super::*;
 #[test]
 #[ignore = "needs rdma-device"]
 fn peer_killed_in_the_middle_of_rdma_ends_its_connection_only() {
+    if let Some((_, to)) = role() {
+        return victim(&to);
+    }
+    let test = "peer_killed_in_the_middle_of_rdma_ends_its_connection_only";
     let mut pair = Pair::new();
     for round in 0..3u64 {
-        let mut child = Process::start("victim", pair.listener.address(), "peer_process", &[]);
+        let mut child = Process::start("victim", pair.listener.address(), test, &[]);
         let mut server = accept(&mut pair.listener);
         let head = next_message(&mut server).unwrap();
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());
@@ -40,13 +44,9 @@ fn peer_killed_in_the_middle_of_rdma_ends_its_connection_only() {
 }
 
 /// The other process of the test above.
-#[test]
-#[ignore = "needs rdma-device"]
-fn peer_process() {
-    let Some((role, to)) = role() else { return };
-    assert_eq!(role, "victim");
+fn victim(to: &Address) {
     let domain = VerbsDomain::new();
-    let mut endpoint = domain.connect_verbs(&to, &params(), HANG).unwrap();
+    let mut endpoint = domain.connect_verbs(to, &params(), HANG).unwrap();
     let region = domain.register(memory(1 << 20), Access::all()).unwrap();
     let mut head = region.range().key.0.to_le_bytes().to_vec();
     head.extend(region.range().offset.to_le_bytes());
@@ -62,11 +62,15 @@ fn peer_process() {
 #[test]
 #[ignore = "needs rdma-device"]
 fn little_locked_memory_is_an_error_that_says_what_to_do_or_a_copy() {
+    if let Some((role, to)) = role() {
+        return with_little_locked_memory(&role, &to);
+    }
+    let test = "little_locked_memory_is_an_error_that_says_what_to_do_or_a_copy";
     for (limit_kib, role) in [(16, "no room"), (4096, "little room")] {
         let limit = format!("ulimit -l {limit_kib} && exec \"$0\" \"$@\"");
         let wrap = ["setpriv", "--bounding-set", "-ipc_lock", "bash", "-c", &limit];
         let mut listening = VerbsDomain::new().listen_verbs(&address(), &params()).unwrap();
-        let mut child = Process::start(role, listening.address(), "memlock_process", &wrap);
+        let mut child = Process::start(role, listening.address(), test, &wrap);
         let server = (role == "little room").then(|| accept(&mut listening));
         if let Some(mut server) = server {
             // Ends with the other side.
@@ -77,10 +81,7 @@ fn little_locked_memory_is_an_error_that_says_what_to_do_or_a_copy() {
 }
 
 /// The other process of the test above.
-#[test]
-#[ignore = "needs rdma-device"]
-fn memlock_process() {
-    let Some((role, to)) = role() else { return };
+fn with_little_locked_memory(role: &str, to: &Address) {
     let domain = VerbsDomain::new();
     let says_what_to_do = |text: &str, limit: &str| {
         for word in [limit, "locked memory", "ulimit -l", "LimitMEMLOCK", "CAP_IPC_LOCK"] {
@@ -88,12 +89,12 @@ fn memlock_process() {
         }
     };
     if role == "no room" {
-        let error = domain.connect_verbs(&to, &params(), HANG).err().expect("receives do not fit");
+        let error = domain.connect_verbs(to, &params(), HANG).err().expect("receives do not fit");
         assert!(matches!(error, ConnectError::System { .. }));
         says_what_to_do(&error.to_string(), "16 KiB");
         return;
     }
-    let mut endpoint = domain.connect_verbs(&to, &params(), HANG).unwrap();
+    let mut endpoint = domain.connect_verbs(to, &params(), HANG).unwrap();
     let error = domain.register(memory(8 << 20), Access::all()).expect_err("more than the limit");
     assert!(matches!(error, RegionError::System { .. }));
     says_what_to_do(&error.to_string(), "4096 KiB");

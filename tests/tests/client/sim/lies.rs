@@ -1,17 +1,9 @@
 //! A server that lies: the session ends with an error that says what was wrong, and nothing panics or is written
 //! outside the caller's memory.
 
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::unwrap_used,
-    reason = "a test: small numbers, and what is wrong fails it"
-)]
-
-mod common;
-
-use common::{Action, World};
 use dafs_client::{Error, Opcode, Status};
-use dafs_proto::wire::*;
+use dafs_proto::wire::{Flags, HEADER_SIZE, Header, ReadReply, Slot};
+use dafs_tests::sim::{Action, ScriptedWorld};
 
 fn reply(header: &Header, body: &[u8], payload: &[u8], change: impl Fn(&mut Header)) -> Action {
     let mut reply = header.reply(Status::OK);
@@ -32,9 +24,9 @@ fn read_reply(count: u32) -> Vec<u8> {
 
 /// The error that a read of 8 bytes ends with when it is answered so.
 fn read_answered(action: impl Fn(&Header) -> Action + Send + 'static) -> Error {
-    let world = World::new(1);
+    let world = ScriptedWorld::new(1);
     let session = world.session();
-    world.server().make(b"f", b"12345678");
+    world.put("f", b"12345678");
     let file = session.mount("data").unwrap().open("f").unwrap();
     world.once(Opcode::Read, action);
     let mut memory = [0xaa; 24];
@@ -88,10 +80,10 @@ fn head_cut_anywhere_ends_the_session() {
 
 #[test]
 fn attributes_that_do_not_decode_are_an_error_and_not_a_panic() {
-    let world = World::new(2);
+    let world = ScriptedWorld::new(2);
     let session = world.session();
     let export = session.mount("data").unwrap();
-    world.hook(|header, _| match header.opcode {
+    world.hook(|header| match header.opcode {
         Opcode::Getattr => reply(header, &[], &[0xdd, 0xff, 0xff, 0xff, 0xff, 1], |_| ()),
         _ => Action::Serve,
     });
@@ -100,10 +92,10 @@ fn attributes_that_do_not_decode_are_an_error_and_not_a_panic() {
 
 #[test]
 fn directory_without_entries_and_without_end_is_not_read_for_ever() {
-    let world = World::new(3);
+    let world = ScriptedWorld::new(3);
     let session = world.session();
     let export = session.mount("data").unwrap();
-    world.hook(|header, _| match header.opcode {
+    world.hook(|header| match header.opcode {
         Opcode::Readdir => reply(header, &[0; 16], &[], |_| ()),
         _ => Action::Serve,
     });
@@ -112,10 +104,10 @@ fn directory_without_entries_and_without_end_is_not_read_for_ever() {
 
 #[test]
 fn status_of_a_later_version_reaches_the_caller_with_the_servers_words() {
-    let world = World::new(4);
+    let world = ScriptedWorld::new(4);
     let session = world.session();
     let export = session.mount("data").unwrap();
-    world.hook(|header, _| match header.opcode {
+    world.hook(|header| match header.opcode {
         Opcode::Getattr => reply(header, &[], &vec![b'x'; 4000], |r| r.status = Status::from_value(0x7777)),
         _ => Action::Serve,
     });

@@ -1,59 +1,30 @@
-//! Names, listings and what is checked before anything is sent.
-
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::unwrap_used,
-    reason = "a test: small numbers, and what is wrong fails it"
-)]
-
-mod common;
+//! Names as they travel, and what is checked before anything is sent.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use common::World;
 use dafs_client::{Error, FileKind, OpenOptions, Status};
+use dafs_tests::sim::ScriptedWorld;
 
 #[test]
 fn names_that_are_no_text_travel_byte_for_byte() {
-    let world = World::new(1);
+    let world = ScriptedWorld::new(1);
     let session = world.session();
     let export = session.mount("data").unwrap();
     let name = OsStr::from_bytes(b"\xff\xfe name");
     export.create(name).unwrap();
-    assert!(world.server().nodes.contains_key(name.as_bytes()));
+    assert!(world.exists(name));
     export.rename(name, &export, "plain", false).unwrap();
     export.remove_file("/plain").unwrap();
     assert!(export.metadata("plain").unwrap_err().is_not_found());
 }
 
 #[test]
-fn directory_of_many_entries_is_listed_once_each_and_resumed() {
-    let world = World::new(2);
-    let session = world.session();
-    let export = session.mount("data").unwrap();
-    export.create_dir("d", 0o755).unwrap();
-    for index in 0..2000 {
-        world.server().make(format!("d/entry with a long name {index}").as_bytes(), b"");
-    }
-    for attributes in [true, false] {
-        let entries: Vec<_> = export.read_dir("d", attributes).unwrap().collect::<Result<_, _>>().unwrap();
-        assert_eq!(entries.len(), 2000);
-        assert!(entries.iter().all(|entry| entry.attributes.is_some() == attributes));
-        let mut listing = export.read_dir("d", attributes).unwrap();
-        let first: Vec<_> = listing.by_ref().take(777).map(|entry| entry.unwrap().name).collect();
-        let rest = export.read_dir_from("d", attributes, listing.cookie()).unwrap();
-        let names: Vec<_> = first.into_iter().chain(rest.map(|entry| entry.unwrap().name)).collect();
-        assert_eq!(names, entries.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>());
-    }
-}
-
-#[test]
 fn paths_and_options_that_cannot_be_are_refused_before_anything_is_sent() {
-    let world = World::new(3);
+    let world = ScriptedWorld::new(3);
     let session = world.session();
     let export = session.mount("data").unwrap();
-    let before = world.server().log.len();
+    let before = world.log().len();
     let long = "x".repeat(4097);
     for path in ["a\0b", &long] {
         assert!(matches!(export.metadata(path), Err(Error::Invalid(_))));
@@ -71,12 +42,12 @@ fn paths_and_options_that_cannot_be_are_refused_before_anything_is_sent() {
         export.set_xattr("f", "user.x", &[0; 70_000], Default::default()),
         Err(Error::Invalid(_))
     ));
-    assert_eq!(world.server().log.len(), before);
+    assert_eq!(world.log().len(), before);
 }
 
 #[test]
 fn errors_of_the_server_name_operation_and_path() {
-    let world = World::new(4);
+    let world = ScriptedWorld::new(4);
     let session = world.session();
     assert_eq!(session.mount("other").unwrap_err().status(), Some(Status::NO_EXPORT));
     let export = session.mount("data").unwrap();

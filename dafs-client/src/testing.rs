@@ -1,0 +1,57 @@
+//! For unit tests: the real server on the simulated network, and sessions of the library as it is compiled here.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_proto::session::Moment;
+use dafs_tests::sim::{PORT, ScriptedWorld};
+
+use crate::{Clock, Config, Result, Session};
+
+/// Above it a request names memory instead of carrying data.
+pub(crate) const INLINE_MAX: u32 = 16 * 1024;
+/// From here on registered memory is named.
+pub(crate) const CROSSOVER: u32 = 4096;
+
+/// See [`ScriptedWorld`], whose own sessions are of another copy of this library.
+pub(crate) struct World(ScriptedWorld);
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(ScriptedWorld::new(seed))
+    }
+
+    pub(crate) fn connect(&self, config: &Config) -> Result<Session> {
+        let domain = Arc::new(self.net().domain(ScriptedWorld::CLIENT));
+        Session::connect_with(domain, PORT, config, Arc::new(WorldClock(dafs_tests::sim::World::clone(self))))
+    }
+
+    pub(crate) fn session(&self) -> Session {
+        self.connect(&config()).expect("a session")
+    }
+}
+
+impl Deref for World {
+    type Target = ScriptedWorld;
+
+    fn deref(&self) -> &ScriptedWorld {
+        &self.0
+    }
+}
+
+pub(crate) fn config() -> Config {
+    Config { credits: 8, client_id: Some([7; 16]), ..Config::default() }
+}
+
+struct WorldClock(dafs_tests::sim::World);
+
+impl Clock for WorldClock {
+    fn now(&self) -> Moment {
+        Moment::default().after(self.0.net().now())
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0.let_time_pass(duration);
+    }
+}

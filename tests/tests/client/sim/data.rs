@@ -1,0 +1,166 @@
+//! Transfers that are cut, cancelled, dropped, or never sent.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::time::Duration;
+
+use dafs_client::{Config, Error, Extent, Noncontiguous, Opcode, OpenOptions, wait_all};
+use dafs_proto::transport::sim::FaultPlan;
+use dafs_proto::wire::Features;
+use dafs_tests::sim::ScriptedWorld;
+use dafs_tests::suite::bytes;
+
+// [LIST-12] this server knows no lists
+#[test]
+fn list_towards_a_server_without_them_is_a_request_for_each_part() {
+    for noncontiguous in Noncontiguous::ALL {
+        let world = ScriptedWorld::with(2, FaultPlan::calm(), Features::all() - Features::LISTS);
+        let session = world.connect(&Config { noncontiguous, ..ScriptedWorld::config() }).unwrap();
+        let file = session.mount("data").unwrap().create("f").unwrap();
+        let data = bytes(1, 60);
+        let list = [Extent::new(100, 20), Extent::new(10, 30), Extent::new(200, 10)];
+        let slices = [IoSlice::new(&data[..25]), IoSlice::new(&data[25..])];
+        assert_eq!(file.write_list(&list, &slices).unwrap(), 60);
+        let mut back = vec![0; 60];
+        let read = file.read_list(&list, &mut [IoSliceMut::new(&mut back)]).unwrap();
+        assert_eq!((read.count, read.end), (60, None));
+        assert!(back == data, "{noncontiguous:?}");
+        assert_eq!(world.count(Opcode::Write), 4, "two boundaries in the file, one in memory");
+        assert_eq!(world.count(Opcode::Read), 3);
+        assert_eq!(world.count(Opcode::ReadList) + world.count(Opcode::WriteList), 0);
+    }
+}
+
+#[test]
+fn large_transfer_keeps_several_requests_in_flight() {
+    let world = ScriptedWorld::new(4);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let transfer_max = session.agreed().transfer_size_max as usize;
+    let data = bytes(1, transfer_max * 20);
+    file.write_all_at(&data, 0).unwrap();
+    let begin = world.net().now();
+    let mut back = vec![0; data.len()];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back == data);
+    let together = world.net().now() - begin;
+    let begin = world.net().now();
+    for chunk in back.chunks_mut(transfer_max) {
+        file.read_exact_at(chunk, 0).unwrap();
+    }
+    assert!(together < world.net().now() - begin, "pieces overlap");
+}
+
+#[test]
+fn nonblocking_transfer_tested_alone_comes_to_its_end() {
+    let world = ScriptedWorld::new(6);
+    let session = world.session();
+    world.put("f", b"content");
+    let file = session.mount("data").unwrap().open("f").unwrap();
+    let mut pending = file.submit_read_at(vec![0; 100], 0);
+    while !pending.test() {
+        world.net().advance(Duration::from_micros(10));
+        // The server runs while someone waits.
+        session.ping().unwrap();
+    }
+    let done = pending.wait();
+    assert_eq!(&done.buffer[..done.result.unwrap()], b"content");
+}
+
+// [CLI-10] the buffer comes back at once where no peer can reach it
+#[test]
+fn cancelled_inline_read_gives_its_buffer_back_and_its_late_reply_harms_nothing() {
+    let world = ScriptedWorld::new(7);
+    let session = world.session();
+    world.put("f", b"content");
+    let file = session.mount("data").unwrap().open("f").unwrap();
+    let pending = file.submit_read_at(vec![1; 100], 0);
+    let done = pending.cancel();
+    assert!(matches!(done.result, Err(Error::Cancelled)));
+    assert_eq!(done.buffer, vec![1; 100]);
+    let mut again = [0; 7];
+    file.read_exact_at(&mut again, 0).unwrap();
+    assert_eq!(&again, b"content");
+}
+
+// [CLI-10] and else when the server is done with it
+#[test]
+fn cancelled_direct_read_waits_for_the_server() {
+    let world = ScriptedWorld::new(8);
+    let session = world.session();
+    let data = bytes(3, 60_000);
+    world.put("f", &data);
+    let file = session.mount("data").unwrap().open("f").unwrap();
+    let done = file.submit_read_at(session.buffer(60_000).unwrap(), 0).cancel();
+    assert_eq!(done.result.unwrap(), 60_000, "it was sent whole, and done");
+    assert!(done.buffer[..] == data);
+}
+
+// [CLI-10] of a transfer in several requests, some of which never went
+#[test]
+fn cancelled_direct_transfer_of_which_a_part_was_not_sent_says_so() {
+    for write in [false, true] {
+        let world = ScriptedWorld::new(8);
+        let session = world.connect(&Config { credits: 1, ..ScriptedWorld::config() }).unwrap();
+        let len = 3 * session.agreed().transfer_size_max as usize;
+        world.put("f", &bytes(3, len));
+        let export = session.mount("data").unwrap();
+        let file = export.open_with("f", OpenOptions::new().read(true).write(true)).unwrap();
+        let buffer = session.buffer(len).unwrap();
+        let pending = if write { file.submit_write_at(buffer, 0) } else { file.submit_read_at(buffer, 0) };
+        assert!(matches!(pending.cancel().result, Err(Error::Cancelled)));
+        session.ping().unwrap();
+    }
+}
+
+#[test]
+fn cancelled_before_it_was_sent_has_no_effect() {
+    let world = ScriptedWorld::new(9);
+    let session = world.connect(&Config { credits: 1, ..ScriptedWorld::config() }).unwrap();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let first = file.submit_write_at(vec![1; 10], 0);
+    let second = file.submit_write_at(vec![2; 10], 0);
+    assert!(matches!(second.cancel().result, Err(Error::Cancelled)));
+    assert_eq!(first.wait().result.unwrap(), 10);
+    session.ping().unwrap();
+    assert_eq!(world.content("f"), vec![1; 10]);
+}
+
+#[test]
+fn pending_dropped_runs_on_and_an_unclaimed_open_is_closed() {
+    let world = ScriptedWorld::new(10);
+    let session = world.session();
+    let export = session.mount("data").unwrap();
+    drop(export.submit_open_with("f", OpenOptions::new().write(true).create(true)));
+    for _ in 0..3 {
+        session.ping().unwrap();
+    }
+    assert!(world.exists("f"));
+    assert_eq!(session.statistics().unwrap().handles, 1, "only the root is open");
+}
+
+#[test]
+fn offsets_beyond_any_file_are_refused_before_anything_is_sent() {
+    let world = ScriptedWorld::new(15);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    for offset in [u64::MAX, i64::MAX as u64, i64::MAX as u64 - 3] {
+        assert!(matches!(file.write_at(b"1234", offset), Err(Error::Invalid(_))), "{offset}");
+    }
+    assert_eq!(world.count(Opcode::Write), 0);
+}
+
+#[test]
+fn buffer_split_and_joined_is_one_registration() {
+    let world = ScriptedWorld::new(17);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let mut left = session.buffer(20_000).unwrap();
+    left.copy_from_slice(&bytes(5, 20_000));
+    let right = left.split_off(10_000);
+    let both = wait_all([file.submit_write_at(right, 10_000), file.submit_write_at(left, 0)]);
+    assert!(world.content("f") == bytes(5, 20_000));
+    let mut both = both.into_iter().map(|done| done.into_result().unwrap().1);
+    let (right, mut left) = (both.next().unwrap(), both.next().unwrap());
+    left.unsplit(right).unwrap();
+    assert_eq!(left.len(), 20_000);
+}

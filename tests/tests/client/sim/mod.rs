@@ -1,0 +1,7 @@
+//! All on the simulated network.
+
+mod data;
+mod lies;
+mod names;
+mod recovery;
+mod restart;

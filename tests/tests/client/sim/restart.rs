@@ -1,0 +1,140 @@
+//! Servers that die and come back: what can be repeated is, and what was lost or cannot be known is said.
+
+use dafs_client::{Config, DurableWriter, Error, Opcode, OpenOptions, Stability};
+use dafs_tests::sim::{Action, ScriptedWorld};
+use dafs_tests::suite::{assert_same, bytes};
+
+// [CLI-31] [SESS-52]
+#[test]
+fn server_restarted_reopens_files_and_repeats_what_is_idempotent() {
+    let world = ScriptedWorld::new(3);
+    let session = world.session();
+    world.put("f", &bytes(1, 10_000));
+    let export = session.mount("data").unwrap();
+    let file = export.open("f").unwrap();
+    world.once(Opcode::Read, |_| Action::CrashBefore);
+    let mut back = vec![0; 10_000];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back == bytes(1, 10_000));
+    assert!(export.metadata("f").is_ok(), "the root was mounted again");
+}
+
+// [CLI-31]
+#[test]
+fn server_restarted_leaves_a_request_that_is_not_idempotent_in_doubt_and_sends_the_unsent() {
+    let world = ScriptedWorld::new(4);
+    let session = world.connect(&Config { credits: 1, ..ScriptedWorld::config() }).unwrap();
+    let export = session.mount("data").unwrap();
+    world.once(Opcode::Mkdir, |_| Action::CrashBefore);
+    let sent = export.submit_create_dir("sent", 0o755);
+    let unsent = export.submit_create_dir("unsent", 0o755);
+    assert!(matches!(sent.wait(), Err(Error::InDoubt { operation: Opcode::Mkdir })));
+    unsent.wait().unwrap();
+    assert!(world.exists("unsent"));
+}
+
+// [CLI-32]
+#[test]
+fn file_replaced_while_the_server_was_away_is_stale_and_others_are_not() {
+    let world = ScriptedWorld::new(5);
+    let session = world.session();
+    world.put("old", b"1");
+    world.put("kept", b"2");
+    let export = session.mount("data").unwrap();
+    let (old, kept) = (export.open("old").unwrap(), export.open("kept").unwrap());
+    world.put("old", b"another file");
+    world.restart();
+    assert!(matches!(old.read_at(&mut [0; 9], 0), Err(Error::Stale { .. })));
+    assert_eq!(kept.read_at(&mut [0; 9], 0).unwrap(), 1);
+    assert!(matches!(old.metadata(), Err(Error::Stale { .. })));
+    assert_eq!(export.open("old").unwrap().read_at(&mut [0; 99], 0).unwrap(), 12);
+}
+
+// [CLI-36]
+#[test]
+fn handle_answered_before_a_restart_and_collected_after_it_is_in_doubt() {
+    let world = ScriptedWorld::new(51);
+    let session = world.session();
+    world.put("early", b"1");
+    world.put("other", b"2");
+    let export = session.mount("data").unwrap();
+    let early = export.submit_open_with("early", OpenOptions::new().read(true));
+    let mount = session.submit_mount("data");
+    // Answered after both.
+    session.ping().unwrap();
+    world.restart();
+    let other = export.open("other").unwrap();
+    assert!(matches!(early.wait(), Err(Error::InDoubt { operation: Opcode::Open })));
+    assert!(matches!(mount.wait(), Err(Error::InDoubt { operation: Opcode::Mount })));
+    let mut byte = [0; 2];
+    assert_eq!((other.read_at(&mut byte, 0).unwrap(), byte[0]), (1, b'2'));
+    let opened = export.open("early").unwrap();
+    assert_eq!((opened.read_at(&mut byte, 0).unwrap(), byte[0]), (1, b'1'));
+}
+
+// [CLI-36]
+#[test]
+fn handle_given_back_but_not_sent_before_a_restart_closes_nothing_in_the_new_session() {
+    let world = ScriptedWorld::new(52);
+    let session = world.connect(&Config { credits: 1, ..ScriptedWorld::config() }).unwrap();
+    world.put("dropped", b"1");
+    let export = session.mount("data").unwrap();
+    let file = export.open("dropped").unwrap();
+    world.once(Opcode::Mkdir, |_| Action::CrashBefore);
+    // The only credit is taken, so the close waits behind it.
+    let sent = export.submit_create_dir("sent", 0o755);
+    drop(file);
+    assert!(matches!(sent.wait(), Err(Error::InDoubt { .. })));
+    export.metadata("dropped").unwrap();
+    assert_eq!(world.count(Opcode::Close), 0);
+}
+
+// [CLI-20]
+#[test]
+fn commit_after_a_restart_names_the_ranges_that_were_lost() {
+    let world = ScriptedWorld::new(6);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(&[1; 100], 0).unwrap();
+    file.commit().unwrap();
+    file.write_all_at(&[2; 50], 100).unwrap();
+    file.write_all_at(&[3; 50], 150).unwrap();
+    file.write_at_with(&[4; 10], 300, Stability::FileSync).unwrap();
+    file.write_all_at(&[5; 10], 500).unwrap();
+    world.restart();
+    file.write_all_at(&[6; 10], 1000).unwrap();
+    let Err(Error::WritesLost { ranges, .. }) = file.commit() else { panic!("the loss goes unnoticed") };
+    assert_eq!(ranges, [100..200, 500..510].map(|range: std::ops::Range<u64>| range));
+    file.commit().unwrap();
+}
+
+// [CLI-21]
+#[test]
+fn durable_writer_writes_again_what_a_restart_lost() {
+    let world = ScriptedWorld::new(7);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let data = bytes(2, 100_000);
+    let mut writer = DurableWriter::new(&file, 40_000);
+    for (index, part) in data.chunks(7_000).enumerate() {
+        writer.write_all_at(part, index as u64 * 7_000).unwrap();
+        if index % 3 == 1 {
+            world.restart();
+        }
+    }
+    writer.commit().unwrap();
+    // What is not durable goes with this one.
+    world.restart();
+    assert_same(&world.content("f"), &data, "what was committed");
+}
+
+#[test]
+fn commit_that_failed_does_not_forget_what_it_covered() {
+    let world = ScriptedWorld::new(8);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(&[1; 10], 0).unwrap();
+    drop(file.submit_commit().cancel());
+    world.restart();
+    assert!(matches!(file.commit(), Err(Error::WritesLost { .. })));
+}
