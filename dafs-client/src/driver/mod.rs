@@ -9,7 +9,7 @@
 //! followed each other for long without another thread in sight, and the oftener it has turned, the longer that takes.
 
 pub(crate) mod background;
-pub(crate) mod lone;
+pub(crate) mod fast_path;
 pub(crate) mod pending;
 pub(crate) mod reconnect;
 pub(crate) mod sleep;

@@ -7,9 +7,8 @@ use smallvec::SmallVec;
 use crate::engine::core::Core;
 use crate::engine::lanes::LaneState;
 use crate::error::Error;
+use crate::op::Op;
 use crate::op::named::Named;
-use crate::op::pieces::void;
-use crate::op::{Op, Work};
 
 impl Core {
     /// Whether an operation has ended; one that is not there any more has.
@@ -113,7 +112,7 @@ impl Core {
             return true;
         }
         if op.peer_holds_memory() {
-            if !matches!(op.work, Work::Chain(_)) {
+            if op.is_cut_short() {
                 if op.has_more() {
                     // What is not sent now never moves: only an operation that went whole may still succeed.
                     op.error.get_or_insert_with(|| Box::new(error));
@@ -127,29 +126,11 @@ impl Core {
             return true;
         }
         // A stand-in takes the replies; the operation itself is done.
-        let mut ghost = Op::new(op.opcode, None, Work::Data(void()));
-        if let Work::Named(_) = op.work {
-            ghost.work = Work::Named(Box::new(Named { sent: true, ..Named::default() }));
-        }
-        ghost.detached = true;
-        ghost.outstanding = std::mem::take(&mut op.outstanding);
+        let stand_in = op.stand_in();
         op.error = Some(Box::new(error.clone()));
-        if let (Work::Data(ghost), Work::Data(transfer)) = (&mut ghost.work, &op.work) {
-            ghost.kind = transfer.kind;
-        }
-        if let (Work::Named(ghost), Work::Named(named)) = (&mut ghost.work, &mut op.work) {
-            // It may be needed again after a reconnect.
-            ghost.body = named.body;
-            ghost.body_len = named.body_len;
-            ghost.payload = std::mem::take(&mut named.payload);
-            ghost.second = named.second.clone();
-            ghost.handle = named.handle;
-            ghost.open_flags = named.open_flags;
-        }
-        ghost.target = op.target.clone();
-        let ghost = self.ops.insert(ghost);
+        let stand_in = self.ops.insert(stand_in);
         for request in self.requests.iter_mut().flatten().filter(|request| request.op == index) {
-            request.op = ghost;
+            request.op = stand_in;
             // Sent again after a reconnect, a request whose data is gone moves none.
             (request.at, request.len) = (0, 0);
         }

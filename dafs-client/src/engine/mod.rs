@@ -2,7 +2,9 @@
 //! Never waits. Imports `op` and the rooms below it.
 
 pub(crate) mod calm;
+pub(crate) mod choice;
 pub(crate) mod core;
+pub(crate) mod draft;
 pub(crate) mod ending;
 pub(crate) mod futility;
 pub(crate) mod lanes;

@@ -1,16 +1,18 @@
 //! From an operation to the bytes of one request.
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Endpoint, HEAD_SIZE_MAX, PostError, RemoteRange, Span};
+use dafs_proto::transport::{Endpoint, PostError, RemoteRange, Span};
 use dafs_proto::wire::{
-    BatchRequest, FileHandle, HEADER_SIZE, Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE,
-    ReadRequest, ReaddirRequest, Slot, Stability, WireRange, WriteRequest, Writer, encode_lists, lists_size,
+    BatchRequest, FileHandle, HEADER_SIZE, Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Slot,
+    Stability, WireRange, Writer, encode_lists, encode_segments, lists_size,
 };
 use smallvec::SmallVec;
 
+use crate::engine::draft::Draft;
 use crate::memory::Staging;
-use crate::method::io_path::IoPath;
+use crate::method::io_path::{Direction, IoPath};
 use crate::op::batch::BatchWork;
+use crate::op::body::Body;
 use crate::op::chain::ChainWork;
 use crate::op::named::Named;
 use crate::op::request::Request;
@@ -42,18 +44,16 @@ fn transmit_named(
     named: &Named,
     number: impl FnOnce(&mut Header) -> Option<Slot>,
 ) -> Result<Slot, PostError> {
-    let slot = endpoint.reserve(named.payload.len())?;
-    let mut head = [0; HEAD_SIZE_MAX];
-    let head_len = HEADER_SIZE + named.body_len;
-    head[HEADER_SIZE..head_len].copy_from_slice(&named.body[..named.body_len]);
-    if let Some(second) = &named.second {
-        Writer::new(&mut head[HEADER_SIZE..]).u64(second.handle().0);
-    }
-    if let Some(handle) = named.handle {
-        header.handle = handle;
-    }
-    endpoint.slot_payload(&slot).write_from(0, &named.payload);
-    finish(endpoint, slot, header, &mut head, head_len, named.payload.len(), number)
+    header.handle = named.handle.unwrap_or(header.handle);
+    let draft = Draft::new(header, |body| {
+        body[..named.body_len].copy_from_slice(&named.body[..named.body_len]);
+        if let Some(second) = &named.second {
+            Writer::new(body).u64(second.handle().0);
+        }
+        HEADER_SIZE + named.body_len
+    });
+    let payload = &named.payload;
+    draft.send(endpoint, payload.len(), |room| room.write_from(0, payload), number)
 }
 
 fn transmit_link(
@@ -69,12 +69,11 @@ fn transmit_link(
     let (flags, handle) = chain.place(index);
     header.flags |= flags;
     header.handle = handle.unwrap_or(header.handle);
-    let slot = endpoint.reserve(link.payload.len())?;
-    let mut head = [0; HEAD_SIZE_MAX];
-    let head_len = HEADER_SIZE + link.body_len;
-    head[HEADER_SIZE..head_len].copy_from_slice(&link.body[..link.body_len]);
-    endpoint.slot_payload(&slot).write_from(0, &link.payload);
-    finish(endpoint, slot, header, &mut head, head_len, link.payload.len(), number)
+    let draft = Draft::new(header, |body| {
+        body[..link.body_len].copy_from_slice(&link.body[..link.body_len]);
+        HEADER_SIZE + link.body_len
+    });
+    draft.send(endpoint, link.payload.len(), |room| room.write_from(0, &link.payload), number)
 }
 
 fn transmit_batch(
@@ -86,26 +85,28 @@ fn transmit_batch(
 ) -> Result<Slot, PostError> {
     let (body, mut described) = batch.encode(request.at, request.len);
     let payload_len = described.len() + body.data as usize;
-    let mut head = [0; HEAD_SIZE_MAX];
-    body.encode(&mut head[HEADER_SIZE..BatchRequest::HEAD_SIZE]);
+    let draft = Draft::new(header, |head| {
+        body.encode(head);
+        BatchRequest::HEAD_SIZE
+    });
     // Telling the kernel of many small pieces takes longer than copying them.
     let pieces = batch.written(request.at, request.len).count();
     if body.data as usize >= pieces.max(1) * GATHERED_PIECE_MIN && endpoint.prefers_gathered(payload_len)? {
         let data = batch.written(request.at, request.len);
         let payload: Vec<Span<'_>> = std::iter::once(Span::from_mut(&mut described)).chain(data).collect();
-        return send_gathered(endpoint, header, &payload, &mut head, BatchRequest::HEAD_SIZE, number);
+        return draft.send_gathered(endpoint, &payload, number);
     }
-    let slot = endpoint.reserve(payload_len)?;
-    let room = endpoint.slot_payload(&slot);
-    room.write_from(0, &described);
-    let mut at = described.len();
-    for data in batch.written(request.at, request.len) {
-        if let Some(room) = room.slice(at, data.len()) {
-            room.copy_from(data);
+    let fill = |room: Span<'_>| {
+        room.write_from(0, &described);
+        let mut at = described.len();
+        for data in batch.written(request.at, request.len) {
+            if let Some(room) = room.slice(at, data.len()) {
+                room.copy_from(data);
+            }
+            at += data.len();
         }
-        at += data.len();
-    }
-    finish(endpoint, slot, header, &mut head, BatchRequest::HEAD_SIZE, payload_len, number)
+    };
+    draft.send(endpoint, payload_len, fill, number)
 }
 
 /// Bytes of a piece, on average, from which the pieces of a batch are sent from where they are.
@@ -124,33 +125,59 @@ fn transmit_data(
     if matches!(request.opcode, Opcode::ReadList | Opcode::WriteList) {
         return transmit_list(endpoint, header, transfer, request, segments, staging, number);
     }
-    let writes = matches!(transfer.kind, TransferKind::Write(_) | TransferKind::Append(_));
-    let payload_len = match transfer.path {
-        IoPath::Inline if writes => len,
-        IoPath::Inline => 0,
-        _ if segments.len() > 1 => segments.len() * REMOTE_RANGE_SIZE,
-        _ => 0,
+    let (inline, offset) = (transfer.path == IoPath::Inline, transfer.offset_at(at));
+    let body = match inline {
+        true => Body::inline(transfer.kind, offset, len),
+        false => Body::direct(transfer.kind, offset, transfer.asked_len(len), &segments),
     };
-    let mut head = [0; HEAD_SIZE_MAX];
-    let head_len = encode_body(transfer, at, transfer.asked_len(len), &segments, &mut head);
-    if transfer.path == IoPath::Inline && writes && endpoint.prefers_gathered(payload_len)? {
-        return transmit_gathered(endpoint, header, transfer, (request, None), &mut head, head_len, number);
+    let draft = Draft::new(header, |head| body.encode(head));
+    if inline && transfer.direction() == Direction::Write {
+        return transmit_data_behind(endpoint, draft, transfer, request, &mut [], number);
     }
-    let slot = endpoint.reserve(payload_len)?;
-    if let (Some(chunk), Some(pool), true) = (request.staging, staging, writes) {
-        transfer.gather(at, len, pool.span(chunk, len));
-    }
-    if payload_len > 0 {
-        let room = endpoint.slot_payload(&slot);
-        if transfer.path == IoPath::Inline {
-            transfer.gather(at, len, room);
-        } else {
+    let payload_len = if segments.len() > 1 { segments.len() * REMOTE_RANGE_SIZE } else { 0 };
+    let fill = |room: Span<'_>| {
+        stage(transfer, request, staging);
+        if payload_len > 0 {
             let mut bytes: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, payload_len);
-            dafs_proto::wire::encode_segments(&segments, &mut bytes);
+            encode_segments(&segments, &mut bytes);
             room.write_from(0, &bytes);
         }
+    };
+    draft.send(endpoint, payload_len, fill, number)
+}
+
+/// Copies what a piece writes to where it is staged.
+fn stage(transfer: &Transfer, request: &Request, staging: Option<&Staging>) {
+    if let (Some(chunk), Some(pool), Direction::Write) = (request.staging, staging, transfer.direction()) {
+        transfer.gather(request.at, request.len, pool.span(chunk, request.len));
     }
-    finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
+}
+
+/// Sends a piece whose data is in the message, behind what describes it.
+fn transmit_data_behind(
+    endpoint: &mut dyn Endpoint,
+    draft: Draft,
+    transfer: &Transfer,
+    request: &Request,
+    described: &mut [u8],
+    number: impl FnOnce(&mut Header) -> Option<Slot>,
+) -> Result<Slot, PostError> {
+    let (at, len) = (request.at, request.len);
+    let payload_len = described.len() + len;
+    if len > 0 && endpoint.prefers_gathered(payload_len)? {
+        let parts = transfer.parts(at, len);
+        let data = parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len));
+        let described = (!described.is_empty()).then(|| Span::from_mut(described));
+        let payload: SmallVec<[Span<'_>; 4]> = described.into_iter().chain(data).collect();
+        return draft.send_gathered(endpoint, &payload, number);
+    }
+    let fill = |room: Span<'_>| {
+        room.write_from(0, described);
+        if let Some(room) = room.slice(described.len(), len) {
+            transfer.gather(at, len, room);
+        }
+    };
+    draft.send(endpoint, payload_len, fill, number)
 }
 
 /// A piece that is a list: its extents and ranges, and the data of an inline write, are the payload.
@@ -181,11 +208,8 @@ fn transmit_list(
     }
     let segments = joined(segments);
     let inline = transfer.path == IoPath::Inline;
-    let data_len = if inline && writes { len } else { 0 };
     let mut lists: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, lists_size(extents.len(), segments.len()));
     encode_lists(extents.iter().copied(), &segments, &mut lists);
-    let payload_len = lists.len() + data_len;
-    let mut head = [0; HEAD_SIZE_MAX];
     let body = ListRequest {
         len: len as u32,
         method: if inline { Method::Inline } else { Method::Direct },
@@ -193,32 +217,18 @@ fn transmit_list(
         extent_count: extents.len() as u32,
         segment_count: segments.len() as u32,
     };
-    body.encode(&mut head[HEADER_SIZE..]);
-    let head_len = ListRequest::HEAD_SIZE;
-    if data_len > 0 && endpoint.prefers_gathered(payload_len)? {
-        let lists = Span::from_mut(&mut lists);
-        return transmit_gathered(
-            endpoint,
-            header,
-            transfer,
-            (request, Some(lists)),
-            &mut head,
-            head_len,
-            number,
-        );
+    let draft = Draft::new(header, |head| {
+        body.encode(head);
+        ListRequest::HEAD_SIZE
+    });
+    if inline && writes {
+        return transmit_data_behind(endpoint, draft, transfer, request, &mut lists, number);
     }
-    let slot = endpoint.reserve(payload_len)?;
-    if let (Some(chunk), Some(pool), true) = (request.staging, staging, writes) {
-        transfer.gather(at, len, pool.span(chunk, len));
-    }
-    let room = endpoint.slot_payload(&slot);
-    room.write_from(0, &lists);
-    if data_len > 0
-        && let Some(room) = room.slice(lists.len(), data_len)
-    {
-        transfer.gather(at, len, room);
-    }
-    finish(endpoint, slot, header, &mut head, head_len, payload_len, number)
+    let fill = |room: Span<'_>| {
+        stage(transfer, request, staging);
+        room.write_from(0, &lists);
+    };
+    draft.send(endpoint, lists.len(), fill, number)
 }
 
 /// Ranges that follow each other in one region become one.
@@ -231,111 +241,6 @@ fn joined(mut ranges: SmallVec<[WireRange; 4]>) -> SmallVec<[WireRange; 4]> {
         follows
     });
     ranges
-}
-
-/// Sends inline data from the caller's memory, without a copy of the library's.
-fn transmit_gathered(
-    endpoint: &mut dyn Endpoint,
-    header: Header,
-    transfer: &Transfer,
-    (request, before): (&Request, Option<Span<'_>>),
-    head: &mut [u8; HEAD_SIZE_MAX],
-    head_len: usize,
-    number: impl FnOnce(&mut Header) -> Option<Slot>,
-) -> Result<Slot, PostError> {
-    let parts = transfer.parts(request.at, request.len);
-    let data = parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len));
-    let payload: SmallVec<[Span<'_>; 4]> = before.into_iter().chain(data).collect();
-    send_gathered(endpoint, header, &payload, head, head_len, number)
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max"
-)]
-fn send_gathered(
-    endpoint: &mut dyn Endpoint,
-    mut header: Header,
-    payload: &[Span<'_>],
-    head: &mut [u8; HEAD_SIZE_MAX],
-    head_len: usize,
-    number: impl FnOnce(&mut Header) -> Option<Slot>,
-) -> Result<Slot, PostError> {
-    let Some(slot) = number(&mut header) else { return Err(PostError::Full) };
-    header.head_len = head_len as u16;
-    header.payload_len = payload.iter().map(Span::len).sum::<usize>() as u32;
-    header.encode(head);
-    match endpoint.send_gathered(&head[..head_len], payload) {
-        // As in `finish`.
-        Ok(()) | Err(PostError::Closed) => Ok(slot),
-        Err(error) => Err(error),
-    }
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max"
-)]
-fn finish(
-    endpoint: &mut dyn Endpoint,
-    room: dafs_proto::transport::SendSlot,
-    mut header: Header,
-    head: &mut [u8; HEAD_SIZE_MAX],
-    head_len: usize,
-    payload_len: usize,
-    number: impl FnOnce(&mut Header) -> Option<Slot>,
-) -> Result<Slot, PostError> {
-    let Some(slot) = number(&mut header) else {
-        endpoint.cancel_send(room);
-        return Err(PostError::Full);
-    };
-    header.head_len = head_len as u16;
-    header.payload_len = payload_len as u32;
-    header.encode(head);
-    match endpoint.send(room, &head[..head_len], payload_len) {
-        // The request has its number and counts as sent: it is sent again on the next connection.
-        Ok(()) | Err(PostError::Closed) => Ok(slot),
-        Err(error) => Err(error),
-    }
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "pieces are at most transfer_size_max, ranges at most SEGMENTS_MAX"
-)]
-fn encode_body(
-    transfer: &Transfer,
-    at: usize,
-    len: usize,
-    segments: &[WireRange],
-    head: &mut [u8; HEAD_SIZE_MAX],
-) -> usize {
-    let body = &mut head[HEADER_SIZE..];
-    let method = if transfer.path == IoPath::Inline { Method::Inline } else { Method::Direct };
-    let segment = match segments {
-        [one] => *one,
-        _ => [0; 3],
-    };
-    let (len, segment_count) = (len as u32, segments.len() as u16);
-    let offset = transfer.offset_at(at);
-    match transfer.kind {
-        TransferKind::Read => {
-            ReadRequest { offset, len, method, segment_count, segment }.encode(body);
-            ReadRequest::HEAD_SIZE
-        }
-        TransferKind::Write(stability) => {
-            WriteRequest { offset, len, method, stability, segment_count, segment }.encode(body);
-            WriteRequest::HEAD_SIZE
-        }
-        TransferKind::Append(stability) => {
-            WriteRequest { offset: 0, len, method, stability, segment_count, segment }.encode(body);
-            WriteRequest::HEAD_SIZE
-        }
-        TransferKind::Readdir { cookie, attributes } => {
-            ReaddirRequest { cookie, len, segment, attributes }.encode(body);
-            ReaddirRequest::HEAD_SIZE
-        }
-    }
 }
 
 /// The ranges of registered memory that a piece of a transfer uses.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::session::SessionFault;
 use dafs_proto::transport::{RemoteRange, Span};
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
@@ -17,6 +16,7 @@ use smallvec::SmallVec;
 use crate::handle::node::Node;
 use crate::memory::registration::Hold;
 use crate::memory::{Keep, RawMemory, RegisteredBuf, Revocation};
+use crate::op::body::too_much;
 use crate::op::pieces::overlapped_size;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
@@ -466,10 +466,6 @@ pub(crate) fn cut(
         cut.push(current);
     }
     cut
-}
-
-fn too_much(what: &'static str, value: usize, limit: usize) -> SessionFault {
-    SessionFault::TooMuch { what, value: value as u64, limit: limit as u64 }
 }
 
 #[cfg(test)]

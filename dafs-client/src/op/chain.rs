@@ -5,7 +5,9 @@ use dafs_proto::wire::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Opcode, Rea
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::{Reopen, join};
+use crate::op::body::Body;
 use crate::op::named::NamedReply;
+use crate::op::transfer::TransferKind;
 
 /// One request of a chain.
 pub(crate) struct Link {
@@ -24,7 +26,7 @@ pub(crate) struct Link {
     pub(crate) answer: Option<Result<NamedReply, Error>>,
 }
 
-pub(crate) const BODY_MAX: usize = ReadRequest::HEAD_SIZE - HEADER_SIZE;
+const BODY_MAX: usize = ReadRequest::HEAD_SIZE - HEADER_SIZE;
 
 /// A chain among the operations of a session.
 pub(crate) struct ChainWork {
@@ -51,6 +53,15 @@ impl Link {
             repeats,
             answer: None,
         }
+    }
+}
+
+impl Link {
+    /// Moves data of the file that was opened, in the messages.
+    pub(crate) fn data(kind: TransferKind, offset: u64, len: usize) -> Self {
+        let mut link = Self::new(kind.opcode(), true);
+        link.body_len = Body::inline(kind, offset, len).encode(&mut link.body) - HEADER_SIZE;
+        link
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod batch_part;
+pub(crate) mod body;
 pub(crate) mod chain;
 pub(crate) mod list;
 pub(crate) mod named;
@@ -77,6 +78,14 @@ impl Op {
         Self::new(opcode, target, Work::Named(Box::new(named)))
     }
 
+    /// The transfer that it is.
+    pub(crate) fn transfer(&self) -> Option<&Transfer> {
+        match &self.work {
+            Work::Data(transfer) => Some(transfer),
+            Work::Named(_) | Work::Chain(_) | Work::Batch(_) => None,
+        }
+    }
+
     /// A file that it names is gone.
     pub(crate) fn is_stale(&self) -> bool {
         let second = match &self.work {
@@ -137,6 +146,34 @@ impl Op {
                 self.outstanding > 0 && by_rdma
             }
         }
+    }
+
+    /// When it is given up, what was not sent stays unsent. A chain goes whole.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        !matches!(self.work, Work::Chain(_))
+    }
+
+    /// What takes the replies when it is given up, in its place; nobody collects that.
+    pub(crate) fn stand_in(&mut self) -> Op {
+        let work = match &mut self.work {
+            // It may be needed again after a reconnect.
+            Work::Named(named) => Work::Named(Box::new(Named {
+                body: named.body,
+                body_len: named.body_len,
+                payload: std::mem::take(&mut named.payload),
+                second: named.second.clone(),
+                handle: named.handle,
+                open_flags: named.open_flags,
+                sent: true,
+                ..Named::default()
+            })),
+            Work::Data(transfer) => Work::Data(Transfer::void(transfer.kind)),
+            Work::Chain(_) | Work::Batch(_) => Work::Data(Transfer::void(TransferKind::Read)),
+        };
+        let mut stand_in = Op::new(self.opcode, self.target.clone(), work);
+        stand_in.detached = true;
+        stand_in.outstanding = std::mem::take(&mut self.outstanding);
+        stand_in
     }
 
     /// Ends remote access to its memory: the session is over.

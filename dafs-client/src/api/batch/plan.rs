@@ -11,12 +11,12 @@ use smallvec::SmallVec;
 use crate::api::batch::memory::{BOUNCE_KEPT_MAX, memory_of};
 use crate::config::Config;
 use crate::driver::Shared;
+use crate::engine::choice::Question;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
 use crate::memory::Keep;
-use crate::method::io_path::MethodOverride;
-use crate::method::io_path::{Circumstances, Direction, IoPath, Registration, decide};
+use crate::method::io_path::{Circumstances, Direction, Form, IoPath, Registration, decide};
 use crate::op::batch::BatchHints;
 use crate::op::batch::{BatchWork, Bounds, Entry, cut};
 use crate::op::batch_part::{BatchOutcome, Part, Parts};
@@ -128,10 +128,6 @@ pub(crate) fn prepare(
     Ok(Plan::Batch(Prepared { op, operations }))
 }
 
-/// Bytes of an operation that travel in the messages where the server has memory mapped: measured on shared memory, more is moved sooner
-/// when one request tells of all of a batch than when messages carry it.
-const MAPPED_INLINE_MAX: usize = 512;
-
 /// One request and its reply carry its data.
 fn fits_inline(part: &Part, bounds: &Bounds) -> bool {
     let len = part.len();
@@ -143,18 +139,15 @@ fn fits_inline(part: &Part, bounds: &Bounds) -> bool {
 
 /// Its data is to travel in the messages, as that of a transfer of its own would.
 fn goes_inline(core: &Core, config: &Config, part: &Part) -> bool {
-    let len = part.len();
-    if core.terms.staging_overlaps && len > MAPPED_INLINE_MAX && config.method == MethodOverride::Auto {
-        return false;
-    }
     let direction = if part.write { Direction::Write } else { Direction::Read };
     let memory = match part.range {
         Some(_) => Registration::Registered,
         None => Registration::Ordinary,
     };
-    let circumstances = core.circumstances(config, direction, len as u64, memory);
+    let circumstances = core.circumstances(config, &Question::of(direction, part.len() as u64, memory));
+    let form = Form::Batched { is_mapped: core.terms.staging_overlaps };
     // Batches use no lanes, and are not cut as transfers are.
-    let circumstances = Circumstances { has_lanes: false, cuts_inline: false, ..circumstances };
+    let circumstances = Circumstances { has_lanes: false, cuts_inline: false, form, ..circumstances };
     decide(&circumstances).path == IoPath::Inline
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::RemoteRange;
-use dafs_proto::wire::{Opcode, Stability};
+use dafs_proto::wire::Stability;
 use smallvec::SmallVec;
 
 use crate::api::file::File;
@@ -258,11 +258,7 @@ pub(crate) fn list_parts(
     keep: Keep,
     policy: RegistrationPolicy,
 ) -> TransferParts {
-    let opcode = match kind {
-        TransferKind::Write(_) => Opcode::WriteList,
-        _ => Opcode::ReadList,
-    };
-    TransferParts { opcode, kind, offset: 0, extents: Some(extents.to_vec()), memory, keep, policy }
+    TransferParts { kind, offset: 0, extents: Some(extents.to_vec()), memory, keep, policy }
 }
 
 fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {

@@ -9,7 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::transport::{Access, MemoryRef, RemoteRange};
+use dafs_proto::transport::Access;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, CommitReply, CommitRequest, HintRequest, Opcode, SeekReply, SeekRequest,
     SeekWhat, SetAttributes, Stability,
@@ -20,13 +20,13 @@ use crate::api::dir::{forms, getattr_call, setattr_call, submitted};
 use crate::api::options::OpenOptions;
 use crate::api::reply::{done, reply};
 use crate::driver::Owner;
-use crate::driver::lone::{Ask, Lone, LoneRequest};
 use crate::driver::pending::{Call, Finish, Pending, count};
-use crate::driver::transfer::{Memory, TransferParts, access};
+use crate::driver::transfer::{Contiguous, Memory, TransferParts};
+use crate::engine::choice::Question;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
 use crate::handle::unstable::{self, Taken};
-use crate::memory::registration::{Lease, PolicyCell, RegistrationPolicy};
+use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
 use crate::op::named::{BODY_MAX, Named};
@@ -110,8 +110,8 @@ impl File {
         let (shared, policy) = (&self.owner.shared, self.registration_policy());
         let look = |registration| {
             let core = shared.lock();
-            let circumstances = core.circumstances(&shared.config, direction, size, registration);
-            let circumstances = circumstances.under(policy);
+            let question = Question { policy, ..Question::of(direction, size, registration) };
+            let circumstances = core.circumstances(&shared.config, &question);
             (decide(&circumstances), circumstances)
         };
         let (mut decision, mut circumstances) = look(Registration::Ordinary);
@@ -140,12 +140,7 @@ impl File {
     /// file. Large reads are cut into requests in flight together.
     #[inline]
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let memory = RawMemory::of_mut(buffer);
-        if let Some(result) = self.lone(Ask::Read, offset, memory) {
-            return result;
-        }
-        let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        self.run(Opcode::Read, TransferKind::Read, offset, memory).and_then(count)
+        self.run_one(TransferKind::Read, offset, RawMemory::of_mut(buffer), None)
     }
 
     /// Reads exactly as many bytes as the slice holds, or fails with [`Error::UnexpectedEnd`].
@@ -160,12 +155,12 @@ impl File {
     /// Reads at `offset` into several slices, in order.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let memory = buffers.iter_mut().filter(|b| !b.is_empty()).map(|b| RawMemory::of_mut(b)).collect();
-        self.run(Opcode::Read, TransferKind::Read, offset, Memory::Raw(memory)).and_then(count)
+        self.run(TransferKind::Read, offset, memory).and_then(count)
     }
 
     /// Reads at `offset` into a registered buffer: no copy, no registration.
     pub fn read_buf_at(&self, buffer: &mut RegisteredBuf, offset: u64) -> Result<usize> {
-        self.run_registered(Ask::Read, offset, buffer)
+        self.run_one(TransferKind::Read, offset, buffer.raw(), Some(buffer))
     }
 
     /// Writes a slice at `offset`, as durable as the file was opened for; answers the bytes written, fewer than the
@@ -177,12 +172,7 @@ impl File {
 
     /// As [`File::write_at`], as durable as asked for.
     pub fn write_at_with(&self, data: &[u8], offset: u64, stability: Stability) -> Result<usize> {
-        let memory = RawMemory::of(data);
-        if let Some(result) = self.lone(Ask::Write(stability), offset, memory) {
-            return result;
-        }
-        let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        self.run(Opcode::Write, TransferKind::Write(stability), offset, memory).and_then(count)
+        self.run_one(TransferKind::Write(stability), offset, RawMemory::of(data), None)
     }
 
     /// Writes all of a slice at `offset`, or fails with the reason; part of it may then have been written.
@@ -201,20 +191,19 @@ impl File {
     /// Writes several slices, in order, at `offset`.
     pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
         let memory = buffers.iter().filter(|b| !b.is_empty()).map(|b| RawMemory::of(b)).collect();
-        self.run(Opcode::Write, TransferKind::Write(self.stability), offset, Memory::Raw(memory))
-            .and_then(count)
+        self.run(TransferKind::Write(self.stability), offset, memory).and_then(count)
     }
 
     /// Writes a registered buffer at `offset`: no copy, no registration.
     pub fn write_buf_at(&self, buffer: &RegisteredBuf, offset: u64) -> Result<usize> {
-        self.run_registered(Ask::Write(self.stability), offset, buffer)
+        self.run_one(TransferKind::Write(self.stability), offset, buffer.raw(), Some(buffer))
     }
 
     /// Writes a slice at the end of the file, whole and atomically, and answers where it went. At most
     /// [`crate::Agreed::transfer_size_max`] bytes.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        let memory = Memory::Raw(SmallVec::from_buf([RawMemory::of(data)]));
-        let op = self.run(Opcode::Append, TransferKind::Append(self.stability), 0, memory)?;
+        let memory = SmallVec::from_buf([RawMemory::of(data)]);
+        let op = self.run(TransferKind::Append(self.stability), 0, memory)?;
         appended(op, &self.node.path)
     }
 
@@ -362,74 +351,28 @@ impl File {
         Call { op: Op::named(opcode, Some(Arc::clone(&self.node)), named), finish }
     }
 
+    /// Runs a transfer of memory in one piece, of a buffer that the caller lends where one is given.
     #[inline]
-    fn run(&self, opcode: Opcode, kind: TransferKind, offset: u64, memory: Memory) -> Result<Op> {
-        let policy = self.registration_policy();
-        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None, policy };
+    fn run_one(
+        &self,
+        kind: TransferKind,
+        offset: u64,
+        memory: RawMemory,
+        buffer: Option<&RegisteredBuf>,
+    ) -> Result<usize> {
+        let buffer = buffer.filter(|buffer| buffer.is_registered());
+        let asked = Contiguous { kind, offset, memory, buffer, policy: self.registration_policy() };
+        self.owner.shared.run_contiguous(&self.node, &asked)
+    }
+
+    fn run(&self, kind: TransferKind, offset: u64, memory: SmallVec<[RawMemory; 1]>) -> Result<Op> {
+        let parts = self.parts(kind, offset, Memory::Raw(memory), Keep::None);
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
     }
 
-    /// One request and its reply on the short way, where that is open to ordinary memory.
-    #[inline]
-    fn lone(&self, ask: Ask, offset: u64, memory: RawMemory) -> Option<Result<usize>> {
-        let policy = self.registration_policy();
-        if let Some(lease) = self.owner.shared.registrar.lease(&memory, access(ask.kind()), policy) {
-            return Some(self.run_leased(ask, offset, memory, &lease));
-        }
-        let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range: None, policy };
-        match self.owner.shared.run_lone(&request) {
-            Lone::NotBegun => None,
-            Lone::Done(count) => Some(Ok(count)),
-            Lone::Ended(op) => Some(count(*op)),
-        }
-    }
-
-    /// Runs a transfer of a registered buffer that the caller lends: when the session ends meanwhile, so does the buffer's registration.
-    #[inline]
-    fn run_registered(&self, ask: Ask, offset: u64, buffer: &RegisteredBuf) -> Result<usize> {
-        if !buffer.is_registered() {
-            let memory = Memory::Raw(SmallVec::from_buf([buffer.raw()]));
-            return self.run(ask.opcode(), ask.kind(), offset, memory).and_then(count);
-        }
-        let range = buffer.range_in(&self.owner.shared.domain);
-        self.run_in_range(ask, offset, buffer.raw(), range, || buffer.memory(), || buffer.revoke())
-    }
-
-    /// Runs a transfer of memory that is kept registered.
-    fn run_leased(&self, ask: Ask, offset: u64, memory: RawMemory, lease: &Lease) -> Result<usize> {
-        self.run_in_range(ask, offset, memory, lease.range_of(&memory), || None, || lease.revoke())
-    }
-
-    #[inline]
-    fn run_in_range(
-        &self,
-        ask: Ask,
-        offset: u64,
-        memory: RawMemory,
-        range: Option<RemoteRange>,
-        whole: impl FnOnce() -> Option<MemoryRef>,
-        revoke: impl FnOnce(),
-    ) -> Result<usize> {
-        let lone = match range {
-            Some(_) => {
-                let policy = self.registration_policy();
-                let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range, policy };
-                self.owner.shared.run_lone(&request)
-            }
-            None => Lone::NotBegun,
-        };
-        let op = match lone {
-            Lone::Done(count) => return Ok(count),
-            Lone::Ended(op) => *op,
-            Lone::NotBegun => {
-                let memory = Memory::Registered(memory, range, whole());
-                self.run(ask.opcode(), ask.kind(), offset, memory)?
-            }
-        };
-        if op.error.is_some() && self.owner.shared.lock().dead.is_some() {
-            revoke();
-        }
-        count(op)
+    /// A transfer of one extent.
+    pub(crate) fn parts(&self, kind: TransferKind, offset: u64, memory: Memory, keep: Keep) -> TransferParts {
+        TransferParts { kind, offset, extents: None, memory, keep, policy: self.registration_policy() }
     }
 
     pub(crate) fn position(&self) -> std::sync::MutexGuard<'_, u64> {
