@@ -290,7 +290,7 @@ mod tests {
     /// What became of a request that goes in messages: done, bytes moved; else how it ended generally, if it was begun.
     enum Ran {
         Done(usize),
-        Ended(Op),
+        Ended(Box<Op>),
         NotBegun,
     }
 
@@ -307,7 +307,7 @@ mod tests {
                         Op::new(kind.opcode(), Some(Arc::clone(&file.node)), work)
                     }
                 };
-                Ran::Ended(shared.end_generally(core, op, (sent, came)))
+                Ran::Ended(Box::new(shared.end_generally(core, op, (sent, came))))
             }
         }
     }

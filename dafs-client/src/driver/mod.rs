@@ -16,7 +16,7 @@ pub(crate) mod sleep;
 pub(crate) mod transfer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
 use dafs_proto::transport::util::Home;
@@ -99,12 +99,19 @@ impl Shared {
     }
 
     /// Takes the lock; a thread that has to wait for it makes the session shared.
+    #[inline]
     pub(crate) fn lock(&self) -> Guard<'_> {
         match self.core.try_lock() {
+            Ok(core) if self.home.is_here() => core,
+            other => self.lock_otherwise(other),
+        }
+    }
+
+    #[cold]
+    fn lock_otherwise<'a>(&'a self, locked: TryLockResult<Guard<'a>>) -> Guard<'a> {
+        match locked {
             Ok(mut core) => {
-                if !self.home.is_here() {
-                    core.leave_to_parent();
-                }
+                core.leave_to_parent();
                 core
             }
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
