@@ -18,11 +18,11 @@ use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
 use crate::handle::node::{Node, NodeParts, Reopen, join};
 use crate::memory::RawMemory;
+use crate::op::Op;
 use crate::op::body::DataReply;
 use crate::op::chain::{ChainWork, Link};
 use crate::op::named::NamedReply;
 use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
 
 /// Requests that depend on each other, for one round trip: made by [`Dir::chain`], run by [`Chain::run`].
 ///
@@ -133,15 +133,9 @@ impl<'a> Chain<'a> {
         let shared = &self.dir.owner.shared;
         let core = shared.lock();
         self.check(&core.terms)?;
-        let work = Work::Chain(Box::new(ChainWork::new(self.links)));
-        let op = Op::new(Opcode::Open, Some(Arc::clone(&self.dir.node)), work);
-        let op = shared.run_locked(core, op);
-        let Work::Chain(work) = op.work else { unreachable!("a chain stays one") };
-        let outcome = match op.error {
-            Some(error) => Err(*error),
-            None => Ok(()),
-        };
-        finish(self.dir, *work, outcome, &self.memory, &self.options)
+        let op = Op::chain(Arc::clone(&self.dir.node), self.links);
+        let (work, outcome) = shared.run_locked(core, op).into_chain();
+        finish(self.dir, work, outcome, &self.memory, &self.options)
     }
 
     fn push(mut self, mut link: Link) -> Self {

@@ -8,8 +8,8 @@ use crate::driver::transfer::{Memory, TransferParts};
 use crate::error::Result;
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{Keep, RegisteredBuf};
+use crate::op::Op;
 use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
 
 /// Bytes of entries that one request asks for, once the first did not answer all.
 const BATCH_SIZE: usize = 64 * 1024;
@@ -78,10 +78,7 @@ impl ReadDir {
     }
 
     fn take(&mut self, op: Op) -> Result<()> {
-        if let Some(error) = op.error {
-            return Err(*error);
-        }
-        let Work::Data(transfer) = op.work else { unreachable!("a readdir moves data") };
+        let transfer = op.into_transfer()?;
         let count = transfer.count();
         let entries = match transfer.keep {
             Keep::Registered(buffer) => {

@@ -14,12 +14,13 @@ use smallvec::SmallVec;
 
 use crate::driver::{EndOnUnwind, Guard, SLICE, Shared};
 use crate::engine::core::Core;
-use crate::engine::draft::Draft;
+use crate::engine::outlet::Door;
 use crate::handle::node::Node;
 use crate::memory::RawMemory;
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::Op;
 use crate::op::body::{Body, DataReply};
+use crate::op::draft::{Draft, Outlet};
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
 use crate::op::transfer::{Transfer, TransferKind};
@@ -185,15 +186,16 @@ impl Core {
             numbered = session.begin(header, wanted);
             numbered.map(|sent| sent.slot)
         };
-        let gathers = !payload.is_empty() && endpoint.prefers_gathered(payload.len()).ok()?;
+        let mut door = Door { endpoint: &mut **endpoint, number };
+        let gathers = !payload.is_empty() && door.prefers_gathered(payload.len()).ok()?;
         let fill = |room: Span<'_>| {
             if let Some(room) = room.slice(0, payload.len()) {
                 room.copy_from(payload);
             }
         };
         let posted = match gathers {
-            true => draft.send_gathered(&mut **endpoint, &[payload], number),
-            false => draft.send(&mut **endpoint, payload.len(), fill, number),
+            true => door.send_gathered(draft, &[payload]),
+            false => door.send(draft, payload.len(), fill),
         };
         if posted.is_err() {
             let refused = numbered?;
@@ -271,7 +273,6 @@ mod tests {
     use dafs_proto::wire::{ReadReply, Stability};
 
     use super::*;
-    use crate::op::Work;
     use crate::testing::{Action, World, config};
     use crate::{Config, Error, Export, File, OpenOptions, Session};
 
@@ -302,10 +303,7 @@ mod tests {
             Attempt::InFlight(core, sent, came) => {
                 let op = match kind {
                     None => Op::named(Opcode::Null, None, Named::default()),
-                    Some(kind) => {
-                        let work = Work::Data(single.transfer(kind));
-                        Op::new(kind.opcode(), Some(Arc::clone(&file.node)), work)
-                    }
+                    Some(kind) => Op::moving(kind.opcode(), Arc::clone(&file.node), single.transfer(kind)),
                 };
                 Ran::Ended(Box::new(shared.end_generally(core, op, (sent, came))))
             }

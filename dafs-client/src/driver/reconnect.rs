@@ -18,7 +18,6 @@ use crate::engine::core::Core;
 use crate::engine::futility::FUTILE_MAX;
 use crate::error::Error;
 use crate::handle::node::{Node, Reopen};
-use crate::op::Work;
 
 /// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends. Blocks.
 pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a> {
@@ -302,18 +301,14 @@ impl Core {
 
     /// In a new session: a chain of which a part was sent begins anew, or ends as in doubt.
     fn repeat_chains(&mut self) {
-        let begun = self.ops.iter().filter(|(_, op)| match &op.work {
-            Work::Chain(chain) => chain.sent > 0 && !op.done,
-            _ => false,
-        });
+        let begun = self.ops.iter().filter(|(_, op)| op.is_half_way());
         let begun: Vec<usize> = begun.map(|(index, _)| index).collect();
         for index in begun {
             let Some(op) = self.ops.get_mut(index) else { continue };
             let repeats = op.can_repeat() && op.error.is_none();
-            let Work::Chain(chain) = &mut op.work else { continue };
             if repeats {
                 // Handles of the session that is gone need not be given back.
-                chain.reset();
+                op.begin_anew();
                 if !op.queued {
                     op.queued = true;
                     self.queue.push_back(index);
@@ -337,18 +332,12 @@ impl Core {
             let index = request.op;
             let Some(op) = self.ops.get_mut(index) else { continue };
             op.outstanding -= 1;
-            if let Work::Chain(_) = op.work {
+            if op.goes_whole() {
                 continue;
             }
-            let withdrawn = matches!(&op.work, Work::Data(transfer) if transfer.discard);
-            let repeats = op.can_repeat() && op.error.is_none() && !withdrawn;
+            let repeats = op.can_repeat() && op.error.is_none() && !op.is_withdrawn();
             if repeats && op.opcode != Opcode::Close {
-                match &mut op.work {
-                    Work::Named(named) => named.sent = false,
-                    Work::Data(transfer) => transfer.redo.push((request.at, request.len)),
-                    Work::Chain(_) => {}
-                    Work::Batch(batch) => batch.redo.push((request.at, request.len)),
-                }
+                op.redo(request.at, request.len);
                 if !op.queued {
                     op.queued = true;
                     again.push(index);

@@ -21,10 +21,10 @@ use crate::method::io_path::{
 };
 use crate::method::learned::Trial;
 use crate::method::noncontiguous::{Noncontiguous, open_choice};
+use crate::op::Op;
 use crate::op::list::{List, places};
 use crate::op::pieces::trim;
 use crate::op::transfer::{Transfer, TransferKind};
-use crate::op::{Op, Work};
 
 /// Whose memory a transfer uses.
 pub(crate) enum Memory {
@@ -99,7 +99,7 @@ impl Shared {
         let mut transfer = single.transfer(asked.kind);
         transfer.holds.extend(lease.map(Hold::Lease));
         transfer.registered = asked.buffer.and_then(RegisteredBuf::memory);
-        let op = |transfer| Op::new(asked.kind.opcode(), Some(Arc::clone(node)), Work::Data(transfer));
+        let op = |transfer| Op::moving(asked.kind.opcode(), Arc::clone(node), transfer);
         let op = match attempt {
             Attempt::Done(count) => return Ok(count),
             Attempt::InFlight(core, sent, came) => self.end_generally(core, op(transfer), (sent, came)),
@@ -120,14 +120,13 @@ impl Shared {
     pub(crate) fn run_transfer(&self, node: Arc<Node>, parts: TransferParts) -> Result<Op> {
         let mut core = self.lock();
         let op = self.transfer(&mut core, node, parts, true).map_err(|(error, _)| error)?;
-        let Work::Data(Transfer { trial: Some(trial), .. }) = op.work else {
+        let Some(trial) = op.transfer().and_then(|transfer| transfer.trial) else {
             return Ok(self.run_locked(core, op));
         };
         let began = self.clock.now();
         let op = self.run_locked(core, op);
-        if let (None, Work::Data(transfer)) = (&op.error, &op.work)
-            && transfer.count() == transfer.len
-        {
+        let moved = op.transfer().filter(|transfer| op.error.is_none() && transfer.count() == transfer.len);
+        if let Some(transfer) = moved {
             let time = self.clock.now().since(began);
             self.lock().learned.record(trial, transfer.len, time);
         }
@@ -144,9 +143,7 @@ impl Shared {
     ) -> std::result::Result<Op, (Error, Keep)> {
         let mut keep = std::mem::replace(&mut parts.keep, Keep::None);
         match self.decided(core, parts, &mut keep, blocking) {
-            Ok((opcode, transfer)) => {
-                Ok(Op::new(opcode, Some(node), Work::Data(Transfer { keep, ..transfer })))
-            }
+            Ok((opcode, transfer)) => Ok(Op::moving(opcode, node, Transfer { keep, ..transfer })),
             Err(error) => Err((error, keep)),
         }
     }

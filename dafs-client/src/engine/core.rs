@@ -12,20 +12,18 @@ use slab::Slab;
 use crate::engine::calm::Calm;
 use crate::engine::futility::Futility;
 use crate::engine::lanes::{LaneState, Next, transmit_through_lane};
-use crate::engine::transmit::transmit;
+use crate::engine::outlet::Door;
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::Node;
 use crate::memory::{RegisteredBuf, Staging};
-use crate::method::io_path::IoPath;
 use crate::method::learned::Learned;
-use crate::op::batch::Bounds;
-use crate::op::named::{Named, NamedReply};
-use crate::op::pieces::{on_data, piece_limit, trim};
+use crate::op::Op;
+use crate::op::named::{Named, Reply};
+use crate::op::pieces::Piece;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
-use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
+use crate::op::transfer::Transfer;
 
 /// Messages handled before the pump looks at its caller's operation again.
 const TURN_MESSAGES_MAX: usize = 256;
@@ -98,25 +96,11 @@ pub(crate) struct Core {
 impl Core {
     /// Takes an operation in. It is sent when there is room, after those before it.
     pub(crate) fn submit(&mut self, mut op: Op) -> usize {
-        if let Some(error) = &self.dead {
-            op.error = Some(Box::new(error.clone()));
+        if let Some(error) = self.dead.clone().or_else(|| op.refusal(&self.terms)) {
+            op.error = Some(Box::new(error));
             op.stop();
             op.done = true;
             op.revoke_memory();
-            self.uncollected += 1;
-            return self.ops.insert(op);
-        }
-        if let Work::Named(named) = &op.work
-            && named.payload.len() > self.terms.send_payload_max as usize
-        {
-            let (size, limit) = (named.payload.len(), self.terms.send_payload_max);
-            let what = format!(
-                "{} with {size} bytes of names and values: a message carries {limit}",
-                op.opcode.name()
-            );
-            op.error = Some(Box::new(Error::Invalid(what)));
-            op.stop();
-            op.done = true;
             self.uncollected += 1;
             return self.ops.insert(op);
         }
@@ -167,31 +151,13 @@ impl Core {
         let next_lane = self.take_lane_for(index);
         let Some(endpoint) = self.endpoint.as_mut() else { return Ok(false) };
         let Some(op) = self.ops.get_mut(index) else { return Ok(true) };
-        let (mut lane, mut copied) = (None, false);
-        let (at, len, staging) = match &mut op.work {
-            Work::Named(_) => (0, 0, None),
-            Work::Chain(chain) => (chain.sent, 0, None),
-            Work::Batch(batch) => {
-                let (from, count) = batch.next_piece(&Bounds::of(&self.terms));
-                copied = batch.copy_written(from, count);
-                (from, count, None)
-            }
-            Work::Data(transfer) => {
-                let mut segments_max = self.terms.segments_max;
-                let limit = match next_lane {
-                    Next::Busy => return Ok(false),
-                    Next::Lane { lane: taken, size, segments_max: posted_max } => {
-                        lane = Some(taken);
-                        segments_max = segments_max.min(posted_max);
-                        Some((size, None))
-                    }
-                    Next::NoLanes => piece_limit(transfer, &self.terms, &mut self.staging),
-                };
-                let Some((max, staging)) = limit else { return Ok(false) };
-                let (at, len) = transfer.next_piece(max);
-                (at, trim(transfer, at, len, segments_max, &self.terms), staging)
-            }
+        let (lane, room) = match next_lane {
+            Next::Busy => return Ok(false),
+            Next::Lane { lane, size, segments_max } => (Some(lane), Some((size, segments_max))),
+            Next::NoLanes => (None, None),
         };
+        let Some(piece) = op.next_piece(&self.terms, room, &mut self.staging) else { return Ok(false) };
+        let Piece { at, len, staging, is_copied } = piece;
         let opcode = op.request_opcode(at, len);
         let mut header = Header::request(opcode, dafs_proto::wire::FileHandle(0));
         header.deadline_ms = op.timeout_ms;
@@ -217,18 +183,16 @@ impl Core {
                 &mut moving,
                 number,
             ),
-            _ => transmit(&mut **endpoint, header, op, &request, self.staging.as_ref(), number),
+            _ => {
+                let door = Door { endpoint: &mut **endpoint, number };
+                op.send(door, header, &request, self.staging.as_ref())
+            }
         };
         op.outstanding += u16::from(moving);
         match sent {
             Ok(slot) => {
                 op.outstanding += 1;
-                match &mut op.work {
-                    Work::Named(named) => named.sent = true,
-                    Work::Data(transfer) => transfer.on_piece_sent(at, len),
-                    Work::Chain(chain) => chain.sent = at + 1,
-                    Work::Batch(batch) => batch.on_piece_sent(at, len),
-                }
+                op.on_sent(at, len);
                 if !op.has_more() {
                     op.queued = false;
                     self.queue.pop_front();
@@ -237,8 +201,7 @@ impl Core {
                 self.spoke = true;
                 let order = numbered.map_or(0, |sent| sent.order);
                 self.note_request(slot, Request { order, ..request });
-                if (staging.is_some() || copied) && self.terms.staging_overlaps {
-                    // Copying the next piece takes long: the server is to begin with this one.
+                if is_copied && self.terms.staging_overlaps {
                     self.flush()?;
                 }
                 Ok(true)
@@ -278,10 +241,8 @@ impl Core {
     /// Sends an unanswered request again on a new connection; `false` when there is no room now.
     fn send_again(&mut self, slot: Slot) -> Result<bool, Broken> {
         let Some(Some(request)) = self.requests.get_mut(slot.0 as usize) else { return Ok(true) };
-        if let (Some(Op { work: Work::Data(transfer), .. }), None) =
-            (self.ops.get(request.op), request.staging)
-            && transfer.path.uses_lane()
-        {
+        let transfer = self.ops.get(request.op).and_then(Op::transfer);
+        if transfer.is_some_and(|transfer| transfer.path.uses_lane()) && request.staging.is_none() {
             // Its lane is gone.
             let Some(chunk) = self.staging.as_mut().and_then(Staging::take) else { return Ok(false) };
             request.staging = Some(chunk);
@@ -299,7 +260,8 @@ impl Core {
         };
         self.unflushed = true;
         self.spoke = true;
-        match transmit(&mut **endpoint, header, op, request, self.staging.as_ref(), number) {
+        let door = Door { endpoint: &mut **endpoint, number };
+        match op.send(door, header, request, self.staging.as_ref()) {
             Ok(_) | Err(PostError::Invalid(_) | PostError::Faulted) => Ok(true),
             Err(PostError::Full) => Ok(false),
             Err(PostError::Closed) => Err(Broken::Lost(TransportError::Closed)),
@@ -308,13 +270,8 @@ impl Core {
 
     /// How many requests this client would like outstanding: what is there to send now, or was a little while ago.
     fn wanted(&mut self, index: usize) -> u16 {
-        let more = match self.ops.get(index).map(|op| &op.work) {
-            Some(Work::Data(transfer)) if transfer.len > transfer.cut => {
-                (transfer.len - transfer.cut) / (self.terms.read_inline_max.max(1) as usize)
-            }
-            Some(Work::Batch(batch)) => batch.inline_left / (self.terms.read_inline_max.max(1) as usize),
-            _ => 0,
-        };
+        let left = self.ops.get(index).map_or(0, Op::inline_left);
+        let more = left / (self.terms.read_inline_max.max(1) as usize);
         self.note_wanted(usize::from(self.session.outstanding()) + self.queue.len() + more)
     }
 
@@ -421,44 +378,20 @@ impl Core {
                 path: op.path(),
                 explanation: String::from_utf8_lossy(&words).into_owned(),
             };
-            if let Work::Chain(chain) = &mut op.work {
-                chain.on_answer(request.at, Err(error));
-                return Ok(());
+            if op.on_error(request.at, error) {
+                self.stop(request.op);
             }
-            op.error.get_or_insert_with(|| Box::new(error));
-            self.stop(request.op);
             return Ok(());
         }
-        match &mut op.work {
-            Work::Chain(chain) => {
-                let payload = payload.to_vec();
-                let reply = NamedReply { epoch, server_epoch, header: *header, head: *head, payload };
-                chain.on_answer(request.at, Ok(reply));
-                Ok(())
-            }
-            Work::Named(named) => {
-                // Bounded by `recv_payload_max`.
-                let payload = payload.to_vec();
-                if let Some(node) = op.target.as_ref().filter(|_| named.changes_target(header.opcode)) {
-                    node.unstable().change(server_epoch);
-                }
-                named.reply = Some(NamedReply { epoch, server_epoch, header: *header, head: *head, payload });
-                Ok(())
-            }
-            Work::Batch(batch) => batch.on_reply(request, body, payload),
-            Work::Data(transfer) => {
-                let target = op.target.as_deref();
-                let staged = request.staging.zip(self.staging.as_ref());
-                let staged = staged.map(|(chunk, pool)| pool.span(chunk, transfer.asked_len(request.len)));
-                on_data(transfer, body, payload, request, staged, target)?;
-                let fetches = transfer.path == IoPath::Client
-                    && transfer.kind == TransferKind::Read
-                    && !transfer.discard;
-                match request.lane.filter(|_| fetches) {
-                    Some(lane) => self.fetch(request, lane, body),
-                    None => Ok(()),
-                }
-            }
+        op.on_reply(
+            &Reply { epoch, server_epoch, header, head, body, payload },
+            request,
+            self.staging.as_ref(),
+        )?;
+        let fetches = op.transfer().is_some_and(Transfer::fetches);
+        match request.lane.filter(|_| fetches) {
+            Some(lane) => self.fetch(request, lane, body),
+            None => Ok(()),
         }
     }
 
@@ -506,10 +439,8 @@ impl Core {
             return Ok(());
         }
         let Some(Some(request)) = self.requests.get(slot.0 as usize) else { return Ok(()) };
-        match (&self.endpoint, self.ops.get_mut(request.op).map(|op| &mut op.work)) {
-            (Some(endpoint), Some(Work::Batch(batch))) => {
-                batch.on_notice(request, &notice, endpoint.payload())
-            }
+        match (&self.endpoint, self.ops.get_mut(request.op)) {
+            (Some(endpoint), Some(op)) => op.on_notice(request, &notice, endpoint.payload()),
             _ => Ok(()),
         }
     }
@@ -536,14 +467,10 @@ impl Core {
         if op.done || op.outstanding > 0 || op.queued || op.has_more() {
             return;
         }
-        if let (Work::Chain(chain), None) = (&mut op.work, &op.error) {
-            if chain.lost_replies() && chain.repeats() {
-                let gained = chain.restart();
-                op.queued = true;
-                self.queue.push_back(index);
-                return gained.into_iter().for_each(|closing| self.close(closing));
-            }
-            op.error = chain.failure().map(Box::new);
+        if let Some(gained) = op.on_end() {
+            op.queued = true;
+            self.queue.push_back(index);
+            return gained.into_iter().for_each(|closing| self.close(closing));
         }
         op.done = true;
         self.deadlines -= usize::from(op.deadline.take().is_some());
@@ -553,18 +480,15 @@ impl Core {
         }
         let op = self.ops.remove(index);
         if op.opcode == Opcode::Lanes {
-            return self.on_lanes(&op);
+            return self.on_lanes(op);
         }
         self.close_unclaimed(op);
     }
 
     /// A detached operation opened something: nobody will use it.
     pub(crate) fn close_unclaimed(&mut self, op: Op) {
-        let opens = matches!(op.opcode, Opcode::Open | Opcode::OpenToken | Opcode::Lookup | Opcode::Mount);
-        if let (true, Work::Named(named)) = (opens, op.work)
-            && let Some(reply) = named.reply
-        {
-            self.close(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle });
+        if let Some(closing) = op.unclaimed() {
+            self.close(closing);
         }
     }
 

@@ -112,7 +112,7 @@ impl Core {
             return true;
         }
         if op.peer_holds_memory() {
-            if op.is_cut_short() {
+            if !op.goes_whole() {
                 if op.has_more() {
                     // What is not sent now never moves: only an operation that went whole may still succeed.
                     op.error.get_or_insert_with(|| Box::new(error));

@@ -26,14 +26,15 @@ use slab::Slab;
 
 use crate::config::Config;
 use crate::engine::core::Core;
-use crate::engine::draft::{Draft, counts_as_sent};
+use crate::engine::outlet::counts_as_sent;
 use crate::memory::{Staging, tell_once};
 use crate::method::io_path::{IoPath, MethodOverride};
+use crate::op::Op;
 use crate::op::body::{Body, DataReply};
+use crate::op::draft::Draft;
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
 use crate::op::transfer::{Transfer, TransferKind};
-use crate::op::{Op, Work};
 
 /// Where a session stands with its lanes.
 pub(crate) enum LaneState {
@@ -157,7 +158,7 @@ pub(crate) fn transmit_through_lane(
     moving: &mut bool,
     number: impl FnOnce(&mut Header) -> Option<Slot>,
 ) -> Result<Slot, PostError> {
-    let Work::Data(transfer) = &op.work else { return Err(PostError::Invalid("names need no lane")) };
+    let Some(transfer) = op.transfer() else { return Err(PostError::Invalid("names need no lane")) };
     header.handle = op.target.as_ref().map_or(FileHandle(0), |node| node.handle());
     let writes = transfer.kind != TransferKind::Read;
     if writes && transfer.path == IoPath::Fast {
@@ -296,12 +297,9 @@ impl Core {
     }
 
     /// The server has answered, or never will.
-    pub(crate) fn on_lanes(&mut self, op: &Op) {
+    pub(crate) fn on_lanes(&mut self, op: Op) {
         let LaneState::Asked(side) = std::mem::replace(&mut self.lanes, LaneState::None) else { return };
-        let Work::Named(named) = &op.work else { return };
-        let Some(reply) =
-            named.reply.as_ref().filter(|reply| op.error.is_none() && reply.header.status == Status::OK)
-        else {
+        let Ok(reply) = op.into_reply() else {
             tracing::info!("the server lends no lanes");
             return;
         };
@@ -323,7 +321,7 @@ impl Core {
     /// Takes a lane for the next piece of an operation, where it uses lanes. An append that is larger than the lanes that there are
     /// now is not cut.
     pub(crate) fn take_lane_for(&mut self, op: usize) -> Next {
-        let Some(Op { work: Work::Data(transfer), .. }) = self.ops.get(op) else { return Next::NoLanes };
+        let Some(transfer) = self.ops.get(op).and_then(Op::transfer) else { return Next::NoLanes };
         let LaneState::Granted(lanes) = &mut self.lanes else { return Next::NoLanes };
         let Some(endpoint) = &self.endpoint else { return Next::NoLanes };
         let segments_max = usize::from(endpoint.capabilities().segments_max);
@@ -399,7 +397,7 @@ impl Core {
             let one = lanes.moves.get(index);
             let post = one.and_then(|one| {
                 let (at, count) = one.fetch?;
-                let Work::Data(transfer) = &self.ops.get(one.op)?.work else { return None };
+                let transfer = self.ops.get(one.op)?.transfer()?;
                 Some((transfer.local(at, count), lanes.remote(one.lane, LANE_ROOM, count)?))
             });
             let Some((local, remote)) = post else {
@@ -461,8 +459,8 @@ impl Core {
         for one in moves {
             let Some(op) = self.ops.get_mut(one.op) else { continue };
             op.outstanding -= 1;
-            if let (Some(piece), Work::Data(transfer), true) = (one.fetch, &mut op.work, op.error.is_none()) {
-                transfer.redo.push(piece);
+            if let (Some((at, len)), true) = (one.fetch, op.error.is_none()) {
+                op.redo(at, len);
                 if !op.queued {
                     op.queued = true;
                     self.queue.push_front(one.op);

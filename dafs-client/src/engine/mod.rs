@@ -4,8 +4,7 @@
 pub(crate) mod calm;
 pub(crate) mod choice;
 pub(crate) mod core;
-pub(crate) mod draft;
 pub(crate) mod ending;
 pub(crate) mod futility;
 pub(crate) mod lanes;
-pub(crate) mod transmit;
+pub(crate) mod outlet;

@@ -14,8 +14,34 @@ use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::{Transfer, TransferKind};
 
+/// What one request asks for.
+pub(crate) struct Piece {
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    /// The buffer that it is staged in.
+    pub(crate) staging: Option<u16>,
+    /// Copying the next takes long: the server is to begin with this one.
+    pub(crate) is_copied: bool,
+}
+
+/// The next piece of a transfer. Only after [`Transfer::has_more`].
+pub(crate) fn next_piece(
+    transfer: &Transfer,
+    terms: &Terms,
+    lane: Option<(usize, usize)>,
+    staging: &mut Option<Staging>,
+) -> Option<Piece> {
+    let ((max, staging), segments_max) = match lane {
+        Some((size, segments_max)) => ((size, None), terms.segments_max.min(segments_max)),
+        None => (piece_limit(transfer, terms, staging)?, terms.segments_max),
+    };
+    let (at, len) = transfer.next_piece(max);
+    let len = trim(transfer, at, len, segments_max, terms);
+    Some(Piece { at, len, staging, is_copied: staging.is_some() })
+}
+
 /// How much one request of a transfer may move, and where it is staged; `None` when there is no buffer to stage in now.
-pub(crate) fn piece_limit(
+fn piece_limit(
     transfer: &Transfer,
     terms: &Terms,
     staging: &mut Option<Staging>,

@@ -187,6 +187,19 @@ impl Transfer {
         self.list.as_ref().map_or(count, |list| list.original_count(count, self.len))
     }
 
+    /// Where the file ended, when a read met that.
+    pub(crate) fn file_end(&self) -> Option<u64> {
+        match &self.list {
+            Some(list) => (list.end != u64::MAX).then_some(list.end),
+            None => (self.count() < self.len).then(|| self.offset + self.count() as u64),
+        }
+    }
+
+    /// This side fetches what it reads by RDMA, when its requests are answered.
+    pub(crate) fn fetches(&self) -> bool {
+        self.path == IoPath::Client && self.kind == TransferKind::Read && !self.discard
+    }
+
     /// Where the byte at a place lies in the file.
     pub(crate) fn offset_at(&self, at: usize) -> u64 {
         self.list.as_ref().map_or(self.offset + at as u64, |list| list.offset(at))

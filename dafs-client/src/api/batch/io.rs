@@ -17,9 +17,9 @@ use crate::driver::pending::{Finish, Pending};
 use crate::driver::transfer::total_len;
 use crate::error::{Error, Result};
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
-use crate::op::batch::BatchHints;
+use crate::op::Op;
+use crate::op::batch::{BatchHints, BatchWork};
 use crate::op::batch_part::{BatchOutcome, Part, Parts};
-use crate::op::{Op, Work};
 
 /// Many independent reads and writes on any files of a session, to and from memory that the caller lends: made by
 /// [`Session::batch_io`], run by [`BatchIo::run`].
@@ -223,10 +223,10 @@ impl<B: IoBuffer> OwnedBatch<B> {
                 drop(core);
                 Running::Singly(Singles::submit(&owner, parts.operations, keep))
             }
-            Ok(Plan::Batch(Prepared { op, operations })) => {
+            Ok(Plan::Batch(Prepared { mut op, operations })) => {
                 let mut untold = vec![0; count];
-                if let Work::Batch(batch) = &op.work {
-                    batch.entries.iter().for_each(|entry| untold[entry.operation] += 1);
+                for entry in op.running_batch().iter().flat_map(|batch| &batch.entries) {
+                    untold[entry.operation] += 1;
                 }
                 let empty: Vec<usize> = (0..count).filter(|operation| untold[*operation] == 0).collect();
                 empty.iter().for_each(|operation| untold[*operation] = 1);
@@ -291,10 +291,10 @@ impl<B: IoBuffer> PendingBatch<B> {
         let shared = &self.owner.shared;
         let mut core = shared.lock();
         loop {
-            let told = match core.ops.get_mut(index) {
-                Some(Op { done: false, work: Work::Batch(batch), .. }) => batch.take_told(),
-                _ => return tell_all(untold),
+            let Some(batch) = core.ops.get_mut(index).and_then(Op::running_batch) else {
+                return tell_all(untold);
             };
+            let told = batch.take_told();
             let mut ended = Vec::new();
             for operation in told {
                 let left = &mut untold[operation];
@@ -306,10 +306,7 @@ impl<B: IoBuffer> PendingBatch<B> {
             if !ended.is_empty() {
                 return ended;
             }
-            core = shared.wait_until(core, |core| match core.ops.get(index) {
-                Some(Op { done: false, work: Work::Batch(batch), .. }) => !batch.told.is_empty(),
-                _ => true,
-            });
+            core = shared.wait_until(core, |core| core.ops.get(index).is_none_or(Op::has_news));
         }
     }
 
@@ -322,9 +319,7 @@ impl<B: IoBuffer> PendingBatch<B> {
         let Some(index) = pending.index() else { return };
         let shared = &self.owner.shared;
         let mut core = shared.lock();
-        if let Some(Op { done: false, work: Work::Batch(batch), .. }) = core.ops.get_mut(index)
-            && batch.hurry()
-        {
+        if core.ops.get_mut(index).and_then(Op::running_batch).is_some_and(BatchWork::hurry) {
             shared.submit_locked(&mut core, Op::expediting());
             shared.push(&mut core, false);
         }

@@ -17,10 +17,10 @@ use crate::error::{Error, Result};
 use crate::handle::node::Node;
 use crate::memory::Keep;
 use crate::method::io_path::{Circumstances, Direction, Form, IoPath, Registration, decide};
+use crate::op::Op;
 use crate::op::batch::BatchHints;
 use crate::op::batch::{BatchWork, Bounds, Entry, cut};
 use crate::op::batch_part::{BatchOutcome, Part, Parts};
-use crate::op::{Op, Work};
 
 /// How the operations are done.
 pub(crate) enum Plan {
@@ -124,8 +124,7 @@ pub(crate) fn prepare(
         copied: 0,
         written: 0,
     };
-    let op = Box::new(Op::new(Opcode::Batch, None, Work::Batch(Box::new(work))));
-    Ok(Plan::Batch(Prepared { op, operations }))
+    Ok(Plan::Batch(Prepared { op: Box::new(Op::batch(work)), operations }))
 }
 
 /// One request and its reply carry its data.
@@ -170,13 +169,11 @@ pub(crate) fn results(
     mut op: Op,
     operations: &[Asked],
 ) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
-    let Work::Batch(batch) = &mut op.work else { return (Keep::None, Ok(Vec::new())) };
-    // Registrations made for it end before its memory goes back.
-    batch.holds.clear();
-    let keep = std::mem::replace(&mut batch.keep, Keep::None);
-    if let Some(error) = op.error {
-        return (keep, Err(*error));
-    }
+    let keep = op.take_keep();
+    let mut batch = match op.into_batch() {
+        Ok(batch) => batch,
+        Err(error) => return (keep, Err(error)),
+    };
     if let Some(bounce) = batch.bounce.take().filter(|bounce| bounce.buffer.len() <= BOUNCE_KEPT_MAX) {
         shared.lock().batch_bounce = Some(bounce.buffer);
     }

@@ -15,8 +15,8 @@ use crate::driver::transfer::{Memory, TransferParts, submit_transfer};
 use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
+use crate::op::Op;
 use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
 
 /// What a read of a list brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,16 +214,9 @@ impl File {
             _ => Memory::Raw(raw),
         };
         let parts = list_parts(kind, extents, memory, Keep::Many(keeps), self.registration_policy());
-        let finish = Finish::boxed(move |mut op| {
-            let keep = match &mut op.work {
-                // Registrations made for the operation end before its memory goes back.
-                Work::Data(transfer) => {
-                    transfer.holds.clear();
-                    std::mem::replace(&mut transfer.keep, Keep::None)
-                }
-                Work::Named(_) | Work::Chain(_) | Work::Batch(_) => Keep::None,
-            };
-            ListTransferred { buffers: unpacked(keep), result: result(op) }
+        let finish = Finish::boxed(move |mut op| ListTransferred {
+            buffers: unpacked(op.take_keep()),
+            result: result(op),
         });
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| ListTransferred {
             buffers: unpacked(keep),
@@ -270,13 +263,6 @@ fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
 
 /// What came of a read of a list.
 pub(crate) fn list_read(op: Op) -> Result<ListRead> {
-    let end = match &op.work {
-        Work::Data(transfer) => match &transfer.list {
-            Some(list) => list.end,
-            None if transfer.count() < transfer.len => transfer.offset + transfer.count() as u64,
-            None => u64::MAX,
-        },
-        Work::Named(_) | Work::Chain(_) | Work::Batch(_) => u64::MAX,
-    };
-    Ok(ListRead { count: count(op)?, end: (end != u64::MAX).then_some(end) })
+    let transfer = op.into_transfer()?;
+    Ok(ListRead { count: transfer.count(), end: transfer.file_end() })
 }

@@ -29,9 +29,9 @@ use crate::handle::unstable::{self, Taken};
 use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
+use crate::op::Op;
 use crate::op::named::{BODY_MAX, Named};
 use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
 
 /// A file that is open on the server. Closed, lazily, when dropped.
 ///
@@ -400,15 +400,15 @@ impl Drop for Covered {
 
 /// Where an append went.
 pub(crate) fn appended(op: Op, path: &[u8]) -> Result<u64> {
-    match (op.error, op.work) {
-        (Some(error), _) => Err(*error),
-        (None, Work::Data(transfer)) if transfer.count() == transfer.len => Ok(transfer.position),
-        (None, Work::Data(transfer)) => Err(Error::Status {
+    let transfer = op.into_transfer()?;
+    let (count, len) = (transfer.count(), transfer.len);
+    match count == len {
+        true => Ok(transfer.position),
+        false => Err(Error::Status {
             status: dafs_proto::wire::Status::NO_SPACE,
             operation: Opcode::Append,
             path: path.to_vec(),
-            explanation: format!("only {} of {} bytes were written", transfer.count(), transfer.len),
+            explanation: format!("only {count} of {len} bytes were written"),
         }),
-        (None, Work::Named(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("an append moves data"),
     }
 }
