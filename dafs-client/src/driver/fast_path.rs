@@ -56,12 +56,6 @@ pub(crate) enum Came {
     Broken(TransportError),
 }
 
-/// What came of waiting.
-enum Awaited {
-    Reply(usize),
-    Other(Came),
-}
-
 impl Shared {
     /// Runs a request to its end, if nothing is in the way. Blocks.
     #[inline]
@@ -72,8 +66,8 @@ impl Shared {
         }
         let Some(sent) = core.send_single(single) else { return Attempt::NotBegun(core) };
         match core.await_single(single, &sent) {
-            Awaited::Reply(count) => Attempt::Done(count),
-            Awaited::Other(came) => Attempt::InFlight(core, sent, came),
+            Ok(count) => Attempt::Done(count),
+            Err(came) => Attempt::InFlight(core, sent, came),
         }
     }
 
@@ -209,28 +203,21 @@ impl Core {
 
     /// Waits for the reply, once.
     #[inline]
-    fn await_single(&mut self, single: &Single<'_>, sent: &Sent) -> Awaited {
-        let Some(endpoint) = self.endpoint.as_mut() else { return Awaited::Other(Came::Nothing) };
+    fn await_single(&mut self, single: &Single<'_>, sent: &Sent) -> Result<usize, Came> {
+        let endpoint = self.endpoint.as_mut().ok_or(Came::Nothing)?;
         self.unflushed = false;
-        if let Err(error) = endpoint.wait(Some(SLICE)) {
-            return Awaited::Other(Came::Broken(error));
+        endpoint.wait(Some(SLICE)).map_err(Came::Broken)?;
+        let Some(Received::Message { ref head, payload_len }) = endpoint.recv().map_err(Came::Broken)? else {
+            return Err(Came::Nothing);
+        };
+        let Some(count) = self.take_reply(single, sent, head, payload_len) else {
+            return Err(Came::Message(*head, payload_len));
+        };
+        // A message that is still being looked at is in the way of the next wait.
+        if let Some(endpoint) = self.endpoint.as_mut() {
+            endpoint.recv_done();
         }
-        match endpoint.recv() {
-            Ok(Some(Received::Message { ref head, payload_len })) => {
-                match self.take_reply(single, sent, head, payload_len) {
-                    Some(count) => {
-                        // A message that is still being looked at is in the way of the next wait.
-                        if let Some(endpoint) = self.endpoint.as_mut() {
-                            endpoint.recv_done();
-                        }
-                        Awaited::Reply(count)
-                    }
-                    None => Awaited::Other(Came::Message(*head, payload_len)),
-                }
-            }
-            Ok(_) => Awaited::Other(Came::Nothing),
-            Err(error) => Awaited::Other(Came::Broken(error)),
-        }
+        Ok(count)
     }
 
     /// Takes the reply; `None`, and nothing done, when the message is anything but a good one.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryL
 use std::time::Duration;
 
 use dafs_proto::transport::util::Home;
-use dafs_proto::transport::{Domain, TransportError};
+use dafs_proto::transport::{Domain, Provider, TransportError};
 
 use crate::clock::Clock;
 use crate::config::{Background, Config};
@@ -153,10 +153,14 @@ impl Shared {
 
     /// Starts an operation. It leaves at once, or with others: see [`Config::batch_submits`].
     pub(crate) fn submit(&self, op: Op) -> usize {
-        let mut core = self.lock();
-        let index = self.submit_locked(&mut core, op);
+        self.submit_under(&mut self.lock(), op)
+    }
+
+    /// As [`Shared::submit`], under a lock that is held already.
+    pub(crate) fn submit_under(&self, core: &mut Core, op: Op) -> usize {
         let keep_back = core.uncollected > 0 && self.config.batch_submits;
-        self.push(&mut core, keep_back);
+        let index = self.submit_locked(core, op);
+        self.push(core, keep_back);
         index
     }
 
@@ -173,16 +177,12 @@ impl Shared {
     /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
     pub(crate) fn push(&self, core: &mut Core, keep_back: bool) {
         let mut outcome = core.send_some();
-        if outcome.is_ok() && core.batches == 0 && !(keep_back && self.batching_pays(core)) {
+        if outcome.is_ok() && core.batches == 0 && !(keep_back && self.server.provider == Provider::Tcp) {
             outcome = core.flush();
         }
         if let Err(broken) = outcome {
             self.on_broken(core, broken);
         }
-    }
-
-    fn batching_pays(&self, _core: &Core) -> bool {
-        self.server.provider == dafs_proto::transport::Provider::Tcp
     }
 
     /// Sends the closes that wait, if the session is not in use now.

@@ -303,9 +303,7 @@ pub(crate) fn submit_transfer<T>(
     let mut core = shared.lock();
     match shared.transfer(&mut core, node, parts, false) {
         Ok(op) => {
-            let keep_back = core.uncollected > 0 && shared.config.batch_submits;
-            let index = shared.submit_locked(&mut core, op);
-            shared.push(&mut core, keep_back);
+            let index = shared.submit_under(&mut core, op);
             Pending::new(owner, index, finish)
         }
         Err((error, keep)) => Pending::ready(refused(error, keep)),

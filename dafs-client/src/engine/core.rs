@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use dafs_proto::session::{ClientSession, KeepAlive, Moment, SessionFault};
-use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, TransportError};
+use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, Span, TransportError};
 use dafs_proto::wire::{BatchNotice, Flags, Header, NoticeKind, Opcode, Resume, Slot, Status};
 use slab::Slab;
 
@@ -109,6 +109,12 @@ impl Core {
         let index = self.ops.insert(op);
         self.queue.push_back(index);
         index
+    }
+
+    /// An operation that was just submitted goes before all others.
+    pub(crate) fn put_first(&mut self, index: usize) {
+        self.queue.retain(|queued| *queued != index);
+        self.queue.push_front(index);
     }
 
     /// Sends what credits and room allow. Never blocks, and does not flush.
@@ -370,13 +376,11 @@ impl Core {
             _ => endpoint.payload(),
         };
         if header.status != Status::OK {
-            let len = payload.len().min(EXPLANATION_SIZE_MAX);
-            let words = payload.slice(0, len).map(|span| span.to_vec()).unwrap_or_default();
             let error = Error::Status {
                 status: header.status,
                 operation: header.opcode,
                 path: op.path(),
-                explanation: String::from_utf8_lossy(&words).into_owned(),
+                explanation: explanation(payload),
             };
             if op.on_error(request.at, error) {
                 self.stop(request.op);
@@ -408,12 +412,8 @@ impl Core {
                         self.draining = true;
                     }
                     Some(NoticeKind::ProtocolError) => {
-                        let words = self.endpoint.as_ref().map(|endpoint| {
-                            let payload = endpoint.payload();
-                            let len = payload.len().min(EXPLANATION_SIZE_MAX);
-                            payload.slice(0, len).map(|span| span.to_vec()).unwrap_or_default()
-                        });
-                        let words = String::from_utf8_lossy(&words.unwrap_or_default()).into_owned();
+                        let payload = self.endpoint.as_ref().map(|endpoint| endpoint.payload());
+                        let words = explanation(payload.unwrap_or(Span::EMPTY));
                         tracing::error!("the server ended the session: {words}");
                     }
                     None => {}
@@ -430,9 +430,7 @@ impl Core {
         self.batch_notices = self.batch_notices.wrapping_add(1);
         if self.batch_notices.is_multiple_of(NOTICES_PER_ANSWER) && self.session.can_send() {
             // The server tells only so much to who says nothing.
-            let mut op = Op::named(Opcode::Null, None, Named::default());
-            op.detached = true;
-            self.submit(op);
+            self.submit(Op::detached(Opcode::Null, Named::default()));
         }
         let slot = Slot(notice.slot);
         if self.session.sequence_of(slot) != Some(notice.sequence) {
@@ -507,9 +505,7 @@ impl Core {
             return;
         }
         let named = Named { handle: Some(closing.handle), ..Named::default() };
-        let mut op = Op::named(Opcode::Close, None, named);
-        op.detached = true;
-        self.submit(op);
+        self.submit(Op::detached(Opcode::Close, named));
     }
 
     /// What was noted on the fast path gets its date; operations and the server are timed out. `Err` when the server
@@ -530,9 +526,7 @@ impl Core {
             return Err(Broken::Lost(TransportError::system("the server was silent for its lease", silent)));
         }
         if self.alive.must_speak(now) && self.session.can_send() && self.queue.is_empty() {
-            let mut op = Op::named(Opcode::Null, None, Named::default());
-            op.detached = true;
-            self.submit(op);
+            self.submit(Op::detached(Opcode::Null, Named::default()));
             self.send_some()?;
         }
         Ok(())
@@ -547,4 +541,10 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// What the server says of an error.
+fn explanation(payload: Span<'_>) -> String {
+    let words = payload.slice(0, payload.len().min(EXPLANATION_SIZE_MAX));
+    String::from_utf8_lossy(&words.unwrap_or(Span::EMPTY).to_vec()).into_owned()
 }

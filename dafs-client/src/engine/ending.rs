@@ -33,20 +33,7 @@ impl Core {
             endpoint.close();
         }
         self.dead.get_or_insert(error.clone());
-        self.lanes = LaneState::None;
-        self.requests.clear();
-        self.resend.clear();
-        self.queue.clear();
-        let indices: SmallVec<[usize; 8]> =
-            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
-        for index in indices {
-            if let Some(op) = self.ops.get_mut(index) {
-                op.revoke_memory();
-                op.outstanding = 0;
-                op.queued = false;
-            }
-            self.fail(index, error.clone());
-        }
+        self.end_all(&error, Op::revoke_memory);
     }
 
     /// This process is a child of the one that has the session: it lets go of all without a word, for connection and memory are the
@@ -57,19 +44,24 @@ impl Core {
         }
         std::mem::forget(self.endpoint.take());
         self.dead = Some(Error::Forked);
+        self.leader = false;
+        self.end_all(&Error::Forked, |_| {});
+    }
+
+    fn end_all(&mut self, error: &Error, let_go: fn(&mut Op)) {
         self.lanes = LaneState::None;
         self.requests.clear();
         self.resend.clear();
         self.queue.clear();
-        self.leader = false;
         let indices: SmallVec<[usize; 8]> =
             self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
         for index in indices {
             if let Some(op) = self.ops.get_mut(index) {
+                let_go(op);
                 op.outstanding = 0;
                 op.queued = false;
             }
-            self.fail(index, Error::Forked);
+            self.fail(index, error.clone());
         }
     }
 
@@ -78,11 +70,8 @@ impl Core {
         if self.dead.is_some() || self.endpoint.is_none() || !self.session.can_send() {
             return false;
         }
-        let mut op = Op::named(Opcode::Bye, None, Named::default());
-        op.detached = true;
-        let index = self.submit(op);
-        self.queue.retain(|queued| *queued != index);
-        self.queue.push_front(index);
+        let index = self.submit(Op::detached(Opcode::Bye, Named::default()));
+        self.put_first(index);
         let _ = self.send_some().and_then(|()| self.flush());
         true
     }

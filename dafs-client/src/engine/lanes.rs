@@ -283,17 +283,14 @@ impl Core {
             }
         };
         let ranges = side.ranges();
-        let mut named = Named { body_len: LaneTerms::HEAD_SIZE - HEADER_SIZE, ..Named::default() };
-        terms.encode(&mut named.body[..LaneTerms::HEAD_SIZE - HEADER_SIZE]);
+        let body_len = LaneTerms::HEAD_SIZE - HEADER_SIZE;
+        let mut named = Named::of(body_len, |body| terms.encode(&mut body[..body_len]));
         named.payload = vec![0; terms.payload_size()];
         encode_segments(&ranges, &mut named.payload);
         self.lanes = LaneState::Asked(side);
-        let mut op = Op::named(Opcode::Lanes, None, named);
-        op.detached = true;
-        let index = self.submit(op);
+        let index = self.submit(Op::detached(Opcode::Lanes, named));
         // Before what may use them.
-        self.queue.retain(|queued| *queued != index);
-        self.queue.push_front(index);
+        self.put_first(index);
     }
 
     /// The server has answered, or never will.

@@ -136,22 +136,21 @@ impl Op {
         }
     }
 
+    /// What it was, or why it failed.
+    fn ended(self) -> Result<Work> {
+        self.error.map_or(Ok(self.work), |error| Err(*error))
+    }
+
     /// What came of a transfer.
     pub(crate) fn into_transfer(self) -> Result<Transfer> {
-        match (self.error, self.work) {
-            (Some(error), _) => Err(*error),
-            (None, Work::Data(transfer)) => Ok(transfer),
-            (None, Work::Named(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("a transfer moves data"),
-        }
+        let Work::Data(transfer) = self.ended()? else { unreachable!("a transfer moves data") };
+        Ok(transfer)
     }
 
     /// What came of a batch.
-    pub(crate) fn into_batch(self) -> Result<BatchWork> {
-        match (self.error, self.work) {
-            (Some(error), _) => Err(*error),
-            (None, Work::Batch(batch)) => Ok(*batch),
-            (None, Work::Named(_) | Work::Chain(_) | Work::Data(_)) => unreachable!("a batch stays one"),
-        }
+    pub(crate) fn into_batch(self) -> Result<Box<BatchWork>> {
+        let Work::Batch(batch) = self.ended()? else { unreachable!("a batch stays one") };
+        Ok(batch)
     }
 
     /// What came of a chain, link by link, and of all of it.
@@ -162,15 +161,8 @@ impl Op {
 
     /// The reply to an operation of one request.
     pub(crate) fn into_reply(self) -> Result<NamedReply> {
-        match (self.error, self.work) {
-            (Some(error), _) => Err(*error),
-            (None, Work::Named(named)) => {
-                named.reply.ok_or_else(|| Error::Invalid("the operation ended without a reply".into()))
-            }
-            (None, Work::Data(_) | Work::Chain(_) | Work::Batch(_)) => {
-                unreachable!("only transfers move data")
-            }
-        }
+        let Work::Named(named) = self.ended()? else { unreachable!("only transfers move data") };
+        named.reply.ok_or_else(|| Error::Invalid("the operation ended without a reply".into()))
     }
 
     /// What it kept of its caller's. Registrations made for the operation end before its memory goes back.
@@ -470,13 +462,16 @@ impl Op {
         }
     }
 
-    /// An operation that asks the server to gather no ends of the session's batches any more. Nobody collects it.
+    /// An operation that nobody collects.
+    pub(crate) fn detached(opcode: Opcode, named: Named) -> Self {
+        Self { detached: true, ..Self::named(opcode, None, named) }
+    }
+
+    /// One that asks the server to gather no ends of the session's batches any more. Nobody collects it.
     pub(crate) fn expediting() -> Op {
         let request = BatchRequest { flags: BatchFlags::EXPEDITE, ..BatchRequest::default() };
-        let mut named = Named { body_len: BatchRequest::HEAD_SIZE - HEADER_SIZE, ..Named::default() };
-        request.encode(&mut named.body[..BatchRequest::HEAD_SIZE - HEADER_SIZE]);
-        let mut op = Op::named(Opcode::Batch, None, named);
-        op.detached = true;
-        op
+        let body_len = BatchRequest::HEAD_SIZE - HEADER_SIZE;
+        let named = Named::of(body_len, |body| request.encode(&mut body[..body_len]));
+        Self::detached(Opcode::Batch, named)
     }
 }

@@ -9,7 +9,7 @@ use crate::handle::node::Node;
 use crate::op::draft::{Draft, Outlet};
 
 /// Bytes of a body that is kept with its operation.
-pub(crate) const BODY_MAX: usize = 32;
+const BODY_MAX: usize = 32;
 
 /// A request about names or ranges.
 #[derive(Default)]
@@ -30,6 +30,18 @@ pub(crate) struct Named {
 }
 
 impl Named {
+    /// A request with so many bytes of body, which `encode` writes.
+    pub(crate) fn of(body_len: usize, encode: impl FnOnce(&mut [u8])) -> Self {
+        let mut named = Self { body_len, ..Self::default() };
+        encode(&mut named.body);
+        named
+    }
+
+    /// A request about a path below the target.
+    pub(crate) fn about(self, path: Vec<u8>) -> Self {
+        Self { payload: path.clone(), path, ..self }
+    }
+
     /// Sends it.
     pub(crate) fn send(&self, outlet: impl Outlet, mut header: Header) -> Result<Slot, PostError> {
         header.handle = self.handle.unwrap_or(header.handle);

@@ -16,7 +16,7 @@ use crate::driver::Owner;
 use crate::driver::pending::{Finish, Pending};
 use crate::driver::transfer::total_len;
 use crate::error::{Error, Result};
-use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
+use crate::memory::{IoBuffer, Keep, RawMemory, RegisteredBuf};
 use crate::op::Op;
 use crate::op::batch::{BatchHints, BatchWork};
 use crate::op::batch_part::{BatchOutcome, Part, Parts};
@@ -216,7 +216,7 @@ impl<B: IoBuffer> OwnedBatch<B> {
         let state = match prepare(shared, &mut core, parts, hints, Keep::Many(buffers)) {
             Err((error, keep)) => {
                 drop(core);
-                let done = BatchDone { buffers: unpacked(keep), results: Err(error) };
+                let done = BatchDone { buffers: keep.unpacked(), results: Err(error) };
                 Running::Batch { pending: Pending::ready(done), untold: vec![1; count], empty: Vec::new() }
             }
             Ok(Plan::Singly { parts, keep }) => {
@@ -230,14 +230,12 @@ impl<B: IoBuffer> OwnedBatch<B> {
                 }
                 let empty: Vec<usize> = (0..count).filter(|operation| untold[*operation] == 0).collect();
                 empty.iter().for_each(|operation| untold[*operation] = 1);
-                let keep_back = core.uncollected > 0 && shared.config.batch_submits;
-                let index = shared.submit_locked(&mut core, *op);
-                shared.push(&mut core, keep_back);
+                let index = shared.submit_under(&mut core, *op);
                 drop(core);
                 let shared = Arc::clone(shared);
                 let finish = Finish::boxed(move |op| {
                     let (keep, results) = results(&shared, op, &operations);
-                    BatchDone { buffers: unpacked(keep), results }
+                    BatchDone { buffers: keep.unpacked(), results }
                 });
                 Running::Batch { pending: Pending::new(&owner, index, finish), untold, empty }
             }
@@ -331,7 +329,7 @@ impl<B: IoBuffer> PendingBatch<B> {
             Running::Batch { pending, .. } => pending.wait(),
             Running::Singly(singles) => {
                 let (keep, results) = singles.wait();
-                BatchDone { buffers: unpacked(keep), results }
+                BatchDone { buffers: keep.unpacked(), results }
             }
         }
     }
@@ -393,13 +391,6 @@ impl Parts {
         self.is_registered(buffer, owner);
         let place = self.operations.len().saturating_sub(1);
         self.lent.extend(buffer.is_registered().then(|| (place, buffer.revocation())));
-    }
-}
-
-fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
-    match keep {
-        Keep::Many(keeps) => keeps.into_iter().map(|keep| B::from_keep(KeepBox(keep))).collect(),
-        _ => Vec::new(),
     }
 }
 

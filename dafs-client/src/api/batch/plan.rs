@@ -74,38 +74,23 @@ pub(crate) fn prepare(
     for (operation, (part, ranges)) in parts.operations.into_iter().zip(memory.ranges).enumerate() {
         let ranges: SmallVec<[_; 1]> =
             ranges.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
+        let mut push = |lists, len, memory| {
+            let (node, write, stability) = (Arc::clone(&part.node), part.write, part.stability);
+            entries.push(Entry { operation, node, write, stability, lists, len, memory, result: None });
+        };
         if part.inline {
             let lists = ShortLists { extents: joined(&part.extents), segments: SmallVec::new() };
-            entries.push(Entry {
-                operation,
-                node: Arc::clone(&part.node),
-                write: part.write,
-                stability: part.stability,
-                lists,
-                len: part.len(),
-                memory: Some(part.memory),
-                result: None,
-            });
-            operations.push(Asked { node: part.node, write: part.write });
-            continue;
+            push(lists, part.len(), Some(part.memory));
+        } else {
+            let pieces = cut(&part.extents, &ranges, &bounds);
+            if part.write && pieces.len() > 1 && !is_ascending(&part.extents) {
+                let what = format!(
+                    "operation {operation} of a batch: a list of more than one request that does not ascend"
+                );
+                return Err((Error::Invalid(what), keep));
+            }
+            pieces.into_iter().for_each(|(lists, len)| push(lists, len, None));
         }
-        let pieces = cut(&part.extents, &ranges, &bounds);
-        if part.write && pieces.len() > 1 && !is_ascending(&part.extents) {
-            let what = format!(
-                "operation {operation} of a batch: a list of more than one request that does not ascend"
-            );
-            return Err((Error::Invalid(what), keep));
-        }
-        entries.extend(pieces.into_iter().map(|(lists, len)| Entry {
-            operation,
-            node: Arc::clone(&part.node),
-            write: part.write,
-            stability: part.stability,
-            lists,
-            len,
-            memory: None,
-            result: None,
-        }));
         operations.push(Asked { node: part.node, write: part.write });
     }
     let inline = entries.iter().filter(|entry| entry.memory.is_some());

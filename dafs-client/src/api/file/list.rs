@@ -215,11 +215,11 @@ impl File {
         };
         let parts = list_parts(kind, extents, memory, Keep::Many(keeps), self.registration_policy());
         let finish = Finish::boxed(move |mut op| ListTransferred {
-            buffers: unpacked(op.take_keep()),
+            buffers: op.take_keep().unpacked(),
             result: result(op),
         });
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| ListTransferred {
-            buffers: unpacked(keep),
+            buffers: keep.unpacked(),
             result: Err(error),
         })
     }
@@ -252,13 +252,6 @@ pub(crate) fn list_parts(
     policy: RegistrationPolicy,
 ) -> TransferParts {
     TransferParts { kind, offset: 0, extents: Some(extents.to_vec()), memory, keep, policy }
-}
-
-fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
-    match keep {
-        Keep::Many(keeps) => keeps.into_iter().map(|keep| B::from_keep(KeepBox(keep))).collect(),
-        _ => Vec::new(),
-    }
 }
 
 /// What came of a read of a list.

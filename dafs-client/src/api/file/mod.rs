@@ -30,7 +30,7 @@ use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
 use crate::op::Op;
-use crate::op::named::{BODY_MAX, Named};
+use crate::op::named::Named;
 use crate::op::transfer::TransferKind;
 
 /// A file that is open on the server. Closed, lazily, when dropped.
@@ -211,138 +211,112 @@ impl File {
         /// Makes everything written so far durable, with all attributes. [`Error::WritesLost`] names what a restart
         /// of the server has lost and must be written again, which [`crate::DurableWriter`] does by itself, and whether changes of size and
         /// attributes are among it.
-        commit, submit_commit, commit_call, () -> ()
-    }
-
-    fn commit_call(&self) -> Result<Call<Result<()>>> {
-        self.commit_range_call(0, 0, Stability::FileSync)
+        commit, submit_commit, commit_call, (&self) -> () {
+            self.commit_range_call(0, 0, Stability::FileSync)
+        }
     }
 
     forms! {
         /// Makes a range durable (`len` 0: to the end of the file): its data (`DataSync`), or all of it (`FileSync`).
         /// As [`File::commit`] otherwise.
-        commit_range, submit_commit_range, commit_range_call, (offset: u64, len: u64, stability: Stability) -> ()
-    }
-
-    fn commit_range_call(&self, offset: u64, len: u64, stability: Stability) -> Result<Call<Result<()>>> {
-        if stability == Stability::Unstable {
-            return Err(Error::Invalid("a commit makes data durable: DataSync or FileSync".into()));
-        }
-        let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
-        let mut body = [0; BODY_MAX];
-        CommitRequest { offset, len, stability }.encode(&mut body);
-        let named = Named { body, body_len: 24, ..Named::default() };
-        // Of a part only data: who names a range has that in mind.
-        let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
-        let taken = self.node.unstable().take(&(offset..end), all);
-        let mut covered = Covered { node: Arc::clone(&self.node), taken };
-        let finish = Finish::boxed(move |op| {
-            let reply = reply(op)?;
-            let committed = CommitReply::decode(reply.body())?.verifier;
-            let taken = std::mem::take(&mut covered.taken);
-            match unstable::lost(&taken, committed, reply.server_epoch) {
-                (ranges, false) if ranges.is_empty() => Ok(()),
-                (ranges, attributes) => {
-                    Err(Error::WritesLost { path: covered.node.path.clone(), ranges, attributes })
-                }
+        commit_range, submit_commit_range, commit_range_call,
+        (&self, offset: u64, len: u64, stability: Stability) -> () {
+            if stability == Stability::Unstable {
+                return Err(Error::Invalid("a commit makes data durable: DataSync or FileSync".into()));
             }
-        });
-        Ok(self.call_with(Opcode::Commit, named, finish))
+            let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+            let named = Named::of(24, |body| CommitRequest { offset, len, stability }.encode(body));
+            // Of a part only data: who names a range has that in mind.
+            let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
+            let taken = self.node.unstable().take(&(offset..end), all);
+            let mut covered = Covered { node: Arc::clone(&self.node), taken };
+            let finish = Finish::boxed(move |op| {
+                let reply = reply(op)?;
+                let committed = CommitReply::decode(reply.body())?.verifier;
+                let taken = std::mem::take(&mut covered.taken);
+                match unstable::lost(&taken, committed, reply.server_epoch) {
+                    (ranges, false) if ranges.is_empty() => Ok(()),
+                    (ranges, attributes) => {
+                        Err(Error::WritesLost { path: covered.node.path.clone(), ranges, attributes })
+                    }
+                }
+            });
+            Ok(self.call_with(Opcode::Commit, named, finish))
+        }
     }
 
     forms! {
         /// Attributes now.
-        metadata, submit_metadata, metadata_call, () -> Attributes
-    }
-
-    fn metadata_call(&self) -> Result<Call<Result<Attributes>>> {
-        getattr_call(&self.node)
+        metadata, submit_metadata, metadata_call, (&self) -> Attributes {
+            getattr_call(&self.node)
+        }
     }
 
     forms! {
         /// Changes attributes and answers the new ones.
-        set_attributes, submit_set_attributes, set_attributes_call, (set: &SetAttributes) -> Attributes
-    }
-
-    fn set_attributes_call(&self, set: &SetAttributes) -> Result<Call<Result<Attributes>>> {
-        setattr_call(&self.node, Path::new(""), true, set)
+        set_attributes, submit_set_attributes, set_attributes_call,
+        (&self, set: &SetAttributes) -> Attributes {
+            setattr_call(&self.node, Path::new(""), true, set)
+        }
     }
 
     forms! {
         /// Sets the size: cuts the file, or extends it by a hole.
-        truncate, submit_truncate, truncate_call, (size: u64) -> ()
-    }
-
-    fn truncate_call(&self, size: u64) -> Result<Call<Result<()>>> {
-        Ok(self.range_call(Opcode::Truncate, size, 0))
+        truncate, submit_truncate, truncate_call, (&self, size: u64) -> () {
+            Ok(self.range_call(Opcode::Truncate, size, 0))
+        }
     }
 
     forms! {
         /// Reserves space for a range; the file grows to cover it.
-        allocate, submit_allocate, allocate_call, (offset: u64, len: u64) -> ()
-    }
-
-    fn allocate_call(&self, offset: u64, len: u64) -> Result<Call<Result<()>>> {
-        Ok(self.range_call(Opcode::Allocate, offset, len))
+        allocate, submit_allocate, allocate_call, (&self, offset: u64, len: u64) -> () {
+            Ok(self.range_call(Opcode::Allocate, offset, len))
+        }
     }
 
     forms! {
         /// Gives the space of a range back: it reads as zeros. The size stays.
-        punch_hole, submit_punch_hole, punch_hole_call, (offset: u64, len: u64) -> ()
-    }
-
-    fn punch_hole_call(&self, offset: u64, len: u64) -> Result<Call<Result<()>>> {
-        Ok(self.range_call(Opcode::Punch, offset, len))
+        punch_hole, submit_punch_hole, punch_hole_call, (&self, offset: u64, len: u64) -> () {
+            Ok(self.range_call(Opcode::Punch, offset, len))
+        }
     }
 
     forms! {
         /// Where the next data at or after `offset` begins; the status `NO_DEVICE` when none follows.
-        seek_data, submit_seek_data, seek_data_call, (offset: u64) -> u64
-    }
-
-    fn seek_data_call(&self, offset: u64) -> Result<Call<Result<u64>>> {
-        Ok(self.seek_call(offset, SeekWhat::Data))
+        seek_data, submit_seek_data, seek_data_call, (&self, offset: u64) -> u64 {
+            Ok(self.seek_call(offset, SeekWhat::Data))
+        }
     }
 
     forms! {
         /// Where the next hole at or after `offset` begins; the end of the file is one.
-        seek_hole, submit_seek_hole, seek_hole_call, (offset: u64) -> u64
-    }
-
-    fn seek_hole_call(&self, offset: u64) -> Result<Call<Result<u64>>> {
-        Ok(self.seek_call(offset, SeekWhat::Hole))
+        seek_hole, submit_seek_hole, seek_hole_call, (&self, offset: u64) -> u64 {
+            Ok(self.seek_call(offset, SeekWhat::Hole))
+        }
     }
 
     forms! {
         /// Tells how a range will be used (`len` 0: to the end of the file).
-        hint, submit_hint, hint_call, (offset: u64, len: u64, pattern: AccessPattern) -> ()
-    }
-
-    fn hint_call(&self, offset: u64, len: u64, pattern: AccessPattern) -> Result<Call<Result<()>>> {
-        let pattern = match pattern {
-            AccessPattern::Normal => 0,
-            AccessPattern::Sequential => 1,
-            AccessPattern::Random => 2,
-            AccessPattern::WillNeed => 3,
-            AccessPattern::WillNotNeed => 4,
-        };
-        let mut body = [0; BODY_MAX];
-        HintRequest { offset, len, pattern }.encode(&mut body);
-        let named = Named { body, body_len: 24, ..Named::default() };
-        Ok(self.call_with(Opcode::Hint, named, Finish::Plain(done)))
+        hint, submit_hint, hint_call, (&self, offset: u64, len: u64, pattern: AccessPattern) -> () {
+            let pattern = match pattern {
+                AccessPattern::Normal => 0,
+                AccessPattern::Sequential => 1,
+                AccessPattern::Random => 2,
+                AccessPattern::WillNeed => 3,
+                AccessPattern::WillNotNeed => 4,
+            };
+            let named = Named::of(24, |body| HintRequest { offset, len, pattern }.encode(body));
+            Ok(self.call_with(Opcode::Hint, named, Finish::Plain(done)))
+        }
     }
 
     fn range_call(&self, opcode: Opcode, offset: u64, len: u64) -> Call<Result<()>> {
-        let mut body = [0; BODY_MAX];
-        AllocateRequest { offset, len }.encode(&mut body);
-        let named = Named { body, body_len: 16, ..Named::default() };
+        let named = Named::of(16, |body| AllocateRequest { offset, len }.encode(body));
         self.call_with(opcode, named, Finish::Plain(done))
     }
 
     fn seek_call(&self, offset: u64, what: SeekWhat) -> Call<Result<u64>> {
-        let mut body = [0; BODY_MAX];
-        SeekRequest { offset, what }.encode(&mut body);
-        let named = Named { body, body_len: 16, ..Named::default() };
+        let named = Named::of(16, |body| SeekRequest { offset, what }.encode(body));
         let finish = Finish::Plain(|op| Ok(SeekReply::decode(reply(op)?.body())?.offset));
         self.call_with(Opcode::Seek, named, finish)
     }
