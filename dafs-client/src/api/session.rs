@@ -475,10 +475,10 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         peak: 1,
         peak_replies: 0,
         reconnects: 0,
-        futility: Default::default(),
+        give_up: Default::default(),
         batch_notices: 0,
         learned: Learned::default(),
-        calm: Default::default(),
+        uncontended: Default::default(),
         terms,
     }
 }

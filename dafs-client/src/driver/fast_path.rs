@@ -464,7 +464,7 @@ mod tests {
 
     // A session that two threads used becomes one thread's again, and not too soon.
     #[test]
-    fn session_shared_once_is_one_thread_s_again_after_calm() {
+    fn session_shared_once_is_one_thread_s_again_after_many_operations_uncontended() {
         let world = World::new(11);
         let (session, _export, file) = opened(&world);
         session.owner.shared.contended.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! Threads of a session share one core under one lock; of those that wait, one leads: it receives for all,
 //! and the others sleep until it tells them.
 //!
-//! A lone thread keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
+//! A thread that is alone keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
 //! is for, and no other system call is made. When a second thread meets the lock taken the session turns to
 //! sharing: the leader then sleeps without the lock, on the endpoint's descriptors. It turns back when operations have
 //! followed each other for long without another thread in sight, and the oftener it has turned, the longer that takes.
@@ -36,7 +36,7 @@ use crate::memory::registration::Registrar;
 use crate::op::Op;
 use crate::op::request::Broken;
 
-/// A lone thread looks up from waiting at least this often: for deadlines, the lease, and other threads.
+/// A thread that is alone looks up from waiting at least this often: for deadlines, the lease, and other threads.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 /// Longest sleep of a leader without the lock.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -122,7 +122,7 @@ impl Shared {
                 }
                 let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
                 if shares {
-                    core.calm.on_collision();
+                    core.uncontended.on_collision();
                 }
                 core
             }
@@ -222,20 +222,20 @@ impl Shared {
         }
         let mut core = self.wait_until(core, |core| core.has_ended(index));
         let op = core.collect(index);
-        self.note_calm(&mut core);
+        self.note_uncontended(&mut core);
         std::mem::forget(unwinding);
         op
     }
 
     /// A blocking operation has ended. After many without another thread in sight the session is one thread's again.
-    fn note_calm(&self, core: &mut Core) {
+    fn note_uncontended(&self, core: &mut Core) {
         if !self.contended.load(Ordering::Relaxed) || self.config.background == Background::Progress {
             return;
         }
         if self.threads.take_refused() {
-            core.calm.on_collision();
+            core.uncontended.on_collision();
         }
-        if core.calm.lasts() {
+        if core.uncontended.lasts() {
             self.contended.store(false, Ordering::Relaxed);
         }
     }
@@ -371,7 +371,7 @@ impl Shared {
         if let Err(broken) = core.flush() {
             self.on_broken(&mut core, broken);
         }
-        core.calm.on_company();
+        core.uncontended.on_company();
         core.followers += 1;
         let (mut core, _) = self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
         core.followers -= 1;

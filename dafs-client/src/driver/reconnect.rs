@@ -15,7 +15,7 @@ use dafs_proto::wire::{
 use crate::connect::{Answer, CallError, Established, call, establish};
 use crate::driver::{Guard, Shared};
 use crate::engine::core::Core;
-use crate::engine::futility::FUTILE_MAX;
+use crate::engine::give_up::GIVE_UP_AFTER;
 use crate::error::Error;
 use crate::handle::node::{Node, Reopen};
 
@@ -44,9 +44,9 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
     match outcome {
         // Closed meanwhile.
         _ if core.dead.is_some() => {}
-        Ok(_) if core.is_futile() => {
+        Ok(_) if core.gives_up() => {
             let cause = format!(
-                "it broke {FUTILE_MAX} times in a row before any request in flight was answered; the server may be unable to \
+                "it broke {GIVE_UP_AFTER} times in a row before any request in flight was answered; the server may be unable to \
                  reach the memory of one, or to stand it: its log says why"
             );
             tracing::error!(server = %shared.server.name, "giving the session up: {cause}");
@@ -242,8 +242,8 @@ impl Core {
     }
 
     /// The connection that broke was one too many of those that brought no reply to what was sent.
-    fn is_futile(&mut self) -> bool {
-        self.futility.on_broken(self.session.replies(), self.session.outstanding() > 0)
+    fn gives_up(&mut self) -> bool {
+        self.give_up.on_broken(self.session.replies(), self.session.outstanding() > 0)
     }
 
     /// Takes a new connection into use.
@@ -280,7 +280,7 @@ impl Core {
             self.repeat(unanswered);
         }
         self.terms = terms;
-        self.futility.on_connected(self.session.replies());
+        self.give_up.on_connected(self.session.replies());
         let config = &shared.config;
         shared.registrar.set_useful_min(self.registered_sizes_min(config), self.kept_sizes_min(config));
         self.ask_for_lanes(&shared.config);

@@ -9,10 +9,10 @@ use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, Span, T
 use dafs_proto::wire::{BatchNotice, Flags, Header, NoticeKind, Opcode, Resume, Slot, Status};
 use slab::Slab;
 
-use crate::engine::calm::Calm;
-use crate::engine::futility::Futility;
+use crate::engine::give_up::GiveUp;
 use crate::engine::lanes::{LaneState, Next, transmit_through_lane};
 use crate::engine::outlet::Door;
+use crate::engine::uncontended::Uncontended;
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::Node;
@@ -84,13 +84,13 @@ pub(crate) struct Core {
     pub(crate) peak: u16,
     pub(crate) peak_replies: u32,
     pub(crate) reconnects: u64,
-    pub(crate) futility: Futility,
+    pub(crate) give_up: GiveUp,
     /// Notices of batches so far.
     pub(crate) batch_notices: u32,
     /// Of hybrid transfers.
     pub(crate) learned: Learned,
     /// Since threads last met in a session that they share.
-    pub(crate) calm: Calm,
+    pub(crate) uncontended: Uncontended,
 }
 
 impl Core {

@@ -1,5 +1,5 @@
-//! What is in flight: one operation of the caller, what is asked, what memory takes part, what has come of it. Sends nothing. Imports
-//! `handle`, `method` and `memory`.
+//! What is in flight: one operation of the caller, what is asked, what memory takes part, what has come of it. Only this file knows the
+//! kinds of operations. It writes requests into an outlet, and sends nothing itself. Imports `handle`, `method` and `memory`.
 
 pub(crate) mod batch;
 pub(crate) mod batch_part;
