@@ -128,3 +128,66 @@ impl DataReply {
 pub(crate) fn too_much(what: &'static str, value: usize, limit: usize) -> SessionFault {
     SessionFault::TooMuch { what, value: value as u64, limit: limit as u64 }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    const KINDS: [TransferKind; 4] = [
+        TransferKind::Read,
+        TransferKind::Write(Stability::DataSync),
+        TransferKind::Append(Stability::FileSync),
+        TransferKind::Readdir { cookie: 7, attributes: true },
+    ];
+
+    #[test]
+    fn body_says_where_the_data_is() {
+        let range = [1, 2, 3];
+        for (body, method, segment_count, segment) in [
+            (Body::inline(KINDS[0], 9, 5), Method::Inline, 0, [0; 3]),
+            (Body::direct(KINDS[0], 9, 5, &[range]), Method::Direct, 1, range),
+            (Body::direct(KINDS[0], 9, 5, &[range; 2]), Method::Direct, 2, [0; 3]),
+            (Body::through_lane(KINDS[0], 9, 5, Method::Fast, 4), Method::Fast, 0, [4, 0, 0]),
+        ] {
+            for kind in KINDS {
+                let mut bytes = [0; 64];
+                let head_len = Body { kind, ..body }.encode(&mut bytes);
+                let bytes = &bytes[..head_len - dafs_proto::wire::HEADER_SIZE];
+                match kind {
+                    TransferKind::Read => {
+                        let expected = ReadRequest { offset: 9, len: 5, method, segment_count, segment };
+                        assert_eq!(ReadRequest::decode(bytes).unwrap(), expected);
+                    }
+                    TransferKind::Write(stability) | TransferKind::Append(stability) => {
+                        let offset = if kind == KINDS[1] { 9 } else { 0 };
+                        let expected =
+                            WriteRequest { offset, len: 5, method, stability, segment_count, segment };
+                        assert_eq!(WriteRequest::decode(bytes).unwrap(), expected);
+                    }
+                    TransferKind::Readdir { cookie, attributes } => {
+                        let expected = ReaddirRequest { cookie, len: 5, segment, attributes };
+                        assert_eq!(ReaddirRequest::decode(bytes).unwrap(), expected);
+                    }
+                }
+            }
+        }
+    }
+
+    // [CLI-40] one less, exact, one more
+    #[test]
+    fn reply_that_tells_of_more_than_was_asked_for_is_a_fault() {
+        for (count, is_good) in [(4, true), (5, true), (6, false)] {
+            let reply = DataReply { count, end: false, position: 0, unstable: None };
+            for kind in KINDS {
+                assert_eq!(reply.check(kind, 5, 0, false).is_ok(), is_good, "{kind:?}");
+            }
+            for payload in [count - 1, count, count + 1] {
+                let fits = is_good && payload == count;
+                assert_eq!(reply.check(TransferKind::Read, 5, payload, true).is_ok(), fits, "{payload}");
+                assert!(reply.check(TransferKind::Read, 5, payload, false).is_err());
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@ use crate::handle::node::Node;
 use crate::memory::Staging;
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::body::{DataReply, too_much};
-use crate::op::list::PieceBounds;
+use crate::op::list::{PieceBounds, without_gap};
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::{Transfer, TransferKind};
@@ -138,6 +138,12 @@ pub(crate) fn on_data(
 }
 
 impl Transfer {
+    /// Bytes of a piece of a list up to the first that lies at or behind the end of the file.
+    fn without_gap(&self, request: &Request, end: u64) -> usize {
+        let extents = self.list.iter().flat_map(|list| list.extents(request.at, request.len));
+        without_gap(extents, end)
+    }
+
     /// Remembers what a reply says.
     fn on_reply(&mut self, reply: &DataReply, request: &Request, target: Option<&Node>) {
         match self.kind {
@@ -227,7 +233,7 @@ fn on_list_read(
         }
     }
     if count < request.len {
-        let without_gap = without_gap(transfer, request, end);
+        let without_gap = transfer.without_gap(request, end);
         transfer.on_count(request.at, request.len, without_gap);
     }
     Ok(())
@@ -254,7 +260,7 @@ fn on_sieved_read(
     list.end = list.end.min(end);
     take_sieved(transfer, request.len, end, staged.unwrap_or(Span::EMPTY));
     if end != u64::MAX {
-        let without_gap = without_gap(transfer, request, end);
+        let without_gap = transfer.without_gap(request, end);
         if without_gap < request.len {
             transfer.on_count(request.at, request.len, without_gap);
         }
@@ -286,24 +292,6 @@ fn take_sieved(transfer: &Transfer, len_all: usize, end: u64, staged: Span<'_>) 
             (from, len) = (from + part, len - part);
         }
     }
-}
-
-/// Bytes of a piece up to the first that lies at or behind the end of the file.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "extents of a piece are as long as memory of this process"
-)]
-fn without_gap(transfer: &Transfer, request: &Request, end: u64) -> usize {
-    let Some(list) = &transfer.list else { return 0 };
-    let mut count = 0;
-    for extent in list.extents(request.at, request.len) {
-        let got = extent.len_before(end);
-        count += got as usize;
-        if got < extent.len {
-            break;
-        }
-    }
-    count
 }
 
 /// Copies data that arrived into the memory of a transfer.

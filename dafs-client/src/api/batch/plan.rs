@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_proto::extent::{Extent, is_ascending};
+use dafs_proto::extent::is_ascending;
 use dafs_proto::wire::{
     BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, Features, LIST_MAX, Opcode, ShortLists, Status, lists_size,
 };
@@ -21,6 +21,7 @@ use crate::op::Op;
 use crate::op::batch::BatchHints;
 use crate::op::batch::{BatchWork, Bounds, Entry, cut};
 use crate::op::batch_part::{BatchOutcome, Part, Parts};
+use crate::op::list::{joined, without_gap};
 
 /// How the operations are done.
 pub(crate) enum Plan {
@@ -135,18 +136,6 @@ fn goes_inline(core: &Core, config: &Config, part: &Part) -> bool {
     decide(&circumstances).path == IoPath::Inline
 }
 
-/// Extents of which each is one of the file's own: neighbours joined, none empty.
-fn joined(extents: &[Extent]) -> SmallVec<[Extent; 1]> {
-    let mut joined: SmallVec<[Extent; 1]> = SmallVec::new();
-    for extent in extents.iter().filter(|extent| extent.len > 0) {
-        match joined.last_mut() {
-            Some(last) if last.offset + last.len == extent.offset => last.len += extent.len,
-            _ => joined.push(*extent),
-        }
-    }
-    joined
-}
-
 /// From a finished batch to its buffers and results.
 #[allow(clippy::type_complexity, reason = "both halves of the caller's result")]
 pub(crate) fn results(
@@ -178,7 +167,8 @@ pub(crate) fn results(
             if !asked.write && count < entry.len {
                 outcome.end = Some(outcome.end.map_or(result.value, |end| end.min(result.value)));
                 // Extents before the end of the file follow behind some that are not.
-                outcome.count += if is_short { 0 } else { without_gap(&entry.lists.extents, result.value) };
+                outcome.count +=
+                    if is_short { 0 } else { without_gap(entry.lists.extents.iter().copied(), result.value) };
                 is_short = true;
             } else if !is_short {
                 outcome.count += count;
@@ -196,17 +186,4 @@ pub(crate) fn results(
         });
     }
     (keep, Ok(outcomes))
-}
-
-/// Bytes of extents up to the first that lies at or behind the end of the file.
-fn without_gap(extents: &[Extent], end: u64) -> usize {
-    let mut count = 0;
-    for extent in extents {
-        let got = extent.len_before(end);
-        count += got;
-        if got < extent.len {
-            break;
-        }
-    }
-    usize::try_from(count).unwrap_or(usize::MAX)
 }
