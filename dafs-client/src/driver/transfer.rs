@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::RemoteRange;
+use dafs_proto::transport::{MemoryRef, RemoteRange};
 use dafs_proto::wire::{Features, Opcode};
 use smallvec::SmallVec;
 
@@ -34,6 +34,15 @@ pub(crate) enum Memory {
     Raw(SmallVec<[RawMemory; 1]>),
     /// Parts of registered buffers; `None` where one is not registered here.
     RegisteredParts(SmallVec<[RawMemory; 1]>, Option<SmallVec<[RemoteRange; 1]>>),
+}
+
+/// The same, looked up.
+struct Lent {
+    memory: SmallVec<[RawMemory; 1]>,
+    /// Where the server reaches each piece, if all are registered.
+    ranges: Option<SmallVec<[RemoteRange; 1]>>,
+    /// As one that is registered for good.
+    whole: Option<MemoryRef>,
 }
 
 /// What is to be moved.
@@ -148,6 +157,31 @@ impl Shared {
         }
     }
 
+    /// The memory of a transfer, and where the server reaches it.
+    fn lent(&self, memory: Memory, keep: &mut Keep) -> Result<Lent> {
+        let ordinary = |memory| Lent { memory, ranges: None, whole: None };
+        match memory {
+            Memory::Kept => {
+                let memory = SmallVec::from_buf([keep.raw()]);
+                let Keep::Registered(buffer) = keep else { return Ok(ordinary(memory)) };
+                if !buffer.is_registered() {
+                    return Ok(ordinary(memory));
+                }
+                let range = buffer.range_in(&self.domain).ok_or_else(not_registered_here)?;
+                Ok(Lent { memory, ranges: Some(SmallVec::from_buf([range])), whole: buffer.memory() })
+            }
+            Memory::Raw(mut memory) => {
+                // What has no bytes may lie anywhere: it is not registered.
+                memory.retain(|piece| piece.len() > 0);
+                Ok(ordinary(memory))
+            }
+            Memory::RegisteredParts(memory, ranges) => {
+                let ranges = Some(ranges.ok_or_else(not_registered_here)?);
+                Ok(Lent { memory, ranges, whole: None })
+            }
+        }
+    }
+
     /// The transfer of memory that the operation will keep, or that the caller lends.
     fn decided(
         &self,
@@ -157,28 +191,8 @@ impl Shared {
         blocking: bool,
     ) -> Result<(Opcode, Transfer)> {
         let TransferParts { kind, mut offset, extents, policy, .. } = parts;
-        let (mut whole, mut holds) = (None, SmallVec::new());
-        let (memory, mut ranges) = match parts.memory {
-            Memory::Kept => {
-                let memory = SmallVec::from_buf([keep.raw()]);
-                match keep {
-                    Keep::Registered(buffer) if buffer.is_registered() => {
-                        whole = buffer.memory();
-                        let range = buffer.range_in(&self.domain).ok_or_else(not_registered_here)?;
-                        (memory, Some(SmallVec::from_buf([range])))
-                    }
-                    _ => (memory, None),
-                }
-            }
-            Memory::Raw(mut memory) => {
-                // What has no bytes may lie anywhere: it is not registered.
-                memory.retain(|piece| piece.len() > 0);
-                (memory, None)
-            }
-            Memory::RegisteredParts(memory, ranges) => {
-                (memory, Some(ranges.ok_or_else(not_registered_here)?))
-            }
-        };
+        let Lent { memory, mut ranges, whole } = self.lent(parts.memory, keep)?;
+        let mut holds = SmallVec::new();
         if let ([single], None) = (&*memory, &ranges)
             && let Some(lease) = self.registrar.lease(single, kind.access(), policy)
         {

@@ -217,20 +217,25 @@ impl Core {
                 if let Some(sent) = numbered {
                     self.session.take_back(sent.slot);
                 }
-                if let (Some(chunk), Some(pool)) = (staging, self.staging.as_mut()) {
-                    pool.give_back(chunk);
-                }
-                if let Some(lane) = lane {
-                    self.release_lane(lane);
-                }
-                match error {
-                    PostError::Full => Ok(false),
-                    PostError::Closed => Err(Broken::Lost(TransportError::Closed)),
-                    PostError::Invalid(_) | PostError::Faulted => {
-                        self.fail(index, Error::Invalid(error.to_string()));
-                        Ok(true)
-                    }
-                }
+                self.on_unsent(&request, error)
+            }
+        }
+    }
+
+    /// A request was not sent: whether others may be, as in [`Core::send_next`].
+    fn on_unsent(&mut self, request: &Request, error: PostError) -> Result<bool, Broken> {
+        if let (Some(chunk), Some(pool)) = (request.staging, self.staging.as_mut()) {
+            pool.give_back(chunk);
+        }
+        if let Some(lane) = request.lane {
+            self.release_lane(lane);
+        }
+        match error {
+            PostError::Full => Ok(false),
+            PostError::Closed => Err(Broken::Lost(TransportError::Closed)),
+            PostError::Invalid(_) | PostError::Faulted => {
+                self.fail(request.op, Error::Invalid(error.to_string()));
+                Ok(true)
             }
         }
     }
