@@ -11,9 +11,6 @@ use crate::{Clock, Config, Result, Session};
 
 /// Above it a request names memory instead of carrying data.
 pub(crate) const INLINE_MAX: u32 = 16 * 1024;
-/// From here on registered memory is named.
-pub(crate) const CROSSOVER: u32 = 4096;
-
 /// See [`ScriptedWorld`], whose own sessions are of another copy of this library.
 pub(crate) struct World(ScriptedWorld);
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    Attributes, CommitRequest, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest,
-    Stability, WriteReply, WriteRequest, decode_message_pack,
+    Attributes, CommitRequest, NameRequest, Opcode, OpenFlags, OpenRequest, Stability, WriteRequest,
+    decode_message_pack,
 };
 
 use crate::api::dir::{Dir, clean};
@@ -18,9 +18,11 @@ use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
 use crate::handle::node::{Node, NodeParts, Reopen, join};
 use crate::memory::RawMemory;
-use crate::op::chain::{BODY_MAX, ChainWork, Link};
+use crate::op::Op;
+use crate::op::body::DataReply;
+use crate::op::chain::{ChainWork, Link};
 use crate::op::named::NamedReply;
-use crate::op::{Op, Work};
+use crate::op::transfer::TransferKind;
 
 /// Requests that depend on each other, for one round trip: made by [`Dir::chain`], run by [`Chain::run`].
 ///
@@ -93,27 +95,17 @@ impl<'a> Chain<'a> {
     }
 
     /// Reads at `offset` of the file that was opened.
-    #[allow(clippy::cast_possible_truncation, reason = "checked against the inline limit before it is sent")]
     pub fn read_at(mut self, buffer: &'a mut [u8], offset: u64) -> Self {
         self.checked(check_extent(offset, buffer.len()));
-        let mut link = Link::new(Opcode::Read, true);
-        let len = buffer.len() as u32;
-        ReadRequest { offset, len, method: Method::Inline, segment_count: 0, segment: [0; 3] }
-            .encode(&mut link.body);
-        link.body_len = BODY_MAX;
+        let link = Link::data(TransferKind::Read, offset, buffer.len());
         self.memory.push(RawMemory::of_mut(buffer));
         self.push(link)
     }
 
     /// Writes at `offset` of the file that was opened, as durable as that was opened for. The data is copied.
-    #[allow(clippy::cast_possible_truncation, reason = "checked against the inline limit before it is sent")]
     pub fn write_at(mut self, data: &[u8], offset: u64) -> Self {
         self.checked(check_extent(offset, data.len()));
-        let mut link = Link::new(Opcode::Write, true);
-        let (len, stability) = (data.len() as u32, self.options.stability);
-        WriteRequest { offset, len, method: Method::Inline, stability, segment_count: 0, segment: [0; 3] }
-            .encode(&mut link.body);
-        link.body_len = BODY_MAX;
+        let link = Link::data(TransferKind::Write(self.options.stability), offset, data.len());
         self.push(Link { payload: data.to_vec(), ..link })
     }
 
@@ -141,15 +133,9 @@ impl<'a> Chain<'a> {
         let shared = &self.dir.owner.shared;
         let core = shared.lock();
         self.check(&core.terms)?;
-        let work = Work::Chain(Box::new(ChainWork::new(self.links)));
-        let op = Op::new(Opcode::Open, Some(Arc::clone(&self.dir.node)), work);
-        let op = shared.run_locked(core, op);
-        let Work::Chain(work) = op.work else { unreachable!("a chain stays one") };
-        let outcome = match op.error {
-            Some(error) => Err(*error),
-            None => Ok(()),
-        };
-        finish(self.dir, *work, outcome, &self.memory, &self.options)
+        let op = Op::chain(Arc::clone(&self.dir.node), self.links);
+        let (work, outcome) = shared.run_locked(core, op).into_chain();
+        finish(self.dir, work, outcome, &self.memory, &self.options)
     }
 
     fn push(mut self, mut link: Link) -> Self {
@@ -249,7 +235,7 @@ fn collect(
                 opened = (link.opcode == Opcode::Open).then_some((reopen, reply));
             }
             (Opcode::Read, _) => {
-                let count = ReadReply::decode(reply.body())?.count as usize;
+                let count = DataReply::decode(TransferKind::Read, reply.body())?.count;
                 let target = memory.next().and_then(|memory| memory.slice(0, count));
                 let Some(target) = target.filter(|_| reply.payload.len() == count) else {
                     return Err(Error::Invalid("the reply to a read in a chain has another length".into()));
@@ -258,10 +244,9 @@ fn collect(
                 done.counts.push(count);
             }
             (Opcode::Write, _) => {
-                let reply = WriteReply::decode(reply.body())?;
-                let offset = WriteRequest::decode(&link.body)?.offset;
-                done.counts.push(reply.count as usize);
-                written.push((reply, offset));
+                let reply = DataReply::decode(TransferKind::Write(options.stability), reply.body())?;
+                done.counts.push(reply.count);
+                written.push((reply, WriteRequest::decode(&link.body)?.offset));
             }
             (Opcode::Commit, _) => written.clear(),
             (Opcode::Close, _) => opened = None,
@@ -279,8 +264,10 @@ fn collect(
             epoch: reply.epoch,
         });
         let node: Arc<Node> = node.ok_or(Error::InDoubt { operation: Opcode::Open })?;
-        for (reply, offset) in written.iter().filter(|(reply, _)| reply.stability == Stability::Unstable) {
-            node.unstable().add(reply.verifier, *offset..offset.saturating_add(u64::from(reply.count)));
+        for (reply, offset) in written {
+            if let Some(verifier) = reply.unstable {
+                node.wrote(verifier, offset, reply.count);
+            }
         }
         done.file = Some(File::new(Arc::clone(&dir.owner), node, attributes.clone(), options));
     }

@@ -18,7 +18,7 @@ use crate::driver::pending::{Call, Finish, Pending};
 use crate::error::{Error, Result};
 use crate::handle::node::{Node, NodeParts, Reopen, join};
 use crate::op::Op;
-use crate::op::named::{BODY_MAX, Named};
+use crate::op::named::Named;
 
 /// A directory that is open on the server: where paths begin.
 ///
@@ -42,7 +42,8 @@ pub struct Export {
 
 /// Declares a blocking method and its nonblocking form over one constructor of the request.
 macro_rules! forms {
-    ($(#[$doc:meta])* $name:ident, $submit:ident, $call:ident, ($($arg:ident: $type:ty),*) -> $result:ty) => {
+    ($(#[$doc:meta])* $name:ident, $submit:ident, $call:ident,
+        (&$self:ident $(, $arg:ident: $type:ty)*) -> $result:ty $body:block) => {
         $(#[$doc])*
         pub fn $name(&self, $($arg: $type),*) -> Result<$result> {
             self.$call($($arg),*)?.run(&self.owner)
@@ -52,6 +53,8 @@ macro_rules! forms {
         pub fn $submit(&self, $($arg: $type),*) -> Pending<Result<$result>> {
             submitted(self.$call($($arg),*), &self.owner)
         }
+
+        fn $call(&$self, $($arg: $type),*) -> Result<Call<Result<$result>>> $body
     };
 }
 pub(crate) use forms;
@@ -78,61 +81,39 @@ impl Dir {
 
     forms! {
         /// Opens or makes a file as the options say.
-        open_with, submit_open_with, open_call, (path: impl AsRef<Path>, options: &OpenOptions) -> File
-    }
-
-    fn open_call(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<Call<Result<File>>> {
-        let path = clean(path.as_ref())?;
-        let flags = options.flags()?;
-        let mut body = [0; BODY_MAX];
-        OpenRequest { flags, mode: options.mode_bits() }.encode(&mut body);
-        let named = Named {
-            body,
-            body_len: 8,
-            payload: path.clone(),
-            path: path.clone(),
-            open_flags: Some(flags),
-            ..Named::default()
-        };
-        let (owner, base, options) = (Arc::clone(&self.owner), Arc::clone(&self.node), options.clone());
-        let finish = Finish::boxed(move |op| {
-            let (node, attributes) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
-            Ok(File::new(owner, node, attributes, &options))
-        });
-        Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
+        open_with, submit_open_with, open_call,
+        (&self, path: impl AsRef<Path>, options: &OpenOptions) -> File {
+            let path = clean(path.as_ref())?;
+            let flags = options.flags()?;
+            let named = open_request(&path, flags, options.mode_bits());
+            let (owner, base, options) = (Arc::clone(&self.owner), Arc::clone(&self.node), options.clone());
+            let finish = Finish::boxed(move |op| {
+                let (node, attributes) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
+                Ok(File::new(owner, node, attributes, &options))
+            });
+            Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
+        }
     }
 
     forms! {
         /// Opens a directory below this one, for its entries and for paths that begin there.
-        open_dir, submit_open_dir, open_dir_call, (path: impl AsRef<Path>) -> Dir
-    }
-
-    fn open_dir_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Dir>>> {
-        self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY)
+        open_dir, submit_open_dir, open_dir_call, (&self, path: impl AsRef<Path>) -> Dir {
+            self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY)
+        }
     }
 
     forms! {
         /// As [`Dir::open_dir`], of what the last part of the path names itself: a symbolic link there is an error. With a path of one
         /// part nothing leads elsewhere, whatever is renamed meanwhile.
-        open_dir_no_follow, submit_open_dir_no_follow, open_dir_no_follow_call, (path: impl AsRef<Path>) -> Dir
-    }
-
-    fn open_dir_no_follow_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Dir>>> {
-        self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY | OpenFlags::NO_FOLLOW)
+        open_dir_no_follow, submit_open_dir_no_follow, open_dir_no_follow_call,
+        (&self, path: impl AsRef<Path>) -> Dir {
+            self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY | OpenFlags::NO_FOLLOW)
+        }
     }
 
     fn directory_call(&self, path: &Path, flags: OpenFlags) -> Result<Call<Result<Dir>>> {
         let path = clean(path)?;
-        let mut body = [0; BODY_MAX];
-        OpenRequest { flags, mode: 0 }.encode(&mut body);
-        let named = Named {
-            body,
-            body_len: 8,
-            payload: path.clone(),
-            path: path.clone(),
-            open_flags: Some(flags),
-            ..Named::default()
-        };
+        let named = open_request(&path, flags, 0);
         let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
         let finish = Finish::boxed(move |op| {
             let (node, _) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
@@ -144,71 +125,56 @@ impl Dir {
     forms! {
         /// Makes the directory's own attributes, and the names in it, durable: entries that were made, renamed and removed
         /// before the call. Not what the names stand for, nor directories below.
-        commit, submit_commit, commit_call, () -> ()
-    }
-
-    fn commit_call(&self) -> Result<Call<Result<()>>> {
-        let mut body = [0; BODY_MAX];
-        CommitRequest { offset: 0, len: 0, stability: Stability::FileSync }.encode(&mut body);
-        Ok(self.call(Opcode::Commit, Named { body, body_len: 24, ..Named::default() }, done))
+        commit, submit_commit, commit_call, (&self) -> () {
+            let request = CommitRequest { offset: 0, len: 0, stability: Stability::FileSync };
+            Ok(self.call(Opcode::Commit, Named::of(24, |body| request.encode(body)), done))
+        }
     }
 
     forms! {
         /// Looks a path up: a handle for attributes, and for paths below it where it is a directory; not for data. A
         /// symbolic link at the end is followed when `follow`.
-        lookup, submit_lookup, lookup_call, (path: impl AsRef<Path>, follow: bool) -> (Dir, Attributes)
-    }
-
-    fn lookup_call(&self, path: impl AsRef<Path>, follow: bool) -> Result<Call<Result<(Dir, Attributes)>>> {
-        let (named, path) = name_request(path.as_ref(), follow, 0)?;
-        let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
-        let finish = Finish::boxed(move |op| {
-            let (node, attributes) = opened(op, &owner, &base, &path, Reopen::Lookup { follow })?;
-            Ok((Dir::new(owner, node), attributes))
-        });
-        Ok(Call { op: Op::named(Opcode::Lookup, Some(Arc::clone(&self.node)), named), finish })
+        lookup, submit_lookup, lookup_call,
+        (&self, path: impl AsRef<Path>, follow: bool) -> (Dir, Attributes) {
+            let (named, path) = name_request(path.as_ref(), follow, 0)?;
+            let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
+            let finish = Finish::boxed(move |op| {
+                let (node, attributes) = opened(op, &owner, &base, &path, Reopen::Lookup { follow })?;
+                Ok((Dir::new(owner, node), attributes))
+            });
+            Ok(Call { op: Op::named(Opcode::Lookup, Some(Arc::clone(&self.node)), named), finish })
+        }
     }
 
     forms! {
         /// Attributes of what a path names; a symbolic link at the end is followed.
-        metadata, submit_metadata, metadata_call, (path: impl AsRef<Path>) -> Attributes
-    }
-
-    fn metadata_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Attributes>>> {
-        self.attributes_call(Opcode::Getattr, path.as_ref(), true, 0)
+        metadata, submit_metadata, metadata_call, (&self, path: impl AsRef<Path>) -> Attributes {
+            self.attributes_call(Opcode::Getattr, path.as_ref(), true, 0)
+        }
     }
 
     forms! {
         /// Attributes of what a path names; of a symbolic link itself.
-        symlink_metadata, submit_symlink_metadata, symlink_metadata_call, (path: impl AsRef<Path>) -> Attributes
-    }
-
-    fn symlink_metadata_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Attributes>>> {
-        self.attributes_call(Opcode::Getattr, path.as_ref(), false, 0)
+        symlink_metadata, submit_symlink_metadata, symlink_metadata_call,
+        (&self, path: impl AsRef<Path>) -> Attributes {
+            self.attributes_call(Opcode::Getattr, path.as_ref(), false, 0)
+        }
     }
 
     forms! {
         /// Changes attributes and answers the new ones. A symbolic link at the end is followed when `follow`.
         set_attributes, submit_set_attributes, set_attributes_call,
-        (path: impl AsRef<Path>, follow: bool, set: &SetAttributes) -> Attributes
-    }
-
-    fn set_attributes_call(
-        &self,
-        path: impl AsRef<Path>,
-        follow: bool,
-        set: &SetAttributes,
-    ) -> Result<Call<Result<Attributes>>> {
-        setattr_call(&self.node, path.as_ref(), follow, set)
+        (&self, path: impl AsRef<Path>, follow: bool, set: &SetAttributes) -> Attributes {
+            setattr_call(&self.node, path.as_ref(), follow, set)
+        }
     }
 
     forms! {
         /// Makes a directory with these permission bits and answers its attributes.
-        create_dir, submit_create_dir, create_dir_call, (path: impl AsRef<Path>, mode: u32) -> Attributes
-    }
-
-    fn create_dir_call(&self, path: impl AsRef<Path>, mode: u32) -> Result<Call<Result<Attributes>>> {
-        self.attributes_call(Opcode::Mkdir, path.as_ref(), false, mode)
+        create_dir, submit_create_dir, create_dir_call,
+        (&self, path: impl AsRef<Path>, mode: u32) -> Attributes {
+            self.attributes_call(Opcode::Mkdir, path.as_ref(), false, mode)
+        }
     }
 
     /// Makes a directory and those above it that are missing, below this one, as `mkdir -p` does: also those that `..` leads out of
@@ -243,27 +209,21 @@ impl Dir {
 
     forms! {
         /// Removes a name that is no directory.
-        remove_file, submit_remove_file, remove_file_call, (path: impl AsRef<Path>) -> ()
-    }
-
-    fn remove_file_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<()>>> {
-        self.remove_call(path.as_ref(), false)
+        remove_file, submit_remove_file, remove_file_call, (&self, path: impl AsRef<Path>) -> () {
+            self.remove_call(path.as_ref(), false)
+        }
     }
 
     forms! {
         /// Removes an empty directory.
-        remove_dir, submit_remove_dir, remove_dir_call, (path: impl AsRef<Path>) -> ()
-    }
-
-    fn remove_dir_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<()>>> {
-        self.remove_call(path.as_ref(), true)
+        remove_dir, submit_remove_dir, remove_dir_call, (&self, path: impl AsRef<Path>) -> () {
+            self.remove_call(path.as_ref(), true)
+        }
     }
 
     fn remove_call(&self, path: &Path, directory: bool) -> Result<Call<Result<()>>> {
         let path = clean(path)?;
-        let mut body = [0; BODY_MAX];
-        RemoveRequest { directory }.encode(&mut body);
-        let named = Named { body, body_len: 8, payload: path.clone(), path, ..Named::default() };
+        let named = Named::of(8, |body| RemoveRequest { directory }.encode(body)).about(path);
         Ok(self.call(Opcode::Remove, named, done))
     }
 
@@ -271,140 +231,102 @@ impl Dir {
         /// Renames: `from` below this directory becomes `to` below `directory`, of the same export. An existing `to`
         /// is replaced when `replace`, else an error.
         rename, submit_rename, rename_call,
-        (from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>, replace: bool) -> ()
-    }
-
-    fn rename_call(
-        &self,
-        from: impl AsRef<Path>,
-        directory: &Dir,
-        to: impl AsRef<Path>,
-        replace: bool,
-    ) -> Result<Call<Result<()>>> {
-        let named = self.second_name(from.as_ref(), directory, to.as_ref(), replace)?;
-        Ok(self.call(Opcode::Rename, named, done))
+        (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>, replace: bool) -> () {
+            let named = self.second_name(from.as_ref(), directory, to.as_ref(), replace)?;
+            Ok(self.call(Opcode::Rename, named, done))
+        }
     }
 
     forms! {
         /// Makes `to` below `directory` another name of the file `from`, and answers the file's attributes.
-        link, submit_link, link_call, (from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>) -> Attributes
-    }
-
-    fn link_call(
-        &self,
-        from: impl AsRef<Path>,
-        directory: &Dir,
-        to: impl AsRef<Path>,
-    ) -> Result<Call<Result<Attributes>>> {
-        let named = self.second_name(from.as_ref(), directory, to.as_ref(), false)?;
-        Ok(self.call(Opcode::Link, named, attributes))
+        link, submit_link, link_call,
+        (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>) -> Attributes {
+            let named = self.second_name(from.as_ref(), directory, to.as_ref(), false)?;
+            Ok(self.call(Opcode::Link, named, attributes))
+        }
     }
 
     forms! {
         /// Makes a symbolic link that points to `target`, which may be any bytes without a zero, and answers its attributes.
-        symlink, submit_symlink, symlink_call, (target: impl AsRef<Path>, path: impl AsRef<Path>) -> Attributes
-    }
-
-    fn symlink_call(
-        &self,
-        target: impl AsRef<Path>,
-        path: impl AsRef<Path>,
-    ) -> Result<Call<Result<Attributes>>> {
-        let target = target.as_ref().as_os_str().as_bytes();
-        check_path(target)?;
-        let (mut named, path) = name_request(path.as_ref(), false, 0)?;
-        let names = TwoNames { first: target, second: &path };
-        named.payload = vec![0; names.size()];
-        names.encode(&mut named.payload);
-        Ok(self.call(Opcode::Symlink, named, attributes))
+        symlink, submit_symlink, symlink_call,
+        (&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Attributes {
+            let target = target.as_ref().as_os_str().as_bytes();
+            check_path(target)?;
+            let (mut named, path) = name_request(path.as_ref(), false, 0)?;
+            let names = TwoNames { first: target, second: &path };
+            named.payload = vec![0; names.size()];
+            names.encode(&mut named.payload);
+            Ok(self.call(Opcode::Symlink, named, attributes))
+        }
     }
 
     forms! {
         /// What a symbolic link points to.
-        read_link, submit_read_link, read_link_call, (path: impl AsRef<Path>) -> Vec<u8>
-    }
-
-    fn read_link_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Vec<u8>>>> {
-        let (named, _) = name_request(path.as_ref(), false, 0)?;
-        Ok(self.call(Opcode::Readlink, named, bytes))
+        read_link, submit_read_link, read_link_call, (&self, path: impl AsRef<Path>) -> Vec<u8> {
+            let (named, _) = name_request(path.as_ref(), false, 0)?;
+            Ok(self.call(Opcode::Readlink, named, bytes))
+        }
     }
 
     forms! {
         /// The value of an extended attribute.
-        xattr, submit_xattr, xattr_call, (path: impl AsRef<Path>, name: &str) -> Vec<u8>
-    }
-
-    fn xattr_call(&self, path: impl AsRef<Path>, name: &str) -> Result<Call<Result<Vec<u8>>>> {
-        let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
-        Ok(self.call(Opcode::XattrRead, named, bytes))
+        xattr, submit_xattr, xattr_call, (&self, path: impl AsRef<Path>, name: &str) -> Vec<u8> {
+            let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
+            Ok(self.call(Opcode::XattrRead, named, bytes))
+        }
     }
 
     forms! {
         /// Sets an extended attribute. Its value must fit a message ([`crate::Agreed::write_inline_max`] or a little more).
         set_xattr, submit_set_xattr, set_xattr_call,
-        (path: impl AsRef<Path>, name: &str, value: &[u8], mode: XattrSetMode) -> ()
-    }
-
-    fn set_xattr_call(
-        &self,
-        path: impl AsRef<Path>,
-        name: &str,
-        value: &[u8],
-        mode: XattrSetMode,
-    ) -> Result<Call<Result<()>>> {
-        let mode = match mode {
-            XattrSetMode::Any => 0,
-            XattrSetMode::Create => 1,
-            XattrSetMode::Replace => 2,
-        };
-        let named = xattr_request(path.as_ref(), name.as_bytes(), value, mode)?;
-        Ok(self.call(Opcode::XattrWrite, named, done))
+        (&self, path: impl AsRef<Path>, name: &str, value: &[u8], mode: XattrSetMode) -> () {
+            let mode = match mode {
+                XattrSetMode::Any => 0,
+                XattrSetMode::Create => 1,
+                XattrSetMode::Replace => 2,
+            };
+            let named = xattr_request(path.as_ref(), name.as_bytes(), value, mode)?;
+            Ok(self.call(Opcode::XattrWrite, named, done))
+        }
     }
 
     forms! {
         /// Names of the extended attributes.
-        xattrs, submit_xattrs, xattrs_call, (path: impl AsRef<Path>) -> Vec<Vec<u8>>
-    }
-
-    fn xattrs_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<Vec<Vec<u8>>>>> {
-        let named = xattr_request(path.as_ref(), &[], &[], 0)?;
-        Ok(self.call(Opcode::XattrList, named, |op| {
-            let names = reply(op)?.payload;
-            Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
-        }))
+        xattrs, submit_xattrs, xattrs_call, (&self, path: impl AsRef<Path>) -> Vec<Vec<u8>> {
+            let named = xattr_request(path.as_ref(), &[], &[], 0)?;
+            Ok(self.call(Opcode::XattrList, named, |op| {
+                let names = reply(op)?.payload;
+                Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+            }))
+        }
     }
 
     forms! {
         /// Removes an extended attribute.
-        remove_xattr, submit_remove_xattr, remove_xattr_call, (path: impl AsRef<Path>, name: &str) -> ()
-    }
-
-    fn remove_xattr_call(&self, path: impl AsRef<Path>, name: &str) -> Result<Call<Result<()>>> {
-        let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
-        Ok(self.call(Opcode::XattrRemove, named, done))
+        remove_xattr, submit_remove_xattr, remove_xattr_call,
+        (&self, path: impl AsRef<Path>, name: &str) -> () {
+            let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
+            Ok(self.call(Opcode::XattrRemove, named, done))
+        }
     }
 
     forms! {
         /// Whether the caller may do all that `mode` names with a path, as access(2) says it: an error where not. Nothing asks whether it
         /// is there. It may have changed when the answer arrives.
-        access, submit_access, access_call, (path: impl AsRef<Path>, mode: AccessMode) -> ()
-    }
-
-    fn access_call(&self, path: impl AsRef<Path>, mode: AccessMode) -> Result<Call<Result<()>>> {
-        let (named, _) = name_request(path.as_ref(), true, mode.bits())?;
-        Ok(self.call(Opcode::AccessCheck, named, done))
+        access, submit_access, access_call, (&self, path: impl AsRef<Path>, mode: AccessMode) -> () {
+            let (named, _) = name_request(path.as_ref(), true, mode.bits())?;
+            Ok(self.call(Opcode::AccessCheck, named, done))
+        }
     }
 
     forms! {
         /// Space of the file system that a path is on.
-        statfs, submit_statfs, statfs_call, (path: impl AsRef<Path>) -> FsStatistics
-    }
-
-    fn statfs_call(&self, path: impl AsRef<Path>) -> Result<Call<Result<FsStatistics>>> {
-        let (named, _) = name_request(path.as_ref(), true, 0)?;
-        Ok(self.call(Opcode::Statfs, named, |op| {
-            Ok(decode_message_pack("file system statistics", &reply(op)?.payload)?)
-        }))
+        statfs, submit_statfs, statfs_call, (&self, path: impl AsRef<Path>) -> FsStatistics {
+            let (named, _) = name_request(path.as_ref(), true, 0)?;
+            Ok(self.call(Opcode::Statfs, named, |op| {
+                Ok(decode_message_pack("file system statistics", &reply(op)?.payload)?)
+            }))
+        }
     }
 
     /// The entries of a directory below this one, with their attributes when `attributes`; an empty path for this
@@ -439,13 +361,12 @@ impl Dir {
             return Err(Error::Invalid("both names must be in one export of one session".into()));
         }
         let (from, to) = (clean(from)?, clean(to)?);
-        let mut body = [0; BODY_MAX];
-        RenameRequest { second_handle: 0, replace }.encode(&mut body);
         let names = TwoNames { first: &from, second: &to };
         let mut payload = vec![0; names.size()];
         names.encode(&mut payload);
         let second = Some(Arc::clone(&directory.node));
-        Ok(Named { body, body_len: 16, payload, second, path: from, ..Named::default() })
+        let named = Named::of(16, |body| RenameRequest { second_handle: 0, replace }.encode(body));
+        Ok(Named { payload, second, path: from, ..named })
     }
 
     fn call<T>(&self, opcode: Opcode, named: Named, finish: fn(Op) -> T) -> Call<T> {
@@ -486,23 +407,19 @@ impl Export {
 
     forms! {
         /// Ids of the clients that are fenced off the export.
-        fence_list, submit_fence_list, fence_list_call, () -> Vec<[u8; 16]>
-    }
-
-    fn fence_list_call(&self) -> Result<Call<Result<Vec<[u8; 16]>>>> {
-        Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| {
-            Ok(decode_message_pack("fence list", &reply(op)?.payload)?)
-        }))
+        fence_list, submit_fence_list, fence_list_call, (&self) -> Vec<[u8; 16]> {
+            Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| {
+                Ok(decode_message_pack("fence list", &reply(op)?.payload)?)
+            }))
+        }
     }
 
     forms! {
         /// Replaces the list of clients that are fenced off the export.
-        set_fence_list, submit_set_fence_list, set_fence_list_call, (clients: &[[u8; 16]]) -> ()
-    }
-
-    fn set_fence_list_call(&self, clients: &[[u8; 16]]) -> Result<Call<Result<()>>> {
-        let named = Named { payload: encode_message_pack(&clients), ..Named::default() };
-        Ok(self.root.call(Opcode::FenceWrite, named, done))
+        set_fence_list, submit_set_fence_list, set_fence_list_call, (&self, clients: &[[u8; 16]]) -> () {
+            let named = Named { payload: encode_message_pack(&clients), ..Named::default() };
+            Ok(self.root.call(Opcode::FenceWrite, named, done))
+        }
     }
 }
 
@@ -590,10 +507,13 @@ fn name_request(path: &Path, follow: bool, mode: u32) -> Result<(Named, Vec<u8>)
     if mode > 0o7777 {
         return Err(Error::Invalid(format!("mode {mode:#o}: permission bits are at most 0o7777")));
     }
-    let mut body = [0; BODY_MAX];
-    NameRequest { follow, mode }.encode(&mut body);
-    let named = Named { body, body_len: 8, payload: path.clone(), path: path.clone(), ..Named::default() };
-    Ok((named, path))
+    let named = Named::of(8, |body| NameRequest { follow, mode }.encode(body));
+    Ok((named.about(path.clone()), path))
+}
+
+fn open_request(path: &[u8], flags: OpenFlags, mode: u32) -> Named {
+    let named = Named::of(8, |body| OpenRequest { flags, mode }.encode(body));
+    Named { open_flags: Some(flags), ..named.about(path.to_vec()) }
 }
 
 fn xattr_request(path: &Path, name: &[u8], value: &[u8], mode: u32) -> Result<Named> {

@@ -1,15 +1,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_proto::wire::{Attributes, DirEntry, Opcode, decode_dir_entries};
+use dafs_proto::wire::{Attributes, DirEntry, decode_dir_entries};
 
 use crate::api::dir::Dir;
 use crate::driver::transfer::{Memory, TransferParts};
 use crate::error::Result;
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{Keep, RegisteredBuf};
+use crate::op::Op;
 use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
 
 /// Bytes of entries that one request asks for, once the first did not answer all.
 const BATCH_SIZE: usize = 64 * 1024;
@@ -71,18 +71,14 @@ impl ReadDir {
         };
         let kind = TransferKind::Readdir { cookie: self.fetched, attributes: self.attributes };
         let policy = RegistrationPolicy::Library;
-        let parts =
-            TransferParts { opcode: Opcode::Readdir, kind, offset: 0, extents: None, memory, keep, policy };
+        let parts = TransferParts { kind, offset: 0, extents: None, memory, keep, policy };
         let op = shared.run_transfer(Arc::clone(&self.dir.node), parts)?;
         self.first = false;
         self.take(op)
     }
 
     fn take(&mut self, op: Op) -> Result<()> {
-        if let Some(error) = op.error {
-            return Err(*error);
-        }
-        let Work::Data(transfer) = op.work else { unreachable!("a readdir moves data") };
+        let transfer = op.into_transfer()?;
         let count = transfer.count();
         let entries = match transfer.keep {
             Keep::Registered(buffer) => {

@@ -16,18 +16,17 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{Background, Config};
 use crate::connect::{self, Established, Server};
 use crate::driver::background::{self, Threads};
-use crate::driver::lone::{Ask, Lone, LoneRequest};
 use crate::driver::pending::{Call, Finish, Pending};
 use crate::driver::{Owner, Shared};
+use crate::engine::choice::Question;
 use crate::engine::core::Core;
 use crate::engine::lanes::LaneState;
 use crate::error::{Error, Result};
 use crate::handle::node::{NodeParts, Reopen};
-use crate::memory::registration::RegistrationPolicy;
-use crate::memory::{RawMemory, RegisteredBuf};
-use crate::method::io_path::{Circumstances, Decision, Direction, Registration, decide};
+use crate::memory::RegisteredBuf;
+use crate::method::io_path::{Circumstances, Decision, Direction, Form, Pieces, Registration, decide};
 use crate::method::learned::Learned;
-use crate::method::noncontiguous::{Noncontiguous, decide_noncontiguous};
+use crate::method::noncontiguous::Noncontiguous;
 use crate::op::Op;
 use crate::op::named::Named;
 
@@ -237,7 +236,8 @@ impl Session {
         registration: Registration,
     ) -> (Decision, Circumstances) {
         let shared = &self.owner.shared;
-        let circumstances = shared.lock().circumstances(&shared.config, direction, size, registration);
+        let question = Question::of(direction, size, registration);
+        let circumstances = shared.lock().circumstances(&shared.config, &question);
         (decide(&circumstances), circumstances)
     }
 
@@ -257,9 +257,12 @@ impl Session {
     ) -> String {
         let shared = &self.owner.shared;
         let core = shared.lock();
-        let circumstances = core.circumstances(&shared.config, direction, size, registration);
-        let (method, switches) = (shared.config.noncontiguous, core.terms.welcome.gather);
-        let words = decide_noncontiguous(&circumstances, method, segments, switches).explain(&circumstances);
+        let mut circumstances =
+            core.circumstances(&shared.config, &Question::of(direction, size, registration));
+        let method = shared.config.noncontiguous;
+        let pieces = Pieces { count: segments, method, switches: core.terms.welcome.gather, learned: None };
+        circumstances.form = Form::Pieces(pieces);
+        let words = decide(&circumstances).explain(&circumstances);
         match core.learned.known(direction, registration, size, segments) {
             Some([pack, gather]) if method == Noncontiguous::Hybrid => {
                 let quicker = if gather < pack { "gathering" } else { "packing" };
@@ -312,14 +315,7 @@ impl Session {
     /// An empty request and its reply: [`Session::ping`] for callers who need no time. Blocks.
     #[inline]
     pub fn probe(&self) -> Result<()> {
-        let memory = RawMemory::of(&[]);
-        let policy = RegistrationPolicy::Library;
-        let request = LoneRequest { ask: Ask::Null, node: None, offset: 0, memory, range: None, policy };
-        match self.owner.shared.run_lone(&request) {
-            Lone::Done(_) => Ok(()),
-            Lone::Ended(op) => done(*op),
-            Lone::NotBegun => self.null_call().run(&self.owner),
-        }
+        self.owner.shared.run_null().map_or(Ok(()), done)
     }
 
     /// Nonblocking form of a round trip.
@@ -479,10 +475,10 @@ fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, cloc
         peak: 1,
         peak_replies: 0,
         reconnects: 0,
-        futility: Default::default(),
+        give_up: Default::default(),
         batch_notices: 0,
         learned: Learned::default(),
-        calm: Default::default(),
+        uncontended: Default::default(),
         terms,
     }
 }

@@ -15,7 +15,7 @@ use crate::driver::pending::{Call, Finish, Pending};
 use crate::error::{Error, Result};
 use crate::handle::node::Reopen;
 use crate::op::Op;
-use crate::op::named::{BODY_MAX, Named};
+use crate::op::named::Named;
 
 impl File {
     forms! {
@@ -24,29 +24,25 @@ impl File {
         /// [`Duration::ZERO`] asks for, and no longer than this session. It keeps the file open at the server when this one is closed.
         ///
         /// Fails with the status [`Status::NOT_SUPPORTED`] where the server knows no tokens: others then open the file by its path.
-        share, submit_share, share_call, (read: bool, write: bool, time: Duration) -> Token
-    }
-
-    fn share_call(&self, read: bool, write: bool, time: Duration) -> Result<Call<Result<Token>>> {
-        check_feature(&self.owner, Opcode::Share, &self.node.path)?;
-        if !read && !write {
-            return Err(Error::Invalid("a token is for reading, writing or both".into()));
+        share, submit_share, share_call, (&self, read: bool, write: bool, time: Duration) -> Token {
+            check_feature(&self.owner, Opcode::Share, &self.node.path)?;
+            if !read && !write {
+                return Err(Error::Invalid("a token is for reading, writing or both".into()));
+            }
+            let mut rights = OpenFlags::empty();
+            rights.set(OpenFlags::READ, read);
+            rights.set(OpenFlags::WRITE, write);
+            // Rounded up: zero stands for the longest time.
+            let ttl_ms = u32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
+            let named = Named::of(8, |body| ShareRequest { rights, ttl_ms }.encode(body));
+            let op = Op::named(Opcode::Share, Some(Arc::clone(&self.node)), named);
+            let finish = Finish::Plain(|op| {
+                let reply = reply(op)?;
+                ShareReply::decode(reply.body())?;
+                Ok(Token::decode(&reply.payload)?)
+            });
+            Ok(Call { op, finish })
         }
-        let mut rights = OpenFlags::empty();
-        rights.set(OpenFlags::READ, read);
-        rights.set(OpenFlags::WRITE, write);
-        // Rounded up: zero stands for the longest time.
-        let ttl_ms = u32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
-        let mut body = [0; BODY_MAX];
-        ShareRequest { rights, ttl_ms }.encode(&mut body);
-        let named = Named { body, body_len: 8, ..Named::default() };
-        let op = Op::named(Opcode::Share, Some(Arc::clone(&self.node)), named);
-        let finish = Finish::Plain(|op| {
-            let reply = reply(op)?;
-            ShareReply::decode(reply.body())?;
-            Ok(Token::decode(&reply.payload)?)
-        });
-        Ok(Call { op, finish })
     }
 }
 
@@ -59,26 +55,19 @@ impl Export {
         /// still the same file. What makes or cuts a file is left out. Fails with the status [`Status::NO_TOKEN`] where the token's time
         /// is over or it is for others, and with [`Status::NOT_SUPPORTED`] where the server knows no tokens.
         open_token, submit_open_token, open_token_call,
-        (token: &Token, path: impl AsRef<Path>, options: &OpenOptions) -> File
-    }
-
-    fn open_token_call(
-        &self,
-        token: &Token,
-        path: impl AsRef<Path>,
-        options: &OpenOptions,
-    ) -> Result<Call<Result<File>>> {
-        let path = clean(path.as_ref())?;
-        let reopen = Reopen::open(options.flags()?);
-        check_feature(&self.owner, Opcode::OpenToken, &path)?;
-        let named = Named { payload: token.as_bytes().to_vec(), path: path.clone(), ..Named::default() };
-        let op = Op::named(Opcode::OpenToken, Some(Arc::clone(&self.node)), named);
-        let (owner, root, options) = (Arc::clone(&self.owner), Arc::clone(&self.node), options.clone());
-        let finish = Finish::boxed(move |op| {
-            let (node, attributes) = opened(op, &owner, &root, &path, reopen)?;
-            Ok(File::new(owner, node, attributes, &options))
-        });
-        Ok(Call { op, finish })
+        (&self, token: &Token, path: impl AsRef<Path>, options: &OpenOptions) -> File {
+            let path = clean(path.as_ref())?;
+            let reopen = Reopen::open(options.flags()?);
+            check_feature(&self.owner, Opcode::OpenToken, &path)?;
+            let named = Named { payload: token.as_bytes().to_vec(), path: path.clone(), ..Named::default() };
+            let op = Op::named(Opcode::OpenToken, Some(Arc::clone(&self.node)), named);
+            let (owner, root, options) = (Arc::clone(&self.owner), Arc::clone(&self.node), options.clone());
+            let finish = Finish::boxed(move |op| {
+                let (node, attributes) = opened(op, &owner, &root, &path, reopen)?;
+                Ok(File::new(owner, node, attributes, &options))
+            });
+            Ok(Call { op, finish })
+        }
     }
 }
 

@@ -3,24 +3,24 @@
 //! Threads of a session share one core under one lock; of those that wait, one leads: it receives for all,
 //! and the others sleep until it tells them.
 //!
-//! A lone thread keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
+//! A thread that is alone keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
 //! is for, and no other system call is made. When a second thread meets the lock taken the session turns to
 //! sharing: the leader then sleeps without the lock, on the endpoint's descriptors. It turns back when operations have
 //! followed each other for long without another thread in sight, and the oftener it has turned, the longer that takes.
 
 pub(crate) mod background;
-pub(crate) mod lone;
+pub(crate) mod fast_path;
 pub(crate) mod pending;
 pub(crate) mod reconnect;
 pub(crate) mod sleep;
 pub(crate) mod transfer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
 use dafs_proto::transport::util::Home;
-use dafs_proto::transport::{Domain, TransportError};
+use dafs_proto::transport::{Domain, Provider, TransportError};
 
 use crate::clock::Clock;
 use crate::config::{Background, Config};
@@ -36,7 +36,7 @@ use crate::memory::registration::Registrar;
 use crate::op::Op;
 use crate::op::request::Broken;
 
-/// A lone thread looks up from waiting at least this often: for deadlines, the lease, and other threads.
+/// A thread that is alone looks up from waiting at least this often: for deadlines, the lease, and other threads.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 /// Longest sleep of a leader without the lock.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -99,12 +99,19 @@ impl Shared {
     }
 
     /// Takes the lock; a thread that has to wait for it makes the session shared.
+    #[inline]
     pub(crate) fn lock(&self) -> Guard<'_> {
         match self.core.try_lock() {
+            Ok(core) if self.home.is_here() => core,
+            other => self.lock_otherwise(other),
+        }
+    }
+
+    #[cold]
+    fn lock_otherwise<'a>(&'a self, locked: TryLockResult<Guard<'a>>) -> Guard<'a> {
+        match locked {
             Ok(mut core) => {
-                if !self.home.is_here() {
-                    core.leave_to_parent();
-                }
+                core.leave_to_parent();
                 core
             }
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -115,7 +122,7 @@ impl Shared {
                 }
                 let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
                 if shares {
-                    core.calm.on_collision();
+                    core.uncontended.on_collision();
                 }
                 core
             }
@@ -146,10 +153,14 @@ impl Shared {
 
     /// Starts an operation. It leaves at once, or with others: see [`Config::batch_submits`].
     pub(crate) fn submit(&self, op: Op) -> usize {
-        let mut core = self.lock();
-        let index = self.submit_locked(&mut core, op);
+        self.submit_under(&mut self.lock(), op)
+    }
+
+    /// As [`Shared::submit`], under a lock that is held already.
+    pub(crate) fn submit_under(&self, core: &mut Core, op: Op) -> usize {
         let keep_back = core.uncollected > 0 && self.config.batch_submits;
-        self.push(&mut core, keep_back);
+        let index = self.submit_locked(core, op);
+        self.push(core, keep_back);
         index
     }
 
@@ -166,16 +177,12 @@ impl Shared {
     /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
     pub(crate) fn push(&self, core: &mut Core, keep_back: bool) {
         let mut outcome = core.send_some();
-        if outcome.is_ok() && core.batches == 0 && !(keep_back && self.batching_pays(core)) {
+        if outcome.is_ok() && core.batches == 0 && !(keep_back && self.server.provider == Provider::Tcp) {
             outcome = core.flush();
         }
         if let Err(broken) = outcome {
             self.on_broken(core, broken);
         }
-    }
-
-    fn batching_pays(&self, _core: &Core) -> bool {
-        self.server.provider == dafs_proto::transport::Provider::Tcp
     }
 
     /// Sends the closes that wait, if the session is not in use now.
@@ -215,20 +222,20 @@ impl Shared {
         }
         let mut core = self.wait_until(core, |core| core.has_ended(index));
         let op = core.collect(index);
-        self.note_calm(&mut core);
+        self.note_uncontended(&mut core);
         std::mem::forget(unwinding);
         op
     }
 
     /// A blocking operation has ended. After many without another thread in sight the session is one thread's again.
-    fn note_calm(&self, core: &mut Core) {
+    fn note_uncontended(&self, core: &mut Core) {
         if !self.contended.load(Ordering::Relaxed) || self.config.background == Background::Progress {
             return;
         }
         if self.threads.take_refused() {
-            core.calm.on_collision();
+            core.uncontended.on_collision();
         }
-        if core.calm.lasts() {
+        if core.uncontended.lasts() {
             self.contended.store(false, Ordering::Relaxed);
         }
     }
@@ -364,7 +371,7 @@ impl Shared {
         if let Err(broken) = core.flush() {
             self.on_broken(&mut core, broken);
         }
-        core.calm.on_company();
+        core.uncontended.on_company();
         core.followers += 1;
         let (mut core, _) = self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
         core.followers -= 1;

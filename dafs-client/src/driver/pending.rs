@@ -5,8 +5,8 @@ use crate::driver::Owner;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::{IoBuffer, KeepBox};
+use crate::op::Op;
 use crate::op::batch::BatchHints;
-use crate::op::{Op, Work};
 
 /// A nonblocking operation that was submitted. Its result is collected with [`Pending::wait`]; whether it is there is
 /// asked with [`Pending::test`].
@@ -255,25 +255,12 @@ impl<B> Transferred<B> {
 }
 
 /// What became of a transfer whose buffer the operation owned.
-pub(crate) fn transferred<B: IoBuffer>(op: Op) -> Transferred<B> {
-    let error = op.error;
-    let Work::Data(mut transfer) = op.work else { unreachable!("a transfer moves data") };
-    let keep = std::mem::replace(&mut transfer.keep, crate::memory::Keep::None);
-    let count = transfer.count();
-    // Ends registrations made for the operation before its memory goes back.
-    drop(transfer);
-    let result = match error {
-        Some(error) => Err(*error),
-        None => Ok(count),
-    };
-    Transferred { buffer: B::from_keep(KeepBox(keep)), result }
+pub(crate) fn transferred<B: IoBuffer>(mut op: Op) -> Transferred<B> {
+    let buffer = B::from_keep(KeepBox(op.take_keep()));
+    Transferred { buffer, result: count(op) }
 }
 
 /// What became of a transfer whose memory the caller kept.
 pub(crate) fn count(op: Op) -> Result<usize> {
-    match (op.error, op.work) {
-        (Some(error), _) => Err(*error),
-        (None, Work::Data(transfer)) => Ok(transfer.count()),
-        (None, Work::Named(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("a transfer moves data"),
-    }
+    op.into_transfer().map(|transfer| transfer.count())
 }

@@ -15,10 +15,9 @@ use dafs_proto::wire::{
 use crate::connect::{Answer, CallError, Established, call, establish};
 use crate::driver::{Guard, Shared};
 use crate::engine::core::Core;
-use crate::engine::futility::FUTILE_MAX;
+use crate::engine::give_up::GIVE_UP_AFTER;
 use crate::error::Error;
 use crate::handle::node::{Node, Reopen};
-use crate::op::Work;
 
 /// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends. Blocks.
 pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a> {
@@ -45,9 +44,9 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
     match outcome {
         // Closed meanwhile.
         _ if core.dead.is_some() => {}
-        Ok(_) if core.is_futile() => {
+        Ok(_) if core.gives_up() => {
             let cause = format!(
-                "it broke {FUTILE_MAX} times in a row before any request in flight was answered; the server may be unable to \
+                "it broke {GIVE_UP_AFTER} times in a row before any request in flight was answered; the server may be unable to \
                  reach the memory of one, or to stand it: its log says why"
             );
             tracing::error!(server = %shared.server.name, "giving the session up: {cause}");
@@ -133,110 +132,107 @@ fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fr
     let mut nodes = Vec::new();
     if !welcome.resumed {
         tracing::warn!(server = %shared.server.name, "the server forgot the session: opening its files again");
-        nodes = reopen_all(shared, &mut *established.endpoint, &mut session)
-            .map_err(|error| error.at(&shared.server.name))?;
+        let endpoint = &mut *established.endpoint;
+        let mut rebuild = Rebuild { shared, endpoint, session: &mut session };
+        nodes = rebuild.reopen_all().map_err(|error| error.at(&shared.server.name))?;
     }
     Ok(Fresh { established, session, nodes })
 }
 
-/// Opens everything again that the lost session had open.
-fn reopen_all(
-    shared: &Shared,
-    endpoint: &mut dyn Endpoint,
-    session: &mut ClientSession,
-) -> Result<Vec<Renewed>, CallError> {
-    let open: Vec<Arc<Node>> = {
-        let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
-        // From here on handles of the lost session are refused: none can slip in between this look and the new session.
-        core.epoch += 1;
-        core.nodes.iter().filter_map(|(_, node)| node.upgrade()).filter(|node| !node.is_stale()).collect()
-    };
-    let mut roots: Vec<(String, Option<FileHandle>)> = Vec::new();
-    let mut renewed = Vec::with_capacity(open.len());
-    for node in open {
-        let root = match roots.iter().find(|(export, _)| *export == node.export) {
-            Some((_, root)) => *root,
-            None => {
-                let root = remount(shared, endpoint, session, &node.export)?;
-                roots.push((node.export.clone(), root));
-                root
-            }
+/// A new session, on which everything is opened again.
+struct Rebuild<'a> {
+    shared: &'a Shared,
+    endpoint: &'a mut dyn Endpoint,
+    session: &'a mut ClientSession,
+}
+
+impl Rebuild<'_> {
+    /// Opens everything that the lost session had open.
+    fn reopen_all(&mut self) -> Result<Vec<Renewed>, CallError> {
+        let open: Vec<Arc<Node>> = {
+            let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+            // From here on handles of the lost session are refused: none can slip in between this look and the new session.
+            core.epoch += 1;
+            let nodes = core.nodes.iter().filter_map(|(_, node)| node.upgrade());
+            nodes.filter(|node| !node.is_stale()).collect()
         };
-        let handle = match (root, node.reopen) {
-            (None, _) => None,
-            (Some(_), Reopen::Mount) => remount(shared, endpoint, session, &node.export)?,
-            (Some(root), Reopen::Lookup { follow }) => {
-                let mut body = [0; 8];
-                NameRequest { follow, mode: 0 }.encode(&mut body);
-                reopen(shared, endpoint, session, Opcode::Lookup, root, &body, &node)?
-            }
-            (Some(root), Reopen::Open { flags }) => {
-                let mut body = [0; 8];
-                OpenRequest { flags, mode: 0 }.encode(&mut body);
-                reopen(shared, endpoint, session, Opcode::Open, root, &body, &node)?
-            }
-        };
-        renewed.push((node, handle));
+        let mut roots: Vec<(String, Option<FileHandle>)> = Vec::new();
+        let mut renewed = Vec::with_capacity(open.len());
+        for node in open {
+            let root = match roots.iter().find(|(export, _)| *export == node.export) {
+                Some((_, root)) => *root,
+                None => {
+                    let root = self.remount(&node.export)?;
+                    roots.push((node.export.clone(), root));
+                    root
+                }
+            };
+            let mut body = [0; 8];
+            let handle = match (root, node.reopen) {
+                (None, _) => None,
+                (Some(_), Reopen::Mount) => self.remount(&node.export)?,
+                (Some(root), Reopen::Lookup { follow }) => {
+                    NameRequest { follow, mode: 0 }.encode(&mut body);
+                    self.reopen(Opcode::Lookup, root, &body, &node)?
+                }
+                (Some(root), Reopen::Open { flags }) => {
+                    OpenRequest { flags, mode: 0 }.encode(&mut body);
+                    self.reopen(Opcode::Open, root, &body, &node)?
+                }
+            };
+            renewed.push((node, handle));
+        }
+        Ok(renewed)
     }
-    Ok(renewed)
-}
 
-fn remount(
-    shared: &Shared,
-    endpoint: &mut dyn Endpoint,
-    session: &mut ClientSession,
-    export: &str,
-) -> Result<Option<FileHandle>, CallError> {
-    let answer =
-        rebuild_call(shared, endpoint, session, Opcode::Mount, FileHandle(0), &[], export.as_bytes())?;
-    if answer.header.status != Status::OK {
-        tracing::warn!(export, "the export cannot be mounted again: {}", answer.header.status);
-        return Ok(None);
+    fn remount(&mut self, export: &str) -> Result<Option<FileHandle>, CallError> {
+        let answer = self.call(Opcode::Mount, FileHandle(0), &[], export.as_bytes())?;
+        if answer.header.status != Status::OK {
+            tracing::warn!(export, "the export cannot be mounted again: {}", answer.header.status);
+            return Ok(None);
+        }
+        decode_message_pack::<MountReply>("mount reply", &answer.payload)
+            .map_err(|error| CallError::Fault(error.into()))?;
+        Ok(Some(answer.header.handle))
     }
-    decode_message_pack::<MountReply>("mount reply", &answer.payload)
-        .map_err(|error| CallError::Fault(error.into()))?;
-    Ok(Some(answer.header.handle))
-}
 
-/// Opens one file again; `None` when its path names another file now, or none.
-fn reopen(
-    shared: &Shared,
-    endpoint: &mut dyn Endpoint,
-    session: &mut ClientSession,
-    opcode: Opcode,
-    root: FileHandle,
-    body: &[u8],
-    node: &Node,
-) -> Result<Option<FileHandle>, CallError> {
-    let answer = rebuild_call(shared, endpoint, session, opcode, root, body, &node.path)?;
-    if answer.header.status != Status::OK {
-        return Ok(None);
+    /// Opens one file again; `None` when its path names another file now, or none.
+    fn reopen(
+        &mut self,
+        opcode: Opcode,
+        root: FileHandle,
+        body: &[u8],
+        node: &Node,
+    ) -> Result<Option<FileHandle>, CallError> {
+        let answer = self.call(opcode, root, body, &node.path)?;
+        if answer.header.status != Status::OK {
+            return Ok(None);
+        }
+        let attributes = decode_message_pack::<Attributes>("attributes", &answer.payload)
+            .map_err(|error| CallError::Fault(error.into()))?;
+        if attributes.file_id == node.file_id {
+            return Ok(Some(answer.header.handle));
+        }
+        self.call(Opcode::Close, answer.header.handle, &[], &[])?;
+        Ok(None)
     }
-    let attributes = decode_message_pack::<Attributes>("attributes", &answer.payload)
-        .map_err(|error| CallError::Fault(error.into()))?;
-    if attributes.file_id == node.file_id {
-        return Ok(Some(answer.header.handle));
-    }
-    rebuild_call(shared, endpoint, session, Opcode::Close, answer.header.handle, &[], &[])?;
-    Ok(None)
-}
 
-fn rebuild_call(
-    shared: &Shared,
-    endpoint: &mut dyn Endpoint,
-    session: &mut ClientSession,
-    opcode: Opcode,
-    handle: FileHandle,
-    body: &[u8],
-    payload: &[u8],
-) -> Result<Answer, CallError> {
-    let mut header = Header::request(opcode, handle);
-    // One after the other: a credit is always there.
-    session.begin(&mut header, 1);
-    let deadline = shared.clock.now().after(shared.config.connect_timeout);
-    let answer = call(endpoint, Some(session), header, body, payload, deadline, &*shared.clock)?;
-    session.on_reply(&answer.header).map_err(CallError::Fault)?;
-    Ok(answer)
+    fn call(
+        &mut self,
+        opcode: Opcode,
+        handle: FileHandle,
+        body: &[u8],
+        payload: &[u8],
+    ) -> Result<Answer, CallError> {
+        let Self { shared: Shared { clock, config, .. }, endpoint, session } = self;
+        let mut header = Header::request(opcode, handle);
+        // One after the other: a credit is always there.
+        session.begin(&mut header, 1);
+        let deadline = clock.now().after(config.connect_timeout);
+        let answer = call(*endpoint, Some(session), header, body, payload, deadline, &**clock)?;
+        session.on_reply(&answer.header).map_err(CallError::Fault)?;
+        Ok(answer)
+    }
 }
 
 impl Core {
@@ -246,8 +242,8 @@ impl Core {
     }
 
     /// The connection that broke was one too many of those that brought no reply to what was sent.
-    fn is_futile(&mut self) -> bool {
-        self.futility.on_broken(self.session.replies(), self.session.outstanding() > 0)
+    fn gives_up(&mut self) -> bool {
+        self.give_up.on_broken(self.session.replies(), self.session.outstanding() > 0)
     }
 
     /// Takes a new connection into use.
@@ -284,7 +280,7 @@ impl Core {
             self.repeat(unanswered);
         }
         self.terms = terms;
-        self.futility.on_connected(self.session.replies());
+        self.give_up.on_connected(self.session.replies());
         let config = &shared.config;
         shared.registrar.set_useful_min(self.registered_sizes_min(config), self.kept_sizes_min(config));
         self.ask_for_lanes(&shared.config);
@@ -302,18 +298,14 @@ impl Core {
 
     /// In a new session: a chain of which a part was sent begins anew, or ends as in doubt.
     fn repeat_chains(&mut self) {
-        let begun = self.ops.iter().filter(|(_, op)| match &op.work {
-            Work::Chain(chain) => chain.sent > 0 && !op.done,
-            _ => false,
-        });
+        let begun = self.ops.iter().filter(|(_, op)| op.is_half_way());
         let begun: Vec<usize> = begun.map(|(index, _)| index).collect();
         for index in begun {
             let Some(op) = self.ops.get_mut(index) else { continue };
             let repeats = op.can_repeat() && op.error.is_none();
-            let Work::Chain(chain) = &mut op.work else { continue };
             if repeats {
                 // Handles of the session that is gone need not be given back.
-                chain.reset();
+                op.begin_anew();
                 if !op.queued {
                     op.queued = true;
                     self.queue.push_back(index);
@@ -337,18 +329,12 @@ impl Core {
             let index = request.op;
             let Some(op) = self.ops.get_mut(index) else { continue };
             op.outstanding -= 1;
-            if let Work::Chain(_) = op.work {
+            if op.goes_whole() {
                 continue;
             }
-            let withdrawn = matches!(&op.work, Work::Data(transfer) if transfer.discard);
-            let repeats = op.can_repeat() && op.error.is_none() && !withdrawn;
+            let repeats = op.can_repeat() && op.error.is_none() && !op.is_withdrawn();
             if repeats && op.opcode != Opcode::Close {
-                match &mut op.work {
-                    Work::Named(named) => named.sent = false,
-                    Work::Data(transfer) => transfer.redo.push((request.at, request.len)),
-                    Work::Chain(_) => {}
-                    Work::Batch(batch) => batch.redo.push((request.at, request.len)),
-                }
+                op.redo(request.at, request.len);
                 if !op.queued {
                     op.queued = true;
                     again.push(index);

@@ -3,25 +3,28 @@
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, MemoryRef, Provider, RemoteRange};
-use dafs_proto::wire::{Features, Opcode, Stability, Verifier};
+use dafs_proto::transport::{MemoryRef, RemoteRange};
+use dafs_proto::wire::{Features, Opcode};
 use smallvec::SmallVec;
 
-use crate::config::Config;
-use crate::driver::pending::{Finish, Pending};
-use crate::driver::{Owner, Shared};
+use crate::driver::fast_path::{Attempt, Single};
+use crate::driver::pending::{Finish, Pending, count};
+use crate::driver::{EndOnUnwind, Owner, Shared};
+use crate::engine::choice::Question;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
-use crate::memory::registration::{Hold, RegistrationPolicy};
-use crate::memory::{Keep, RawMemory, Staging, tell_of_refusal, tell_once};
-use crate::method::io_path::MethodOverride;
-use crate::method::io_path::{Circumstances, Direction, IoPath, Registration, decide};
-use crate::method::noncontiguous::{Noncontiguous, decide_hybrid, decide_noncontiguous};
+use crate::memory::registration::{Hold, Lease, RegistrationPolicy};
+use crate::memory::{Keep, RawMemory, RegisteredBuf, Staging, tell_of_refusal};
+use crate::method::io_path::{
+    Circumstances, Direction, Form, IoPath, MethodOverride, Pieces, Registration, decide,
+};
+use crate::method::learned::Trial;
+use crate::method::noncontiguous::{Noncontiguous, open_choice};
+use crate::op::Op;
 use crate::op::list::{List, places};
 use crate::op::pieces::trim;
 use crate::op::transfer::{Transfer, TransferKind};
-use crate::op::{Op, Work};
 
 /// Whose memory a transfer uses.
 pub(crate) enum Memory {
@@ -29,15 +32,21 @@ pub(crate) enum Memory {
     Kept,
     /// The caller's, ordinary.
     Raw(SmallVec<[RawMemory; 1]>),
-    /// The caller's registered buffer, for a blocking call.
-    Registered(RawMemory, Option<RemoteRange>, Option<MemoryRef>),
     /// Parts of registered buffers; `None` where one is not registered here.
     RegisteredParts(SmallVec<[RawMemory; 1]>, Option<SmallVec<[RemoteRange; 1]>>),
 }
 
+/// The same, looked up.
+struct Lent {
+    memory: SmallVec<[RawMemory; 1]>,
+    /// Where the server reaches each piece, if all are registered.
+    ranges: Option<SmallVec<[RemoteRange; 1]>>,
+    /// As one that is registered for good.
+    whole: Option<MemoryRef>,
+}
+
 /// What is to be moved.
 pub(crate) struct TransferParts {
-    pub(crate) opcode: Opcode,
     pub(crate) kind: TransferKind,
     pub(crate) offset: u64,
     /// Instead of `offset`: a list.
@@ -48,19 +57,85 @@ pub(crate) struct TransferParts {
     pub(crate) policy: RegistrationPolicy,
 }
 
+/// A read or write, of one extent and memory in one piece, whose caller waits.
+pub(crate) struct Contiguous<'a> {
+    pub(crate) kind: TransferKind,
+    pub(crate) offset: u64,
+    pub(crate) memory: RawMemory,
+    /// Whose memory it is, if it is registered.
+    pub(crate) buffer: Option<&'a RegisteredBuf>,
+    /// Of the file.
+    pub(crate) policy: RegistrationPolicy,
+}
+
 impl Shared {
+    /// Runs a transfer of memory in one piece to its end; bytes moved. When the session ends meanwhile, so do registrations of the
+    /// memory. Blocks.
+    #[inline]
+    pub(crate) fn run_contiguous(&self, node: &Arc<Node>, asked: &Contiguous<'_>) -> Result<usize> {
+        let Contiguous { kind, offset, memory, buffer, policy } = *asked;
+        check_extent(offset, memory.len())?;
+        let (range, lease) = match buffer {
+            Some(buffer) => (Some(buffer.range_in(&self.domain).ok_or_else(not_registered_here)?), None),
+            None => {
+                let lease = self.registrar.lease(&memory, kind.access(), policy);
+                (lease.as_ref().and_then(|lease| lease.range_of(&memory)), lease)
+            }
+        };
+        let unwinding = EndOnUnwind { shared: self };
+        let core = self.lock();
+        let registration = registration(range.is_some());
+        let question = Question { kind, size: memory.len() as u64, registration, policy, blocking: true };
+        let path = decide(&core.circumstances(&self.config, &question)).path;
+        let single = Single { kind: Some(kind), node: Some(node), offset, memory, range, path };
+        let outcome = match self.attempt(core, &single) {
+            Attempt::Done(count) => Ok(count),
+            attempt => self.run_generally(node, asked, &single, lease, attempt),
+        };
+        std::mem::forget(unwinding);
+        outcome
+    }
+
+    /// What is not done by one request on the fast path.
+    fn run_generally(
+        &self,
+        node: &Arc<Node>,
+        asked: &Contiguous<'_>,
+        single: &Single<'_>,
+        lease: Option<Lease>,
+        attempt: Attempt<'_>,
+    ) -> Result<usize> {
+        let mut transfer = single.transfer(asked.kind);
+        transfer.holds.extend(lease.map(Hold::Lease));
+        transfer.registered = asked.buffer.and_then(RegisteredBuf::memory);
+        let op = |transfer| Op::moving(asked.kind.opcode(), Arc::clone(node), transfer);
+        let op = match attempt {
+            Attempt::Done(count) => return Ok(count),
+            Attempt::InFlight(core, sent, came) => self.end_generally(core, op(transfer), (sent, came)),
+            Attempt::NotBegun(mut core) => {
+                self.complete(&mut core, &mut transfer, asked.policy)?;
+                self.run_locked(core, op(transfer))
+            }
+        };
+        if let (Some(_), Some(buffer)) = (&op.error, asked.buffer)
+            && self.lock().dead.is_some()
+        {
+            buffer.revoke();
+        }
+        count(op)
+    }
+
     /// Runs a transfer to its end. Blocks.
     pub(crate) fn run_transfer(&self, node: Arc<Node>, parts: TransferParts) -> Result<Op> {
         let mut core = self.lock();
         let op = self.transfer(&mut core, node, parts, true).map_err(|(error, _)| error)?;
-        let Work::Data(Transfer { trial: Some(trial), .. }) = op.work else {
+        let Some(trial) = op.transfer().and_then(|transfer| transfer.trial) else {
             return Ok(self.run_locked(core, op));
         };
         let began = self.clock.now();
         let op = self.run_locked(core, op);
-        if let (None, Work::Data(transfer)) = (&op.error, &op.work)
-            && transfer.count() == transfer.len
-        {
+        let moved = op.transfer().filter(|transfer| op.error.is_none() && transfer.count() == transfer.len);
+        if let Some(transfer) = moved {
             let time = self.clock.now().since(began);
             self.lock().learned.record(trial, transfer.len, time);
         }
@@ -75,188 +150,144 @@ impl Shared {
         mut parts: TransferParts,
         blocking: bool,
     ) -> std::result::Result<Op, (Error, Keep)> {
-        let mut registered = None;
-        let one = |range: Option<RemoteRange>| range.map(|range| SmallVec::from_buf([range]));
-        let (memory, ranges, registration) = match parts.memory {
+        let mut keep = std::mem::replace(&mut parts.keep, Keep::None);
+        match self.decided(core, parts, &mut keep, blocking) {
+            Ok((opcode, transfer)) => Ok(Op::moving(opcode, node, Transfer { keep, ..transfer })),
+            Err(error) => Err((error, keep)),
+        }
+    }
+
+    /// The memory of a transfer, and where the server reaches it.
+    fn lent(&self, memory: Memory, keep: &mut Keep) -> Result<Lent> {
+        let ordinary = |memory| Lent { memory, ranges: None, whole: None };
+        match memory {
             Memory::Kept => {
-                let ranges = match &parts.keep {
-                    Keep::Registered(buffer) if buffer.is_registered() => {
-                        registered = buffer.memory();
-                        Some(one(buffer.range_in(&self.domain)))
-                    }
-                    _ => None,
-                };
-                let registration = registration(ranges.is_some());
-                (SmallVec::from_buf([parts.keep.raw()]), ranges, registration)
+                let memory = SmallVec::from_buf([keep.raw()]);
+                let Keep::Registered(buffer) = keep else { return Ok(ordinary(memory)) };
+                if !buffer.is_registered() {
+                    return Ok(ordinary(memory));
+                }
+                let range = buffer.range_in(&self.domain).ok_or_else(not_registered_here)?;
+                Ok(Lent { memory, ranges: Some(SmallVec::from_buf([range])), whole: buffer.memory() })
             }
             Memory::Raw(mut memory) => {
                 // What has no bytes may lie anywhere: it is not registered.
                 memory.retain(|piece| piece.len() > 0);
-                (memory, None, Registration::Ordinary)
+                Ok(ordinary(memory))
             }
-            Memory::Registered(memory, range, whole) => {
-                registered = whole;
-                (SmallVec::from_buf([memory]), Some(one(range)), Registration::Registered)
-            }
-            Memory::RegisteredParts(memory, ranges) => (memory, Some(ranges), Registration::Registered),
-        };
-        if let Some(None) = ranges {
-            let what = "the buffer is not registered with this session: it is another session's, or its session ended";
-            return Err((Error::Invalid(what.into()), parts.keep));
-        }
-        let mut holds = SmallVec::new();
-        let lease = match (&*memory, &ranges) {
-            ([single], None) => self.registrar.lease(single, access(parts.kind), parts.policy),
-            _ => None,
-        };
-        let (ranges, registration) = match lease {
-            Some(lease) => {
-                let range = lease.range_of(&memory[0]);
-                holds.push(Hold::Lease(lease));
-                (Some(one(range)), Registration::Registered)
-            }
-            None => (ranges, registration),
-        };
-        let Some(len) = total_len(&memory) else {
-            let what = "the memory of a transfer is more than there are addresses";
-            return Err((Error::Invalid(what.into()), parts.keep));
-        };
-        let mut list = None;
-        if let Some(extents) = &parts.extents {
-            match List::new(extents, len) {
-                Ok(made) => (list, parts.offset) = made,
-                Err(error) => return Err((error, parts.keep)),
+            Memory::RegisteredParts(memory, ranges) => {
+                let ranges = Some(ranges.ok_or_else(not_registered_here)?);
+                Ok(Lent { memory, ranges, whole: None })
             }
         }
-        if let Err(error) = check_extent(parts.offset, len) {
-            return Err((error, parts.keep));
-        }
-        if parts.extents.is_some() && list.is_none() {
-            // One extent is an ordinary transfer.
-            parts.opcode = match parts.kind {
-                TransferKind::Write(_) => Opcode::Write,
-                _ => Opcode::Read,
-            };
-        }
-        let direction = match parts.kind {
-            TransferKind::Read | TransferKind::Readdir { .. } => Direction::Read,
-            TransferKind::Write(_) | TransferKind::Append(_) => Direction::Write,
-        };
-        let mut circumstances =
-            core.circumstances(&self.config, direction, len as u64, registration).under(parts.policy);
-        // Each piece would be made durable by itself, and an append is not cut.
-        let cuts = matches!(parts.kind, TransferKind::Write(Stability::Unstable));
-        circumstances.cuts_inline &= cuts;
-        // Who does not wait has better to do than to copy.
-        circumstances.staging_overlaps &= cuts && blocking;
-        let has_lists = core.terms.welcome.features & Features::LISTS.bits() != 0;
-        let noncontiguous = self.config.noncontiguous;
-        let may_copy = parts.policy == RegistrationPolicy::Library;
-        let in_pieces = memory.len() > 1
-            && self.config.method == MethodOverride::Auto
-            && matches!(parts.kind, TransferKind::Read | TransferKind::Write(_));
-        if in_pieces && list.is_none() && noncontiguous == Noncontiguous::Multiple {
-            list = Some(List::of_pieces(Extent::new(parts.offset, len as u64)));
-        }
-        if let Some(list) = &mut list {
-            list.each_part |= !has_lists || in_pieces && noncontiguous == Noncontiguous::Multiple;
-            if direction == Direction::Write {
-                // What describes a list leaves less room for data.
-                let room = (core.terms.send_payload_max as usize).saturating_sub(list.described_size());
-                circumstances.inline_max =
-                    circumstances.inline_max.min(u32::try_from(room).unwrap_or(u32::MAX));
-            }
-        }
-        let undivided = matches!(parts.kind, TransferKind::Append(_)) && len > core.lane_size();
-        if undivided || list.is_some() {
-            // Neither is cut to the size of lanes.
-            circumstances.has_lanes = false;
-        }
-        // One request describes and plans a list once.
-        circumstances.cuts_inline &= list.is_none();
-        let mut trial = None;
-        // Nothing moves, and no bytes have no address that a peer could reach.
-        let path = match len {
-            0 => IoPath::Inline,
-            _ if in_pieces => {
-                let (switches, learned) = (core.terms.welcome.gather, &mut core.learned);
-                let pieces = memory.len();
-                match noncontiguous {
-                    // Packing is copying.
-                    Noncontiguous::Hybrid if !may_copy => decide(&circumstances).path,
-                    Noncontiguous::Hybrid => {
-                        let (path, tried) =
-                            decide_hybrid(&circumstances, pieces, switches, learned, blocking);
-                        trial = tried;
-                        path
-                    }
-                    _ => decide_noncontiguous(&circumstances, noncontiguous, pieces, switches).path,
-                }
-            }
-            _ => decide(&circumstances).path,
-        };
-        let mut transfer = Transfer {
-            kind: parts.kind,
-            path,
-            offset: parts.offset,
-            list,
-            len,
-            cut: 0,
-            sieved: 0,
-            begun: false,
-            redo: Vec::new(),
-            short_at: usize::MAX,
-            memory,
-            starts: Vec::new(),
-            ranges: ranges.flatten().unwrap_or_default(),
-            holds,
-            keep: parts.keep,
-            registered,
-            position: 0,
-            end: false,
-            verifier: Verifier(0),
-            discard: false,
-            trial,
-        };
-        if let TransferKind::Readdir { .. } = transfer.kind {
-            // One request: into registered memory, or inline as far as a message reaches.
-            if transfer.path != IoPath::Direct {
-                transfer.path = IoPath::Inline;
-                transfer.len = transfer.len.min(core.terms.read_inline_max as usize);
-            }
-        }
-        let may_sieve =
-            self.config.method == MethodOverride::Auto && noncontiguous == Noncontiguous::Hybrid && may_copy;
-        if may_sieve && transfer.kind == TransferKind::Read && core.terms.staging_overlaps {
-            self.sieve(core, &mut transfer);
-        }
-        // First, for the way may become another, of smaller requests.
-        self.prepare(core, &mut transfer, parts.policy);
-        cut_list(core, &mut transfer);
-        if transfer.path != path || transfer.sieved > 0 {
-            transfer.trial = None;
-        }
-        if let Err(error) = check_undivided(core, &transfer) {
-            return Err((error, transfer.keep));
-        }
-        Ok(Op::new(parts.opcode, Some(node), Work::Data(transfer)))
     }
 
-    /// Reads a dense list with its gaps, where the server has staging buffers mapped: copying them costs less than describing each extent.
-    fn sieve(&self, core: &mut Core, transfer: &mut Transfer) {
-        let Some(span) = transfer.list.as_ref().and_then(|list| list.dense_span()) else { return };
-        if core.ensure_staging(&self.config)
-            && core.staging.as_ref().is_some_and(|staging| span <= staging.chunk_size())
-            && span <= core.terms.welcome.transfer_size_max as usize
+    /// The transfer of memory that the operation will keep, or that the caller lends.
+    fn decided(
+        &self,
+        core: &mut Core,
+        parts: TransferParts,
+        keep: &mut Keep,
+        blocking: bool,
+    ) -> Result<(Opcode, Transfer)> {
+        let TransferParts { kind, mut offset, extents, policy, .. } = parts;
+        let Lent { memory, mut ranges, whole } = self.lent(parts.memory, keep)?;
+        let mut holds = SmallVec::new();
+        if let ([single], None) = (&*memory, &ranges)
+            && let Some(lease) = self.registrar.lease(single, kind.access(), policy)
         {
-            (transfer.sieved, transfer.path, transfer.trial) = (span, IoPath::Staged, None);
+            ranges = lease.range_of(single).map(|range| SmallVec::from_buf([range]));
+            holds.push(Hold::Lease(lease));
         }
+        let len = total_len(&memory).ok_or_else(|| {
+            Error::Invalid("the memory of a transfer is more than there are addresses".into())
+        })?;
+        let (mut list, mut opcode) = (None, kind.opcode());
+        if let Some(extents) = &extents {
+            (list, offset) = List::new(extents, len)?;
+            if list.is_some() {
+                opcode = kind.list_opcode();
+            }
+        }
+        check_extent(offset, len)?;
+        let registration = registration(ranges.is_some());
+        let question = Question { kind, size: len as u64, registration, policy, blocking };
+        let mut circumstances = core.circumstances(&self.config, &question);
+        let sieved = self.form(core, &question, (offset, memory.len()), &mut list, &mut circumstances);
+        let trial = trial(core, &mut circumstances, blocking);
+        let path = decide(&circumstances).path;
+        let mut transfer = Transfer {
+            list,
+            sieved,
+            holds,
+            registered: whole,
+            trial,
+            ..Transfer::new(kind, path, offset, memory, ranges.unwrap_or_default())
+        };
+        if let (TransferKind::Readdir { .. }, IoPath::Inline) = (kind, path) {
+            // One request, as far as a message reaches.
+            transfer.len = transfer.len.min(core.terms.read_inline_max as usize);
+        }
+        self.complete(core, &mut transfer, policy)?;
+        Ok((opcode, transfer))
+    }
+
+    /// What a list, or memory in `pieces`, makes of the circumstances. Answers the bytes that a list is read with, gaps and all, or 0.
+    fn form(
+        &self,
+        core: &mut Core,
+        question: &Question,
+        (offset, pieces): (u64, usize),
+        list: &mut Option<Box<List>>,
+        c: &mut Circumstances,
+    ) -> usize {
+        let method = self.config.noncontiguous;
+        let is_auto = self.config.method == MethodOverride::Auto;
+        let is_plain = matches!(question.kind, TransferKind::Read | TransferKind::Write(_));
+        let in_pieces = pieces > 1 && is_auto && is_plain;
+        let each_piece = in_pieces && method == Noncontiguous::Multiple;
+        // Packing is copying.
+        let may_pack = method != Noncontiguous::Hybrid || question.policy == RegistrationPolicy::Library;
+        if in_pieces && may_pack {
+            let switches = core.terms.welcome.gather;
+            c.form = Form::Pieces(Pieces { count: pieces, method, switches, learned: None });
+        }
+        if each_piece && list.is_none() {
+            *list = Some(List::of_pieces(Extent::new(offset, question.size)));
+        }
+        let Some(list) = list else { return 0 };
+        list.each_part |= each_piece || core.terms.welcome.features & Features::LISTS.bits() == 0;
+        if c.direction == Direction::Write {
+            // What describes a list leaves less room for data.
+            let room = (core.terms.send_payload_max as usize).saturating_sub(list.described_size());
+            c.inline_max = c.inline_max.min(u32::try_from(room).unwrap_or(u32::MAX));
+        }
+        // It is not cut to the size of lanes, and one request describes and plans it once.
+        (c.has_lanes, c.cuts_inline) = (false, false);
+        let may_sieve = is_auto && may_pack && method == Noncontiguous::Hybrid && core.terms.staging_overlaps;
+        match list.dense_span().filter(|_| may_sieve && question.kind == TransferKind::Read) {
+            Some(span) if core.can_stage_whole(&self.config, span) => {
+                c.form = Form::Dense;
+                span
+            }
+            _ => 0,
+        }
+    }
+
+    /// Registers or stages, falls back where that fails, and makes ready to be cut into requests.
+    fn complete(&self, core: &mut Core, transfer: &mut Transfer, policy: RegistrationPolicy) -> Result<()> {
+        let decided = transfer.path;
+        // First, for the way may become another, of smaller requests.
+        self.prepare(core, transfer, policy);
+        cut_list(core, transfer);
+        transfer.trial.take_if(|_| transfer.path != decided);
+        check_undivided(core, transfer)
     }
 
     /// Registers or stages, and falls back where that fails: inline always works.
     fn prepare(&self, core: &mut Core, transfer: &mut Transfer, policy: RegistrationPolicy) {
         if transfer.path == IoPath::DirectRegister {
-            match self.registrar.register(&transfer.memory, access(transfer.kind), policy) {
+            match self.registrar.register(&transfer.memory, transfer.kind.access(), policy) {
                 Ok(registered) => {
                     transfer.ranges = registered.ranges;
                     transfer.holds = registered.holds;
@@ -286,104 +317,26 @@ pub(crate) fn submit_transfer<T>(
     let mut core = shared.lock();
     match shared.transfer(&mut core, node, parts, false) {
         Ok(op) => {
-            let keep_back = core.uncollected > 0 && shared.config.batch_submits;
-            let index = shared.submit_locked(&mut core, op);
-            shared.push(&mut core, keep_back);
+            let index = shared.submit_under(&mut core, op);
             Pending::new(owner, index, finish)
         }
         Err((error, keep)) => Pending::ready(refused(error, keep)),
     }
 }
 
-impl Core {
-    /// Makes the buffers to stage in, where they are not made yet; whether there are any.
-    pub(crate) fn ensure_staging(&mut self, config: &Config) -> bool {
-        if self.staging.is_none() && config.staging_size > 0 {
-            match Staging::allocate(&self.domain, config.staging_size) {
-                Ok(staging) => self.staging = Some(staging),
-                Err(error) => tell_once(&error),
-            }
-        }
-        self.staging.is_some()
-    }
-
-    /// The smallest read and the smallest write that may use registered memory, bytes.
-    pub(crate) fn registered_sizes_min(&self, config: &Config) -> [u64; 2] {
-        self.sizes_min(config, Registration::Registered)
-    }
-
-    /// The same for ordinary memory that is kept registered. Where registering takes hold of pages, that is what makes ordinary memory
-    /// slower. Elsewhere it stays slower to reach when its registration is kept, and its own threshold counts.
-    pub(crate) fn kept_sizes_min(&self, config: &Config) -> [u64; 2] {
-        match self.domain.provider() {
-            Provider::Verbs => self.sizes_min(config, Registration::Registered),
-            _ => self.sizes_min(config, Registration::Ordinary),
-        }
-    }
-
-    fn sizes_min(&self, config: &Config, registration: Registration) -> [u64; 2] {
-        let smallest = |direction| {
-            let is_direct = |size| {
-                let circumstances = self.circumstances(config, direction, size, registration);
-                decide(&circumstances).path != IoPath::Inline
-            };
-            // Nothing is decided by larger sizes: what does not fit a message is direct, and so is what is larger than what is direct.
-            let max = u64::from(self.terms.read_inline_max.max(self.terms.write_inline_max)) + 1;
-            if !is_direct(max) {
-                return u64::MAX;
-            }
-            let (mut inline, mut direct) = (0, max);
-            while inline + 1 < direct {
-                let size = inline.midpoint(direct);
-                *(if is_direct(size) { &mut direct } else { &mut inline }) = size;
-            }
-            direct
-        };
-        [Direction::Read, Direction::Write].map(smallest)
-    }
-
-    /// What the decision about a transfer is made from.
-    #[inline]
-    pub(crate) fn circumstances(
-        &self,
-        config: &Config,
-        direction: Direction,
-        size: u64,
-        registration: Registration,
-    ) -> Circumstances {
-        let inline_max = match direction {
-            Direction::Read => self.terms.read_inline_max,
-            Direction::Write => self.terms.write_inline_max,
-        };
-        Circumstances {
-            direction,
-            size,
-            registration,
-            thresholds: self.terms.welcome.thresholds,
-            method: config.method,
-            inline_max,
-            registers_ordinary_memory: self.terms.registers_ordinary_memory,
-            cuts_inline: self.terms.cuts_inline_writes && direction == Direction::Write,
-            can_stage: self.staging.is_some()
-                || config.staging_size > 0
-                || config.method == MethodOverride::Staged,
-            staging_overlaps: self.terms.staging_overlaps,
-            has_lanes: self.lane_size() > 0,
-        }
-    }
+/// What this session has learned goes into the circumstances of memory in pieces; the trial that the transfer is.
+fn trial(core: &mut Core, c: &mut Circumstances, blocking: bool) -> Option<Trial> {
+    let Form::Pieces(pieces) = c.form else { return None };
+    let prior = open_choice(c, &pieces)?;
+    let kind = (c.direction, c.registration);
+    let (gathers, trial) = core.learned.choose(kind, (c.size, pieces.count), prior, blocking);
+    c.form = Form::Pieces(Pieces { learned: (gathers != prior).then_some(gathers), ..pieces });
+    trial
 }
 
 /// Bytes of all pieces together; `None` where that is no number: pieces may overlap.
 pub(crate) fn total_len(memory: &[RawMemory]) -> Option<usize> {
     memory.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len()))
-}
-
-/// How the server reaches the memory of a transfer.
-pub(crate) fn access(kind: TransferKind) -> Access {
-    match kind {
-        TransferKind::Read | TransferKind::Readdir { .. } => Access::REMOTE_WRITE,
-        TransferKind::Write(_) | TransferKind::Append(_) => Access::REMOTE_READ,
-    }
 }
 
 /// Makes a list, or memory in many pieces, ready to be cut into requests. A list that is written in several, which the server may execute
@@ -417,6 +370,12 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
     transfer.list = Some(list);
 }
 
+fn not_registered_here() -> Error {
+    let what =
+        "the buffer is not registered with this session: it is another session's, or its session ended";
+    Error::Invalid(what.into())
+}
+
 fn registration(registered: bool) -> Registration {
     if registered { Registration::Registered } else { Registration::Ordinary }
 }
@@ -432,12 +391,8 @@ pub(crate) fn check_extent(offset: u64, len: usize) -> Result<()> {
 
 /// An append and a readdir are one request: what does not fit cannot be cut.
 fn check_undivided(core: &Core, transfer: &Transfer) -> Result<()> {
-    let inline_max = match transfer.direction() {
-        Direction::Read => core.terms.read_inline_max,
-        Direction::Write => core.terms.write_inline_max,
-    };
     let limit = match transfer.path {
-        IoPath::Inline => inline_max as usize,
+        IoPath::Inline => core.terms.inline_max(transfer.direction()) as usize,
         IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
         IoPath::Staged => core.staging.as_ref().map_or(0, Staging::chunk_size),
         IoPath::Fast | IoPath::Client => core.lane_size(),

@@ -5,27 +5,25 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use dafs_proto::session::{ClientSession, KeepAlive, Moment, SessionFault};
-use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, TransportError};
+use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, Span, TransportError};
 use dafs_proto::wire::{BatchNotice, Flags, Header, NoticeKind, Opcode, Resume, Slot, Status};
 use slab::Slab;
 
-use crate::engine::calm::Calm;
-use crate::engine::futility::Futility;
+use crate::engine::give_up::GiveUp;
 use crate::engine::lanes::{LaneState, Next, transmit_through_lane};
-use crate::engine::transmit::transmit;
+use crate::engine::outlet::Door;
+use crate::engine::uncontended::Uncontended;
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::Node;
 use crate::memory::{RegisteredBuf, Staging};
-use crate::method::io_path::IoPath;
 use crate::method::learned::Learned;
-use crate::op::batch::Bounds;
-use crate::op::named::{Named, NamedReply};
-use crate::op::pieces::{on_data, piece_limit, trim};
+use crate::op::Op;
+use crate::op::named::{Named, Reply};
+use crate::op::pieces::Piece;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
-use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
+use crate::op::transfer::Transfer;
 
 /// Messages handled before the pump looks at its caller's operation again.
 const TURN_MESSAGES_MAX: usize = 256;
@@ -86,37 +84,23 @@ pub(crate) struct Core {
     pub(crate) peak: u16,
     pub(crate) peak_replies: u32,
     pub(crate) reconnects: u64,
-    pub(crate) futility: Futility,
+    pub(crate) give_up: GiveUp,
     /// Notices of batches so far.
     pub(crate) batch_notices: u32,
     /// Of hybrid transfers.
     pub(crate) learned: Learned,
     /// Since threads last met in a session that they share.
-    pub(crate) calm: Calm,
+    pub(crate) uncontended: Uncontended,
 }
 
 impl Core {
     /// Takes an operation in. It is sent when there is room, after those before it.
     pub(crate) fn submit(&mut self, mut op: Op) -> usize {
-        if let Some(error) = &self.dead {
-            op.error = Some(Box::new(error.clone()));
+        if let Some(error) = self.dead.clone().or_else(|| op.refusal(&self.terms)) {
+            op.error = Some(Box::new(error));
             op.stop();
             op.done = true;
             op.revoke_memory();
-            self.uncollected += 1;
-            return self.ops.insert(op);
-        }
-        if let Work::Named(named) = &op.work
-            && named.payload.len() > self.terms.send_payload_max as usize
-        {
-            let (size, limit) = (named.payload.len(), self.terms.send_payload_max);
-            let what = format!(
-                "{} with {size} bytes of names and values: a message carries {limit}",
-                op.opcode.name()
-            );
-            op.error = Some(Box::new(Error::Invalid(what)));
-            op.stop();
-            op.done = true;
             self.uncollected += 1;
             return self.ops.insert(op);
         }
@@ -125,6 +109,12 @@ impl Core {
         let index = self.ops.insert(op);
         self.queue.push_back(index);
         index
+    }
+
+    /// An operation that was just submitted goes before all others.
+    pub(crate) fn put_first(&mut self, index: usize) {
+        self.queue.retain(|queued| *queued != index);
+        self.queue.push_front(index);
     }
 
     /// Sends what credits and room allow. Never blocks, and does not flush.
@@ -167,31 +157,13 @@ impl Core {
         let next_lane = self.take_lane_for(index);
         let Some(endpoint) = self.endpoint.as_mut() else { return Ok(false) };
         let Some(op) = self.ops.get_mut(index) else { return Ok(true) };
-        let (mut lane, mut copied) = (None, false);
-        let (at, len, staging) = match &mut op.work {
-            Work::Named(_) => (0, 0, None),
-            Work::Chain(chain) => (chain.sent, 0, None),
-            Work::Batch(batch) => {
-                let (from, count) = batch.next_piece(&Bounds::of(&self.terms));
-                copied = batch.copy_written(from, count);
-                (from, count, None)
-            }
-            Work::Data(transfer) => {
-                let mut segments_max = self.terms.segments_max;
-                let limit = match next_lane {
-                    Next::Busy => return Ok(false),
-                    Next::Lane { lane: taken, size, segments_max: posted_max } => {
-                        lane = Some(taken);
-                        segments_max = segments_max.min(posted_max);
-                        Some((size, None))
-                    }
-                    Next::NoLanes => piece_limit(transfer, &self.terms, &mut self.staging),
-                };
-                let Some((max, staging)) = limit else { return Ok(false) };
-                let (at, len) = transfer.next_piece(max);
-                (at, trim(transfer, at, len, segments_max, &self.terms), staging)
-            }
+        let (lane, room) = match next_lane {
+            Next::Busy => return Ok(false),
+            Next::Lane { lane, size, segments_max } => (Some(lane), Some((size, segments_max))),
+            Next::NoLanes => (None, None),
         };
+        let Some(piece) = op.next_piece(&self.terms, room, &mut self.staging) else { return Ok(false) };
+        let Piece { at, len, staging, is_copied } = piece;
         let opcode = op.request_opcode(at, len);
         let mut header = Header::request(opcode, dafs_proto::wire::FileHandle(0));
         header.deadline_ms = op.timeout_ms;
@@ -217,18 +189,16 @@ impl Core {
                 &mut moving,
                 number,
             ),
-            _ => transmit(&mut **endpoint, header, op, &request, self.staging.as_ref(), number),
+            _ => {
+                let door = Door { endpoint: &mut **endpoint, number };
+                op.send(door, header, &request, self.staging.as_ref())
+            }
         };
         op.outstanding += u16::from(moving);
         match sent {
             Ok(slot) => {
                 op.outstanding += 1;
-                match &mut op.work {
-                    Work::Named(named) => named.sent = true,
-                    Work::Data(transfer) => transfer.on_piece_sent(at, len),
-                    Work::Chain(chain) => chain.sent = at + 1,
-                    Work::Batch(batch) => batch.on_piece_sent(at, len),
-                }
+                op.on_sent(at, len);
                 if !op.has_more() {
                     op.queued = false;
                     self.queue.pop_front();
@@ -237,8 +207,7 @@ impl Core {
                 self.spoke = true;
                 let order = numbered.map_or(0, |sent| sent.order);
                 self.note_request(slot, Request { order, ..request });
-                if (staging.is_some() || copied) && self.terms.staging_overlaps {
-                    // Copying the next piece takes long: the server is to begin with this one.
+                if is_copied && self.terms.staging_overlaps {
                     self.flush()?;
                 }
                 Ok(true)
@@ -248,20 +217,25 @@ impl Core {
                 if let Some(sent) = numbered {
                     self.session.take_back(sent.slot);
                 }
-                if let (Some(chunk), Some(pool)) = (staging, self.staging.as_mut()) {
-                    pool.give_back(chunk);
-                }
-                if let Some(lane) = lane {
-                    self.release_lane(lane);
-                }
-                match error {
-                    PostError::Full => Ok(false),
-                    PostError::Closed => Err(Broken::Lost(TransportError::Closed)),
-                    PostError::Invalid(_) | PostError::Faulted => {
-                        self.fail(index, Error::Invalid(error.to_string()));
-                        Ok(true)
-                    }
-                }
+                self.on_unsent(&request, error)
+            }
+        }
+    }
+
+    /// A request was not sent: whether others may be, as in [`Core::send_next`].
+    fn on_unsent(&mut self, request: &Request, error: PostError) -> Result<bool, Broken> {
+        if let (Some(chunk), Some(pool)) = (request.staging, self.staging.as_mut()) {
+            pool.give_back(chunk);
+        }
+        if let Some(lane) = request.lane {
+            self.release_lane(lane);
+        }
+        match error {
+            PostError::Full => Ok(false),
+            PostError::Closed => Err(Broken::Lost(TransportError::Closed)),
+            PostError::Invalid(_) | PostError::Faulted => {
+                self.fail(request.op, Error::Invalid(error.to_string()));
+                Ok(true)
             }
         }
     }
@@ -278,10 +252,8 @@ impl Core {
     /// Sends an unanswered request again on a new connection; `false` when there is no room now.
     fn send_again(&mut self, slot: Slot) -> Result<bool, Broken> {
         let Some(Some(request)) = self.requests.get_mut(slot.0 as usize) else { return Ok(true) };
-        if let (Some(Op { work: Work::Data(transfer), .. }), None) =
-            (self.ops.get(request.op), request.staging)
-            && transfer.path.uses_lane()
-        {
+        let transfer = self.ops.get(request.op).and_then(Op::transfer);
+        if transfer.is_some_and(|transfer| transfer.path.uses_lane()) && request.staging.is_none() {
             // Its lane is gone.
             let Some(chunk) = self.staging.as_mut().and_then(Staging::take) else { return Ok(false) };
             request.staging = Some(chunk);
@@ -299,7 +271,8 @@ impl Core {
         };
         self.unflushed = true;
         self.spoke = true;
-        match transmit(&mut **endpoint, header, op, request, self.staging.as_ref(), number) {
+        let door = Door { endpoint: &mut **endpoint, number };
+        match op.send(door, header, request, self.staging.as_ref()) {
             Ok(_) | Err(PostError::Invalid(_) | PostError::Faulted) => Ok(true),
             Err(PostError::Full) => Ok(false),
             Err(PostError::Closed) => Err(Broken::Lost(TransportError::Closed)),
@@ -308,13 +281,8 @@ impl Core {
 
     /// How many requests this client would like outstanding: what is there to send now, or was a little while ago.
     fn wanted(&mut self, index: usize) -> u16 {
-        let more = match self.ops.get(index).map(|op| &op.work) {
-            Some(Work::Data(transfer)) if transfer.len > transfer.cut => {
-                (transfer.len - transfer.cut) / (self.terms.read_inline_max.max(1) as usize)
-            }
-            Some(Work::Batch(batch)) => batch.inline_left / (self.terms.read_inline_max.max(1) as usize),
-            _ => 0,
-        };
+        let left = self.ops.get(index).map_or(0, Op::inline_left);
+        let more = left / (self.terms.read_inline_max.max(1) as usize);
         self.note_wanted(usize::from(self.session.outstanding()) + self.queue.len() + more)
     }
 
@@ -413,52 +381,26 @@ impl Core {
             _ => endpoint.payload(),
         };
         if header.status != Status::OK {
-            let len = payload.len().min(EXPLANATION_SIZE_MAX);
-            let words = payload.slice(0, len).map(|span| span.to_vec()).unwrap_or_default();
             let error = Error::Status {
                 status: header.status,
                 operation: header.opcode,
                 path: op.path(),
-                explanation: String::from_utf8_lossy(&words).into_owned(),
+                explanation: explanation(payload),
             };
-            if let Work::Chain(chain) = &mut op.work {
-                chain.on_answer(request.at, Err(error));
-                return Ok(());
+            if op.on_error(request.at, error) {
+                self.stop(request.op);
             }
-            op.error.get_or_insert_with(|| Box::new(error));
-            self.stop(request.op);
             return Ok(());
         }
-        match &mut op.work {
-            Work::Chain(chain) => {
-                let payload = payload.to_vec();
-                let reply = NamedReply { epoch, server_epoch, header: *header, head: *head, payload };
-                chain.on_answer(request.at, Ok(reply));
-                Ok(())
-            }
-            Work::Named(named) => {
-                // Bounded by `recv_payload_max`.
-                let payload = payload.to_vec();
-                if let Some(node) = op.target.as_ref().filter(|_| named.changes_target(header.opcode)) {
-                    node.unstable().change(server_epoch);
-                }
-                named.reply = Some(NamedReply { epoch, server_epoch, header: *header, head: *head, payload });
-                Ok(())
-            }
-            Work::Batch(batch) => batch.on_reply(request, body, payload),
-            Work::Data(transfer) => {
-                let target = op.target.as_deref();
-                let staged = request.staging.zip(self.staging.as_ref());
-                let staged = staged.map(|(chunk, pool)| pool.span(chunk, transfer.asked_len(request.len)));
-                on_data(transfer, body, payload, request, staged, target)?;
-                let fetches = transfer.path == IoPath::Client
-                    && transfer.kind == TransferKind::Read
-                    && !transfer.discard;
-                match request.lane.filter(|_| fetches) {
-                    Some(lane) => self.fetch(request, lane, body),
-                    None => Ok(()),
-                }
-            }
+        op.on_reply(
+            &Reply { epoch, server_epoch, header, head, body, payload },
+            request,
+            self.staging.as_ref(),
+        )?;
+        let fetches = op.transfer().is_some_and(Transfer::fetches);
+        match request.lane.filter(|_| fetches) {
+            Some(lane) => self.fetch(request, lane, body),
+            None => Ok(()),
         }
     }
 
@@ -475,12 +417,8 @@ impl Core {
                         self.draining = true;
                     }
                     Some(NoticeKind::ProtocolError) => {
-                        let words = self.endpoint.as_ref().map(|endpoint| {
-                            let payload = endpoint.payload();
-                            let len = payload.len().min(EXPLANATION_SIZE_MAX);
-                            payload.slice(0, len).map(|span| span.to_vec()).unwrap_or_default()
-                        });
-                        let words = String::from_utf8_lossy(&words.unwrap_or_default()).into_owned();
+                        let payload = self.endpoint.as_ref().map(|endpoint| endpoint.payload());
+                        let words = explanation(payload.unwrap_or(Span::EMPTY));
                         tracing::error!("the server ended the session: {words}");
                     }
                     None => {}
@@ -497,19 +435,15 @@ impl Core {
         self.batch_notices = self.batch_notices.wrapping_add(1);
         if self.batch_notices.is_multiple_of(NOTICES_PER_ANSWER) && self.session.can_send() {
             // The server tells only so much to who says nothing.
-            let mut op = Op::named(Opcode::Null, None, Named::default());
-            op.detached = true;
-            self.submit(op);
+            self.submit(Op::detached(Opcode::Null, Named::default()));
         }
         let slot = Slot(notice.slot);
         if self.session.sequence_of(slot) != Some(notice.sequence) {
             return Ok(());
         }
         let Some(Some(request)) = self.requests.get(slot.0 as usize) else { return Ok(()) };
-        match (&self.endpoint, self.ops.get_mut(request.op).map(|op| &mut op.work)) {
-            (Some(endpoint), Some(Work::Batch(batch))) => {
-                batch.on_notice(request, &notice, endpoint.payload())
-            }
+        match (&self.endpoint, self.ops.get_mut(request.op)) {
+            (Some(endpoint), Some(op)) => op.on_notice(request, &notice, endpoint.payload()),
             _ => Ok(()),
         }
     }
@@ -536,14 +470,10 @@ impl Core {
         if op.done || op.outstanding > 0 || op.queued || op.has_more() {
             return;
         }
-        if let (Work::Chain(chain), None) = (&mut op.work, &op.error) {
-            if chain.lost_replies() && chain.repeats() {
-                let gained = chain.restart();
-                op.queued = true;
-                self.queue.push_back(index);
-                return gained.into_iter().for_each(|closing| self.close(closing));
-            }
-            op.error = chain.failure().map(Box::new);
+        if let Some(gained) = op.on_end() {
+            op.queued = true;
+            self.queue.push_back(index);
+            return gained.into_iter().for_each(|closing| self.close(closing));
         }
         op.done = true;
         self.deadlines -= usize::from(op.deadline.take().is_some());
@@ -553,18 +483,15 @@ impl Core {
         }
         let op = self.ops.remove(index);
         if op.opcode == Opcode::Lanes {
-            return self.on_lanes(&op);
+            return self.on_lanes(op);
         }
         self.close_unclaimed(op);
     }
 
     /// A detached operation opened something: nobody will use it.
     pub(crate) fn close_unclaimed(&mut self, op: Op) {
-        let opens = matches!(op.opcode, Opcode::Open | Opcode::OpenToken | Opcode::Lookup | Opcode::Mount);
-        if let (true, Work::Named(named)) = (opens, op.work)
-            && let Some(reply) = named.reply
-        {
-            self.close(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle });
+        if let Some(closing) = op.unclaimed() {
+            self.close(closing);
         }
     }
 
@@ -583,9 +510,7 @@ impl Core {
             return;
         }
         let named = Named { handle: Some(closing.handle), ..Named::default() };
-        let mut op = Op::named(Opcode::Close, None, named);
-        op.detached = true;
-        self.submit(op);
+        self.submit(Op::detached(Opcode::Close, named));
     }
 
     /// What was noted on the fast path gets its date; operations and the server are timed out. `Err` when the server
@@ -606,9 +531,7 @@ impl Core {
             return Err(Broken::Lost(TransportError::system("the server was silent for its lease", silent)));
         }
         if self.alive.must_speak(now) && self.session.can_send() && self.queue.is_empty() {
-            let mut op = Op::named(Opcode::Null, None, Named::default());
-            op.detached = true;
-            self.submit(op);
+            self.submit(Op::detached(Opcode::Null, Named::default()));
             self.send_some()?;
         }
         Ok(())
@@ -623,4 +546,10 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// What the server says of an error.
+fn explanation(payload: Span<'_>) -> String {
+    let words = payload.slice(0, payload.len().min(EXPLANATION_SIZE_MAX));
+    String::from_utf8_lossy(&words.unwrap_or(Span::EMPTY).to_vec()).into_owned()
 }

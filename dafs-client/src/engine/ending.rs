@@ -7,9 +7,8 @@ use smallvec::SmallVec;
 use crate::engine::core::Core;
 use crate::engine::lanes::LaneState;
 use crate::error::Error;
+use crate::op::Op;
 use crate::op::named::Named;
-use crate::op::pieces::void;
-use crate::op::{Op, Work};
 
 impl Core {
     /// Whether an operation has ended; one that is not there any more has.
@@ -34,20 +33,7 @@ impl Core {
             endpoint.close();
         }
         self.dead.get_or_insert(error.clone());
-        self.lanes = LaneState::None;
-        self.requests.clear();
-        self.resend.clear();
-        self.queue.clear();
-        let indices: SmallVec<[usize; 8]> =
-            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
-        for index in indices {
-            if let Some(op) = self.ops.get_mut(index) {
-                op.revoke_memory();
-                op.outstanding = 0;
-                op.queued = false;
-            }
-            self.fail(index, error.clone());
-        }
+        self.end_all(&error, Op::revoke_memory);
     }
 
     /// This process is a child of the one that has the session: it lets go of all without a word, for connection and memory are the
@@ -58,19 +44,24 @@ impl Core {
         }
         std::mem::forget(self.endpoint.take());
         self.dead = Some(Error::Forked);
+        self.leader = false;
+        self.end_all(&Error::Forked, |_| {});
+    }
+
+    fn end_all(&mut self, error: &Error, let_go: fn(&mut Op)) {
         self.lanes = LaneState::None;
         self.requests.clear();
         self.resend.clear();
         self.queue.clear();
-        self.leader = false;
         let indices: SmallVec<[usize; 8]> =
             self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
         for index in indices {
             if let Some(op) = self.ops.get_mut(index) {
+                let_go(op);
                 op.outstanding = 0;
                 op.queued = false;
             }
-            self.fail(index, Error::Forked);
+            self.fail(index, error.clone());
         }
     }
 
@@ -79,11 +70,8 @@ impl Core {
         if self.dead.is_some() || self.endpoint.is_none() || !self.session.can_send() {
             return false;
         }
-        let mut op = Op::named(Opcode::Bye, None, Named::default());
-        op.detached = true;
-        let index = self.submit(op);
-        self.queue.retain(|queued| *queued != index);
-        self.queue.push_front(index);
+        let index = self.submit(Op::detached(Opcode::Bye, Named::default()));
+        self.put_first(index);
         let _ = self.send_some().and_then(|()| self.flush());
         true
     }
@@ -113,7 +101,7 @@ impl Core {
             return true;
         }
         if op.peer_holds_memory() {
-            if !matches!(op.work, Work::Chain(_)) {
+            if !op.goes_whole() {
                 if op.has_more() {
                     // What is not sent now never moves: only an operation that went whole may still succeed.
                     op.error.get_or_insert_with(|| Box::new(error));
@@ -127,29 +115,11 @@ impl Core {
             return true;
         }
         // A stand-in takes the replies; the operation itself is done.
-        let mut ghost = Op::new(op.opcode, None, Work::Data(void()));
-        if let Work::Named(_) = op.work {
-            ghost.work = Work::Named(Box::new(Named { sent: true, ..Named::default() }));
-        }
-        ghost.detached = true;
-        ghost.outstanding = std::mem::take(&mut op.outstanding);
+        let stand_in = op.stand_in();
         op.error = Some(Box::new(error.clone()));
-        if let (Work::Data(ghost), Work::Data(transfer)) = (&mut ghost.work, &op.work) {
-            ghost.kind = transfer.kind;
-        }
-        if let (Work::Named(ghost), Work::Named(named)) = (&mut ghost.work, &mut op.work) {
-            // It may be needed again after a reconnect.
-            ghost.body = named.body;
-            ghost.body_len = named.body_len;
-            ghost.payload = std::mem::take(&mut named.payload);
-            ghost.second = named.second.clone();
-            ghost.handle = named.handle;
-            ghost.open_flags = named.open_flags;
-        }
-        ghost.target = op.target.clone();
-        let ghost = self.ops.insert(ghost);
+        let stand_in = self.ops.insert(stand_in);
         for request in self.requests.iter_mut().flatten().filter(|request| request.op == index) {
-            request.op = ghost;
+            request.op = stand_in;
             // Sent again after a reconnect, a request whose data is gone moves none.
             (request.at, request.len) = (0, 0);
         }

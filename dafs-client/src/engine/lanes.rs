@@ -15,24 +15,26 @@ use std::collections::VecDeque;
 
 use dafs_proto::session::SessionFault;
 use dafs_proto::transport::{
-    Access, Domain, Endpoint, HEAD_SIZE_MAX, Head, LocalSegments, MemoryRef, OpToken, PostError, Posted,
-    Region, RegionKey, RemoteRange, Span,
+    Access, Domain, Endpoint, Head, LocalSegments, MemoryRef, OpToken, PostError, Posted, Region, RegionKey,
+    RemoteRange, Span,
 };
 use dafs_proto::wire::{
     Features, FileHandle, Flags, HEADER_SIZE, Header, LANE_REPLY_HEAD_SIZE, LANE_REQUEST_HEAD_SIZE,
-    LANE_ROOM, LaneTerms, Method, Opcode, ReadReply, ReadRequest, Slot, Status, WriteRequest,
-    decode_segments, encode_segments, lane_frame_data,
+    LANE_ROOM, LaneTerms, Method, Opcode, Slot, Status, decode_segments, encode_segments, lane_frame_data,
 };
 use slab::Slab;
 
 use crate::config::Config;
 use crate::engine::core::Core;
+use crate::engine::outlet::counts_as_sent;
 use crate::memory::{Staging, tell_once};
 use crate::method::io_path::{IoPath, MethodOverride};
+use crate::op::Op;
+use crate::op::body::{Body, DataReply};
+use crate::op::draft::Draft;
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
 use crate::op::transfer::{Transfer, TransferKind};
-use crate::op::{Op, Work};
 
 /// Where a session stands with its lanes.
 pub(crate) enum LaneState {
@@ -156,7 +158,7 @@ pub(crate) fn transmit_through_lane(
     moving: &mut bool,
     number: impl FnOnce(&mut Header) -> Option<Slot>,
 ) -> Result<Slot, PostError> {
-    let Work::Data(transfer) = &op.work else { return Err(PostError::Invalid("names need no lane")) };
+    let Some(transfer) = op.transfer() else { return Err(PostError::Invalid("names need no lane")) };
     header.handle = op.target.as_ref().map_or(FileHandle(0), |node| node.handle());
     let writes = transfer.kind != TransferKind::Read;
     if writes && transfer.path == IoPath::Fast {
@@ -167,28 +169,23 @@ pub(crate) fn transmit_through_lane(
         endpoint.cancel_send(room);
         return Err(error);
     }
-    let Some(slot) = number(&mut header) else {
-        endpoint.cancel_send(room);
-        return Err(PostError::Full);
-    };
-    let mut head = [0; HEAD_SIZE_MAX];
     let method = if transfer.path == IoPath::Fast { Method::Fast } else { Method::Client };
-    let head_len = encode_body(transfer, request, lane, method, &mut head);
-    header.head_len = u16::try_from(head_len).unwrap_or(0);
-    header.encode(&mut head);
+    let mut draft = draft(header, transfer, request, lane, method);
+    let slot = match draft.seal(0, number) {
+        Ok(slot) => slot,
+        Err(full) => {
+            endpoint.cancel_send(room);
+            return Err(full);
+        }
+    };
     if let (IoPath::Fast, Some(awaits)) = (transfer.path, lanes.awaits.get_mut(usize::from(lane))) {
         *awaits = Some(slot);
     }
-    match endpoint.send(room, &head[..head_len], 0) {
-        // It has its number and counts as sent: it is sent again on the next connection.
-        Ok(()) | Err(PostError::Closed) => Ok(slot),
-        Err(error) => {
-            if let Some(awaits) = lanes.awaits.get_mut(usize::from(lane)) {
-                *awaits = None;
-            }
-            Err(error)
+    counts_as_sent(slot, endpoint.send(room, draft.head(), 0)).inspect_err(|_| {
+        if let Some(awaits) = lanes.awaits.get_mut(usize::from(lane)) {
+            *awaits = None;
         }
-    }
+    })
 }
 
 /// Writes the data of a piece into the server's side of a lane.
@@ -212,7 +209,7 @@ fn write_data(
 /// Writes head and data of a piece into the server's side of a lane, and tells the server by the immediate.
 fn write_frame(
     endpoint: &mut dyn Endpoint,
-    mut header: Header,
+    header: Header,
     transfer: &Transfer,
     request: &Request,
     (lane, lanes): (u16, &mut Lanes),
@@ -221,13 +218,10 @@ fn write_frame(
 ) -> Result<Slot, PostError> {
     let begin = LANE_ROOM - LANE_REQUEST_HEAD_SIZE;
     let remote = lanes.remote(lane, begin, LANE_REQUEST_HEAD_SIZE + request.len).ok_or(OUTSIDE)?;
-    let Some(slot) = number(&mut header) else { return Err(PostError::Full) };
-    let mut head = [0; HEAD_SIZE_MAX];
-    let head_len = encode_body(transfer, request, lane, Method::Fast, &mut head);
-    header.head_len = u16::try_from(head_len).unwrap_or(0);
-    header.payload_len = u32::try_from(request.len).unwrap_or(u32::MAX);
-    header.encode(&mut head);
-    lanes.side.span(lane, begin, head_len).write_from(0, &head[..head_len]);
+    let mut draft = draft(header, transfer, request, lane, Method::Fast);
+    let slot = draft.seal(request.len, number)?;
+    let head_len = draft.head().len();
+    lanes.side.span(lane, begin, head_len).write_from(0, draft.head());
     let mut local = LocalSegments::new();
     match &transfer.registered {
         // Where it is registered, the device gathers it from where it is.
@@ -255,31 +249,11 @@ fn write_frame(
 
 const OUTSIDE: PostError = PostError::Invalid("a piece outside of its lane");
 
-fn encode_body(
-    transfer: &Transfer,
-    request: &Request,
-    lane: u16,
-    method: Method,
-    head: &mut [u8; HEAD_SIZE_MAX],
-) -> usize {
-    let body = &mut head[HEADER_SIZE..];
-    let len = u32::try_from(request.len).unwrap_or(u32::MAX);
-    let (segment_count, segment) = (0, [u64::from(lane), 0, 0]);
+/// The request for a piece whose data goes through a lane.
+fn draft(header: Header, transfer: &Transfer, request: &Request, lane: u16, method: Method) -> Draft {
     let offset = transfer.offset + request.at as u64;
-    match transfer.kind {
-        TransferKind::Write(stability) => {
-            WriteRequest { offset, len, method, stability, segment_count, segment }.encode(body);
-            WriteRequest::HEAD_SIZE
-        }
-        TransferKind::Append(stability) => {
-            WriteRequest { offset: 0, len, method, stability, segment_count, segment }.encode(body);
-            WriteRequest::HEAD_SIZE
-        }
-        _ => {
-            ReadRequest { offset, len, method, segment_count, segment }.encode(body);
-            ReadRequest::HEAD_SIZE
-        }
-    }
+    let body = Body::through_lane(transfer.kind, offset, request.len, method, lane);
+    Draft::new(header, |head| body.encode(head))
 }
 
 impl Core {
@@ -309,26 +283,20 @@ impl Core {
             }
         };
         let ranges = side.ranges();
-        let mut named = Named { body_len: LaneTerms::HEAD_SIZE - HEADER_SIZE, ..Named::default() };
-        terms.encode(&mut named.body[..LaneTerms::HEAD_SIZE - HEADER_SIZE]);
+        let body_len = LaneTerms::HEAD_SIZE - HEADER_SIZE;
+        let mut named = Named::of(body_len, |body| terms.encode(&mut body[..body_len]));
         named.payload = vec![0; terms.payload_size()];
         encode_segments(&ranges, &mut named.payload);
         self.lanes = LaneState::Asked(side);
-        let mut op = Op::named(Opcode::Lanes, None, named);
-        op.detached = true;
-        let index = self.submit(op);
+        let index = self.submit(Op::detached(Opcode::Lanes, named));
         // Before what may use them.
-        self.queue.retain(|queued| *queued != index);
-        self.queue.push_front(index);
+        self.put_first(index);
     }
 
     /// The server has answered, or never will.
-    pub(crate) fn on_lanes(&mut self, op: &Op) {
+    pub(crate) fn on_lanes(&mut self, op: Op) {
         let LaneState::Asked(side) = std::mem::replace(&mut self.lanes, LaneState::None) else { return };
-        let Work::Named(named) = &op.work else { return };
-        let Some(reply) =
-            named.reply.as_ref().filter(|reply| op.error.is_none() && reply.header.status == Status::OK)
-        else {
+        let Ok(reply) = op.into_reply() else {
             tracing::info!("the server lends no lanes");
             return;
         };
@@ -350,7 +318,7 @@ impl Core {
     /// Takes a lane for the next piece of an operation, where it uses lanes. An append that is larger than the lanes that there are
     /// now is not cut.
     pub(crate) fn take_lane_for(&mut self, op: usize) -> Next {
-        let Some(Op { work: Work::Data(transfer), .. }) = self.ops.get(op) else { return Next::NoLanes };
+        let Some(transfer) = self.ops.get(op).and_then(Op::transfer) else { return Next::NoLanes };
         let LaneState::Granted(lanes) = &mut self.lanes else { return Next::NoLanes };
         let Some(endpoint) = &self.endpoint else { return Next::NoLanes };
         let segments_max = usize::from(endpoint.capabilities().segments_max);
@@ -403,7 +371,7 @@ impl Core {
 
     /// A read was answered whose data is in the server's side of its lane.
     pub(crate) fn fetch(&mut self, request: &Request, lane: u16, body: &[u8]) -> Result<(), Broken> {
-        let count = (ReadReply::decode(body)?.count as usize).min(request.len);
+        let count = DataReply::decode(TransferKind::Read, body)?.count.min(request.len);
         let LaneState::Granted(lanes) = &mut self.lanes else { return Ok(()) };
         if count == 0 {
             return Ok(());
@@ -426,7 +394,7 @@ impl Core {
             let one = lanes.moves.get(index);
             let post = one.and_then(|one| {
                 let (at, count) = one.fetch?;
-                let Work::Data(transfer) = &self.ops.get(one.op)?.work else { return None };
+                let transfer = self.ops.get(one.op)?.transfer()?;
                 Some((transfer.local(at, count), lanes.remote(one.lane, LANE_ROOM, count)?))
             });
             let Some((local, remote)) = post else {
@@ -488,8 +456,8 @@ impl Core {
         for one in moves {
             let Some(op) = self.ops.get_mut(one.op) else { continue };
             op.outstanding -= 1;
-            if let (Some(piece), Work::Data(transfer), true) = (one.fetch, &mut op.work, op.error.is_none()) {
-                transfer.redo.push(piece);
+            if let (Some((at, len)), true) = (one.fetch, op.error.is_none()) {
+                op.redo(at, len);
                 if !op.queued {
                     op.queued = true;
                     self.queue.push_front(one.op);

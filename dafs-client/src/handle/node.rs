@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::wire::{FileHandle, OpenFlags};
+use dafs_proto::wire::{FileHandle, OpenFlags, Verifier};
 
 use crate::handle::closings::{Closing, Closings};
 use crate::handle::unstable::Unstable;
@@ -90,6 +90,11 @@ impl Node {
             Some(handle) => self.handle.store(handle.0, Ordering::Relaxed),
             None => self.stale.store(true, Ordering::Relaxed),
         }
+    }
+
+    /// So many bytes were written, which the server loses when it restarts: that is when its verifier changes.
+    pub(crate) fn wrote(&self, verifier: Verifier, offset: u64, count: usize) {
+        self.unstable().add(verifier, offset..offset.saturating_add(count as u64));
     }
 
     pub(crate) fn unstable(&self) -> std::sync::MutexGuard<'_, Unstable> {

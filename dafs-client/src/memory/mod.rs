@@ -284,6 +284,14 @@ impl Keep {
         }
     }
 
+    /// The buffers of a list or a batch, in order.
+    pub(crate) fn unpacked<B: IoBuffer>(self) -> Vec<B> {
+        match self {
+            Self::Many(keeps) => keeps.into_iter().map(|keep| B::from_keep(KeepBox(keep))).collect(),
+            Self::None | Self::Vec(_) | Self::Registered(_) => Vec::new(),
+        }
+    }
+
     /// The connection is gone for good: no peer may reach the memory any more.
     pub(crate) fn revoke(&self) {
         match self {

@@ -1,8 +1,9 @@
-//! The one decision: how the data of a read or write travels. A pure function with its reasons, asked by every transfer.
+//! The one decision: how the data of a read or write travels. A pure function with its reasons, which every transfer asks once.
 
-use dafs_proto::wire::Thresholds;
+use dafs_proto::wire::{GatherSwitches, Thresholds};
 
 use crate::memory::registration::RegistrationPolicy;
+use crate::method::noncontiguous::{Noncontiguous, decide_pieces};
 
 /// Which transfer method reads and writes use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -123,7 +124,44 @@ pub struct Circumstances {
     pub cuts_inline: bool,
     /// Copying into those buffers goes on while the server, which has them mapped, works on what was copied before: for blocking writes.
     pub staging_overlaps: bool,
+    /// What the transfer is besides so many bytes.
+    pub form: Form,
 }
+
+/// What a transfer is, as far as that decides how its data travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Memory in one piece, or in several that are cut and moved as if it were.
+    Contiguous,
+    /// Memory in several pieces.
+    Pieces(Pieces),
+    /// A list with such small gaps that reading them too, through one staging buffer, costs less than describing the extents.
+    Dense,
+    /// Entries of a directory: one request, in the message or into memory that is registered.
+    Directory,
+    /// One operation of a batch.
+    Batched {
+        /// The server has registered memory mapped.
+        is_mapped: bool,
+    },
+}
+
+/// Memory in several pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// How many, at least one.
+    pub count: usize,
+    /// What the configuration demands.
+    pub method: Noncontiguous,
+    /// What the server measured.
+    pub switches: Option<GatherSwitches>,
+    /// For hybrid: whether to gather, as this session has learned, or tries now.
+    pub learned: Option<bool>,
+}
+
+/// Bytes of one operation of a batch that travel in the messages where the server has memory mapped: measured on shared memory, more is
+/// moved sooner when one request tells of all of a batch than when messages carry it.
+const MAPPED_INLINE_MAX: u64 = 512;
 
 impl Circumstances {
     /// For a transfer of a file with this policy: unless it is the library's, memory is registered whatever that costs, and not copied.
@@ -149,6 +187,8 @@ pub struct Decision {
 /// Why a path was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
+    /// There is nothing to move.
+    Empty,
     /// The configuration says so.
     Override,
     /// The configuration asks for a method that needs buffers lent by the server, which lends none to this session.
@@ -190,11 +230,40 @@ pub enum Reason {
         /// Bytes of a piece from which gathering pays.
         switch: u32,
     },
+    /// The memory is in pieces, and by the times of this session they are packed, or that is tried.
+    LearnedPack,
+    /// The memory is in pieces, and by the times of this session they are gathered, or that is tried.
+    LearnedGather,
+    /// A list is read with its gaps.
+    Dense,
+    /// Too large for the messages of a batch, where the server has memory mapped.
+    Batched,
 }
 
 /// Decides how the data of a transfer travels.
 #[inline]
 pub fn decide(c: &Circumstances) -> Decision {
+    match c.form {
+        // No bytes have no address that a peer could reach.
+        _ if c.size == 0 => Decision { path: IoPath::Inline, reason: Reason::Empty },
+        Form::Contiguous => decide_contiguous(c),
+        Form::Pieces(pieces) => decide_pieces(c, &pieces),
+        Form::Dense => Decision { path: IoPath::Staged, reason: Reason::Dense },
+        Form::Directory => match decide_contiguous(c) {
+            decision @ Decision { path: IoPath::Direct, .. } => decision,
+            Decision { reason, .. } => Decision { path: IoPath::Inline, reason },
+        },
+        Form::Batched { is_mapped: true }
+            if c.size > MAPPED_INLINE_MAX && c.method == MethodOverride::Auto =>
+        {
+            Decision { path: direct(c, false), reason: Reason::Batched }
+        }
+        Form::Batched { .. } => decide_contiguous(c),
+    }
+}
+
+#[inline]
+pub(crate) fn decide_contiguous(c: &Circumstances) -> Decision {
     match c.method {
         MethodOverride::Inline => return Decision { path: IoPath::Inline, reason: Reason::Override },
         MethodOverride::Direct => return Decision { path: direct(c, false), reason: Reason::Override },
@@ -231,6 +300,7 @@ impl Decision {
             Registration::Ordinary => "ordinary",
         };
         let why = match self.reason {
+            Reason::Empty => "there is nothing to move".to_owned(),
             Reason::Override => "the configuration demands it".to_owned(),
             Reason::NoLanes => {
                 "the server lends this session no buffers for the method that the configuration asks for"
@@ -248,6 +318,14 @@ impl Decision {
             }
             Reason::FromSwitch { switch } => {
                 format!("its pieces are gathered, which pays from pieces of {switch} bytes")
+            }
+            Reason::LearnedPack => "packing its pieces is quicker in this session, or is tried".to_owned(),
+            Reason::LearnedGather => {
+                "gathering its pieces is quicker in this session, or is tried".to_owned()
+            }
+            Reason::Dense => "its gaps are so small that they are read too".to_owned(),
+            Reason::Batched => {
+                format!("the messages of a batch carry at most {MAPPED_INLINE_MAX} bytes of each here")
             }
             Reason::NothingToRegister => {
                 "the provider registers no ordinary memory, and there are no buffers to stage in".to_owned()
@@ -320,6 +398,7 @@ mod tests {
             has_lanes: false,
             cuts_inline: false,
             staging_overlaps: false,
+            form: Form::Contiguous,
         }
     }
 
@@ -418,7 +497,7 @@ mod tests {
 
     #[test]
     fn decision_overridden_follows_the_override_at_any_size() {
-        for size in [0, 1, 1 << 30] {
+        for size in [1, 1 << 30] {
             let mut c = circumstances(Direction::Write, size, Registration::Ordinary);
             for (method, expected) in [
                 (MethodOverride::Inline, IoPath::Inline),
@@ -428,6 +507,34 @@ mod tests {
                 c.method = method;
                 assert_eq!(decide(&c), Decision { path: expected, reason: Reason::Override });
             }
+        }
+    }
+
+    #[test]
+    fn decision_about_no_bytes_is_inline_whatever_is_demanded() {
+        for (method, _) in MethodOverride::ALL {
+            let c = circumstances(Direction::Read, 0, Registration::Registered);
+            let decision = decide(&Circumstances { method, has_lanes: true, ..c });
+            assert_eq!(decision, Decision { path: IoPath::Inline, reason: Reason::Empty });
+        }
+    }
+
+    #[test]
+    fn decision_about_a_batch_s_operation_goes_by_what_is_mapped() {
+        for (size, path) in [(512, IoPath::Inline), (513, IoPath::Direct)] {
+            let c = circumstances(Direction::Read, size, Registration::Registered);
+            let decided = |is_mapped| decide(&Circumstances { form: Form::Batched { is_mapped }, ..c }).path;
+            assert_eq!([decided(true), decided(false)], [path, IoPath::Inline], "{size}");
+        }
+    }
+
+    #[test]
+    fn decision_about_a_directory_is_direct_or_inline() {
+        for (registration, path) in
+            [(Registration::Registered, IoPath::Direct), (Registration::Ordinary, IoPath::Inline)]
+        {
+            let c = circumstances(Direction::Read, 1 << 20, registration);
+            assert_eq!(decide(&Circumstances { form: Form::Directory, ..c }).path, path);
         }
     }
 

@@ -4,9 +4,8 @@
 use dafs_proto::wire::GatherSwitches;
 
 use crate::method::io_path::{
-    Circumstances, Decision, Direction, IoPath, Reason, Registration, decide, direct,
+    Circumstances, Decision, Direction, IoPath, Pieces, Reason, Registration, decide_contiguous, direct,
 };
-use crate::method::learned::{Learned, Trial};
 
 /// How the data of transfers travels whose memory is in several pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,52 +46,37 @@ impl std::str::FromStr for Noncontiguous {
     }
 }
 
-/// Decides how the data of a transfer travels whose memory is in `segments` pieces, at least one.
-pub(crate) fn decide_noncontiguous(
-    c: &Circumstances,
-    method: Noncontiguous,
-    segments: usize,
-    switches: Option<GatherSwitches>,
-) -> Decision {
-    let average = c.size / (segments.max(1) as u64);
-    match method {
-        Noncontiguous::Multiple => Decision {
-            reason: Reason::Noncontiguous { method: method.name() },
-            ..decide(&Circumstances { size: average, ..*c })
-        },
-        Noncontiguous::Pack => {
-            Decision { path: pack(c), reason: Reason::Noncontiguous { method: method.name() } }
+pub(crate) fn decide_pieces(c: &Circumstances, pieces: &Pieces) -> Decision {
+    let average = average(c, pieces);
+    let reason = Reason::Noncontiguous { method: pieces.method.name() };
+    match pieces.method {
+        Noncontiguous::Multiple => {
+            Decision { reason, ..decide_contiguous(&Circumstances { size: average, ..*c }) }
         }
-        Noncontiguous::Gather => {
-            Decision { path: direct(c, false), reason: Reason::Noncontiguous { method: method.name() } }
-        }
+        Noncontiguous::Pack => Decision { path: pack(c), reason },
+        Noncontiguous::Gather => Decision { path: direct(c, false), reason },
         Noncontiguous::Hybrid => {
-            let switch = switch(c, switches);
-            match average < u64::from(switch) {
-                true => Decision { path: pack(c), reason: Reason::BelowSwitch { switch } },
-                false => Decision { path: direct(c, false), reason: Reason::FromSwitch { switch } },
-            }
+            let switch = switch(c, pieces.switches);
+            let (gathers, reason) = match pieces.learned {
+                Some(true) => (true, Reason::LearnedGather),
+                Some(false) => (false, Reason::LearnedPack),
+                None if average < u64::from(switch) => (false, Reason::BelowSwitch { switch }),
+                None => (true, Reason::FromSwitch { switch }),
+            };
+            Decision { path: if gathers { direct(c, false) } else { pack(c) }, reason }
         }
     }
 }
 
-/// As [`decide_noncontiguous`] for hybrid, after what this session has learned; and the trial that the transfer is.
-pub(crate) fn decide_hybrid(
-    c: &Circumstances,
-    segments: usize,
-    switches: Option<GatherSwitches>,
-    learned: &mut Learned,
-    blocking: bool,
-) -> (IoPath, Option<Trial>) {
-    let prior = decide_noncontiguous(c, Noncontiguous::Hybrid, segments, switches);
-    let (packed, gathered) = (pack(c), direct(c, false));
-    if packed == gathered {
-        return (prior.path, None);
-    }
-    let gathers = matches!(prior.reason, Reason::FromSwitch { .. });
-    let kind = (c.direction, c.registration);
-    let (gathers, trial) = learned.choose(kind, (c.size, segments), gathers, blocking);
-    (if gathers { gathered } else { packed }, trial)
+/// Where both packing and gathering are open, so that what was learned counts: whether the server's switches would gather.
+pub(crate) fn open_choice(c: &Circumstances, pieces: &Pieces) -> Option<bool> {
+    let is_open = pieces.method == Noncontiguous::Hybrid && pack(c) != direct(c, false);
+    is_open.then(|| average(c, pieces) >= u64::from(switch(c, pieces.switches)))
+}
+
+/// Bytes of a piece, on average.
+fn average(c: &Circumstances, pieces: &Pieces) -> u64 {
+    c.size / (pieces.count.max(1) as u64)
 }
 
 /// Bytes of a piece from which gathering pays. Where nothing was measured: registered memory is gathered, other memory packed.
@@ -110,7 +94,7 @@ fn switch(c: &Circumstances, switches: Option<GatherSwitches>) -> u32 {
 /// Through the message, or through registered buffers of the library: as memory that is registered already.
 fn pack(c: &Circumstances) -> IoPath {
     let contiguous = Circumstances { registration: Registration::Registered, ..*c };
-    match decide(&contiguous).path {
+    match decide_contiguous(&contiguous).path {
         IoPath::Inline => IoPath::Inline,
         _ if c.can_stage => IoPath::Staged,
         _ => IoPath::Inline,
@@ -120,7 +104,7 @@ fn pack(c: &Circumstances) -> IoPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::method::io_path::MethodOverride;
+    use crate::method::io_path::{Form, MethodOverride, decide};
     use dafs_proto::wire::{Crossovers, Thresholds};
 
     fn circumstances(direction: Direction, size: u64, registration: Registration) -> Circumstances {
@@ -145,7 +129,18 @@ mod tests {
             can_stage: true,
             cuts_inline: false,
             staging_overlaps: false,
+            form: Form::Contiguous,
         }
+    }
+
+    fn decided(
+        c: &Circumstances,
+        method: Noncontiguous,
+        count: usize,
+        switches: Option<GatherSwitches>,
+    ) -> Decision {
+        let form = Form::Pieces(Pieces { count, method, switches, learned: None });
+        decide(&Circumstances { form, ..*c })
     }
 
     const SWITCHES: GatherSwitches = GatherSwitches {
@@ -170,7 +165,7 @@ mod tests {
                 [(switch - 1, IoPath::Staged), (switch, gathered), (switch + 1, gathered)]
             {
                 let c = circumstances(direction, 128 * average, registration);
-                let decision = decide_noncontiguous(&c, Noncontiguous::Hybrid, 128, Some(SWITCHES));
+                let decision = decided(&c, Noncontiguous::Hybrid, 128, Some(SWITCHES));
                 assert_eq!(decision.path, expected, "{direction:?} {registration:?} {average}");
             }
         }
@@ -180,16 +175,16 @@ mod tests {
     fn pack_goes_by_the_message_below_the_crossover_and_by_registered_buffers_above() {
         for (size, path) in [(3999, IoPath::Inline), (4000, IoPath::Staged), (1 << 20, IoPath::Staged)] {
             let c = circumstances(Direction::Read, size, Registration::Ordinary);
-            assert_eq!(decide_noncontiguous(&c, Noncontiguous::Pack, 7, None).path, path, "{size}");
+            assert_eq!(decided(&c, Noncontiguous::Pack, 7, None).path, path, "{size}");
             let without = Circumstances { can_stage: false, ..c };
-            assert_eq!(decide_noncontiguous(&without, Noncontiguous::Pack, 7, None).path, IoPath::Inline);
+            assert_eq!(decided(&without, Noncontiguous::Pack, 7, None).path, IoPath::Inline);
         }
     }
 
     #[test]
     fn gather_registers_what_is_not_and_packs_what_cannot_be() {
         let c = circumstances(Direction::Write, 100, Registration::Ordinary);
-        let path = |c: &Circumstances| decide_noncontiguous(c, Noncontiguous::Gather, 7, None).path;
+        let path = |c: &Circumstances| decided(c, Noncontiguous::Gather, 7, None).path;
         assert_eq!(path(&c), IoPath::DirectRegister);
         assert_eq!(path(&Circumstances { registration: Registration::Registered, ..c }), IoPath::Direct);
         assert_eq!(path(&Circumstances { registers_ordinary_memory: false, ..c }), IoPath::Staged);
@@ -199,8 +194,25 @@ mod tests {
     fn multiple_decides_for_the_size_of_one_piece() {
         for (pieces, path) in [(2, IoPath::DirectRegister), (3, IoPath::Inline)] {
             let c = circumstances(Direction::Read, 8000, Registration::Ordinary);
-            let decision = decide_noncontiguous(&c, Noncontiguous::Multiple, pieces, None);
+            let decision = decided(&c, Noncontiguous::Multiple, pieces, None);
             assert_eq!(decision.path, path, "{pieces}");
+        }
+    }
+
+    // [LIST-13]
+    #[test]
+    fn hybrid_goes_by_what_was_learned_where_there_is_a_choice() {
+        let c = circumstances(Direction::Read, 1 << 20, Registration::Registered);
+        for (learned, path) in [(true, IoPath::Direct), (false, IoPath::Staged)] {
+            for count in [2, 1 << 20] {
+                let pieces =
+                    Pieces { count, method: Noncontiguous::Hybrid, switches: None, learned: Some(learned) };
+                assert_eq!(decide(&Circumstances { form: Form::Pieces(pieces), ..c }).path, path);
+                assert_eq!(open_choice(&c, &pieces), Some(true));
+                let nothing = Circumstances { registration: Registration::Ordinary, can_stage: false, ..c };
+                let nothing = Circumstances { registers_ordinary_memory: false, ..nothing };
+                assert_eq!(open_choice(&nothing, &pieces), None);
+            }
         }
     }
 
@@ -210,7 +222,7 @@ mod tests {
             [(Registration::Registered, IoPath::Direct), (Registration::Ordinary, IoPath::Staged)]
         {
             let c = circumstances(Direction::Read, 1 << 20, registration);
-            assert_eq!(decide_noncontiguous(&c, Noncontiguous::Hybrid, 2, None).path, path);
+            assert_eq!(decided(&c, Noncontiguous::Hybrid, 2, None).path, path);
         }
     }
 

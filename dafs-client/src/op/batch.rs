@@ -5,18 +5,20 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::session::SessionFault;
-use dafs_proto::transport::{RemoteRange, Span};
+use dafs_proto::transport::{PostError, RemoteRange, Span};
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
-    BatchRequest, BatchResult, EXTENT_SIZE, LIST_MAX, Method, REMOTE_RANGE_SIZE, ShortLists, Stability,
-    Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results, lists_size,
+    BatchRequest, BatchResult, EXTENT_SIZE, Header, LIST_MAX, Method, REMOTE_RANGE_SIZE, ShortLists, Slot,
+    Stability, Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results,
+    lists_size,
 };
 use smallvec::SmallVec;
 
 use crate::handle::node::Node;
 use crate::memory::registration::Hold;
 use crate::memory::{Keep, RawMemory, RegisteredBuf, Revocation};
+use crate::op::body::too_much;
+use crate::op::draft::{Draft, Outlet};
 use crate::op::pieces::overlapped_size;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
@@ -61,6 +63,9 @@ pub(crate) struct Bounce {
     /// The callers' memory, in the order of its places there, and where each piece begins.
     pub(crate) pieces: Vec<(usize, RawMemory)>,
 }
+
+/// Bytes of a piece, on average, from which the pieces of a batch are sent from where they are.
+const GATHERED_PIECE_MIN: usize = 1024;
 
 /// Batches that copy no more than this are not cut for it: their requests cost more than is won by working at once.
 const OVERLAPPED_MIN: usize = 128 << 10;
@@ -247,7 +252,7 @@ impl BatchWork {
     }
 
     /// Data of some entries that travels in their request, in its order.
-    pub(crate) fn written(&self, from: usize, count: usize) -> impl Iterator<Item = Span<'_>> {
+    fn written(&self, from: usize, count: usize) -> impl Iterator<Item = Span<'_>> {
         let entries = self.entries.get(from..from + count).unwrap_or_default();
         let inline = entries.iter().filter(|entry| entry.write).filter_map(|entry| entry.memory.as_ref());
         inline.flatten().map(RawMemory::span)
@@ -258,7 +263,7 @@ impl BatchWork {
         clippy::cast_possible_truncation,
         reason = "at most BATCH_MAX; hints that are longer mean the same"
     )]
-    pub(crate) fn encode(&self, from: usize, count: usize) -> (BatchRequest, Vec<u8>) {
+    fn encode(&self, from: usize, count: usize) -> (BatchRequest, Vec<u8>) {
         let entries = self.entries.get(from..from + count).unwrap_or_default();
         let mut payload = Vec::with_capacity(entries.iter().map(Entry::size).sum());
         for entry in entries {
@@ -280,6 +285,40 @@ impl BatchWork {
         });
         let data = entries.iter().map(|entry| entry.data_len(true)).sum::<usize>() as u32;
         (BatchRequest { operations: count as u32, flags, window_us, completions, data }, payload)
+    }
+
+    /// Sends a request for some entries.
+    pub(crate) fn send(
+        &self,
+        mut outlet: impl Outlet,
+        header: Header,
+        request: &Request,
+    ) -> Result<Slot, PostError> {
+        let (body, mut described) = self.encode(request.at, request.len);
+        let payload_len = described.len() + body.data as usize;
+        let draft = Draft::new(header, |head| {
+            body.encode(head);
+            BatchRequest::HEAD_SIZE
+        });
+        // Telling the kernel of many small pieces takes longer than copying them.
+        let pieces = self.written(request.at, request.len).count();
+        if body.data as usize >= pieces.max(1) * GATHERED_PIECE_MIN && outlet.prefers_gathered(payload_len)? {
+            let data = self.written(request.at, request.len);
+            let payload: Vec<Span<'_>> =
+                std::iter::once(Span::from_mut(&mut described)).chain(data).collect();
+            return outlet.send_gathered(draft, &payload);
+        }
+        let fill = |room: Span<'_>| {
+            room.write_from(0, &described);
+            let mut at = described.len();
+            for data in self.written(request.at, request.len) {
+                if let Some(room) = room.slice(at, data.len()) {
+                    room.copy_from(data);
+                }
+                at += data.len();
+            }
+        };
+        outlet.send(draft, payload_len, fill)
     }
 
     /// The reply to a request for some entries.
@@ -466,10 +505,6 @@ pub(crate) fn cut(
         cut.push(current);
     }
     cut
-}
-
-fn too_much(what: &'static str, value: usize, limit: usize) -> SessionFault {
-    SessionFault::TooMuch { what, value: value as u64, limit: limit as u64 }
 }
 
 #[cfg(test)]

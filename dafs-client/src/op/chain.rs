@@ -1,11 +1,17 @@
 //! A chain among the operations of a session.
 
-use dafs_proto::wire::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Opcode, ReadRequest, Status};
+use dafs_proto::transport::PostError;
+use dafs_proto::wire::{
+    CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Opcode, ReadRequest, Slot, Status,
+};
 
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::{Reopen, join};
+use crate::op::body::Body;
+use crate::op::draft::{Draft, Outlet};
 use crate::op::named::NamedReply;
+use crate::op::transfer::TransferKind;
 
 /// One request of a chain.
 pub(crate) struct Link {
@@ -24,7 +30,7 @@ pub(crate) struct Link {
     pub(crate) answer: Option<Result<NamedReply, Error>>,
 }
 
-pub(crate) const BODY_MAX: usize = ReadRequest::HEAD_SIZE - HEADER_SIZE;
+const BODY_MAX: usize = ReadRequest::HEAD_SIZE - HEADER_SIZE;
 
 /// A chain among the operations of a session.
 pub(crate) struct ChainWork {
@@ -54,19 +60,48 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Moves data of the file that was opened, in the messages.
+    pub(crate) fn data(kind: TransferKind, offset: u64, len: usize) -> Self {
+        let mut link = Self::new(kind.opcode(), true);
+        link.body_len = Body::inline(kind, offset, len).encode(&mut link.body) - HEADER_SIZE;
+        link
+    }
+}
+
 impl ChainWork {
     pub(crate) fn new(links: Vec<Link>) -> Self {
         Self { links, sent: 0, attempts: 0 }
     }
 
     /// Flags of a link, and its handle where that is the saved one.
-    pub(crate) fn place(&self, index: usize) -> (Flags, Option<FileHandle>) {
+    fn place(&self, index: usize) -> (Flags, Option<FileHandle>) {
         let mut flags = Flags::empty();
         flags.set(Flags::CHAIN_BACK, index > 0);
         flags.set(Flags::CHAIN_FORWARD, index + 1 < self.links.len());
         let Some(link) = self.links.get(index) else { return (flags, None) };
         flags.set(Flags::SAVE_HANDLE, link.saves);
         (flags, link.on_saved.then_some(CHAIN_HANDLE))
+    }
+
+    /// Sends a link.
+    pub(crate) fn send(
+        &self,
+        outlet: impl Outlet,
+        mut header: Header,
+        index: usize,
+    ) -> Result<Slot, PostError> {
+        let Some(link) = self.links.get(index) else {
+            return Err(PostError::Invalid("a link that a chain does not have"));
+        };
+        let (flags, handle) = self.place(index);
+        header.flags |= flags;
+        header.handle = handle.unwrap_or(header.handle);
+        let draft = Draft::new(header, |body| {
+            body[..link.body_len].copy_from_slice(&link.body[..link.body_len]);
+            HEADER_SIZE + link.body_len
+        });
+        outlet.send(draft, link.payload.len(), |room| room.write_from(0, &link.payload))
     }
 
     /// A link was answered.

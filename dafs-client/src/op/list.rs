@@ -64,13 +64,7 @@ impl List {
                 "the extents hold {len} bytes, the memory {memory_len}: the totals of a list must agree"
             )));
         }
-        let mut joined: Vec<Extent> = Vec::with_capacity(extents.len());
-        for extent in extents.iter().filter(|extent| extent.len > 0) {
-            match joined.last_mut() {
-                Some(last) if last.offset + last.len == extent.offset => last.len += extent.len,
-                _ => joined.push(*extent),
-            }
-        }
+        let joined = joined(extents).into_vec();
         if joined.len() <= 1 {
             return Ok((None, joined.first().map_or(0, |extent| extent.offset)));
         }
@@ -256,6 +250,31 @@ pub(crate) fn places(lens: impl Iterator<Item = usize>) -> Vec<usize> {
 /// Extents are as long as memory of this process together.
 fn as_len(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+/// Extents of which each is one of the file's own: neighbours joined, none empty.
+pub(crate) fn joined(extents: &[Extent]) -> SmallVec<[Extent; 1]> {
+    let mut joined: SmallVec<[Extent; 1]> = SmallVec::with_capacity(extents.len());
+    for extent in extents.iter().filter(|extent| extent.len > 0) {
+        match joined.last_mut() {
+            Some(last) if last.offset + last.len == extent.offset => last.len += extent.len,
+            _ => joined.push(*extent),
+        }
+    }
+    joined
+}
+
+/// Bytes of extents up to the first that lies at or behind the end of the file.
+pub(crate) fn without_gap(extents: impl Iterator<Item = Extent>, end: u64) -> usize {
+    let mut count = 0;
+    for extent in extents {
+        let got = extent.len_before(end);
+        count += as_len(got);
+        if got < extent.len {
+            break;
+        }
+    }
+    count
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
-//! What is in flight: one operation of the caller, what is asked, what memory takes part, what has come of it. Sends nothing. Imports
-//! `handle`, `method` and `memory`.
+//! What is in flight: one operation of the caller, what is asked, what memory takes part, what has come of it. Only this file knows the
+//! kinds of operations. It writes requests into an outlet, and sends nothing itself. Imports `handle`, `method` and `memory`.
 
 pub(crate) mod batch;
 pub(crate) mod batch_part;
+pub(crate) mod body;
 pub(crate) mod chain;
+pub(crate) mod draft;
 pub(crate) mod list;
 pub(crate) mod named;
+pub(crate) mod piece_request;
 pub(crate) mod pieces;
 pub(crate) mod request;
 pub(crate) mod terms;
@@ -14,15 +17,25 @@ pub(crate) mod transfer;
 use std::sync::Arc;
 
 use dafs_proto::session::Moment;
-use dafs_proto::wire::{BatchFlags, BatchRequest, HEADER_SIZE, Opcode, OpenFlags};
+use dafs_proto::transport::{PostError, Span};
+use dafs_proto::wire::{
+    BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER_SIZE, Header, Opcode, OpenFlags, Slot,
+};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::handle::closings::Closing;
 use crate::handle::node::{Node, join};
 use crate::memory::registration::Hold;
+use crate::memory::{Keep, Staging};
 use crate::method::io_path::IoPath;
-use crate::op::batch::BatchWork;
-use crate::op::chain::ChainWork;
-use crate::op::named::Named;
+use crate::op::batch::{BatchWork, Bounds};
+use crate::op::chain::{ChainWork, Link};
+use crate::op::draft::Outlet;
+use crate::op::named::{Named, NamedReply, Reply};
+use crate::op::piece_request::send_piece;
+use crate::op::pieces::{Piece, next_piece, on_data};
+use crate::op::request::{Broken, Request};
+use crate::op::terms::Terms;
 use crate::op::transfer::{Transfer, TransferKind};
 
 /// An operation, from submission until its result is collected.
@@ -30,7 +43,7 @@ pub(crate) struct Op {
     pub(crate) opcode: Opcode,
     /// Whose handle the requests carry.
     pub(crate) target: Option<Arc<Node>>,
-    pub(crate) work: Work,
+    work: Work,
     /// When it ends with [`Error::TimedOut`].
     pub(crate) deadline: Option<Moment>,
     pub(crate) timeout_ms: u32,
@@ -46,7 +59,7 @@ pub(crate) struct Op {
 
 /// What an operation does.
 #[allow(clippy::large_enum_variant, reason = "transfers are the fast path and are not allocated one by one")]
-pub(crate) enum Work {
+enum Work {
     /// One request, one reply.
     Named(Box<Named>),
     /// File data, or directory entries, in one or more requests.
@@ -58,7 +71,7 @@ pub(crate) enum Work {
 }
 
 impl Op {
-    pub(crate) fn new(opcode: Opcode, target: Option<Arc<Node>>, work: Work) -> Self {
+    fn new(opcode: Opcode, target: Option<Arc<Node>>, work: Work) -> Self {
         Self {
             opcode,
             target,
@@ -75,6 +88,257 @@ impl Op {
 
     pub(crate) fn named(opcode: Opcode, target: Option<Arc<Node>>, named: Named) -> Self {
         Self::new(opcode, target, Work::Named(Box::new(named)))
+    }
+
+    pub(crate) fn moving(opcode: Opcode, target: Arc<Node>, transfer: Transfer) -> Self {
+        Self::new(opcode, Some(target), Work::Data(transfer))
+    }
+
+    pub(crate) fn chain(target: Arc<Node>, links: Vec<Link>) -> Self {
+        Self::new(Opcode::Open, Some(target), Work::Chain(Box::new(ChainWork::new(links))))
+    }
+
+    pub(crate) fn batch(batch: BatchWork) -> Self {
+        Self::new(Opcode::Batch, None, Work::Batch(Box::new(batch)))
+    }
+
+    /// The transfer that it is.
+    pub(crate) fn transfer(&self) -> Option<&Transfer> {
+        match &self.work {
+            Work::Data(transfer) => Some(transfer),
+            Work::Named(_) | Work::Chain(_) | Work::Batch(_) => None,
+        }
+    }
+
+    /// A piece is asked for again, in a new session or on a new connection.
+    pub(crate) fn redo(&mut self, at: usize, len: usize) {
+        match &mut self.work {
+            Work::Named(named) => named.sent = false,
+            Work::Data(transfer) => transfer.redo.push((at, len)),
+            Work::Batch(batch) => batch.redo.push((at, len)),
+            Work::Chain(_) => {}
+        }
+    }
+
+    /// The batch that it is, while it runs.
+    pub(crate) fn running_batch(&mut self) -> Option<&mut BatchWork> {
+        match &mut self.work {
+            Work::Batch(batch) if !self.done => Some(batch),
+            _ => None,
+        }
+    }
+
+    /// It is done, or a batch of which a notice told something.
+    pub(crate) fn has_news(&self) -> bool {
+        match &self.work {
+            Work::Batch(batch) => self.done || !batch.told.is_empty(),
+            Work::Named(_) | Work::Data(_) | Work::Chain(_) => true,
+        }
+    }
+
+    /// What it was, or why it failed.
+    fn ended(self) -> Result<Work> {
+        self.error.map_or(Ok(self.work), |error| Err(*error))
+    }
+
+    /// What came of a transfer.
+    pub(crate) fn into_transfer(self) -> Result<Transfer> {
+        let Work::Data(transfer) = self.ended()? else { unreachable!("a transfer moves data") };
+        Ok(transfer)
+    }
+
+    /// What came of a batch.
+    pub(crate) fn into_batch(self) -> Result<Box<BatchWork>> {
+        let Work::Batch(batch) = self.ended()? else { unreachable!("a batch stays one") };
+        Ok(batch)
+    }
+
+    /// What came of a chain, link by link, and of all of it.
+    pub(crate) fn into_chain(self) -> (ChainWork, Result<()>) {
+        let Work::Chain(chain) = self.work else { unreachable!("a chain stays one") };
+        (*chain, self.error.map_or(Ok(()), |error| Err(*error)))
+    }
+
+    /// The reply to an operation of one request.
+    pub(crate) fn into_reply(self) -> Result<NamedReply> {
+        let Work::Named(named) = self.ended()? else { unreachable!("only transfers move data") };
+        named.reply.ok_or_else(|| Error::Invalid("the operation ended without a reply".into()))
+    }
+
+    /// What it kept of its caller's. Registrations made for the operation end before its memory goes back.
+    pub(crate) fn take_keep(&mut self) -> Keep {
+        let (keep, holds) = match &mut self.work {
+            Work::Data(transfer) => (&mut transfer.keep, &mut transfer.holds),
+            Work::Batch(batch) => (&mut batch.keep, &mut batch.holds),
+            Work::Named(_) | Work::Chain(_) => return Keep::None,
+        };
+        holds.clear();
+        std::mem::replace(keep, Keep::None)
+    }
+
+    /// Why it cannot be sent at all.
+    pub(crate) fn refusal(&self, terms: &Terms) -> Option<Error> {
+        let Work::Named(named) = &self.work else { return None };
+        let (size, limit) = (named.payload.len(), terms.send_payload_max as usize);
+        (size > limit).then(|| {
+            Error::Invalid(format!(
+                "{} with {size} bytes of names and values: a message carries {limit}",
+                self.opcode.name()
+            ))
+        })
+    }
+
+    /// The next request, where lanes carry it with room for so many bytes and segments; `None` when there is no buffer to stage it in now.
+    pub(crate) fn next_piece(
+        &mut self,
+        terms: &Terms,
+        lane: Option<(usize, usize)>,
+        staging: &mut Option<Staging>,
+    ) -> Option<Piece> {
+        let piece = |at, len| Piece { at, len, staging: None, is_copied: false };
+        match &mut self.work {
+            Work::Named(_) => Some(piece(0, 0)),
+            Work::Chain(chain) => Some(piece(chain.sent, 0)),
+            Work::Batch(batch) => {
+                let (from, count) = batch.next_piece(&Bounds::of(terms));
+                Some(Piece { is_copied: batch.copy_written(from, count), ..piece(from, count) })
+            }
+            Work::Data(transfer) => next_piece(transfer, terms, lane, staging),
+        }
+    }
+
+    /// Sends a request for a piece.
+    pub(crate) fn send(
+        &self,
+        outlet: impl Outlet,
+        header: Header,
+        request: &Request,
+        staging: Option<&Staging>,
+    ) -> std::result::Result<Slot, PostError> {
+        let handle = self.target.as_ref().map_or(FileHandle(0), |node| node.handle());
+        let header = Header { handle, ..header };
+        match &self.work {
+            Work::Named(named) => named.send(outlet, header),
+            Work::Data(transfer) => send_piece(outlet, header, transfer, request, staging),
+            Work::Chain(chain) => chain.send(outlet, header, request.at),
+            Work::Batch(batch) => batch.send(outlet, header, request),
+        }
+    }
+
+    /// The request for a piece is on its way.
+    pub(crate) fn on_sent(&mut self, at: usize, len: usize) {
+        match &mut self.work {
+            Work::Named(named) => named.sent = true,
+            Work::Data(transfer) => transfer.on_piece_sent(at, len),
+            Work::Chain(chain) => chain.sent = at + 1,
+            Work::Batch(batch) => batch.on_piece_sent(at, len),
+        }
+    }
+
+    /// Bytes that may travel in messages and were never asked for.
+    pub(crate) fn inline_left(&self) -> usize {
+        match &self.work {
+            Work::Data(transfer) => transfer.len.saturating_sub(transfer.cut),
+            Work::Batch(batch) => batch.inline_left,
+            Work::Named(_) | Work::Chain(_) => 0,
+        }
+    }
+
+    /// A request was answered, and not with an error.
+    pub(crate) fn on_reply(
+        &mut self,
+        reply: &Reply<'_>,
+        request: &Request,
+        staging: Option<&Staging>,
+    ) -> std::result::Result<(), Broken> {
+        match &mut self.work {
+            Work::Chain(chain) => chain.on_answer(request.at, Ok(reply.kept())),
+            Work::Named(named) => {
+                let changes = named.changes_target(reply.header.opcode);
+                if let Some(node) = self.target.as_ref().filter(|_| changes) {
+                    node.unstable().change(reply.server_epoch);
+                }
+                named.reply = Some(reply.kept());
+            }
+            Work::Batch(batch) => return batch.on_reply(request, reply.body, reply.payload),
+            Work::Data(transfer) => {
+                let staged = request.staging.zip(staging);
+                let staged = staged.map(|(chunk, pool)| pool.span(chunk, transfer.asked_len(request.len)));
+                let target = self.target.as_deref();
+                return on_data(transfer, reply.body, reply.payload, request, staged, target);
+            }
+        }
+        Ok(())
+    }
+
+    /// A request was answered with an error; whether nothing more is sent for that.
+    pub(crate) fn on_error(&mut self, at: usize, error: Error) -> bool {
+        match &mut self.work {
+            Work::Chain(chain) => chain.on_answer(at, Err(error)),
+            Work::Named(_) | Work::Data(_) | Work::Batch(_) => {
+                self.error.get_or_insert_with(|| Box::new(error));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Some operations of a batch have ended.
+    pub(crate) fn on_notice(
+        &mut self,
+        request: &Request,
+        notice: &BatchNotice,
+        payload: Span<'_>,
+    ) -> std::result::Result<(), Broken> {
+        match &mut self.work {
+            Work::Batch(batch) => batch.on_notice(request, notice, payload),
+            Work::Named(_) | Work::Data(_) | Work::Chain(_) => Ok(()),
+        }
+    }
+
+    /// All of it was answered. If it begins again, it answers the handles that it had gained, for closing.
+    pub(crate) fn on_end(&mut self) -> Option<Vec<Closing>> {
+        if let (Work::Chain(chain), None) = (&mut self.work, &self.error) {
+            if chain.lost_replies() && chain.repeats() {
+                return Some(chain.restart());
+            }
+            self.error = chain.failure().map(Box::new);
+        }
+        None
+    }
+
+    /// A handle that it opened, when nobody will use that.
+    pub(crate) fn unclaimed(self) -> Option<Closing> {
+        let opens = matches!(self.opcode, Opcode::Open | Opcode::OpenToken | Opcode::Lookup | Opcode::Mount);
+        match self.work {
+            Work::Named(named) if opens => {
+                let reply = named.reply?;
+                Some(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle })
+            }
+            _ => None,
+        }
+    }
+
+    /// It goes whole, or not at all: a chain.
+    pub(crate) fn goes_whole(&self) -> bool {
+        matches!(self.work, Work::Chain(_))
+    }
+
+    /// It goes whole, and a part of it was sent.
+    pub(crate) fn is_half_way(&self) -> bool {
+        matches!(&self.work, Work::Chain(chain) if chain.sent > 0 && !self.done)
+    }
+
+    /// Nothing of it has been sent: of what goes whole.
+    pub(crate) fn begin_anew(&mut self) {
+        if let Work::Chain(chain) = &mut self.work {
+            chain.reset();
+        }
+    }
+
+    /// Its caller has gone, with its memory.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.transfer().is_some_and(|transfer| transfer.discard)
     }
 
     /// A file that it names is gone.
@@ -139,6 +403,29 @@ impl Op {
         }
     }
 
+    /// What takes the replies when it is given up, in its place; nobody collects that.
+    pub(crate) fn stand_in(&mut self) -> Op {
+        let work = match &mut self.work {
+            // It may be needed again after a reconnect.
+            Work::Named(named) => Work::Named(Box::new(Named {
+                body: named.body,
+                body_len: named.body_len,
+                payload: std::mem::take(&mut named.payload),
+                second: named.second.clone(),
+                handle: named.handle,
+                open_flags: named.open_flags,
+                sent: true,
+                ..Named::default()
+            })),
+            Work::Data(transfer) => Work::Data(Transfer::void(transfer.kind)),
+            Work::Chain(_) | Work::Batch(_) => Work::Data(Transfer::void(TransferKind::Read)),
+        };
+        let mut stand_in = Op::new(self.opcode, self.target.clone(), work);
+        stand_in.detached = true;
+        stand_in.outstanding = std::mem::take(&mut self.outstanding);
+        stand_in
+    }
+
     /// Ends remote access to its memory: the session is over.
     pub(crate) fn revoke_memory(&mut self) {
         if let Work::Data(transfer) = &mut self.work {
@@ -175,13 +462,16 @@ impl Op {
         }
     }
 
-    /// An operation that asks the server to gather no ends of the session's batches any more. Nobody collects it.
+    /// An operation that nobody collects.
+    pub(crate) fn detached(opcode: Opcode, named: Named) -> Self {
+        Self { detached: true, ..Self::named(opcode, None, named) }
+    }
+
+    /// One that asks the server to gather no ends of the session's batches any more. Nobody collects it.
     pub(crate) fn expediting() -> Op {
         let request = BatchRequest { flags: BatchFlags::EXPEDITE, ..BatchRequest::default() };
-        let mut named = Named { body_len: BatchRequest::HEAD_SIZE - HEADER_SIZE, ..Named::default() };
-        request.encode(&mut named.body[..BatchRequest::HEAD_SIZE - HEADER_SIZE]);
-        let mut op = Op::named(Opcode::Batch, None, named);
-        op.detached = true;
-        op
+        let body_len = BatchRequest::HEAD_SIZE - HEADER_SIZE;
+        let named = Named::of(body_len, |body| request.encode(&mut body[..body_len]));
+        Self::detached(Opcode::Batch, named)
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use dafs_proto::transport::Head;
-use dafs_proto::wire::{Header, Opcode, OpenFlags};
+use dafs_proto::transport::{Head, PostError, Span};
+use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, Slot, Writer};
 
 use crate::handle::node::Node;
+use crate::op::draft::{Draft, Outlet};
 
 /// Bytes of a body that is kept with its operation.
-pub(crate) const BODY_MAX: usize = 32;
+const BODY_MAX: usize = 32;
 
 /// A request about names or ranges.
 #[derive(Default)]
@@ -29,6 +30,32 @@ pub(crate) struct Named {
 }
 
 impl Named {
+    /// A request with so many bytes of body, which `encode` writes.
+    pub(crate) fn of(body_len: usize, encode: impl FnOnce(&mut [u8])) -> Self {
+        let mut named = Self { body_len, ..Self::default() };
+        encode(&mut named.body);
+        named
+    }
+
+    /// A request about a path below the target.
+    pub(crate) fn about(self, path: Vec<u8>) -> Self {
+        Self { payload: path.clone(), path, ..self }
+    }
+
+    /// Sends it.
+    pub(crate) fn send(&self, outlet: impl Outlet, mut header: Header) -> Result<Slot, PostError> {
+        header.handle = self.handle.unwrap_or(header.handle);
+        let draft = Draft::new(header, |body| {
+            body[..self.body_len].copy_from_slice(&self.body[..self.body_len]);
+            if let Some(second) = &self.second {
+                Writer::new(body).u64(second.handle().0);
+            }
+            HEADER_SIZE + self.body_len
+        });
+        let payload = &self.payload;
+        outlet.send(draft, payload.len(), |room| room.write_from(0, payload))
+    }
+
     /// A request of this kind changes the size or the attributes of what it is about, and that is no path below it.
     pub(crate) fn changes_target(&self, opcode: Opcode) -> bool {
         use Opcode::{Allocate, Punch, Setattr, Truncate};
@@ -47,8 +74,28 @@ pub(crate) struct NamedReply {
     pub(crate) payload: Vec<u8>,
 }
 
+/// A good reply, as it arrived.
+pub(crate) struct Reply<'a> {
+    /// The session, as in [`NamedReply`].
+    pub(crate) epoch: u64,
+    pub(crate) server_epoch: u64,
+    pub(crate) header: &'a Header,
+    pub(crate) head: &'a Head,
+    pub(crate) body: &'a [u8],
+    /// Bounded by `recv_payload_max`.
+    pub(crate) payload: Span<'a>,
+}
+
+impl Reply<'_> {
+    /// A copy that stays.
+    pub(crate) fn kept(&self) -> NamedReply {
+        let Self { epoch, server_epoch, header, head, payload, .. } = *self;
+        NamedReply { epoch, server_epoch, header: *header, head: *head, payload: payload.to_vec() }
+    }
+}
+
 impl NamedReply {
     pub(crate) fn body(&self) -> &[u8] {
-        self.head.as_bytes().get(dafs_proto::wire::HEADER_SIZE..).unwrap_or(&[])
+        self.head.as_bytes().get(HEADER_SIZE..).unwrap_or(&[])
     }
 }

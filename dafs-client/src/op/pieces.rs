@@ -1,21 +1,47 @@
 //! The requests of one transfer: how much each may move, and what its reply does to the caller's memory.
 
 use dafs_proto::extent::Extent;
-use dafs_proto::session::SessionFault;
 use dafs_proto::transport::Span;
-use dafs_proto::wire::{ListReadReply, Opcode, ReadReply, ReaddirReply, Stability, Verifier, WriteReply};
+use dafs_proto::wire::{ListReadReply, Opcode};
 use smallvec::SmallVec;
 
 use crate::handle::node::Node;
-use crate::memory::{Keep, Staging};
+use crate::memory::Staging;
 use crate::method::io_path::{Direction, IoPath};
-use crate::op::list::PieceBounds;
+use crate::op::body::{DataReply, too_much};
+use crate::op::list::{PieceBounds, without_gap};
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::{Transfer, TransferKind};
 
+/// What one request asks for.
+pub(crate) struct Piece {
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    /// The buffer that it is staged in.
+    pub(crate) staging: Option<u16>,
+    /// Copying the next takes long: the server is to begin with this one.
+    pub(crate) is_copied: bool,
+}
+
+/// The next piece of a transfer. Only after [`Transfer::has_more`].
+pub(crate) fn next_piece(
+    transfer: &Transfer,
+    terms: &Terms,
+    lane: Option<(usize, usize)>,
+    staging: &mut Option<Staging>,
+) -> Option<Piece> {
+    let ((max, staging), segments_max) = match lane {
+        Some((size, segments_max)) => ((size, None), terms.segments_max.min(segments_max)),
+        None => (piece_limit(transfer, terms, staging)?, terms.segments_max),
+    };
+    let (at, len) = transfer.next_piece(max);
+    let len = trim(transfer, at, len, segments_max, terms);
+    Some(Piece { at, len, staging, is_copied: staging.is_some() })
+}
+
 /// How much one request of a transfer may move, and where it is staged; `None` when there is no buffer to stage in now.
-pub(crate) fn piece_limit(
+fn piece_limit(
     transfer: &Transfer,
     terms: &Terms,
     staging: &mut Option<Staging>,
@@ -94,69 +120,57 @@ pub(crate) fn on_data(
         TransferKind::Read if request.opcode == Opcode::ReadList => {
             return on_list_read(transfer, body, payload, request, staged);
         }
-        TransferKind::Read | TransferKind::Readdir { .. } => {
-            let count = if let TransferKind::Read = transfer.kind {
-                let reply = ReadReply::decode(body)?;
-                transfer.end |= reply.end_of_file;
-                let count = reply.count as usize;
-                if count < request.len && !transfer.discard {
-                    let end = transfer.offset_at(request.at) + count as u64;
-                    if let Some(list) = &mut transfer.list {
-                        list.end = list.end.min(end);
-                    }
-                }
-                count
-            } else {
-                let reply = ReaddirReply::decode(body)?;
-                transfer.end = reply.end;
-                transfer.position = reply.cookie;
-                reply.count as usize
-            };
+        kind => {
+            let reply = DataReply::decode(kind, body)?;
             if transfer.discard {
                 return Ok(());
-            }
-            if count > request.len {
-                return Err(too_much("the count of a read", count, request.len).into());
             }
             let framed = transfer.path == IoPath::Fast && staged.is_none();
-            let in_payload = if transfer.path == IoPath::Inline || framed { count } else { 0 };
-            if payload.len() != in_payload {
-                return Err(too_much("the payload of a read's reply", payload.len(), in_payload).into());
+            let in_payload = transfer.path == IoPath::Inline || framed;
+            reply.check(kind, request.len, payload.len(), in_payload)?;
+            transfer.on_reply(&reply, request, target);
+            if kind.direction() == Direction::Read && (in_payload || staged.is_some()) {
+                scatter(transfer, request.at, reply.count, staged.unwrap_or(payload));
             }
-            if transfer.path == IoPath::Inline || framed || staged.is_some() {
-                scatter(transfer, request.at, count, staged.unwrap_or(payload));
-            }
-            transfer.on_count(request.at, request.len, count);
-        }
-        TransferKind::Write(_) | TransferKind::Append(_) => {
-            let reply = WriteReply::decode(body)?;
-            let count = reply.count as usize;
-            if transfer.discard {
-                return Ok(());
-            }
-            if count > request.len {
-                return Err(too_much("the count of a write", count, request.len).into());
-            }
-            if let TransferKind::Append(_) = transfer.kind {
-                transfer.position = reply.offset;
-            }
-            transfer.verifier = reply.verifier;
-            if let (Stability::Unstable, Some(node)) = (reply.stability, target) {
-                let add = |start: u64, len: u64| {
-                    node.unstable().add(reply.verifier, start..start.saturating_add(len));
-                };
-                match (transfer.kind, &transfer.list) {
-                    (TransferKind::Append(_), _) => add(reply.offset, count as u64),
-                    (_, None) => add(transfer.offset + request.at as u64, count as u64),
-                    (_, Some(list)) => {
-                        list.extents(request.at, count).for_each(|extent| add(extent.offset, extent.len));
-                    }
-                }
-            }
-            transfer.on_count(request.at, request.len, count);
         }
     }
     Ok(())
+}
+
+impl Transfer {
+    /// Bytes of a piece of a list up to the first that lies at or behind the end of the file.
+    fn without_gap(&self, request: &Request, end: u64) -> usize {
+        let extents = self.list.iter().flat_map(|list| list.extents(request.at, request.len));
+        without_gap(extents, end)
+    }
+
+    /// Remembers what a reply says.
+    fn on_reply(&mut self, reply: &DataReply, request: &Request, target: Option<&Node>) {
+        match self.kind {
+            TransferKind::Readdir { .. } => (self.end, self.position) = (reply.end, reply.position),
+            TransferKind::Append(_) => self.position = reply.position,
+            TransferKind::Read if reply.count < request.len => {
+                let end = self.offset_at(request.at) + reply.count as u64;
+                if let Some(list) = &mut self.list {
+                    list.end = list.end.min(end);
+                }
+            }
+            TransferKind::Read | TransferKind::Write(_) => {}
+        }
+        if let (Some(verifier), Some(node)) = (reply.unstable, target) {
+            match (self.kind, &self.list) {
+                (TransferKind::Append(_), _) => node.wrote(verifier, reply.position, reply.count),
+                (_, None) => node.wrote(verifier, self.offset + request.at as u64, reply.count),
+                (_, Some(list)) => {
+                    let mut unstable = node.unstable();
+                    for extent in list.extents(request.at, reply.count) {
+                        unstable.add(verifier, extent.offset..extent.offset.saturating_add(extent.len));
+                    }
+                }
+            }
+        }
+        self.on_count(request.at, request.len, reply.count);
+    }
 }
 
 /// The reply to a read of a list: of each extent that came which lies before the end of the file.
@@ -219,8 +233,7 @@ fn on_list_read(
         }
     }
     if count < request.len {
-        transfer.end = true;
-        let without_gap = without_gap(transfer, request, end);
+        let without_gap = transfer.without_gap(request, end);
         transfer.on_count(request.at, request.len, without_gap);
     }
     Ok(())
@@ -235,26 +248,20 @@ fn on_sieved_read(
     request: &Request,
     staged: Option<Span<'_>>,
 ) -> Result<(), Broken> {
-    let reply = ReadReply::decode(body)?;
-    let count = reply.count as usize;
+    let reply = DataReply::decode(TransferKind::Read, body)?;
     if transfer.discard {
         return Ok(());
     }
-    if count > transfer.sieved {
-        return Err(too_much("the count of a read", count, transfer.sieved).into());
-    }
-    if !payload.is_empty() {
-        return Err(too_much("the payload of a read's reply", payload.len(), 0).into());
-    }
+    reply.check(TransferKind::Read, transfer.sieved, payload.len(), false)?;
+    let count = reply.count;
     let first = transfer.offset_at(0);
     let end = if count < transfer.sieved { first + count as u64 } else { u64::MAX };
     let Some(list) = &mut transfer.list else { return Ok(()) };
     list.end = list.end.min(end);
     take_sieved(transfer, request.len, end, staged.unwrap_or(Span::EMPTY));
     if end != u64::MAX {
-        let without_gap = without_gap(transfer, request, end);
+        let without_gap = transfer.without_gap(request, end);
         if without_gap < request.len {
-            transfer.end = true;
             transfer.on_count(request.at, request.len, without_gap);
         }
     }
@@ -284,55 +291,6 @@ fn take_sieved(transfer: &Transfer, len_all: usize, end: u64, staged: Span<'_>) 
             extent = Extent::new(extent.offset + part as u64, extent.len - part as u64);
             (from, len) = (from + part, len - part);
         }
-    }
-}
-
-/// Bytes of a piece up to the first that lies at or behind the end of the file.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "extents of a piece are as long as memory of this process"
-)]
-fn without_gap(transfer: &Transfer, request: &Request, end: u64) -> usize {
-    let Some(list) = &transfer.list else { return 0 };
-    let mut count = 0;
-    for extent in list.extents(request.at, request.len) {
-        let got = extent.len_before(end);
-        count += got as usize;
-        if got < extent.len {
-            break;
-        }
-    }
-    count
-}
-
-fn too_much(what: &'static str, value: usize, limit: usize) -> SessionFault {
-    SessionFault::TooMuch { what, value: value as u64, limit: limit as u64 }
-}
-
-/// A transfer without memory.
-pub(crate) fn void() -> Transfer {
-    Transfer {
-        kind: TransferKind::Read,
-        path: IoPath::Inline,
-        offset: 0,
-        list: None,
-        len: 0,
-        cut: 0,
-        sieved: 0,
-        begun: true,
-        redo: Vec::new(),
-        short_at: usize::MAX,
-        memory: SmallVec::new(),
-        starts: Vec::new(),
-        ranges: SmallVec::new(),
-        holds: SmallVec::new(),
-        keep: Keep::None,
-        registered: None,
-        position: 0,
-        end: false,
-        verifier: Verifier(0),
-        discard: true,
-        trial: None,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use dafs_proto::wire::Welcome;
 
+use crate::method::io_path::Direction;
+
 /// What holds for the session that is there now.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
@@ -20,6 +22,15 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
+    /// Largest inline payload, bytes.
+    #[inline]
+    pub(crate) fn inline_max(&self, direction: Direction) -> u32 {
+        match direction {
+            Direction::Read => self.read_inline_max,
+            Direction::Write => self.write_inline_max,
+        }
+    }
+
     /// Largest append that is atomic whatever memory it comes from, bytes.
     pub(crate) fn append_size_max(&self) -> usize {
         match self.registers_ordinary_memory {

@@ -1,7 +1,7 @@
 //! Operations that move data.
 
-use dafs_proto::transport::{LocalSegments, MemoryRef, RemoteRange, Span};
-use dafs_proto::wire::{Stability, Verifier};
+use dafs_proto::transport::{Access, LocalSegments, MemoryRef, RemoteRange, Span};
+use dafs_proto::wire::{Opcode, Stability};
 use smallvec::SmallVec;
 
 use crate::memory::registration::Hold;
@@ -17,6 +17,44 @@ pub(crate) enum TransferKind {
     Write(Stability),
     Append(Stability),
     Readdir { cookie: u64, attributes: bool },
+}
+
+impl TransferKind {
+    #[inline]
+    pub(crate) fn direction(self) -> Direction {
+        match self {
+            Self::Read | Self::Readdir { .. } => Direction::Read,
+            Self::Write(_) | Self::Append(_) => Direction::Write,
+        }
+    }
+
+    /// What a request asks that moves one extent.
+    #[inline]
+    pub(crate) fn opcode(self) -> Opcode {
+        match self {
+            Self::Read => Opcode::Read,
+            Self::Write(_) => Opcode::Write,
+            Self::Append(_) => Opcode::Append,
+            Self::Readdir { .. } => Opcode::Readdir,
+        }
+    }
+
+    /// What one asks that moves a list.
+    pub(crate) fn list_opcode(self) -> Opcode {
+        match self {
+            Self::Write(_) => Opcode::WriteList,
+            _ => Opcode::ReadList,
+        }
+    }
+
+    /// How the server reaches the memory.
+    #[inline]
+    pub(crate) fn access(self) -> Access {
+        match self.direction() {
+            Direction::Read => Access::REMOTE_WRITE,
+            Direction::Write => Access::REMOTE_READ,
+        }
+    }
 }
 
 /// Moves data, cut into requests that are in flight together.
@@ -47,9 +85,8 @@ pub(crate) struct Transfer {
     pub(crate) registered: Option<MemoryRef>,
     /// Where an append went; the cookie after a readdir.
     pub(crate) position: u64,
-    /// A read reached the end of the file; a readdir the end of the directory.
+    /// A readdir reached the end of the directory.
     pub(crate) end: bool,
-    pub(crate) verifier: Verifier,
     /// Data that still arrives is thrown away: its memory went back to the caller.
     pub(crate) discard: bool,
     /// Its time tells which method is the quicker.
@@ -57,6 +94,44 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
+    /// A transfer of which nothing was sent yet.
+    pub(crate) fn new(
+        kind: TransferKind,
+        path: IoPath,
+        offset: u64,
+        memory: SmallVec<[RawMemory; 1]>,
+        ranges: SmallVec<[RemoteRange; 1]>,
+    ) -> Self {
+        Self {
+            kind,
+            path,
+            offset,
+            list: None,
+            len: memory.iter().map(RawMemory::len).sum(),
+            cut: 0,
+            sieved: 0,
+            begun: false,
+            redo: Vec::new(),
+            short_at: usize::MAX,
+            memory,
+            starts: Vec::new(),
+            ranges,
+            holds: SmallVec::new(),
+            keep: Keep::None,
+            registered: None,
+            position: 0,
+            end: false,
+            discard: false,
+            trial: None,
+        }
+    }
+
+    /// A transfer without memory, which takes the replies to one that was given up.
+    pub(crate) fn void(kind: TransferKind) -> Self {
+        let none = Self::new(kind, IoPath::Inline, 0, SmallVec::new(), SmallVec::new());
+        Self { begun: true, discard: true, ..none }
+    }
+
     pub(crate) fn has_more(&self) -> bool {
         !self.redo.is_empty() || self.cut < self.len || !self.begun
     }
@@ -68,10 +143,7 @@ impl Transfer {
     }
 
     pub(crate) fn direction(&self) -> Direction {
-        match self.kind {
-            TransferKind::Read | TransferKind::Readdir { .. } => Direction::Read,
-            TransferKind::Write(_) | TransferKind::Append(_) => Direction::Write,
-        }
+        self.kind.direction()
     }
 
     /// The next piece of at most `max` bytes: where it begins and its length. Only after [`Transfer::has_more`].
@@ -113,6 +185,19 @@ impl Transfer {
     pub(crate) fn count(&self) -> usize {
         let count = self.short_at.min(self.len);
         self.list.as_ref().map_or(count, |list| list.original_count(count, self.len))
+    }
+
+    /// Where the file ended, when a read met that.
+    pub(crate) fn file_end(&self) -> Option<u64> {
+        match &self.list {
+            Some(list) => (list.end != u64::MAX).then_some(list.end),
+            None => (self.count() < self.len).then(|| self.offset + self.count() as u64),
+        }
+    }
+
+    /// This side fetches what it reads by RDMA, when its requests are answered.
+    pub(crate) fn fetches(&self) -> bool {
+        self.path == IoPath::Client && self.kind == TransferKind::Read && !self.discard
     }
 
     /// Where the byte at a place lies in the file.

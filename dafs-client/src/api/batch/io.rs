@@ -16,10 +16,10 @@ use crate::driver::Owner;
 use crate::driver::pending::{Finish, Pending};
 use crate::driver::transfer::total_len;
 use crate::error::{Error, Result};
-use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
-use crate::op::batch::BatchHints;
+use crate::memory::{IoBuffer, Keep, RawMemory, RegisteredBuf};
+use crate::op::Op;
+use crate::op::batch::{BatchHints, BatchWork};
 use crate::op::batch_part::{BatchOutcome, Part, Parts};
-use crate::op::{Op, Work};
 
 /// Many independent reads and writes on any files of a session, to and from memory that the caller lends: made by
 /// [`Session::batch_io`], run by [`BatchIo::run`].
@@ -216,28 +216,26 @@ impl<B: IoBuffer> OwnedBatch<B> {
         let state = match prepare(shared, &mut core, parts, hints, Keep::Many(buffers)) {
             Err((error, keep)) => {
                 drop(core);
-                let done = BatchDone { buffers: unpacked(keep), results: Err(error) };
+                let done = BatchDone { buffers: keep.unpacked(), results: Err(error) };
                 Running::Batch { pending: Pending::ready(done), untold: vec![1; count], empty: Vec::new() }
             }
             Ok(Plan::Singly { parts, keep }) => {
                 drop(core);
                 Running::Singly(Singles::submit(&owner, parts.operations, keep))
             }
-            Ok(Plan::Batch(Prepared { op, operations })) => {
+            Ok(Plan::Batch(Prepared { mut op, operations })) => {
                 let mut untold = vec![0; count];
-                if let Work::Batch(batch) = &op.work {
-                    batch.entries.iter().for_each(|entry| untold[entry.operation] += 1);
+                for entry in op.running_batch().iter().flat_map(|batch| &batch.entries) {
+                    untold[entry.operation] += 1;
                 }
                 let empty: Vec<usize> = (0..count).filter(|operation| untold[*operation] == 0).collect();
                 empty.iter().for_each(|operation| untold[*operation] = 1);
-                let keep_back = core.uncollected > 0 && shared.config.batch_submits;
-                let index = shared.submit_locked(&mut core, *op);
-                shared.push(&mut core, keep_back);
+                let index = shared.submit_under(&mut core, *op);
                 drop(core);
                 let shared = Arc::clone(shared);
                 let finish = Finish::boxed(move |op| {
                     let (keep, results) = results(&shared, op, &operations);
-                    BatchDone { buffers: unpacked(keep), results }
+                    BatchDone { buffers: keep.unpacked(), results }
                 });
                 Running::Batch { pending: Pending::new(&owner, index, finish), untold, empty }
             }
@@ -291,10 +289,10 @@ impl<B: IoBuffer> PendingBatch<B> {
         let shared = &self.owner.shared;
         let mut core = shared.lock();
         loop {
-            let told = match core.ops.get_mut(index) {
-                Some(Op { done: false, work: Work::Batch(batch), .. }) => batch.take_told(),
-                _ => return tell_all(untold),
+            let Some(batch) = core.ops.get_mut(index).and_then(Op::running_batch) else {
+                return tell_all(untold);
             };
+            let told = batch.take_told();
             let mut ended = Vec::new();
             for operation in told {
                 let left = &mut untold[operation];
@@ -306,10 +304,7 @@ impl<B: IoBuffer> PendingBatch<B> {
             if !ended.is_empty() {
                 return ended;
             }
-            core = shared.wait_until(core, |core| match core.ops.get(index) {
-                Some(Op { done: false, work: Work::Batch(batch), .. }) => !batch.told.is_empty(),
-                _ => true,
-            });
+            core = shared.wait_until(core, |core| core.ops.get(index).is_none_or(Op::has_news));
         }
     }
 
@@ -322,9 +317,7 @@ impl<B: IoBuffer> PendingBatch<B> {
         let Some(index) = pending.index() else { return };
         let shared = &self.owner.shared;
         let mut core = shared.lock();
-        if let Some(Op { done: false, work: Work::Batch(batch), .. }) = core.ops.get_mut(index)
-            && batch.hurry()
-        {
+        if core.ops.get_mut(index).and_then(Op::running_batch).is_some_and(BatchWork::hurry) {
             shared.submit_locked(&mut core, Op::expediting());
             shared.push(&mut core, false);
         }
@@ -336,7 +329,7 @@ impl<B: IoBuffer> PendingBatch<B> {
             Running::Batch { pending, .. } => pending.wait(),
             Running::Singly(singles) => {
                 let (keep, results) = singles.wait();
-                BatchDone { buffers: unpacked(keep), results }
+                BatchDone { buffers: keep.unpacked(), results }
             }
         }
     }
@@ -398,13 +391,6 @@ impl Parts {
         self.is_registered(buffer, owner);
         let place = self.operations.len().saturating_sub(1);
         self.lent.extend(buffer.is_registered().then(|| (place, buffer.revocation())));
-    }
-}
-
-fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
-    match keep {
-        Keep::Many(keeps) => keeps.into_iter().map(|keep| B::from_keep(KeepBox(keep))).collect(),
-        _ => Vec::new(),
     }
 }
 

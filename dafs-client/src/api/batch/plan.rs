@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_proto::extent::{Extent, is_ascending};
+use dafs_proto::extent::is_ascending;
 use dafs_proto::wire::{
     BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, Features, LIST_MAX, Opcode, ShortLists, Status, lists_size,
 };
@@ -11,16 +11,17 @@ use smallvec::SmallVec;
 use crate::api::batch::memory::{BOUNCE_KEPT_MAX, memory_of};
 use crate::config::Config;
 use crate::driver::Shared;
+use crate::engine::choice::Question;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
 use crate::memory::Keep;
-use crate::method::io_path::MethodOverride;
-use crate::method::io_path::{Circumstances, Direction, IoPath, Registration, decide};
+use crate::method::io_path::{Circumstances, Direction, Form, IoPath, Registration, decide};
+use crate::op::Op;
 use crate::op::batch::BatchHints;
 use crate::op::batch::{BatchWork, Bounds, Entry, cut};
 use crate::op::batch_part::{BatchOutcome, Part, Parts};
-use crate::op::{Op, Work};
+use crate::op::list::{joined, without_gap};
 
 /// How the operations are done.
 pub(crate) enum Plan {
@@ -74,38 +75,23 @@ pub(crate) fn prepare(
     for (operation, (part, ranges)) in parts.operations.into_iter().zip(memory.ranges).enumerate() {
         let ranges: SmallVec<[_; 1]> =
             ranges.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
+        let mut push = |lists, len, memory| {
+            let (node, write, stability) = (Arc::clone(&part.node), part.write, part.stability);
+            entries.push(Entry { operation, node, write, stability, lists, len, memory, result: None });
+        };
         if part.inline {
             let lists = ShortLists { extents: joined(&part.extents), segments: SmallVec::new() };
-            entries.push(Entry {
-                operation,
-                node: Arc::clone(&part.node),
-                write: part.write,
-                stability: part.stability,
-                lists,
-                len: part.len(),
-                memory: Some(part.memory),
-                result: None,
-            });
-            operations.push(Asked { node: part.node, write: part.write });
-            continue;
+            push(lists, part.len(), Some(part.memory));
+        } else {
+            let pieces = cut(&part.extents, &ranges, &bounds);
+            if part.write && pieces.len() > 1 && !is_ascending(&part.extents) {
+                let what = format!(
+                    "operation {operation} of a batch: a list of more than one request that does not ascend"
+                );
+                return Err((Error::Invalid(what), keep));
+            }
+            pieces.into_iter().for_each(|(lists, len)| push(lists, len, None));
         }
-        let pieces = cut(&part.extents, &ranges, &bounds);
-        if part.write && pieces.len() > 1 && !is_ascending(&part.extents) {
-            let what = format!(
-                "operation {operation} of a batch: a list of more than one request that does not ascend"
-            );
-            return Err((Error::Invalid(what), keep));
-        }
-        entries.extend(pieces.into_iter().map(|(lists, len)| Entry {
-            operation,
-            node: Arc::clone(&part.node),
-            write: part.write,
-            stability: part.stability,
-            lists,
-            len,
-            memory: None,
-            result: None,
-        }));
         operations.push(Asked { node: part.node, write: part.write });
     }
     let inline = entries.iter().filter(|entry| entry.memory.is_some());
@@ -124,13 +110,8 @@ pub(crate) fn prepare(
         copied: 0,
         written: 0,
     };
-    let op = Box::new(Op::new(Opcode::Batch, None, Work::Batch(Box::new(work))));
-    Ok(Plan::Batch(Prepared { op, operations }))
+    Ok(Plan::Batch(Prepared { op: Box::new(Op::batch(work)), operations }))
 }
-
-/// Bytes of an operation that travel in the messages where the server has memory mapped: measured on shared memory, more is moved sooner
-/// when one request tells of all of a batch than when messages carry it.
-const MAPPED_INLINE_MAX: usize = 512;
 
 /// One request and its reply carry its data.
 fn fits_inline(part: &Part, bounds: &Bounds) -> bool {
@@ -143,31 +124,16 @@ fn fits_inline(part: &Part, bounds: &Bounds) -> bool {
 
 /// Its data is to travel in the messages, as that of a transfer of its own would.
 fn goes_inline(core: &Core, config: &Config, part: &Part) -> bool {
-    let len = part.len();
-    if core.terms.staging_overlaps && len > MAPPED_INLINE_MAX && config.method == MethodOverride::Auto {
-        return false;
-    }
     let direction = if part.write { Direction::Write } else { Direction::Read };
     let memory = match part.range {
         Some(_) => Registration::Registered,
         None => Registration::Ordinary,
     };
-    let circumstances = core.circumstances(config, direction, len as u64, memory);
+    let circumstances = core.circumstances(config, &Question::of(direction, part.len() as u64, memory));
+    let form = Form::Batched { is_mapped: core.terms.staging_overlaps };
     // Batches use no lanes, and are not cut as transfers are.
-    let circumstances = Circumstances { has_lanes: false, cuts_inline: false, ..circumstances };
+    let circumstances = Circumstances { has_lanes: false, cuts_inline: false, form, ..circumstances };
     decide(&circumstances).path == IoPath::Inline
-}
-
-/// Extents of which each is one of the file's own: neighbours joined, none empty.
-fn joined(extents: &[Extent]) -> SmallVec<[Extent; 1]> {
-    let mut joined: SmallVec<[Extent; 1]> = SmallVec::new();
-    for extent in extents.iter().filter(|extent| extent.len > 0) {
-        match joined.last_mut() {
-            Some(last) if last.offset + last.len == extent.offset => last.len += extent.len,
-            _ => joined.push(*extent),
-        }
-    }
-    joined
 }
 
 /// From a finished batch to its buffers and results.
@@ -177,13 +143,11 @@ pub(crate) fn results(
     mut op: Op,
     operations: &[Asked],
 ) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {
-    let Work::Batch(batch) = &mut op.work else { return (Keep::None, Ok(Vec::new())) };
-    // Registrations made for it end before its memory goes back.
-    batch.holds.clear();
-    let keep = std::mem::replace(&mut batch.keep, Keep::None);
-    if let Some(error) = op.error {
-        return (keep, Err(*error));
-    }
+    let keep = op.take_keep();
+    let mut batch = match op.into_batch() {
+        Ok(batch) => batch,
+        Err(error) => return (keep, Err(error)),
+    };
     if let Some(bounce) = batch.bounce.take().filter(|bounce| bounce.buffer.len() <= BOUNCE_KEPT_MAX) {
         shared.lock().batch_bounce = Some(bounce.buffer);
     }
@@ -203,7 +167,8 @@ pub(crate) fn results(
             if !asked.write && count < entry.len {
                 outcome.end = Some(outcome.end.map_or(result.value, |end| end.min(result.value)));
                 // Extents before the end of the file follow behind some that are not.
-                outcome.count += if is_short { 0 } else { without_gap(&entry.lists.extents, result.value) };
+                outcome.count +=
+                    if is_short { 0 } else { without_gap(entry.lists.extents.iter().copied(), result.value) };
                 is_short = true;
             } else if !is_short {
                 outcome.count += count;
@@ -221,17 +186,4 @@ pub(crate) fn results(
         });
     }
     (keep, Ok(outcomes))
-}
-
-/// Bytes of extents up to the first that lies at or behind the end of the file.
-fn without_gap(extents: &[Extent], end: u64) -> usize {
-    let mut count = 0;
-    for extent in extents {
-        let got = extent.len_before(end);
-        count += got;
-        if got < extent.len {
-            break;
-        }
-    }
-    usize::try_from(count).unwrap_or(usize::MAX)
 }

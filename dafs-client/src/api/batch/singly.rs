@@ -12,9 +12,9 @@ use crate::driver::{EndOnUnwind, Owner};
 use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{Keep, Revocation};
+use crate::op::Op;
 use crate::op::batch_part::{BatchOutcome, Part};
 use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
 
 /// Operations of one batch, each in flight or ended.
 pub(crate) struct Singles {
@@ -136,14 +136,7 @@ fn submit_single(owner: &Arc<Owner>, part: Part, keep: Keep) -> Pending<Single> 
 }
 
 fn finished(mut op: Op, write: bool) -> Single {
-    let keep = match &mut op.work {
-        // Registrations made for the operation end before its memory goes back.
-        Work::Data(transfer) => {
-            transfer.holds.clear();
-            std::mem::replace(&mut transfer.keep, Keep::None)
-        }
-        Work::Named(_) | Work::Chain(_) | Work::Batch(_) => Keep::None,
-    };
+    let keep = op.take_keep();
     let result = match write {
         true => count(op).map(|count| BatchOutcome { count, end: None }),
         false => list_read(op).map(|read| BatchOutcome { count: read.count, end: read.end }),

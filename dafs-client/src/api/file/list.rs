@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::RemoteRange;
-use dafs_proto::wire::{Opcode, Stability};
+use dafs_proto::wire::Stability;
 use smallvec::SmallVec;
 
 use crate::api::file::File;
@@ -15,8 +15,8 @@ use crate::driver::transfer::{Memory, TransferParts, submit_transfer};
 use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
+use crate::op::Op;
 use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
 
 /// What a read of a list brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,19 +214,12 @@ impl File {
             _ => Memory::Raw(raw),
         };
         let parts = list_parts(kind, extents, memory, Keep::Many(keeps), self.registration_policy());
-        let finish = Finish::boxed(move |mut op| {
-            let keep = match &mut op.work {
-                // Registrations made for the operation end before its memory goes back.
-                Work::Data(transfer) => {
-                    transfer.holds.clear();
-                    std::mem::replace(&mut transfer.keep, Keep::None)
-                }
-                Work::Named(_) | Work::Chain(_) | Work::Batch(_) => Keep::None,
-            };
-            ListTransferred { buffers: unpacked(keep), result: result(op) }
+        let finish = Finish::boxed(move |mut op| ListTransferred {
+            buffers: op.take_keep().unpacked(),
+            result: result(op),
         });
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| ListTransferred {
-            buffers: unpacked(keep),
+            buffers: keep.unpacked(),
             result: Err(error),
         })
     }
@@ -258,29 +251,11 @@ pub(crate) fn list_parts(
     keep: Keep,
     policy: RegistrationPolicy,
 ) -> TransferParts {
-    let opcode = match kind {
-        TransferKind::Write(_) => Opcode::WriteList,
-        _ => Opcode::ReadList,
-    };
-    TransferParts { opcode, kind, offset: 0, extents: Some(extents.to_vec()), memory, keep, policy }
-}
-
-fn unpacked<B: IoBuffer>(keep: Keep) -> Vec<B> {
-    match keep {
-        Keep::Many(keeps) => keeps.into_iter().map(|keep| B::from_keep(KeepBox(keep))).collect(),
-        _ => Vec::new(),
-    }
+    TransferParts { kind, offset: 0, extents: Some(extents.to_vec()), memory, keep, policy }
 }
 
 /// What came of a read of a list.
 pub(crate) fn list_read(op: Op) -> Result<ListRead> {
-    let end = match &op.work {
-        Work::Data(transfer) => match &transfer.list {
-            Some(list) => list.end,
-            None if transfer.count() < transfer.len => transfer.offset + transfer.count() as u64,
-            None => u64::MAX,
-        },
-        Work::Named(_) | Work::Chain(_) | Work::Batch(_) => u64::MAX,
-    };
-    Ok(ListRead { count: count(op)?, end: (end != u64::MAX).then_some(end) })
+    let transfer = op.into_transfer()?;
+    Ok(ListRead { count: transfer.count(), end: transfer.file_end() })
 }

@@ -9,7 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::transport::{Access, MemoryRef, RemoteRange};
+use dafs_proto::transport::Access;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, CommitReply, CommitRequest, HintRequest, Opcode, SeekReply, SeekRequest,
     SeekWhat, SetAttributes, Stability,
@@ -20,18 +20,18 @@ use crate::api::dir::{forms, getattr_call, setattr_call, submitted};
 use crate::api::options::OpenOptions;
 use crate::api::reply::{done, reply};
 use crate::driver::Owner;
-use crate::driver::lone::{Ask, Lone, LoneRequest};
 use crate::driver::pending::{Call, Finish, Pending, count};
-use crate::driver::transfer::{Memory, TransferParts, access};
+use crate::driver::transfer::{Contiguous, Memory, TransferParts};
+use crate::engine::choice::Question;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
 use crate::handle::unstable::{self, Taken};
-use crate::memory::registration::{Lease, PolicyCell, RegistrationPolicy};
+use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
-use crate::op::named::{BODY_MAX, Named};
+use crate::op::Op;
+use crate::op::named::Named;
 use crate::op::transfer::TransferKind;
-use crate::op::{Op, Work};
 
 /// A file that is open on the server. Closed, lazily, when dropped.
 ///
@@ -110,8 +110,8 @@ impl File {
         let (shared, policy) = (&self.owner.shared, self.registration_policy());
         let look = |registration| {
             let core = shared.lock();
-            let circumstances = core.circumstances(&shared.config, direction, size, registration);
-            let circumstances = circumstances.under(policy);
+            let question = Question { policy, ..Question::of(direction, size, registration) };
+            let circumstances = core.circumstances(&shared.config, &question);
             (decide(&circumstances), circumstances)
         };
         let (mut decision, mut circumstances) = look(Registration::Ordinary);
@@ -140,12 +140,7 @@ impl File {
     /// file. Large reads are cut into requests in flight together.
     #[inline]
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let memory = RawMemory::of_mut(buffer);
-        if let Some(result) = self.lone(Ask::Read, offset, memory) {
-            return result;
-        }
-        let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        self.run(Opcode::Read, TransferKind::Read, offset, memory).and_then(count)
+        self.run_one(TransferKind::Read, offset, RawMemory::of_mut(buffer), None)
     }
 
     /// Reads exactly as many bytes as the slice holds, or fails with [`Error::UnexpectedEnd`].
@@ -160,12 +155,12 @@ impl File {
     /// Reads at `offset` into several slices, in order.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let memory = buffers.iter_mut().filter(|b| !b.is_empty()).map(|b| RawMemory::of_mut(b)).collect();
-        self.run(Opcode::Read, TransferKind::Read, offset, Memory::Raw(memory)).and_then(count)
+        self.run(TransferKind::Read, offset, memory).and_then(count)
     }
 
     /// Reads at `offset` into a registered buffer: no copy, no registration.
     pub fn read_buf_at(&self, buffer: &mut RegisteredBuf, offset: u64) -> Result<usize> {
-        self.run_registered(Ask::Read, offset, buffer)
+        self.run_one(TransferKind::Read, offset, buffer.raw(), Some(buffer))
     }
 
     /// Writes a slice at `offset`, as durable as the file was opened for; answers the bytes written, fewer than the
@@ -177,12 +172,7 @@ impl File {
 
     /// As [`File::write_at`], as durable as asked for.
     pub fn write_at_with(&self, data: &[u8], offset: u64, stability: Stability) -> Result<usize> {
-        let memory = RawMemory::of(data);
-        if let Some(result) = self.lone(Ask::Write(stability), offset, memory) {
-            return result;
-        }
-        let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        self.run(Opcode::Write, TransferKind::Write(stability), offset, memory).and_then(count)
+        self.run_one(TransferKind::Write(stability), offset, RawMemory::of(data), None)
     }
 
     /// Writes all of a slice at `offset`, or fails with the reason; part of it may then have been written.
@@ -201,20 +191,19 @@ impl File {
     /// Writes several slices, in order, at `offset`.
     pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
         let memory = buffers.iter().filter(|b| !b.is_empty()).map(|b| RawMemory::of(b)).collect();
-        self.run(Opcode::Write, TransferKind::Write(self.stability), offset, Memory::Raw(memory))
-            .and_then(count)
+        self.run(TransferKind::Write(self.stability), offset, memory).and_then(count)
     }
 
     /// Writes a registered buffer at `offset`: no copy, no registration.
     pub fn write_buf_at(&self, buffer: &RegisteredBuf, offset: u64) -> Result<usize> {
-        self.run_registered(Ask::Write(self.stability), offset, buffer)
+        self.run_one(TransferKind::Write(self.stability), offset, buffer.raw(), Some(buffer))
     }
 
     /// Writes a slice at the end of the file, whole and atomically, and answers where it went. At most
     /// [`crate::Agreed::transfer_size_max`] bytes.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        let memory = Memory::Raw(SmallVec::from_buf([RawMemory::of(data)]));
-        let op = self.run(Opcode::Append, TransferKind::Append(self.stability), 0, memory)?;
+        let memory = SmallVec::from_buf([RawMemory::of(data)]);
+        let op = self.run(TransferKind::Append(self.stability), 0, memory)?;
         appended(op, &self.node.path)
     }
 
@@ -222,138 +211,112 @@ impl File {
         /// Makes everything written so far durable, with all attributes. [`Error::WritesLost`] names what a restart
         /// of the server has lost and must be written again, which [`crate::DurableWriter`] does by itself, and whether changes of size and
         /// attributes are among it.
-        commit, submit_commit, commit_call, () -> ()
-    }
-
-    fn commit_call(&self) -> Result<Call<Result<()>>> {
-        self.commit_range_call(0, 0, Stability::FileSync)
+        commit, submit_commit, commit_call, (&self) -> () {
+            self.commit_range_call(0, 0, Stability::FileSync)
+        }
     }
 
     forms! {
         /// Makes a range durable (`len` 0: to the end of the file): its data (`DataSync`), or all of it (`FileSync`).
         /// As [`File::commit`] otherwise.
-        commit_range, submit_commit_range, commit_range_call, (offset: u64, len: u64, stability: Stability) -> ()
-    }
-
-    fn commit_range_call(&self, offset: u64, len: u64, stability: Stability) -> Result<Call<Result<()>>> {
-        if stability == Stability::Unstable {
-            return Err(Error::Invalid("a commit makes data durable: DataSync or FileSync".into()));
-        }
-        let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
-        let mut body = [0; BODY_MAX];
-        CommitRequest { offset, len, stability }.encode(&mut body);
-        let named = Named { body, body_len: 24, ..Named::default() };
-        // Of a part only data: who names a range has that in mind.
-        let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
-        let taken = self.node.unstable().take(&(offset..end), all);
-        let mut covered = Covered { node: Arc::clone(&self.node), taken };
-        let finish = Finish::boxed(move |op| {
-            let reply = reply(op)?;
-            let committed = CommitReply::decode(reply.body())?.verifier;
-            let taken = std::mem::take(&mut covered.taken);
-            match unstable::lost(&taken, committed, reply.server_epoch) {
-                (ranges, false) if ranges.is_empty() => Ok(()),
-                (ranges, attributes) => {
-                    Err(Error::WritesLost { path: covered.node.path.clone(), ranges, attributes })
-                }
+        commit_range, submit_commit_range, commit_range_call,
+        (&self, offset: u64, len: u64, stability: Stability) -> () {
+            if stability == Stability::Unstable {
+                return Err(Error::Invalid("a commit makes data durable: DataSync or FileSync".into()));
             }
-        });
-        Ok(self.call_with(Opcode::Commit, named, finish))
+            let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+            let named = Named::of(24, |body| CommitRequest { offset, len, stability }.encode(body));
+            // Of a part only data: who names a range has that in mind.
+            let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
+            let taken = self.node.unstable().take(&(offset..end), all);
+            let mut covered = Covered { node: Arc::clone(&self.node), taken };
+            let finish = Finish::boxed(move |op| {
+                let reply = reply(op)?;
+                let committed = CommitReply::decode(reply.body())?.verifier;
+                let taken = std::mem::take(&mut covered.taken);
+                match unstable::lost(&taken, committed, reply.server_epoch) {
+                    (ranges, false) if ranges.is_empty() => Ok(()),
+                    (ranges, attributes) => {
+                        Err(Error::WritesLost { path: covered.node.path.clone(), ranges, attributes })
+                    }
+                }
+            });
+            Ok(self.call_with(Opcode::Commit, named, finish))
+        }
     }
 
     forms! {
         /// Attributes now.
-        metadata, submit_metadata, metadata_call, () -> Attributes
-    }
-
-    fn metadata_call(&self) -> Result<Call<Result<Attributes>>> {
-        getattr_call(&self.node)
+        metadata, submit_metadata, metadata_call, (&self) -> Attributes {
+            getattr_call(&self.node)
+        }
     }
 
     forms! {
         /// Changes attributes and answers the new ones.
-        set_attributes, submit_set_attributes, set_attributes_call, (set: &SetAttributes) -> Attributes
-    }
-
-    fn set_attributes_call(&self, set: &SetAttributes) -> Result<Call<Result<Attributes>>> {
-        setattr_call(&self.node, Path::new(""), true, set)
+        set_attributes, submit_set_attributes, set_attributes_call,
+        (&self, set: &SetAttributes) -> Attributes {
+            setattr_call(&self.node, Path::new(""), true, set)
+        }
     }
 
     forms! {
         /// Sets the size: cuts the file, or extends it by a hole.
-        truncate, submit_truncate, truncate_call, (size: u64) -> ()
-    }
-
-    fn truncate_call(&self, size: u64) -> Result<Call<Result<()>>> {
-        Ok(self.range_call(Opcode::Truncate, size, 0))
+        truncate, submit_truncate, truncate_call, (&self, size: u64) -> () {
+            Ok(self.range_call(Opcode::Truncate, size, 0))
+        }
     }
 
     forms! {
         /// Reserves space for a range; the file grows to cover it.
-        allocate, submit_allocate, allocate_call, (offset: u64, len: u64) -> ()
-    }
-
-    fn allocate_call(&self, offset: u64, len: u64) -> Result<Call<Result<()>>> {
-        Ok(self.range_call(Opcode::Allocate, offset, len))
+        allocate, submit_allocate, allocate_call, (&self, offset: u64, len: u64) -> () {
+            Ok(self.range_call(Opcode::Allocate, offset, len))
+        }
     }
 
     forms! {
         /// Gives the space of a range back: it reads as zeros. The size stays.
-        punch_hole, submit_punch_hole, punch_hole_call, (offset: u64, len: u64) -> ()
-    }
-
-    fn punch_hole_call(&self, offset: u64, len: u64) -> Result<Call<Result<()>>> {
-        Ok(self.range_call(Opcode::Punch, offset, len))
+        punch_hole, submit_punch_hole, punch_hole_call, (&self, offset: u64, len: u64) -> () {
+            Ok(self.range_call(Opcode::Punch, offset, len))
+        }
     }
 
     forms! {
         /// Where the next data at or after `offset` begins; the status `NO_DEVICE` when none follows.
-        seek_data, submit_seek_data, seek_data_call, (offset: u64) -> u64
-    }
-
-    fn seek_data_call(&self, offset: u64) -> Result<Call<Result<u64>>> {
-        Ok(self.seek_call(offset, SeekWhat::Data))
+        seek_data, submit_seek_data, seek_data_call, (&self, offset: u64) -> u64 {
+            Ok(self.seek_call(offset, SeekWhat::Data))
+        }
     }
 
     forms! {
         /// Where the next hole at or after `offset` begins; the end of the file is one.
-        seek_hole, submit_seek_hole, seek_hole_call, (offset: u64) -> u64
-    }
-
-    fn seek_hole_call(&self, offset: u64) -> Result<Call<Result<u64>>> {
-        Ok(self.seek_call(offset, SeekWhat::Hole))
+        seek_hole, submit_seek_hole, seek_hole_call, (&self, offset: u64) -> u64 {
+            Ok(self.seek_call(offset, SeekWhat::Hole))
+        }
     }
 
     forms! {
         /// Tells how a range will be used (`len` 0: to the end of the file).
-        hint, submit_hint, hint_call, (offset: u64, len: u64, pattern: AccessPattern) -> ()
-    }
-
-    fn hint_call(&self, offset: u64, len: u64, pattern: AccessPattern) -> Result<Call<Result<()>>> {
-        let pattern = match pattern {
-            AccessPattern::Normal => 0,
-            AccessPattern::Sequential => 1,
-            AccessPattern::Random => 2,
-            AccessPattern::WillNeed => 3,
-            AccessPattern::WillNotNeed => 4,
-        };
-        let mut body = [0; BODY_MAX];
-        HintRequest { offset, len, pattern }.encode(&mut body);
-        let named = Named { body, body_len: 24, ..Named::default() };
-        Ok(self.call_with(Opcode::Hint, named, Finish::Plain(done)))
+        hint, submit_hint, hint_call, (&self, offset: u64, len: u64, pattern: AccessPattern) -> () {
+            let pattern = match pattern {
+                AccessPattern::Normal => 0,
+                AccessPattern::Sequential => 1,
+                AccessPattern::Random => 2,
+                AccessPattern::WillNeed => 3,
+                AccessPattern::WillNotNeed => 4,
+            };
+            let named = Named::of(24, |body| HintRequest { offset, len, pattern }.encode(body));
+            Ok(self.call_with(Opcode::Hint, named, Finish::Plain(done)))
+        }
     }
 
     fn range_call(&self, opcode: Opcode, offset: u64, len: u64) -> Call<Result<()>> {
-        let mut body = [0; BODY_MAX];
-        AllocateRequest { offset, len }.encode(&mut body);
-        let named = Named { body, body_len: 16, ..Named::default() };
+        let named = Named::of(16, |body| AllocateRequest { offset, len }.encode(body));
         self.call_with(opcode, named, Finish::Plain(done))
     }
 
     fn seek_call(&self, offset: u64, what: SeekWhat) -> Call<Result<u64>> {
-        let mut body = [0; BODY_MAX];
-        SeekRequest { offset, what }.encode(&mut body);
-        let named = Named { body, body_len: 16, ..Named::default() };
+        let named = Named::of(16, |body| SeekRequest { offset, what }.encode(body));
         let finish = Finish::Plain(|op| Ok(SeekReply::decode(reply(op)?.body())?.offset));
         self.call_with(Opcode::Seek, named, finish)
     }
@@ -362,74 +325,28 @@ impl File {
         Call { op: Op::named(opcode, Some(Arc::clone(&self.node)), named), finish }
     }
 
+    /// Runs a transfer of memory in one piece, of a buffer that the caller lends where one is given.
     #[inline]
-    fn run(&self, opcode: Opcode, kind: TransferKind, offset: u64, memory: Memory) -> Result<Op> {
-        let policy = self.registration_policy();
-        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None, policy };
+    fn run_one(
+        &self,
+        kind: TransferKind,
+        offset: u64,
+        memory: RawMemory,
+        buffer: Option<&RegisteredBuf>,
+    ) -> Result<usize> {
+        let buffer = buffer.filter(|buffer| buffer.is_registered());
+        let asked = Contiguous { kind, offset, memory, buffer, policy: self.registration_policy() };
+        self.owner.shared.run_contiguous(&self.node, &asked)
+    }
+
+    fn run(&self, kind: TransferKind, offset: u64, memory: SmallVec<[RawMemory; 1]>) -> Result<Op> {
+        let parts = self.parts(kind, offset, Memory::Raw(memory), Keep::None);
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
     }
 
-    /// One request and its reply on the short way, where that is open to ordinary memory.
-    #[inline]
-    fn lone(&self, ask: Ask, offset: u64, memory: RawMemory) -> Option<Result<usize>> {
-        let policy = self.registration_policy();
-        if let Some(lease) = self.owner.shared.registrar.lease(&memory, access(ask.kind()), policy) {
-            return Some(self.run_leased(ask, offset, memory, &lease));
-        }
-        let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range: None, policy };
-        match self.owner.shared.run_lone(&request) {
-            Lone::NotBegun => None,
-            Lone::Done(count) => Some(Ok(count)),
-            Lone::Ended(op) => Some(count(*op)),
-        }
-    }
-
-    /// Runs a transfer of a registered buffer that the caller lends: when the session ends meanwhile, so does the buffer's registration.
-    #[inline]
-    fn run_registered(&self, ask: Ask, offset: u64, buffer: &RegisteredBuf) -> Result<usize> {
-        if !buffer.is_registered() {
-            let memory = Memory::Raw(SmallVec::from_buf([buffer.raw()]));
-            return self.run(ask.opcode(), ask.kind(), offset, memory).and_then(count);
-        }
-        let range = buffer.range_in(&self.owner.shared.domain);
-        self.run_in_range(ask, offset, buffer.raw(), range, || buffer.memory(), || buffer.revoke())
-    }
-
-    /// Runs a transfer of memory that is kept registered.
-    fn run_leased(&self, ask: Ask, offset: u64, memory: RawMemory, lease: &Lease) -> Result<usize> {
-        self.run_in_range(ask, offset, memory, lease.range_of(&memory), || None, || lease.revoke())
-    }
-
-    #[inline]
-    fn run_in_range(
-        &self,
-        ask: Ask,
-        offset: u64,
-        memory: RawMemory,
-        range: Option<RemoteRange>,
-        whole: impl FnOnce() -> Option<MemoryRef>,
-        revoke: impl FnOnce(),
-    ) -> Result<usize> {
-        let lone = match range {
-            Some(_) => {
-                let policy = self.registration_policy();
-                let request = LoneRequest { ask, node: Some(&self.node), offset, memory, range, policy };
-                self.owner.shared.run_lone(&request)
-            }
-            None => Lone::NotBegun,
-        };
-        let op = match lone {
-            Lone::Done(count) => return Ok(count),
-            Lone::Ended(op) => *op,
-            Lone::NotBegun => {
-                let memory = Memory::Registered(memory, range, whole());
-                self.run(ask.opcode(), ask.kind(), offset, memory)?
-            }
-        };
-        if op.error.is_some() && self.owner.shared.lock().dead.is_some() {
-            revoke();
-        }
-        count(op)
+    /// A transfer of one extent.
+    pub(crate) fn parts(&self, kind: TransferKind, offset: u64, memory: Memory, keep: Keep) -> TransferParts {
+        TransferParts { kind, offset, extents: None, memory, keep, policy: self.registration_policy() }
     }
 
     pub(crate) fn position(&self) -> std::sync::MutexGuard<'_, u64> {
@@ -457,15 +374,15 @@ impl Drop for Covered {
 
 /// Where an append went.
 pub(crate) fn appended(op: Op, path: &[u8]) -> Result<u64> {
-    match (op.error, op.work) {
-        (Some(error), _) => Err(*error),
-        (None, Work::Data(transfer)) if transfer.count() == transfer.len => Ok(transfer.position),
-        (None, Work::Data(transfer)) => Err(Error::Status {
+    let transfer = op.into_transfer()?;
+    let (count, len) = (transfer.count(), transfer.len);
+    match count == len {
+        true => Ok(transfer.position),
+        false => Err(Error::Status {
             status: dafs_proto::wire::Status::NO_SPACE,
             operation: Opcode::Append,
             path: path.to_vec(),
-            explanation: format!("only {} of {} bytes were written", transfer.count(), transfer.len),
+            explanation: format!("only {count} of {len} bytes were written"),
         }),
-        (None, Work::Named(_) | Work::Chain(_) | Work::Batch(_)) => unreachable!("an append moves data"),
     }
 }

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::wire::{Opcode, Stability};
+use dafs_proto::wire::Stability;
 use smallvec::SmallVec;
 
 use crate::api::file::list::{ListRead, list_parts, list_read};
 use crate::api::file::{File, appended};
 use crate::driver::pending::{Finish, Pending, Transferred, count, transferred};
-use crate::driver::transfer::{Memory, TransferParts, submit_transfer};
+use crate::driver::transfer::{Memory, submit_transfer};
 use crate::error::Result;
 use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory};
 use crate::op::transfer::TransferKind;
@@ -19,12 +19,12 @@ impl File {
     /// Nonblocking form of [`File::read_at`], into a `Vec<u8>` (all `len` bytes of it) or a [`crate::RegisteredBuf`],
     /// which the operation owns until it is collected.
     pub fn submit_read_at<B: IoBuffer>(&self, buffer: B, offset: u64) -> Pending<Transferred<B>> {
-        self.submit_owned(Opcode::Read, TransferKind::Read, buffer, offset)
+        self.submit_owned(TransferKind::Read, buffer, offset)
     }
 
     /// Nonblocking form of [`File::write_at`]. The operation owns the buffer until it is collected.
     pub fn submit_write_at<B: IoBuffer>(&self, buffer: B, offset: u64) -> Pending<Transferred<B>> {
-        self.submit_owned(Opcode::Write, TransferKind::Write(self.stability), buffer, offset)
+        self.submit_owned(TransferKind::Write(self.stability), buffer, offset)
     }
 
     /// Nonblocking form of [`File::write_at_with`]. The operation owns the buffer until it is collected.
@@ -34,21 +34,13 @@ impl File {
         offset: u64,
         stability: Stability,
     ) -> Pending<Transferred<B>> {
-        self.submit_owned(Opcode::Write, TransferKind::Write(stability), buffer, offset)
+        self.submit_owned(TransferKind::Write(stability), buffer, offset)
     }
 
     /// Nonblocking form of [`File::append`]: answers where the data went. The operation owns the buffer until it has ended, and drops it.
     pub fn submit_append<B: IoBuffer>(&self, buffer: B) -> Pending<Result<u64>> {
         let kind = TransferKind::Append(self.stability);
-        let parts = TransferParts {
-            opcode: Opcode::Append,
-            kind,
-            offset: 0,
-            extents: None,
-            memory: Memory::Kept,
-            keep: buffer.into_keep().0,
-            policy: self.registration_policy(),
-        };
+        let parts = self.parts(kind, 0, Memory::Kept, buffer.into_keep().0);
         let path = self.node.path.clone();
         let finish = Finish::boxed(move |op| appended(op, &path));
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, _| Err(error))
@@ -68,7 +60,7 @@ impl File {
     ) -> Pending<Result<usize>> {
         // SAFETY: promised by the caller.
         let memory = unsafe { RawMemory::new(pointer, len) };
-        self.submit_raw(Opcode::Read, TransferKind::Read, memory, offset)
+        self.submit_raw(TransferKind::Read, memory, offset)
     }
 
     /// Nonblocking write from memory that the caller keeps.
@@ -84,7 +76,7 @@ impl File {
     ) -> Pending<Result<usize>> {
         // SAFETY: promised by the caller; a write only reads the memory.
         let memory = unsafe { RawMemory::new(pointer.cast_mut(), len) };
-        self.submit_raw(Opcode::Write, TransferKind::Write(self.stability), memory, offset)
+        self.submit_raw(TransferKind::Write(self.stability), memory, offset)
     }
 
     /// Nonblocking read of a list into memory that the caller keeps: addresses and lengths, bytes.
@@ -133,20 +125,11 @@ impl File {
 
     fn submit_owned<B: IoBuffer>(
         &self,
-        opcode: Opcode,
         kind: TransferKind,
         buffer: B,
         offset: u64,
     ) -> Pending<Transferred<B>> {
-        let parts = TransferParts {
-            opcode,
-            kind,
-            offset,
-            extents: None,
-            memory: Memory::Kept,
-            keep: buffer.into_keep().0,
-            policy: self.registration_policy(),
-        };
+        let parts = self.parts(kind, offset, Memory::Kept, buffer.into_keep().0);
         let finish = Finish::Plain(transferred::<B>);
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| Transferred {
             buffer: B::from_keep(KeepBox(keep)),
@@ -154,16 +137,9 @@ impl File {
         })
     }
 
-    fn submit_raw(
-        &self,
-        opcode: Opcode,
-        kind: TransferKind,
-        memory: RawMemory,
-        offset: u64,
-    ) -> Pending<Result<usize>> {
+    fn submit_raw(&self, kind: TransferKind, memory: RawMemory, offset: u64) -> Pending<Result<usize>> {
         let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        let policy = self.registration_policy();
-        let parts = TransferParts { opcode, kind, offset, extents: None, memory, keep: Keep::None, policy };
+        let parts = self.parts(kind, offset, memory, Keep::None);
         submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| {
             Err(error)
         })
