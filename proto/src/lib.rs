@@ -4,12 +4,14 @@
 //! - [`session`] is the rules: slots, credits, replay, handshake, for both roles. No I/O, no clock.
 //! - [`transport`] is the provider contract, a small Direct Access Transport, and the providers: `tcp`, `shm`, and `sim` for tests.
 //! - [`extent`] is arithmetic with lists of file extents. Pure.
+//! - [`back_off`] is for what may be in vain. Pure.
 //! - [`address`] names servers, exports and files.
 //!
 //! `wire` knows only `extent`, `session` knows only `wire`, and `transport` knows neither: a server or client driver joins them.
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod back_off;
 pub mod extent;
 pub mod session;
 pub mod transport;

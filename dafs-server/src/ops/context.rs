@@ -7,6 +7,7 @@ use super::Worker;
 use crate::storage::Identity;
 use crate::worker::buffers::Owner;
 use crate::worker::connection::Connection;
+use crate::worker::flight::list::List;
 use crate::worker::flight::transfer::Transfer;
 use crate::worker::flight::{Call, State, token};
 
@@ -38,6 +39,11 @@ impl Context<'_> {
         self.worker.remote_memory(&self.call, remote, access).map_err(|_| Status::REMOTE_ACCESS)
     }
 
+    /// RDMA operations posted for it and not completed.
+    pub(super) fn rdma_pending(&self) -> u32 {
+        self.worker.operations[self.index].rdma_pending
+    }
+
     /// The connection that it works for.
     pub(super) fn connection(&mut self) -> Option<&mut Connection> {
         self.worker.connection(self.call.connection)
@@ -61,24 +67,53 @@ pub(super) enum Fate {
     Abandoned,
 }
 
+/// An operation that can be taken out of its place.
+pub(super) trait Owned: Sized {
+    /// It, where it is one of these.
+    fn from_state(state: State) -> Result<Box<Self>, State>;
+    /// For its place.
+    fn into_state(self: Box<Self>) -> State;
+}
+
+impl Owned for Transfer {
+    fn from_state(state: State) -> Result<Box<Self>, State> {
+        if let State::Transfer(transfer) = state { Ok(transfer) } else { Err(state) }
+    }
+
+    fn into_state(self: Box<Self>) -> State {
+        State::Transfer(self)
+    }
+}
+
+impl Owned for List {
+    fn from_state(state: State) -> Result<Box<Self>, State> {
+        if let State::List(list) = state { Ok(list) } else { Err(state) }
+    }
+
+    fn into_state(self: Box<Self>) -> State {
+        State::List(self)
+    }
+}
+
 impl Worker {
-    /// Lets a transfer go on: takes it out of its place, and puts it back unless it is over. Nothing happens where there is no transfer.
-    pub(super) fn with_transfer(
+    /// Works on an operation: takes it out of its place, and puts it back unless it is over. Nothing happens where there is none of this
+    /// kind.
+    pub(super) fn work_on<T: Owned>(
         &mut self,
         index: usize,
-        work: impl FnOnce(&mut Transfer, &mut Context<'_>) -> Fate,
+        work: impl FnOnce(&mut T, &mut Context<'_>) -> Fate,
     ) {
         let Some(operation) = self.operations.get_mut(index) else { return };
         let (call, generation) = (operation.call, operation.generation);
-        let mut transfer = match std::mem::replace(&mut operation.state, State::Taken) {
-            State::Transfer(transfer) => transfer,
-            other => return operation.state = other,
+        let mut own = match T::from_state(std::mem::replace(&mut operation.state, State::Taken)) {
+            Ok(own) => own,
+            Err(other) => return operation.state = other,
         };
         let token = token(index, generation);
-        let fate = work(&mut transfer, &mut Context { worker: self, index, token, call });
+        let fate = work(&mut own, &mut Context { worker: self, index, token, call });
         match self.operations.get_mut(index).filter(|operation| operation.generation == generation) {
-            Some(operation) => operation.state = State::Transfer(transfer),
-            None => return self.release_buffers(transfer.into_buffers()),
+            Some(operation) => operation.state = own.into_state(),
+            None => return self.release_buffers(own.into_state().into_buffers()),
         }
         match fate {
             Fate::Waits => {}

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use dafs_proto::back_off::BackOff;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{Address, Listener, WaitPolicy};
 use mio::unix::SourceFd;
@@ -18,7 +19,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::shared::mail::Mail;
 use crate::worker::ids::ConnectionKey;
-use crate::worker::sched::{Anticipation, LIGHT_ROUNDS, LOOKS_LIGHT, StorageTurns};
+use crate::worker::sched::{LIGHT_PAUSES, LIGHT_ROUNDS, LOOKS_LIGHT, StorageTurns};
 use crate::worker::{Served, Worker};
 
 /// How long a silent connection is asked before it goes cold, where that is likely to pay.
@@ -103,7 +104,8 @@ struct Hot {
     look_is_system_call: bool,
     // In this round it asked for something and had all of it.
     is_light: bool,
-    anticipation: Anticipation,
+    // Whether looking for its next request before large transfers go on pays.
+    anticipation: BackOff,
 }
 
 impl EventLoop {
@@ -312,7 +314,8 @@ impl EventLoop {
             let Some(connection) = self.worker.connection(key) else { return };
             let look_is_system_call = connection.endpoint.look_is_system_call();
             self.is_hot[key.index] = true;
-            let anticipation = Anticipation::default();
+            let [pause_min, pause_max] = LIGHT_PAUSES;
+            let anticipation = BackOff::new(pause_min, pause_max);
             self.hot.push(Hot {
                 key,
                 silent_since: None,
@@ -454,7 +457,7 @@ impl EventLoop {
             let mut came = 0;
             for place in 0..self.hot.len() {
                 let hot = &mut self.hot[place];
-                if !hot.is_light || hot.look_is_system_call || (round == 0 && !hot.anticipation.expects()) {
+                if !hot.is_light || hot.look_is_system_call || (round == 0 && !hot.anticipation.tries()) {
                     hot.is_light = false;
                     continue;
                 }
@@ -472,7 +475,7 @@ impl EventLoop {
                     self.hot[place].is_light = false;
                     continue;
                 }
-                self.hot[place].anticipation.came();
+                self.hot[place].anticipation.paid();
                 match self.worker.serve(key) {
                     Served::Messages(messages) => {
                         self.messages += messages;

@@ -4,13 +4,12 @@
 use dafs_proto::transport::{MemoryRef, OpToken, PostError, PostedList, RemoteRange, TransportError};
 use dafs_proto::wire::Status;
 
+use super::super::context::{Context, Fate};
 use super::{Progress, Worker};
-use crate::worker::buffers::Owner;
-use crate::worker::flight::list::{Ahead, Step};
+use crate::worker::flight::list::{Ahead, List, Step};
 use crate::worker::flight::plan::{next_posts, posts};
+use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::Direction;
-use crate::worker::flight::{Call, State, token_with_slot};
-use crate::worker::ids::ConnectionKey;
 
 /// What became of some posts.
 enum Posting {
@@ -24,14 +23,14 @@ enum Posting {
     Faulted,
 }
 
-impl Worker {
+impl List {
     /// Posts RDMA for every range of the chunk, as many at once as the provider takes.
-    pub(super) fn post_ranges(&mut self, index: usize, token: OpToken) -> Progress {
-        match self.post_some(index, token, false) {
+    pub(super) fn post_ranges(&mut self, at: &mut Context<'_>) -> Progress {
+        match self.post_some(at, false) {
             Posting::All => {}
             Posting::Full => {
-                let connection = self.operations[index].call.connection;
-                if let Some(connection) = self.connection(connection) {
+                let index = at.index;
+                if let Some(connection) = at.connection() {
                     connection.post_waiters.push_back(index);
                 }
                 return Progress::Wait;
@@ -39,97 +38,121 @@ impl Worker {
             Posting::Closed => return Progress::Wait,
             Posting::Refused => return Progress::End(Err(Status::REMOTE_ACCESS)),
             Posting::Faulted => {
-                self.distrust_mapped_files(self.operations[index].call.session);
-                let Some(list) = self.list_at(index) else { return Progress::Wait };
-                list.memory.clear();
-                list.step = Step::Begin;
+                at.worker.distrust_mapped_files(at.call.session);
+                self.memory.clear();
+                self.step = Step::Begin;
                 return Progress::Continue;
             }
         }
-        let Some(list) = self.list_at(index) else { return Progress::Wait };
-        if list.direction == Direction::Read {
-            list.done = list.chunk.end;
-            list.step = Step::Begin;
-            list.memory.clear();
-            self.release_sent_buffers(index);
+        if self.direction == Direction::Read {
+            self.done = self.chunk.end;
+            self.step = Step::Begin;
+            self.memory.clear();
+            self.release_sent_buffers(at);
             return Progress::Continue;
         }
-        let is_here = list.pending() == 0;
-        list.step = if is_here { Step::Storage } else { Step::Fetch };
-        if !self.fetch_ahead(index, token) {
+        let is_here = self.pending() == 0;
+        self.step = if is_here { Step::Storage } else { Step::Fetch };
+        if !self.fetch_ahead(at) {
             return Progress::End(Err(Status::REMOTE_ACCESS));
         }
         if is_here { Progress::Continue } else { Progress::Wait }
     }
 
     /// Begins to fetch the next chunk of a write, where there is a buffer for it; `false` when its memory is refused.
-    fn fetch_ahead(&mut self, index: usize, token: OpToken) -> bool {
-        let Call { session, connection, .. } = self.operations[index].call;
+    fn fetch_ahead(&mut self, at: &mut Context<'_>) -> bool {
         // Where RDMA is a copy by this CPU there is nothing to gain.
-        let is_copy = self.connection(connection).is_none_or(|c| c.endpoint.capabilities().remote_mapped);
-        let Some(list) = self.list_at(index).filter(|_| !is_copy) else { return true };
-        if list.ahead.is_some() || list.chunk.end == list.len {
+        let is_copy = at.connection().is_none_or(|c| c.endpoint.capabilities().remote_mapped);
+        if is_copy || self.ahead.is_some() || self.chunk.end == self.len {
             return true;
         }
-        let size = list.chunk.end - list.chunk.start;
-        let chunk = list.chunk.end..list.len.min(list.chunk.end + size);
+        let size = self.chunk.end - self.chunk.start;
+        let chunk = self.chunk.end..self.len.min(self.chunk.end + size);
         let len = (chunk.end - chunk.start) as usize;
-        let Some(buffer) = self.buffers.acquire(Owner { session, operation: token }, len) else {
-            return true;
-        };
-        let memory = buffer.memory().slice(0, len);
-        let (Some(memory), Some(list)) = (memory, self.list_at(index)) else {
+        let Some(buffer) = at.worker.buffers.acquire(at.owner(), len) else { return true };
+        let Some(memory) = buffer.memory().slice(0, len) else {
             // A smaller one than wanted.
-            self.release_buffer(buffer);
+            at.worker.release_buffer(buffer);
             return true;
         };
-        let posts = posts(&list.ranges, &list.extents, &chunk, u64::MAX);
-        list.ahead = Some(Box::new(Ahead { chunk, memory, buffer, posts, next_post: 0 }));
-        !matches!(self.post_some(index, token, true), Posting::Refused)
+        let posts = posts(&self.ranges, &self.extents, &chunk, u64::MAX);
+        self.ahead = Some(Box::new(Ahead { chunk, memory, buffer, posts, next_post: 0 }));
+        !matches!(self.post_some(at, true), Posting::Refused)
     }
 
     /// Posts what is left of a chunk's RDMA, or of that of the chunk ahead.
-    fn post_some(&mut self, index: usize, token: OpToken, ahead: bool) -> Posting {
-        let key = self.operations[index].call.connection;
+    fn post_some(&mut self, at: &mut Context<'_>, ahead: bool) -> Posting {
         loop {
-            let Some(State::List(list)) = self.operations.get(index).map(|operation| &operation.state) else {
-                return Posting::Closed;
-            };
-            let (posts, next, memory) = match (&list.ahead, ahead) {
+            let (posts, next, memory) = match (&self.ahead, ahead) {
                 (Some(ahead), true) => (&ahead.posts, ahead.next_post, Some(&ahead.memory)),
                 (None, true) => return Posting::All,
-                (_, false) => (&list.posts, list.next_post, list.memory.first()),
+                (_, false) => (&self.posts, self.next_post, self.memory.first()),
             };
-            let parity = list.parity ^ u8::from(ahead);
-            let reads = list.direction == Direction::Read;
-            let Some((at, ranges)) = next_posts(posts, next) else { return Posting::All };
-            let Some(memory) = memory.and_then(|memory| memory.slice(at, memory.len().checked_sub(at)?))
-            else {
-                return Posting::Refused;
-            };
-            let posted = match self.post_list(key, token_with_slot(token, parity), reads, &memory, &ranges) {
+            let parity = self.parity ^ u8::from(ahead);
+            let reads = self.direction == Direction::Read;
+            let Some((from, ranges)) = next_posts(posts, next) else { return Posting::All };
+            let memory = memory.and_then(|memory| memory.slice(from, memory.len().checked_sub(from)?));
+            let Some(memory) = memory else { return Posting::Refused };
+            let token = token_with_slot(at.token, parity);
+            let posted = match at.post_list(token, reads, &memory, &ranges) {
                 Ok(posted) => posted,
                 Err(posting) => return posting,
             };
-            self.operations[index].rdma_pending += posted.pending;
-            let Some(list) = self.list_at(index) else { return Posting::Closed };
-            list.fetching[usize::from(parity)] += posted.pending;
-            match (&mut list.ahead, ahead) {
+            self.fetching[usize::from(parity)] += posted.pending;
+            match (&mut self.ahead, ahead) {
                 (Some(ahead), true) => ahead.next_post += posted.ranges,
-                _ => list.next_post += posted.ranges,
+                _ => self.next_post += posted.ranges,
             }
         }
     }
 
+    /// Gives back the buffers of a read whose data has left, so that one that waits for another buffer holds none for nothing.
+    fn release_sent_buffers(&mut self, at: &mut Context<'_>) {
+        if at.rdma_pending() == 0
+            && self.direction == Direction::Read
+            && matches!(self.step, Step::Begin | Step::Buffer)
+        {
+            at.worker.release_buffers(std::mem::take(&mut self.buffers));
+        }
+    }
+
+    /// RDMA has finished something.
+    fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {
+        self.release_sent_buffers(at);
+        if let Some(fetching) = self.fetching.get_mut(usize::from(slot)) {
+            *fetching = fetching.saturating_sub(1);
+        }
+        match self.step {
+            // After a failure the connection is broken: closing it abandons the list.
+            _ if result.is_err() => Fate::Waits,
+            Step::Fetch if self.pending() == 0 => {
+                self.step = Step::Storage;
+                self.advance(at)
+            }
+            Step::Ending(outcome) if at.rdma_pending() == 0 => self.end(at, outcome),
+            _ => Fate::Waits,
+        }
+    }
+
+    /// Ends when nothing of a write is fetched any more: nothing touches the client's memory after the reply.
+    pub(super) fn end_fetched(&mut self, at: &mut Context<'_>, outcome: Result<(), Status>) -> Fate {
+        if self.direction != Direction::Read && at.rdma_pending() > 0 {
+            self.step = Step::Ending(outcome);
+            return Fate::Waits;
+        }
+        self.end(at, outcome)
+    }
+}
+
+impl Context<'_> {
     fn post_list(
         &mut self,
-        key: ConnectionKey,
         token: OpToken,
         reads: bool,
         memory: &MemoryRef,
         ranges: &[RemoteRange],
     ) -> Result<PostedList, Posting> {
-        let Some(connection) = self.connection(key) else { return Err(Posting::Closed) };
+        let Some(connection) = self.connection() else { return Err(Posting::Closed) };
         connection.dirty = true;
         let posted = if reads {
             connection.endpoint.rdma_write_list(token, memory, ranges)
@@ -139,6 +162,7 @@ impl Worker {
         match posted {
             Ok(posted) => {
                 connection.rdma_pending += posted.pending;
+                self.worker.operations[self.index].rdma_pending += posted.pending;
                 Ok(posted)
             }
             Err(PostError::Full) => Err(Posting::Full),
@@ -150,59 +174,21 @@ impl Worker {
             }
         }
     }
+}
 
-    /// Gives back the buffers of a read whose data has left, so that one that waits for another buffer holds none for nothing.
-    fn release_sent_buffers(&mut self, index: usize) {
-        if self.operations[index].rdma_pending > 0 {
-            return;
-        }
-        let Some(list) = self.list_at(index) else { return };
-        if list.direction != Direction::Read || !matches!(list.step, Step::Begin | Step::Buffer) {
-            return;
-        }
-        for buffer in std::mem::take(&mut list.buffers) {
-            self.release_buffer(buffer);
-        }
-    }
-
+impl Worker {
     /// RDMA has finished something of a list.
     pub(crate) fn list_on_rdma(&mut self, index: usize, slot: u8, result: Result<(), TransportError>) {
-        self.release_sent_buffers(index);
-        let (token, all_pending) = (self.token_of(index), self.operations[index].rdma_pending);
-        let Some(list) = self.list_at(index) else { return };
-        if let Some(fetching) = list.fetching.get_mut(usize::from(slot)) {
-            *fetching = fetching.saturating_sub(1);
-        }
-        // After a failure the connection is broken: closing it abandons the list.
-        if result.is_err() {
-            return;
-        }
-        match list.step {
-            Step::Fetch if list.pending() == 0 => {
-                list.step = Step::Storage;
-                self.advance_list(token);
-            }
-            Step::Ending(outcome) if all_pending == 0 => self.end_list(index, token, outcome),
-            _ => {}
-        }
-    }
-
-    /// Ends a list when nothing of a write is fetched any more: nothing touches the client's memory after the reply.
-    pub(super) fn end_fetched_list(&mut self, index: usize, token: OpToken, outcome: Result<(), Status>) {
-        let pending = self.operations[index].rdma_pending;
-        let Some(list) = self.list_at(index) else { return };
-        if list.direction != Direction::Read && pending > 0 {
-            list.step = Step::Ending(outcome);
-            return;
-        }
-        self.end_list(index, token, outcome);
+        self.work_on(index, |list: &mut List, at| list.on_rdma(at, slot, result));
     }
 
     /// There is room again for a post that found none.
     pub(crate) fn resume_list_post(&mut self, index: usize) {
-        let token = self.token_of(index);
-        if self.list_at(index).is_some_and(|list| list.step == Step::Post) {
-            self.advance_list(token);
-        }
+        self.work_on(
+            index,
+            |list: &mut List, at| {
+                if list.step == Step::Post { list.advance(at) } else { Fate::Waits }
+            },
+        );
     }
 }

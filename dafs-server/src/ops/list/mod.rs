@@ -25,8 +25,9 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use super::Worker;
+use super::context::{Context, Fate};
 use crate::storage::{FsOp, FsResult, NodeId, Submitted};
-use crate::worker::buffers::{BUFFER_SIZES, Owner};
+use crate::worker::buffers::BUFFER_SIZES;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::list::{List, Place, Segment, Step, pack};
 use crate::worker::flight::plan::join;
@@ -184,216 +185,17 @@ impl Worker {
 
     /// Goes on with a list until it has to wait or ends.
     pub(super) fn advance_list(&mut self, token: OpToken) {
-        loop {
-            let Some(index) = self.operation_index(token) else { return };
-            let over = self.turns.is_over();
-            let Some(list) = self.list_at(index) else { return };
-            let has_more = match list.step {
-                Step::Begin => list.done < list.len,
-                step => matches!(step, Step::Storage | Step::Post),
-            };
-            if over && has_more {
-                // It goes on in its connection's next turn.
-                let key = self.operations[index].call.connection;
-                return self.yield_transfer(key, token);
-            }
-            let progress = match list.step {
-                Step::Begin => self.begin_chunk(index, token),
-                Step::Storage => self.move_parts(index, token),
-                Step::Post => self.post_ranges(index, token),
-                Step::Buffer
-                | Step::Room
-                | Step::Submitted
-                | Step::Fetch
-                | Step::Ending(_)
-                | Step::Commit => Progress::Wait,
-            };
-            match progress {
-                Progress::Continue => {}
-                Progress::Wait => return,
-                Progress::End(result) => return self.end_fetched_list(index, token, result),
-            }
+        if let Some(index) = self.operation_index(token) {
+            self.work_on(index, List::advance);
         }
-    }
-
-    fn list_at(&mut self, index: usize) -> Option<&mut List> {
-        match self.operations.get_mut(index).map(|operation| &mut operation.state) {
-            Some(State::List(list)) => Some(list),
-            _ => None,
-        }
-    }
-
-    fn begin_chunk(&mut self, index: usize, token: OpToken) -> Progress {
-        let call = self.operations[index].call;
-        let Some(connection) = self.connections.get(call.connection.index) else { return Progress::Wait };
-        let capabilities = connection.endpoint.capabilities();
-        let is_copy = capabilities.remote_mapped;
-        let size_max = self.buffers.largest().min(capabilities.rdma_size_max as usize);
-        let Some(list) = self.list_at(index) else { return Progress::Wait };
-        if list.done == list.len {
-            return Progress::End(Ok(()));
-        }
-        if list.place != Place::Buffers {
-            list.chunk = 0..list.len;
-            list.make_parts();
-            list.step = Step::Storage;
-            return Progress::Continue;
-        }
-        if list.take_ahead() {
-            return Progress::Continue;
-        }
-        if list.direction == Direction::Read && self.map_chunk(index, size_max) {
-            return Progress::Continue;
-        }
-        let Some(list) = self.list_at(index) else { return Progress::Wait };
-        // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there. Elsewhere it takes several chunks for
-        // storage and RDMA to go on beside each other.
-        let chunk_max = BUFFER_SIZES[if is_copy || list.len <= LONG_LEN { 1 } else { 2 }];
-        list.chunk = list.done..list.len.min(list.done + chunk_max.min(size_max) as u64);
-        let len = (list.chunk.end - list.chunk.start) as usize;
-        let owner = Owner { session: call.session, operation: token };
-        let granted = self.list_at(index).and_then(|list| list.granted.take());
-        let buffer = granted.or_else(|| self.buffers.acquire(owner, len));
-        let Some(list) = self.list_at(index) else { return Progress::Wait };
-        let Some(buffer) = buffer else {
-            list.step = Step::Buffer;
-            self.buffers.wait(owner, len);
-            return Progress::Wait;
-        };
-        // A smaller one than wanted chops the chunk.
-        let len = len.min(buffer.size());
-        list.chunk.end = list.chunk.start + len as u64;
-        if let Some(memory) = buffer.memory().slice(0, len) {
-            list.set_memory(memory);
-        }
-        list.buffers.push(buffer);
-        list.make_parts();
-        if list.direction == Direction::Read {
-            list.step = Step::Storage;
-        } else {
-            list.make_posts();
-        }
-        Progress::Continue
-    }
-
-    /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand.
-    fn map_chunk(&mut self, index: usize, size_max: usize) -> bool {
-        if !self.trusts_mapped_files(self.operations[index].call.session) {
-            return false;
-        }
-        let Some(list) = self.list_at(index) else { return false };
-        let node = list.node;
-        list.chunk = list.done..list.len.min(list.done + size_max as u64);
-        let len = (list.chunk.end - list.chunk.start) as usize;
-        let mut extents = slice(&list.extents, list.chunk.start, len as u64);
-        let (Some(extent), None) = (extents.next(), extents.next()) else { return false };
-        drop(extents);
-        let Some(window) =
-            self.storage.map(node, extent.offset, len, 1).pop().filter(|window| !window.is_empty())
-        else {
-            return false;
-        };
-        let Some(list) = self.list_at(index) else { return false };
-        if window.len() < len {
-            list.end = list.end.min(extent.offset + window.len() as u64);
-        }
-        list.make_posts();
-        list.memory = SmallVec::from_iter([window]);
-        true
     }
 
     /// There is a buffer again.
     pub(crate) fn resume_list_buffer(&mut self, index: usize, expired: bool) {
-        let token = self.token_of(index);
-        let Some(list) = self.list_at(index) else { return };
-        list.step = Step::Begin;
-        if expired {
-            return self.end_list(index, token, Err(Status::TIMED_OUT));
-        }
-        self.advance_list(token);
-    }
-
-    /// All is moved, or something failed.
-    fn end_list(&mut self, index: usize, token: OpToken, result: Result<(), Status>) {
-        let call = self.operations[index].call;
-        let Some(list) = self.list_at(index) else { return };
-        let mut result = result;
-        if result.is_ok() && list.done == 0 && list.len > 0 && list.direction != Direction::Read {
-            // Storage had no room for all, said so by a count alone, and the first place is missing: asked again it says why.
-            if let Some(buffers) = list.write_again() {
-                self.release_buffers(buffers);
-                return self.advance_list(token);
-            }
-            result = Err(Status::NO_SPACE);
-        }
-        let Some(list) = self.list_at(index) else { return };
-        let (node, stability) = (list.node, list.stability);
-        match (result, list.direction) {
-            (Err(status), Direction::Read) => self.reply_status(&call, status),
-            (Err(status), _) if list.done == 0 => self.reply_status(&call, status),
-            (_, Direction::Read) => self.reply_list_read(index),
-            (_, _) if stability == Stability::Unstable => self.reply_list_written(index),
-            (_, _) => {
-                list.step = Step::Commit;
-                let offset = list.extents.iter().map(|extent| extent.offset).min().unwrap_or(0);
-                let end = list.extents.iter().filter_map(Extent::end).max().unwrap_or(0);
-                let Ok(identity) = self.handle(&call).map(|open| open.rights.identity.clone()) else {
-                    self.reply_status(&call, Status::BAD_HANDLE);
-                    return self.retire(index);
-                };
-                let op = FsOp::Commit { node, offset, len: end.saturating_sub(offset), stability };
-                if let Submitted::Done(result) = self.storage.submit(token, &identity, op) {
-                    self.list_committed(index, result);
-                }
-                return;
-            }
-        }
-        self.retire(index);
-    }
-
-    fn list_committed(&mut self, index: usize, result: FsResult) {
-        let call = self.operations[index].call;
-        match result {
-            Ok(_) => self.reply_list_written(index),
-            Err(status) => self.reply_status(&call, status),
-        }
-        self.retire(index);
-    }
-
-    fn reply_list_written(&mut self, index: usize) {
-        let call = self.operations[index].call;
-        let Some(list) = self.list_at(index) else { return };
-        let (node, stability, count, verifier) = (list.node, list.stability, list.done, list.verifier);
-        let method = if list.place == Place::Inline { Method::Inline } else { Method::Direct };
-        // Plain writes say where they went.
-        let offset = match (call.header.opcode, list.extents.first()) {
-            (Opcode::Write, Some(extent)) => extent.offset,
-            _ => 0,
-        };
-        self.count_written(call.session, usize::from(node.export.0), method, count as usize);
-        self.reply_written(&call, verifier, offset, count as u32, stability);
-    }
-
-    fn reply_list_read(&mut self, index: usize) {
-        let call = self.operations[index].call;
-        let Some(list) = self.list_at(index) else { return };
-        let (export, len, got) = (usize::from(list.node.export.0), list.len, list.got());
-        if call.header.opcode == Opcode::Read {
-            return self.reply_read(&call, export, got as usize, len as u32);
-        }
-        let end = (got < len).then_some(list.end);
-        let mut body = [0; ListReadReply::HEAD_SIZE - HEADER_SIZE];
-        ListReadReply { count: got as u32, end }.encode(&mut body);
-        let method = if list.place == Place::Inline { Method::Inline } else { Method::Direct };
-        // What a batch reads inline stays where it is until all of the batch has ended.
-        if method == Method::Direct || call.batch.is_some() {
-            self.count_read(call.session, export, method, got as usize);
-            return self.reply(&call, Status::OK, Answer { body: &body, ..Answer::default() });
-        }
-        let memory = list.memory.first().cloned();
-        let data = memory.as_ref().map_or(Span::EMPTY, |memory| pack(memory.span(), &list.extents, list.end));
-        self.count_read(call.session, export, method, got as usize);
-        self.reply_span(&call, &body, &[], data);
+        self.work_on(index, |list: &mut List, at| {
+            list.step = Step::Begin;
+            if expired { list.end(at, Err(Status::TIMED_OUT)) } else { list.advance(at) }
+        });
     }
 
     /// Answers with data that lies in memory of the server, behind `before`.
@@ -424,6 +226,178 @@ impl Worker {
         if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..len], payload_len) {
             self.close(call.connection, &"the provider gave up a reply");
         }
+    }
+}
+
+impl List {
+    /// Goes on until it has to wait or ends.
+    fn advance(&mut self, at: &mut Context<'_>) -> Fate {
+        loop {
+            let has_more = match self.step {
+                Step::Begin => self.done < self.len,
+                step => matches!(step, Step::Storage | Step::Post),
+            };
+            if at.worker.turns.is_over() && has_more {
+                // It goes on in its connection's next turn.
+                at.worker.yield_transfer(at.call.connection, at.token);
+                return Fate::Waits;
+            }
+            let progress = match self.step {
+                Step::Begin => self.begin_chunk(at),
+                Step::Storage => self.move_parts(at),
+                Step::Post => self.post_ranges(at),
+                Step::Buffer
+                | Step::Room
+                | Step::Submitted
+                | Step::Fetch
+                | Step::Ending(_)
+                | Step::Commit => Progress::Wait,
+            };
+            match progress {
+                Progress::Continue => {}
+                Progress::Wait => return Fate::Waits,
+                Progress::End(result) => return self.end_fetched(at, result),
+            }
+        }
+    }
+
+    fn begin_chunk(&mut self, at: &mut Context<'_>) -> Progress {
+        let largest = at.worker.buffers.largest();
+        let Some(connection) = at.connection() else { return Progress::Wait };
+        let capabilities = connection.endpoint.capabilities();
+        let is_copy = capabilities.remote_mapped;
+        let size_max = largest.min(capabilities.rdma_size_max as usize);
+        if self.done == self.len {
+            return Progress::End(Ok(()));
+        }
+        if self.place != Place::Buffers {
+            self.chunk = 0..self.len;
+            self.make_parts();
+            self.step = Step::Storage;
+            return Progress::Continue;
+        }
+        if self.take_ahead() || (self.direction == Direction::Read && self.map_chunk(at, size_max)) {
+            return Progress::Continue;
+        }
+        // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there. Elsewhere it takes several chunks for
+        // storage and RDMA to go on beside each other.
+        let chunk_max = BUFFER_SIZES[if is_copy || self.len <= LONG_LEN { 1 } else { 2 }];
+        self.chunk = self.done..self.len.min(self.done + chunk_max.min(size_max) as u64);
+        let len = (self.chunk.end - self.chunk.start) as usize;
+        let owner = at.owner();
+        let granted = self.granted.take();
+        let buffer = granted.or_else(|| at.worker.buffers.acquire(owner, len));
+        let Some(buffer) = buffer else {
+            self.step = Step::Buffer;
+            at.worker.buffers.wait(owner, len);
+            return Progress::Wait;
+        };
+        // A smaller one than wanted chops the chunk.
+        let len = len.min(buffer.size());
+        self.chunk.end = self.chunk.start + len as u64;
+        if let Some(memory) = buffer.memory().slice(0, len) {
+            self.set_memory(memory);
+        }
+        self.buffers.push(buffer);
+        self.make_parts();
+        if self.direction == Direction::Read {
+            self.step = Step::Storage;
+        } else {
+            self.make_posts();
+        }
+        Progress::Continue
+    }
+
+    /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand.
+    fn map_chunk(&mut self, at: &mut Context<'_>, size_max: usize) -> bool {
+        if !at.worker.trusts_mapped_files(at.call.session) {
+            return false;
+        }
+        self.chunk = self.done..self.len.min(self.done + size_max as u64);
+        let len = (self.chunk.end - self.chunk.start) as usize;
+        let mut extents = slice(&self.extents, self.chunk.start, len as u64);
+        let (Some(extent), None) = (extents.next(), extents.next()) else { return false };
+        drop(extents);
+        let window = at.worker.storage.map(self.node, extent.offset, len, 1).pop();
+        let Some(window) = window.filter(|window| !window.is_empty()) else { return false };
+        if window.len() < len {
+            self.end = self.end.min(extent.offset + window.len() as u64);
+        }
+        self.make_posts();
+        self.memory = SmallVec::from_iter([window]);
+        true
+    }
+
+    /// All is moved, or something failed.
+    fn end(&mut self, at: &mut Context<'_>, mut result: Result<(), Status>) -> Fate {
+        if result.is_ok() && self.done == 0 && self.len > 0 && self.direction != Direction::Read {
+            // Storage had no room for all, said so by a count alone, and the first place is missing: asked again it says why.
+            if let Some(buffers) = self.write_again() {
+                at.worker.release_buffers(buffers);
+                return self.advance(at);
+            }
+            result = Err(Status::NO_SPACE);
+        }
+        match (result, self.direction) {
+            (Err(status), Direction::Read) => at.refuse(status),
+            (Err(status), _) if self.done == 0 => at.refuse(status),
+            (_, Direction::Read) => self.reply_read(at),
+            (_, _) if self.stability == Stability::Unstable => self.reply_written(at),
+            (_, _) => {
+                self.step = Step::Commit;
+                let offset = self.extents.iter().map(|extent| extent.offset).min().unwrap_or(0);
+                let end = self.extents.iter().filter_map(Extent::end).max().unwrap_or(0);
+                let Ok(identity) = at.identity() else { return at.refuse(Status::BAD_HANDLE) };
+                let (node, stability) = (self.node, self.stability);
+                let op = FsOp::Commit { node, offset, len: end.saturating_sub(offset), stability };
+                match at.worker.storage.submit(at.token, &identity, op) {
+                    Submitted::Done(result) => self.committed(at, &result),
+                    Submitted::Pending => Fate::Waits,
+                }
+            }
+        }
+    }
+
+    fn committed(&self, at: &mut Context<'_>, result: &FsResult) -> Fate {
+        match result {
+            Ok(_) => self.reply_written(at),
+            Err(status) => at.refuse(*status),
+        }
+    }
+
+    fn reply_written(&self, at: &mut Context<'_>) -> Fate {
+        let method = if self.place == Place::Inline { Method::Inline } else { Method::Direct };
+        // Plain writes say where they went.
+        let offset = match (at.call.header.opcode, self.extents.first()) {
+            (Opcode::Write, Some(extent)) => extent.offset,
+            _ => 0,
+        };
+        let export = usize::from(self.node.export.0);
+        at.worker.count_written(at.call.session, export, method, self.done as usize);
+        at.worker.reply_written(&at.call, self.verifier, offset, self.done as u32, self.stability);
+        Fate::Answered
+    }
+
+    fn reply_read(&self, at: &mut Context<'_>) -> Fate {
+        let (export, got, call) = (usize::from(self.node.export.0), self.got(), at.call);
+        if call.header.opcode == Opcode::Read {
+            at.worker.reply_read(&call, export, got as usize, self.len as u32);
+            return Fate::Answered;
+        }
+        let end = (got < self.len).then_some(self.end);
+        let mut body = [0; ListReadReply::HEAD_SIZE - HEADER_SIZE];
+        ListReadReply { count: got as u32, end }.encode(&mut body);
+        let method = if self.place == Place::Inline { Method::Inline } else { Method::Direct };
+        at.worker.count_read(call.session, export, method, got as usize);
+        // What a batch reads inline stays where it is until all of the batch has ended.
+        if method == Method::Direct || call.batch.is_some() {
+            at.worker.reply(&call, Status::OK, Answer { body: &body, ..Answer::default() });
+            return Fate::Answered;
+        }
+        let memory = self.memory.first();
+        let data = memory.map_or(Span::EMPTY, |memory| pack(memory.span(), &self.extents, self.end));
+        at.worker.reply_span(&call, &body, &[], data);
+        Fate::Answered
     }
 }
 

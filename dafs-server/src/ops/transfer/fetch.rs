@@ -89,7 +89,7 @@ impl Transfer {
 impl Worker {
     /// The provider has finished RDMA of a chunk.
     pub(crate) fn transfer_on_rdma(&mut self, index: usize, slot: u8, result: Result<(), TransportError>) {
-        self.with_transfer(index, |transfer, at| {
+        self.work_on(index, |transfer: &mut Transfer, at| {
             // Where it failed the connection is broken: closing it abandons the transfer.
             if result.is_err() {
                 return Fate::Waits;
@@ -109,7 +109,7 @@ impl Worker {
         if let State::List(_) = self.operations[index].state {
             return self.resume_list_post(index);
         }
-        self.with_transfer(index, |transfer, at| {
+        self.work_on(index, |transfer: &mut Transfer, at| {
             if !std::mem::take(&mut transfer.waits_for_post) {
                 return Fate::Waits;
             }

@@ -63,7 +63,7 @@ impl Worker {
     /// Goes on with a transfer until it has to wait or ends.
     pub(super) fn advance(&mut self, token: OpToken) {
         if let Some(index) = self.operation_index(token) {
-            self.with_transfer(index, Transfer::advance);
+            self.work_on(index, Transfer::advance);
         }
     }
 

@@ -214,7 +214,7 @@ impl Worker {
     /// Storage has finished a step of a transfer.
     pub(crate) fn transfer_on_storage(&mut self, index: usize, slot: u8, result: FsResult) {
         let session = self.operations[index].call.session;
-        self.with_transfer(index, |transfer, at| transfer.on_storage(at, slot, result));
+        self.work_on(index, |transfer: &mut Transfer, at| transfer.on_storage(at, slot, result));
         self.resume_storage_waiters_of(session);
     }
 
@@ -222,7 +222,7 @@ impl Worker {
     pub(crate) fn forgotten_transfer_on_storage(&mut self, index: usize, slot: u8) -> bool {
         let session = self.operations[index].call.session;
         let mut is_free = true;
-        self.with_transfer(index, |transfer, at| {
+        self.work_on(index, |transfer: &mut Transfer, at| {
             transfer.left_storage(at, slot);
             transfer.is_final = false;
             transfer.pipeline.failed(slot, Status::CANCELLED);

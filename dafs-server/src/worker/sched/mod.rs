@@ -17,8 +17,8 @@
 //!
 //! **Light clients.** A client that asks for one thing after the other is back within a moment of its answer. If the large transfers went
 //! on at once it would find the loop busy for a whole turn, every time, and so get far less than its share. So before they go on the loop
-//! looks whether it is back already ([`Anticipation`]), and serves it until it has had as much as they had in their turn. This is
-//! anticipatory scheduling (Iyer and Druschel, 2001), for memory instead of disks. Where the look is a system call it is not made.
+//! looks whether it is back already, unless that was in vain before, and serves it until it has had as much as they had in their turn.
+//! This is anticipatory scheduling (Iyer and Druschel, 2001), for memory instead of disks. Where the look is a system call it is not made.
 //!
 //! **Storage.** Beside others, transfers that wait for a disk have a part of the loop's time ([`StorageTurns`]) and rest for the remainder;
 //! operations on names never rest. A session has no more with storage than keeps a disk busy ([`CONTENDED_STORAGE_SIZE`]), in chunks of
@@ -26,15 +26,20 @@
 //!
 //! The loop never sleeps on anything that was put off.
 
-mod anticipation;
 pub(crate) mod sieve;
 mod storage;
 pub(crate) mod tuner;
 mod turn;
 
-pub(crate) use anticipation::{Anticipation, LIGHT_ROUNDS, LOOKS_LIGHT};
 pub(crate) use storage::StorageTurns;
 pub(crate) use turn::Turns;
+
+/// Looks at the rings of light clients before large transfers go on: about as long as a client takes from an answer to its next request.
+pub(crate) const LOOKS_LIGHT: u32 = 512;
+/// How often a light client is served before large transfers go on: as many small requests as take about as long as a turn of theirs.
+pub(crate) const LIGHT_ROUNDS: usize = 3;
+/// Answers without such a look, where looking did not pay: at first, and at most.
+pub(crate) const LIGHT_PAUSES: [u32; 2] = [16, 1024];
 
 /// Bytes that a connection has moved in a turn when nobody else is there.
 const ALONE_SIZE: usize = 1 << 20;

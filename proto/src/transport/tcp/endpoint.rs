@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use smallvec::smallvec;
 
+use crate::back_off::BackOff;
+
 use super::super::{
     Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PeerFault,
     PeerIdentity, PostError, Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot,
@@ -19,7 +21,6 @@ use super::input::{Filled, Input, Step};
 use super::link::{Counters, Link};
 use super::output::Output;
 use super::shared::Shared;
-use super::spin::{SPIN_MAX, SpinHistory};
 use super::sys::{self, Block, Left};
 use super::{LIST_RANGES_MAX, RDMA_SIZE_MAX, SEGMENTS_MAX};
 
@@ -44,6 +45,13 @@ const ASKS_BETWEEN_CLOCKS: u32 = 8;
 /// Waits between two looks at which CPU the peer runs on.
 const CPU_CHECK_INTERVAL: u32 = 32;
 
+/// One spin lasts at most this long.
+const SPIN_MAX: Duration = Duration::from_micros(50);
+
+/// Waits without a spin where spinning did not pay: at first, and at most.
+const SPIN_PAUSE_MIN: u32 = 64;
+const SPIN_PAUSE_MAX: u32 = 8192;
+
 /// A connection of the tcp provider.
 pub struct TcpEndpoint {
     link: Link,
@@ -53,7 +61,8 @@ pub struct TcpEndpoint {
     // Posted and not yet polled. Invariant: at most `capabilities.rdma_depth`.
     rdma_in_flight: u16,
     policy: WaitPolicy,
-    spin: SpinHistory,
+    /// Whether spinning before a sleep pays.
+    spin: BackOff,
     loopback: bool,
     waits: u32,
     peer_on_this_cpu: bool,
@@ -108,7 +117,7 @@ impl TcpEndpoint {
             capabilities,
             rdma_in_flight: 0,
             policy,
-            spin: SpinHistory::new(),
+            spin: BackOff::new(SPIN_PAUSE_MIN, SPIN_PAUSE_MAX),
             loopback: peer.ip().to_canonical().is_loopback(),
             waits: 0,
             peer_on_this_cpu: false,
@@ -325,7 +334,7 @@ impl TcpEndpoint {
     }
 
     fn spin_is_worth_it(&mut self) -> bool {
-        if !self.spin.begin_wait() {
+        if !self.spin.tries() {
             return false;
         }
         if self.loopback && self.waits.is_multiple_of(CPU_CHECK_INTERVAL) {

@@ -32,7 +32,6 @@ mod memory;
 mod output;
 mod ranges;
 mod shared;
-mod spin;
 mod sys;
 #[cfg(test)]
 mod tests;
