@@ -41,7 +41,6 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-client/src/api/file/raw.rs",
     "dafs-client/src/api/file/submit.rs",
     "dafs-client/src/memory/mod.rs",
-    "dafs-client/src/connect/process.rs",
     "dafs-client/src/memory/registration/holes.rs",
     "dafs-client/src/api/pin.rs",
     "dafs-client/src/memory/registration/registrar.rs",
