@@ -365,6 +365,18 @@ mod tests {
         }
     }
 
+    // The kernel passes the sender's name along.
+    #[test]
+    fn message_of_a_peer_with_the_longest_name_arrives() {
+        let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        // Abstract: 107 bytes after the zero one.
+        let name = format!("\0{:x<107}", format!("dafs-{}-", std::process::id()));
+        one.bind(&SockAddr::unix(&name).unwrap()).unwrap();
+        send(one.as_fd(), b"hello", &[]).unwrap();
+        let received = receive(other.as_fd(), &mut [0; 64], true).unwrap();
+        assert!(matches!(received, Incoming::Message { len: 5, cut: false, .. }));
+    }
+
     #[test]
     fn message_longer_than_expected_is_told_as_cut() {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
