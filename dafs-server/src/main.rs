@@ -49,10 +49,7 @@ fn start(cli: Cli) -> anyhow::Result<()> {
 
 /// Connections and open files each take a descriptor, and the usual limit of 1,024 is soon reached.
 fn raise_descriptor_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
-    match raised {
+    match dafs_server::storage::raise_open_files_limit() {
         Ok(limit) => tracing::debug!(limit, "file descriptors"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }

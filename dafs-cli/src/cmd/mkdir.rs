@@ -62,8 +62,8 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
 
 /// The user's umask: the server has none.
 fn umask() -> u32 {
-    use nix::sys::stat::{Mode, umask};
-    let mask = umask(Mode::from_bits_truncate(0o077));
+    use rustix::process::umask;
+    let mask = umask(0o077.into());
     umask(mask);
     mask.bits()
 }

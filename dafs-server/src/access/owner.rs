@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn own_uid() -> u32 {
-        nix::unistd::geteuid().as_raw()
+        rustix::process::geteuid().as_raw()
     }
 
     // [ACC-12]

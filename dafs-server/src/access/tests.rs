@@ -120,7 +120,7 @@ fn admit_over_loopback_believes_the_kernel_not_the_client() {
     let connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let address = Address::Tcp(listener.local_addr().unwrap());
     let peer = PeerIdentity { address: Some(connection.local_addr().unwrap()), credentials: None };
-    let own = nix::unistd::geteuid().as_raw();
+    let own = rustix::process::geteuid().as_raw();
     let admitted = access(true).admit(&address, &peer, &hello(own + 1, 7, &[8]), None).unwrap();
     assert_eq!((admitted.client.identity.uid, admitted.client.evidence), (own, Evidence::Kernel));
     // A connection that its process has closed has no owner any more; it is not root's.

@@ -371,11 +371,11 @@ fn storage_engine(engine: Engine) -> StorageEngine {
 
 /// Where clients of this host look for a server: in `/run/dafs` for one that may write there, else in the user's own directory.
 pub(super) fn default_socket(runtime_directory: Option<&Path>) -> Option<PathBuf> {
-    use nix::unistd::{AccessFlags, access};
+    use rustix::fs::{Access, access};
     let system = Path::new("/run/dafs");
     // Only who may write in /run can make it; others find out below whether it is there for them.
     let _ = std::fs::create_dir(system);
-    let usable = |directory: &Path| access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
+    let usable = |directory: &Path| access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok();
     [Some(system), runtime_directory]
         .into_iter()
         .flatten()

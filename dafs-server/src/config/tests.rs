@@ -27,7 +27,7 @@ impl Place {
         let keys = directory.path().join("keys");
         std::fs::write(&keys, format!("alpha:{SECRET}\nbeta:{SECRET}")).unwrap();
         std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
-        let uid = nix::unistd::geteuid().as_raw();
+        let uid = rustix::process::geteuid().as_raw();
         let identity = Identity { uid, gid: 1000, groups: Arc::from([]) };
         let environment = Environment {
             server: ServerIdentity { identity, privileged },

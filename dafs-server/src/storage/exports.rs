@@ -212,19 +212,12 @@ impl Exports {
 }
 
 /// Raises the limit of open files to what the process may have; answers it.
-#[allow(unsafe_code, reason = "getrlimit and setrlimit")]
 pub fn raise_open_files_limit() -> std::io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is live.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: the structure is live.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(limit.rlim_cur)
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    // `None` is no limit.
+    Ok(maximum.unwrap_or(u64::MAX))
 }
 
 fn verifier(config: &StorageConfig, id: ExportId) -> Result<u64, StorageError> {

@@ -1,11 +1,13 @@
 //! Threads for operations that may wait.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
 
 /// Jobs that wait or run at most; above it the caller says that the server is busy.
 pub(super) const JOBS_MAX: usize = 16_384;
@@ -18,25 +20,16 @@ pub(super) struct Wake {
 
 impl Wake {
     /// Makes the eventfd.
-    #[allow(unsafe_code, reason = "eventfd")]
     pub(super) fn new() -> std::io::Result<Self> {
-        // SAFETY: no memory is passed.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just made this descriptor for us.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { fd, raised: AtomicBool::new(false) })
     }
 
     /// Makes the descriptor readable.
-    #[allow(unsafe_code, reason = "write to an eventfd")]
     pub(super) fn raise(&self) {
         if !self.raised.swap(true, Ordering::AcqRel) {
-            let one = 1u64;
-            // SAFETY: eight bytes are passed, as an eventfd wants.
-            unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
+            // Where it fails the counter is full, and the descriptor readable.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
@@ -52,11 +45,8 @@ impl Wake {
     }
 
     /// Makes the descriptor unreadable, whoever wrote to it (the kernel, where it was given it).
-    #[allow(unsafe_code, reason = "read of an eventfd")]
     pub(super) fn drain(&self) {
-        let mut count = 0u64;
-        // SAFETY: eight bytes of room are passed.
-        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
     }
 
     /// What to watch.

@@ -10,6 +10,8 @@ use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
 use super::RegionFault;
 use super::util::Home;
 
@@ -183,11 +185,11 @@ impl HeapMemory {
     /// large and kept.
     pub fn map(len: usize) -> Option<Self> {
         let layout = std::alloc::Layout::from_size_align(len.max(1), Self::ALIGNMENT).ok()?;
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let nowhere = std::ptr::null_mut();
         // SAFETY: a new mapping, of no file, where the kernel likes it.
-        let pointer = unsafe { libc::mmap(std::ptr::null_mut(), layout.size(), protection, flags, -1, 0) };
-        (pointer != libc::MAP_FAILED).then_some(Self { pointer: pointer.cast(), layout, is_mapped: true })
+        let pointer = unsafe { mmap_anonymous(nowhere, layout.size(), protection, MapFlags::PRIVATE) };
+        Some(Self { pointer: pointer.ok()?.cast(), layout, is_mapped: true })
     }
 }
 
@@ -196,7 +198,7 @@ impl Drop for HeapMemory {
         // SAFETY: allocated in `allocate` with this layout, or mapped in `map` with this size; freed once.
         unsafe {
             if self.is_mapped {
-                libc::munmap(self.pointer.cast(), self.layout.size());
+                let _ = munmap(self.pointer.cast(), self.layout.size());
             } else {
                 std::alloc::dealloc(self.pointer, self.layout);
             }

@@ -102,6 +102,12 @@ impl Status {
     }
 }
 
+impl From<rustix::io::Errno> for Status {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::from_errno(errno.raw_os_error())
+    }
+}
+
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {

@@ -3,14 +3,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use dafs_client::{FileKind, Timestamp};
-use nix::fcntl::AT_FDCWD;
-use nix::sys::stat::{UtimensatFlags, futimens, utimensat};
-use nix::sys::time::TimeSpec;
+use rustix::fs::{AtFlags, CWD, FileType, SeekFrom, Timespec, Timestamps, futimens, seek, utimensat};
+use rustix::io::Errno;
 
 use super::place::{Cause, Meta};
 
@@ -20,13 +18,13 @@ pub(super) fn metadata(path: &Path, follow: bool) -> Result<Meta, Cause> {
 }
 
 pub(super) fn meta(metadata: &fs::Metadata) -> Meta {
-    let kind = match metadata.mode() & libc::S_IFMT {
-        libc::S_IFDIR => FileKind::Directory,
-        libc::S_IFLNK => FileKind::Symlink,
-        libc::S_IFBLK => FileKind::BlockDevice,
-        libc::S_IFCHR => FileKind::CharDevice,
-        libc::S_IFIFO => FileKind::Fifo,
-        libc::S_IFSOCK => FileKind::Socket,
+    let kind = match FileType::from_raw_mode(metadata.mode()) {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
         _ => FileKind::File,
     };
     Meta {
@@ -76,9 +74,7 @@ pub(super) fn set_attributes(path: &Path, meta: &Meta, keep_owner: bool) -> Resu
         if keep_owner {
             std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid))?;
         }
-        let (atime, mtime) = (time_spec(meta.atime), time_spec(meta.mtime));
-        utimensat(AT_FDCWD, path, &atime, &mtime, UtimensatFlags::NoFollowSymlink)
-            .map_err(io::Error::from)?;
+        utimensat(CWD, path, &times(meta), AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
         return Ok(());
     }
     let flags = libc::O_NOFOLLOW | libc::O_DIRECTORY;
@@ -92,30 +88,28 @@ pub(super) fn set_file_attributes(file: &File, meta: &Meta, keep_owner: bool) ->
         std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid))?;
     }
     file.set_permissions(fs::Permissions::from_mode(meta.mode_of_copy(keep_owner)))?;
-    Ok(futimens(file.as_fd(), &time_spec(meta.atime), &time_spec(meta.mtime))?)
+    Ok(futimens(file, &times(meta))?)
 }
 
 /// Where data begins at or after `offset`, and where it ends; `None` when none follows. Where the file system cannot tell, all is data.
 pub(super) fn data_range(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
-    use nix::unistd::{Whence, lseek};
-    let Ok(at) = i64::try_from(offset) else { return Ok(None) };
-    let start = match lseek(file.as_fd(), at, Whence::SeekData) {
-        Ok(start) => u64::try_from(start).unwrap_or(offset),
-        Err(nix::errno::Errno::ENXIO) => return Ok(None),
-        Err(nix::errno::Errno::EINVAL) => return Ok((offset < size).then_some((offset, size))),
+    if i64::try_from(offset).is_err() {
+        return Ok(None);
+    }
+    let start = match seek(file, SeekFrom::Data(offset)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL) => return Ok((offset < size).then_some((offset, size))),
         Err(error) => return Err(error.into()),
     };
-    let end = match lseek(file.as_fd(), i64::try_from(start).unwrap_or(i64::MAX), Whence::SeekHole) {
-        Ok(end) => u64::try_from(end).unwrap_or(size),
-        Err(_) => size,
-    };
-    Ok(Some((start, end)))
+    Ok(Some((start, seek(file, SeekFrom::Hole(start)).unwrap_or(size))))
 }
 
 fn timestamp(seconds: i64, nanoseconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or(0) }
 }
 
-fn time_spec(time: Timestamp) -> TimeSpec {
-    TimeSpec::new(time.seconds, i64::from(time.nanoseconds))
+fn times(meta: &Meta) -> Timestamps {
+    let spec = |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) }
 }

@@ -220,7 +220,7 @@ fn base_name(source: &Place) -> PathBuf {
 /// Only root can give files to others: on a server, when it lets this client act as root, which an export may forbid all the same.
 fn may_give_files_away(destination: &Place) -> Result<bool> {
     match destination {
-        Place::Local(_) => Ok(nix::unistd::geteuid().is_root()),
+        Place::Local(_) => Ok(rustix::process::geteuid().is_root()),
         Place::Remote(target) => match target.session.limits() {
             Ok(limits) => Ok(limits.uid == 0),
             Err(error) => {

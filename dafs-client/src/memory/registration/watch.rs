@@ -5,19 +5,19 @@
 //! allocator's. So the *reader* waits for nothing but events: it takes no lock but that of the queue, under which nobody allocates,
 //! frees or unmaps, and does neither itself. What is queued is acted upon by a second thread, or by whoever looks first, who may
 //! take locks and free memory, watched memory too. Until then [`Watched::is_behind`] says so.
-#![allow(
-    unsafe_code,
-    reason = "a system call, ioctls and reads of a userfaultfd; none touches the memory it watches"
-)]
+#![allow(unsafe_code, reason = "a userfaultfd and its ioctls, none of which touches the memory it watches")]
 
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use dafs_proto::transport::util::Home;
+use rustix::event::{self, EventfdFlags, PollFd, PollFlags};
+use rustix::io::retry_on_intr;
+use rustix::mm::UserfaultfdFlags;
 
 use super::ranges::Ranges;
 use super::{Extent, holes};
@@ -81,7 +81,7 @@ const API: u64 = 0xAA;
 const EVENT_REMAP: u64 = 1 << 2;
 const EVENT_REMOVE: u64 = 1 << 3;
 const EVENT_UNMAP: u64 = 1 << 6;
-const USER_MODE_ONLY: i32 = 1;
+const USER_MODE_ONLY: u32 = 1;
 const MODE_WRITE_PROTECT: u64 = 2;
 
 const MESSAGE_REMAP: u8 = 0x14;
@@ -106,13 +106,7 @@ impl Watch {
         let userfaults = userfaultfd()?;
         let mut api = [API, EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP, 0];
         ioctl(&userfaults, UFFDIO_API, &mut api)?;
-        // SAFETY: makes a descriptor.
-        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if stop < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and is nobody else's.
-        let stop = unsafe { OwnedFd::from_raw_fd(stop) };
+        let stop = event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let queue =
             Queue { gone: Vec::with_capacity(QUEUE_MAX), overflowed: false, is_read: false, over: false };
         let watched = Arc::new(Watched {
@@ -170,9 +164,7 @@ impl Drop for Watch {
             forget_moved();
             std::thread::yield_now();
         }
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: writes eight bytes of a local array.
-        unsafe { libc::write(self.stop.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
@@ -309,27 +301,16 @@ impl Watched {
 
     /// Waits for an event; `false` when it is over.
     fn wait_for_event(&self) -> bool {
-        let fd = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let mut fds = [fd(&self.stop), fd(&self.userfaults)];
-        loop {
-            // SAFETY: two entries of a local array.
-            let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
-            if ready > 0 {
-                return fds[0].revents == 0 && fds[1].revents & libc::POLLIN != 0;
-            }
-            if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return false;
-            }
-        }
+        let mut fds = [&self.stop, &self.userfaults].map(|fd| PollFd::new(fd, PollFlags::IN));
+        retry_on_intr(|| event::poll(&mut fds, None)).is_ok()
+            && fds[0].revents().is_empty()
+            && fds[1].revents().contains(PollFlags::IN)
     }
 
     fn queue_events(&self) {
         let mut messages = [0u8; MESSAGE_SIZE * MESSAGES_MAX];
         self.behind.fetch_or(READING, Ordering::SeqCst);
-        // SAFETY: reads into a local array, at most its length.
-        let len =
-            unsafe { libc::read(self.userfaults.as_raw_fd(), messages.as_mut_ptr().cast(), messages.len()) };
-        let len = usize::try_from(len).unwrap_or(0);
+        let len = rustix::io::read(&self.userfaults, &mut messages).unwrap_or(0);
         let mut queue = self.queue();
         for gone in messages[..len].chunks_exact(MESSAGE_SIZE).filter_map(gone) {
             if queue.gone.len() < queue.gone.capacity() {
@@ -397,19 +378,12 @@ fn gone(message: &[u8]) -> Option<Gone> {
 }
 
 fn userfaultfd() -> io::Result<OwnedFd> {
-    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // Without privilege only faults of user mode can be had, which is more than is needed.
-    for flags in [flags | USER_MODE_ONLY, flags] {
-        // SAFETY: makes a descriptor.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-        if let Ok(fd) = i32::try_from(fd)
-            && fd >= 0
-        {
-            // SAFETY: the descriptor was just made and is nobody else's.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-    }
-    Err(io::Error::last_os_error())
+    let only = UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
+    // SAFETY: makes a descriptor, which watches nothing yet.
+    let make = |flags| unsafe { rustix::mm::userfaultfd(flags) };
+    Ok(make(flags | only).or_else(|_| make(flags))?)
 }
 
 fn ioctl<const WORDS: usize>(fd: &OwnedFd, request: libc::Ioctl, words: &mut [u64; WORDS]) -> io::Result<()> {

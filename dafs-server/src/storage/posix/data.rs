@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "segments of client memory are handed to the kernel")]
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -9,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use dafs_proto::transport::{MemoryRef, Span};
 use dafs_proto::wire::{FileKind, SeekWhat, Stability, Status};
+use rustix::fs::{
+    Advice, FallocateFlags, OFlags, SeekFrom, fadvise, fallocate, fdatasync, fsync, ftruncate, seek,
+};
 use smallvec::SmallVec;
 
 use super::super::paths::{OFFSET_MAX, check_len, check_read_range, check_write_range};
@@ -16,7 +20,7 @@ use super::super::pool::lock;
 use super::super::{FsOp, FsReply, NowError};
 use super::namespace::sync_name;
 use super::resolve::Scope;
-use super::sys::{self, Errno};
+use super::sys::{self, Errno, retry};
 use super::{Node, Shared};
 
 /// Unit of the page cache, bytes.
@@ -75,8 +79,8 @@ pub(super) fn read_now(node: &Node, offset: u64, into: &[Span<'_>]) -> Result<us
                 done += count;
                 first = advance(&mut segments, first, count);
             }
-            Err(Errno(libc::EAGAIN)) => return Err(NowError::WouldBlock),
-            Err(Errno(libc::EOPNOTSUPP)) if flags != 0 => {
+            Err(Errno::AGAIN) => return Err(NowError::WouldBlock),
+            Err(Errno::OPNOTSUPP) if flags != 0 => {
                 node.class.refuse_nowait_read();
                 return Err(NowError::WouldBlock);
             }
@@ -139,8 +143,8 @@ pub(super) fn write_now(
         match unsafe { sys::pwritev2(fd, &segments, Some(offset), libc::RWF_NOWAIT) } {
             Ok(count) if count == len => return Ok(len),
             // The rest is written again with all of it.
-            Ok(_) | Err(Errno(libc::EAGAIN)) => return Err(NowError::WouldBlock),
-            Err(Errno(libc::EOPNOTSUPP)) => node.class.refuse_nowait_write(),
+            Ok(_) | Err(Errno::AGAIN) => return Err(NowError::WouldBlock),
+            Err(Errno::OPNOTSUPP) => node.class.refuse_nowait_write(),
             Err(errno) => return Err(NowError::Failed(errno.into())),
         }
     }
@@ -162,7 +166,7 @@ fn edges_at_hand(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     if !head && !tail {
         return true;
     }
-    let Ok(size) = sys::lseek(fd, 0, libc::SEEK_END) else { return false };
+    let Ok(size) = sys::seek_end(fd) else { return false };
     let page = |at: u64| at - at % PAGE_SIZE;
     let at_hand = |start: u64| start >= size || sys::cached_pages(fd, start, PAGE_SIZE) == Ok(1);
     (!head || at_hand(page(offset))) && (!tail || page(end) == page(offset) && head || at_hand(page(end)))
@@ -212,7 +216,6 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
         return Err(Status::BAD_HANDLE);
     }
     let fd = node.buffered_fd();
-    let signed = |value: u64| i64::try_from(value).map_err(|_| Status::INVALID);
     match op {
         FsOp::Read { offset, into, .. } => read_waiting(node, *offset, into),
         FsOp::Write { offset, from, stability, .. } => {
@@ -229,43 +232,48 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
         FsOp::Append { from, stability, .. } => append(scope, node, from, *stability),
         FsOp::Commit { stability, .. } => commit(scope, node, *stability),
         FsOp::Truncate { size, .. } => {
-            sys::ftruncate(fd, i64::try_from(*size).map_err(|_| Status::TOO_LARGE)?)?;
+            if *size > OFFSET_MAX {
+                return Err(Status::TOO_LARGE);
+            }
+            retry(|| ftruncate(fd, *size))?;
             Ok(FsReply::Done)
         }
         FsOp::Allocate { offset, len, .. } => {
             check_len(*offset, *len)?;
-            sys::fallocate(fd, 0, signed(*offset)?, signed(*len)?)?;
+            retry(|| fallocate(fd, FallocateFlags::empty(), *offset, *len))?;
             Ok(FsReply::Done)
         }
         FsOp::Punch { offset, len, .. } => {
             check_len(*offset, *len)?;
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            sys::fallocate(fd, mode, signed(*offset)?, signed(*len)?)?;
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            retry(|| fallocate(fd, mode, *offset, *len))?;
             Ok(FsReply::Done)
         }
         FsOp::Seek { offset, what, .. } => {
             if node.kind != FileKind::File {
                 return Err(Status::INVALID);
             }
-            let whence = match what {
-                SeekWhat::Data => libc::SEEK_DATA,
-                SeekWhat::Hole => libc::SEEK_HOLE,
-            };
-            let offset = i64::try_from(*offset).map_err(|_| Status::NO_DEVICE)?;
-            Ok(FsReply::Offset(sys::lseek(fd, offset, whence)?))
+            if *offset > OFFSET_MAX {
+                return Err(Status::NO_DEVICE);
+            }
+            let found = retry(|| match what {
+                SeekWhat::Data => seek(fd, SeekFrom::Data(*offset)),
+                SeekWhat::Hole => seek(fd, SeekFrom::Hole(*offset)),
+            });
+            Ok(FsReply::Offset(found?))
         }
         FsOp::Hint { offset, len, pattern, .. } => {
             let advice = match pattern {
-                0 => libc::POSIX_FADV_NORMAL,
-                1 => libc::POSIX_FADV_SEQUENTIAL,
-                2 => libc::POSIX_FADV_RANDOM,
-                3 => libc::POSIX_FADV_WILLNEED,
-                4 => libc::POSIX_FADV_DONTNEED,
+                0 => Advice::Normal,
+                1 => Advice::Sequential,
+                2 => Advice::Random,
+                3 => Advice::WillNeed,
+                4 => Advice::DontNeed,
                 _ => return Ok(FsReply::Done),
             };
             if *offset <= OFFSET_MAX && *len <= OFFSET_MAX {
                 // Advice cannot fail.
-                let _ = sys::fadvise(fd, signed(*offset)?, signed(*len)?, advice);
+                let _ = fadvise(fd, *offset, NonZeroU64::new(*len), advice);
             }
             Ok(FsReply::Done)
         }
@@ -311,7 +319,7 @@ fn write_all(
                 first = advance(segments, first, count);
             }
             // What fitted is written; the caller sees a short count and meets the error with the rest.
-            Err(Errno(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) if done > 0 => return Ok(done),
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) if done > 0 => return Ok(done),
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -356,20 +364,20 @@ fn append(
     if len == 0 {
         // SAFETY: no segment is passed; the call says whether the descriptor may be written.
         unsafe { sys::pwritev2(fd, &[], Some(0), 0) }?;
-        return Ok(FsReply::Appended(sys::lseek(fd, 0, libc::SEEK_END)?, 0));
+        return Ok(FsReply::Appended(sys::seek_end(fd)?, 0));
     }
     let flags = write_flags(stability) | if node.class.appends { libc::RWF_APPEND } else { 0 };
     let (mut start, mut done, mut first) = (None, 0, 0);
     while done < len {
         if !node.class.appends {
-            sys::lseek(fd, 0, libc::SEEK_END)?;
+            sys::seek_end(fd)?;
         }
         // SAFETY: the operation owns the memory until it completes.
         let result = unsafe { sys::pwritev2(fd, &segments[first..], None, flags) };
         match result {
             Ok(0) => break,
             Ok(count) => {
-                let end = sys::lseek(fd, 0, libc::SEEK_CUR)?;
+                let end = retry(|| seek(fd, SeekFrom::Current(0)))?;
                 start.get_or_insert(end - count as u64);
                 done += count;
                 first = advance(&mut segments, first, count);
@@ -399,7 +407,7 @@ fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsRepl
         if !matches!(node.kind, FileKind::File | FileKind::Directory) {
             return Err(Status::BAD_HANDLE);
         }
-        let fd = sys::reopen(node.fd.as_fd(), libc::O_RDONLY)?;
+        let fd = sys::reopen(node.fd.as_fd(), OFlags::RDONLY)?;
         sync_fd(scope, fd.as_fd(), stability != Stability::FileSync)?;
     }
     if stability == Stability::FileSync {
@@ -410,7 +418,7 @@ fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsRepl
 
 /// Syncs, and notes when written data was lost.
 pub(super) fn sync_fd(scope: &Scope<'_>, fd: BorrowedFd<'_>, data_only: bool) -> Result<(), Status> {
-    let result = sys::sync(fd, data_only).map_err(Status::from);
+    let result = retry(|| if data_only { fdatasync(fd) } else { fsync(fd) }).map_err(Status::from);
     note_write_back(scope, Stability::FileSync, &result);
     result
 }

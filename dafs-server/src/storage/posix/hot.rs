@@ -290,7 +290,7 @@ impl Window {
         let rest = file_size.checked_sub(start)?;
         let wanted = rest.min((WINDOW_SIZE + PAGE_SIZE) as u64);
         let attributes = sys::fstat(fd).ok()?;
-        let hole = sys::lseek(fd, i64::try_from(start).ok()?, libc::SEEK_HOLE).ok()?;
+        let hole = sys::seek_hole(fd, start).ok()?;
         let held = usize::try_from(wanted.min(hole.checked_sub(start)?)).ok()?;
         let last_page = held.checked_sub(1)? / PAGE_SIZE * PAGE_SIZE;
         let mapping = Mapping::new(fd, start, held)?;
@@ -400,7 +400,7 @@ fn is_mappable(node: &Node) -> bool {
 }
 
 fn file_size(fd: BorrowedFd<'_>) -> Option<u64> {
-    sys::lseek(fd, 0, libc::SEEK_END).ok()
+    sys::seek_end(fd).ok()
 }
 
 /// Windows of a file that follow each other have places that follow each other.

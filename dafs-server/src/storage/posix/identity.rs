@@ -10,15 +10,18 @@
 use std::cell::RefCell;
 
 use dafs_proto::wire::Status;
+use rustix::fs::{Gid, Mode};
+use rustix::process::{getegid, geteuid, getgroups, umask as set_umask};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities, unshare_unsafe};
 use tracing::error;
 
 use super::super::Identity;
 
 /// With it, the kernel leaves set-user-id and set-group-id bits on a file that is written, and lets any group's be set.
-const CAP_FSETID: u32 = 1 << 4;
+const CAP_FSETID: CapabilitySet = CapabilitySet::FSETID;
 /// With it, the kernel writes beyond quotas, and into what a file system holds in reserve.
-const CAP_SYS_RESOURCE: u32 = 1 << 24;
-const HELD_BACK: u32 = CAP_FSETID | CAP_SYS_RESOURCE;
+const CAP_SYS_RESOURCE: CapabilitySet = CapabilitySet::SYS_RESOURCE;
+const HELD_BACK: CapabilitySet = CAP_FSETID.union(CAP_SYS_RESOURCE);
 
 /// What the process was started as.
 pub(super) struct Identities {
@@ -30,7 +33,7 @@ pub(super) struct Identities {
 /// Restores the process's own identity, and the umask, on this thread when dropped.
 pub(super) struct Acting<'a> {
     identities: Option<&'a Identities>,
-    umask: Option<libc::mode_t>,
+    umask: Option<Mode>,
 }
 
 /// The calling thread may set any file's set-group-id bit, until this is dropped.
@@ -46,13 +49,9 @@ thread_local! {
 impl Identities {
     /// Reads what the process may do.
     pub(super) fn of_process() -> Self {
-        // SAFETY: no memory is passed.
-        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let mut groups = vec![0u32; 65_536];
-        // SAFETY: the buffer is as long as said.
-        let count = unsafe { libc::getgroups(65_536, groups.as_mut_ptr()) };
-        groups.truncate(usize::try_from(count).unwrap_or(0));
-        Self { privileged: may_change_identity(), own: Identity { uid, gid, groups: groups.into() } }
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let groups = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw).collect();
+        Self { privileged: may_change_identity(), own: Identity { uid, gid, groups } }
     }
 
     /// Makes this thread act as `identity` until the guard goes; as the process itself where it is not privileged.
@@ -89,7 +88,7 @@ impl Identities {
     /// Lets the calling thread set any file's set-group-id bit, where `identity` acts as user 0.
     pub(super) fn set_ids_as(&self, identity: &Identity) -> Option<SettingIds> {
         let uid = if self.privileged { identity.uid } else { self.own.uid };
-        (uid == 0 && set_effective(CAP_FSETID, 0)).then_some(SettingIds)
+        (uid == 0 && set_effective(CAP_FSETID, CapabilitySet::empty()).is_ok()).then_some(SettingIds)
     }
 
     fn restore(&self) {
@@ -97,7 +96,7 @@ impl Identities {
             return;
         }
         // With user 0, the kernel puts CAP_FSETID into effect again.
-        if change(&self.own) && set_effective(0, HELD_BACK) {
+        if change(&self.own) && hold_back().is_ok() {
             CURRENT.with(|current| *current.borrow_mut() = None);
         } else {
             error!(
@@ -118,8 +117,7 @@ impl Acting<'_> {
 impl Drop for Acting<'_> {
     fn drop(&mut self) {
         if let Some(umask) = self.umask {
-            // SAFETY: no memory is passed.
-            unsafe { libc::umask(umask) };
+            set_umask(umask);
         }
         if let Some(identities) = self.identities {
             identities.restore();
@@ -129,7 +127,7 @@ impl Drop for Acting<'_> {
 
 impl Drop for SettingIds {
     fn drop(&mut self) {
-        if !set_effective(0, HELD_BACK) {
+        if hold_back().is_err() {
             error!(
                 "cannot give CAP_FSETID up again: files written by this thread keep their set-user-id bits"
             );
@@ -144,32 +142,15 @@ impl Drop for SettingIds {
 /// # Errors
 /// The system refuses it.
 pub fn hold_back() -> std::io::Result<()> {
-    if set_effective(0, HELD_BACK) { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    Ok(set_effective(CapabilitySet::empty(), HELD_BACK)?)
 }
 
 /// Puts capabilities into effect on the calling thread, as far as it may have them, and takes others out of it.
-fn set_effective(add: u32, remove: u32) -> bool {
-    /// `_LINUX_CAPABILITY_VERSION_3`: two words for each set.
-    const VERSION: u32 = 0x2008_0522;
-    /// Of the first 32 capabilities, or of the others.
-    #[repr(C)]
-    #[derive(Clone, Copy, Default)]
-    struct Word {
-        effective: u32,
-        permitted: u32,
-        inheritable: u32,
-    }
-    let mut header = [VERSION, 0];
-    let mut words = [Word::default(); 2];
-    // SAFETY: the header (version and thread, 0 for this one) and both words are live.
-    if unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), words.as_mut_ptr()) } != 0 {
-        return false;
-    }
-    let before = words[0].effective;
-    words[0].effective = (before | add & words[0].permitted) & !remove;
-    // SAFETY: as above; nothing is written to.
-    words[0].effective == before
-        || unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), words.as_ptr()) } == 0
+fn set_effective(add: CapabilitySet, remove: CapabilitySet) -> rustix::io::Result<()> {
+    let mut sets = capabilities(None)?;
+    let before = sets.effective;
+    sets.effective = (before | add & sets.permitted).difference(remove);
+    if sets.effective == before { Ok(()) } else { set_capabilities(None, sets) }
 }
 
 /// Whether all of it took effect.
@@ -191,24 +172,16 @@ fn set_fs_id(call: libc::c_long, id: u32) -> bool {
 
 /// Modes are used as given: this thread's umask becomes 0, without touching other threads' where the kernel allows
 /// that. Answers what it was.
-fn take_umask() -> libc::mode_t {
+fn take_umask() -> Mode {
     if !OWN_UMASK.replace(true) {
         // SAFETY: what is no longer shared is the working directory and the umask; nothing here relies on sharing them.
-        unsafe { libc::unshare(libc::CLONE_FS) };
+        let _ = unsafe { unshare_unsafe(UnshareFlags::FS) };
     }
-    // SAFETY: no memory is passed.
-    unsafe { libc::umask(0) }
+    set_umask(Mode::empty())
 }
 
 /// CAP_SETUID and CAP_SETGID are in effect.
 fn may_change_identity() -> bool {
-    const CAP_SETGID: u64 = 1 << 6;
-    const CAP_SETUID: u64 = 1 << 7;
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
-    effective & (CAP_SETGID | CAP_SETUID) == CAP_SETGID | CAP_SETUID
+    let both = CapabilitySet::SETGID | CapabilitySet::SETUID;
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(both))
 }

@@ -88,8 +88,7 @@ impl Windows {
 /// filled: there it has none.
 fn at_hand(node: &Node, fd: BorrowedFd<'_>, has_holes: bool, offset: u64, len: u64) -> bool {
     if node.class.memory {
-        let begin = i64::try_from(offset).unwrap_or(i64::MAX);
-        return !has_holes || sys::lseek(fd, begin, libc::SEEK_HOLE).is_ok_and(|hole| hole >= offset + len);
+        return !has_holes || sys::seek_hole(fd, offset).is_ok_and(|hole| hole >= offset + len);
     }
     let first = offset / PAGE_SIZE;
     let end = (offset + len).div_ceil(PAGE_SIZE);

@@ -6,9 +6,11 @@
 //! the handler that was there before.
 #![allow(unsafe_code, reason = "mmap, and touching mapped files")]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use std::ptr::null_mut;
 
 use dafs_proto::transport::{Memory, Span};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// A mapped part of a file.
 pub(super) struct Mapping {
@@ -37,18 +39,15 @@ unsafe impl Memory for Mapping {
 impl Mapping {
     /// Maps `len` bytes from `offset`, a multiple of the page size; they may reach beyond the end of the file.
     pub(super) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<Self> {
-        let offset = libc::off_t::try_from(offset).ok()?;
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let pointer = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), offset)
-        };
-        (pointer != libc::MAP_FAILED).then_some(Self { pointer: pointer.cast(), len })
+        let pointer = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset) };
+        Some(Self { pointer: pointer.ok()?.cast(), len })
     }
 
     /// Enters all pages in the page table now. Only for speed: a kernel that cannot (before Linux 5.14) does it page by page later.
     pub(super) fn populate(&self) {
         // SAFETY: our own mapping; its contents stay as they are.
-        unsafe { libc::madvise(self.pointer.cast(), self.len, libc::MADV_POPULATE_READ) };
+        let _ = unsafe { madvise(self.pointer.cast(), self.len, Advice::LinuxPopulateRead) };
     }
 
     /// Copies the bytes at `offset` out; `false` when they are not all there, in the file or in the mapping, and
@@ -69,7 +68,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this length, unmapped once.
-        unsafe { libc::munmap(self.pointer.cast(), self.len) };
+        let _ = unsafe { munmap(self.pointer.cast(), self.len) };
     }
 }
 

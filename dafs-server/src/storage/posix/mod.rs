@@ -135,7 +135,7 @@ impl Task {
             | FsOp::Seek { .. }
             | FsOp::Hint { .. } => data::execute(&scope, &self.node, &self.op).map(Outcome::Reply),
             FsOp::Readdir { cookie, size_max, attributes, .. } => {
-                readdir::read(&scope, &self.node, *cookie, *size_max, *attributes).map(Outcome::Reply)
+                readdir::read(&self.node, *cookie, *size_max, *attributes).map(Outcome::Reply)
             }
             FsOp::XattrRead { .. }
             | FsOp::XattrWrite { .. }
@@ -211,8 +211,7 @@ impl PosixExport {
         };
         let root = std::fs::File::open(path).map_err(failed)?;
         let root = OwnedFd::from(root);
-        let errno = |errno: sys::Errno| failed(std::io::Error::from_raw_os_error(errno.0));
-        let attributes = sys::fstat(root.as_fd()).map_err(errno)?;
+        let attributes = sys::fstat(root.as_fd()).map_err(|errno| failed(errno.into()))?;
         if attributes.kind != FileKind::Directory {
             return Err(failed(std::io::Error::from_raw_os_error(libc::ENOTDIR)));
         }

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
+use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
 
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{FsOp, FsReply};
 use super::resolve::Scope;
-use super::sys::{self, CPath, Errno};
+use super::sys::{self, Errno, FdPath, retry};
 use super::{Direct, Node, data};
 
 /// Lookup, open, and attributes.
@@ -68,39 +69,41 @@ pub(super) fn change(
     match op {
         FsOp::Mkdir { at, mode } => {
             let (parent, name) = scope.parent(node, &at.path, true)?;
-            make_directory(parent.as_fd(), &name, mode & 0o7777).map(FsReply::Attributes)
+            make_directory(parent.as_fd(), name, mode & 0o7777).map(FsReply::Attributes)
         }
         FsOp::Remove { at, directory } => {
             let (parent, name) = scope.parent(node, &at.path, *directory)?;
-            sys::unlinkat(parent.as_fd(), &name, *directory)?;
+            let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            retry(|| fs::unlinkat(&parent, name, flags))?;
             Ok(FsReply::Done)
         }
         FsOp::Rename { from, to, replace } => {
             let target = second.ok_or(Status::INVALID)?;
             let (from_parent, from_name) = scope.parent(node, &from.path, false)?;
             let (to_parent, to_name) = scope.parent(target, &to.path, false)?;
-            sys::renameat2((from_parent.as_fd(), &from_name), (to_parent.as_fd(), &to_name), *replace)?;
+            let flags = if *replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+            retry(|| fs::renameat_with(&from_parent, from_name, &to_parent, to_name, flags))?;
             Ok(FsReply::Done)
         }
         FsOp::Link { from, to } => {
             let target = second.ok_or(Status::INVALID)?;
             let (parent, name) = scope.parent(target, &to.path, false)?;
             if from.path.is_empty() {
-                sys::link_fd(node.buffered_fd(), (parent.as_fd(), &name))?;
+                let source = FdPath::new(node.buffered_fd());
+                retry(|| fs::linkat(CWD, source.as_c_str(), &parent, name, AtFlags::SYMLINK_FOLLOW))?;
             } else {
                 let (from_parent, from_name) = scope.parent(node, &from.path, false)?;
-                sys::linkat((from_parent.as_fd(), &from_name), (parent.as_fd(), &name))?;
+                retry(|| fs::linkat(&from_parent, from_name, &parent, name, AtFlags::empty()))?;
             }
-            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), &name)?))
+            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), name)?))
         }
         FsOp::Symlink { target, at } => {
             let (parent, name) = scope.parent(node, &at.path, false)?;
             if target.len() >= PATH_SIZE_MAX {
                 return Err(Status::NAME_TOO_LONG);
             }
-            let target = CPath::new(target).ok_or(Status::INVALID)?;
-            sys::symlinkat(&target, parent.as_fd(), &name)?;
-            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), &name)?))
+            retry(|| fs::symlinkat(target.as_slice(), &parent, name))?;
+            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), name)?))
         }
         FsOp::Readlink { at } => {
             let opened;
@@ -113,16 +116,16 @@ pub(super) fn change(
             if sys::fstat(fd)?.kind != FileKind::Symlink {
                 return Err(Status::INVALID);
             }
-            Ok(FsReply::Bytes(sys::readlinkat(fd, &CPath::from_cstr(c""))?))
+            Ok(FsReply::Bytes(sys::readlinkat(fd, c"")?))
         }
         _ => Err(Status::INVALID),
     }
 }
 
 /// The kernel makes directories without set-user-id and set-group-id bits, but for the latter where it is inherited: they are set then.
-fn make_directory(parent: BorrowedFd<'_>, name: &CPath, mode: u32) -> Result<Attributes, Status> {
+fn make_directory(parent: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<Attributes, Status> {
     const SET_IDS: u32 = 0o6000;
-    sys::mkdirat(parent, name, mode & !SET_IDS)?;
+    retry(|| fs::mkdirat(parent, name, Mode::from_raw_mode(mode & !SET_IDS)))?;
     let made = sys::statx(parent, name)?;
     if mode & SET_IDS & !made.mode == 0 {
         return Ok(made);
@@ -141,9 +144,9 @@ impl Scope<'_> {
     /// A descriptor that only names; `path` empty for the node itself.
     pub(super) fn name(&self, node: &Node, path: &[u8], follow: bool) -> Result<OwnedFd, Status> {
         if path.is_empty() {
-            return Ok(sys::reopen(node.fd.as_fd(), libc::O_PATH)?);
+            return Ok(sys::reopen(node.fd.as_fd(), OFlags::PATH)?);
         }
-        self.open(node, path, libc::O_PATH | if follow { 0 } else { libc::O_NOFOLLOW }, 0)
+        self.open(node, path, OFlags::PATH | if follow { OFlags::empty() } else { OFlags::NOFOLLOW }, 0)
     }
 
     fn node(&self, fd: OwnedFd, attributes: &Attributes, opened: bool) -> Node {
@@ -172,7 +175,7 @@ fn open(
     mode: u32,
 ) -> Result<(Node, Attributes), Status> {
     // What holds a lease on the file must not be waited for.
-    let system = system_flags(flags)? | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
     let (fd, attributes) = if path.is_empty() {
         with_attributes(reopen(node, flags, system)?)?
     } else {
@@ -183,7 +186,8 @@ fn open(
         FileKind::Directory => return Ok((scope.node(fd, &attributes, true), attributes)),
         _ => return Err(Status::NOT_SUPPORTED),
     }
-    sys::clear_nonblocking(fd.as_fd(), false)?;
+    // Off with O_NONBLOCK again.
+    retry(|| fs::fcntl_setfl(&fd, OFlags::empty()))?;
     let direct = if scope.shared.direct_io || flags.contains(OpenFlags::DIRECT_IO) {
         open_direct(scope, &fd, system)?
     } else {
@@ -206,7 +210,7 @@ fn open_path(
     node: &Node,
     path: &[u8],
     flags: OpenFlags,
-    system: i32,
+    system: OFlags,
     mode: u32,
 ) -> Result<(OwnedFd, Attributes), Status> {
     let creates = flags.contains(OpenFlags::CREATE);
@@ -214,7 +218,7 @@ fn open_path(
         return with_attributes(scope.open(node, path, system, mode)?);
     }
     if creates {
-        match scope.open(node, path, system | libc::O_EXCL, mode) {
+        match scope.open(node, path, system | OFlags::EXCL, mode) {
             Err(Status::EXISTS) => {}
             made => return with_attributes(made?),
         }
@@ -226,7 +230,7 @@ fn open_path(
     };
     let attributes = sys::fstat(named.as_fd())?;
     check_kind(attributes.kind, flags)?;
-    let fd = sys::reopen(named.as_fd(), system & !(libc::O_CREAT | libc::O_NOFOLLOW))?;
+    let fd = sys::reopen(named.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?;
     if flags.contains(OpenFlags::TRUNCATE) { with_attributes(fd) } else { Ok((fd, attributes)) }
 }
 
@@ -247,22 +251,22 @@ fn check_kind(kind: FileKind, flags: OpenFlags) -> Result<(), Status> {
     }
 }
 
-fn system_flags(flags: OpenFlags) -> Result<i32, Status> {
+fn system_flags(flags: OpenFlags) -> Result<OFlags, Status> {
     check_open_flags(flags)?;
     let access = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
-        (true, true) => libc::O_RDWR,
-        (false, true) => libc::O_WRONLY,
-        (true, false) => libc::O_RDONLY,
+        (true, true) => OFlags::RDWR,
+        (false, true) => OFlags::WRONLY,
+        (true, false) => OFlags::RDONLY,
         // A directory.
-        (false, false) => libc::O_RDONLY,
+        (false, false) => OFlags::RDONLY,
     };
     let mut system = access;
     for (flag, value) in [
-        (OpenFlags::CREATE, libc::O_CREAT),
-        (OpenFlags::EXCLUSIVE, libc::O_EXCL),
-        (OpenFlags::TRUNCATE, libc::O_TRUNC),
-        (OpenFlags::NO_FOLLOW, libc::O_NOFOLLOW),
-        (OpenFlags::DIRECTORY, libc::O_DIRECTORY),
+        (OpenFlags::CREATE, OFlags::CREATE),
+        (OpenFlags::EXCLUSIVE, OFlags::EXCL),
+        (OpenFlags::TRUNCATE, OFlags::TRUNC),
+        (OpenFlags::NO_FOLLOW, OFlags::NOFOLLOW),
+        (OpenFlags::DIRECTORY, OFlags::DIRECTORY),
     ] {
         if flags.contains(flag) {
             system |= value;
@@ -272,12 +276,12 @@ fn system_flags(flags: OpenFlags) -> Result<i32, Status> {
 }
 
 /// Data access to what a node already names; permission is checked anew.
-fn reopen(node: &Node, flags: OpenFlags, system: i32) -> Result<OwnedFd, Status> {
+fn reopen(node: &Node, flags: OpenFlags, system: OFlags) -> Result<OwnedFd, Status> {
     if flags.contains(OpenFlags::EXCLUSIVE) {
         return Err(Status::EXISTS);
     }
     check_kind(node.kind, flags)?;
-    let system = system & !(libc::O_CREAT | libc::O_NOFOLLOW);
+    let system = system.difference(OFlags::CREATE | OFlags::NOFOLLOW);
     Ok(sys::reopen(node.fd.as_fd(), system)?)
 }
 
@@ -285,12 +289,12 @@ fn reopen(node: &Node, flags: OpenFlags, system: i32) -> Result<OwnedFd, Status>
 fn open_direct(
     scope: &Scope<'_>,
     fd: &OwnedFd,
-    system: i32,
+    system: OFlags,
 ) -> Result<Option<(OwnedFd, usize, u64)>, Status> {
-    let access = system & libc::O_ACCMODE;
-    let direct = match sys::reopen(fd.as_fd(), access | libc::O_DIRECT) {
+    let access = system & OFlags::ACCMODE;
+    let direct = match sys::reopen(fd.as_fd(), access | OFlags::DIRECT) {
         Ok(direct) => direct,
-        Err(Errno(libc::EINVAL)) => {
+        Err(Errno::INVAL) => {
             if !scope.shared.direct_io_noted.swap(true, Ordering::Relaxed) {
                 tracing::info!("the export's file system has no direct I/O; the page cache is used");
             }
@@ -328,7 +332,7 @@ pub(super) fn sync_name(scope: &Scope<'_>, node: &Node) -> Result<(), Status> {
     }
     let Some(path) = scope.path_from_root(node) else { return Ok(()) };
     let directory = path.iter().rposition(|b| *b == b'/').map_or(&b"."[..], |slash| &path[..slash]);
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     match scope.open(&scope.shared.root, directory, flags, 0) {
         Ok(fd) => data::sync_fd(scope, fd.as_fd(), false)?,
         Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => {}

@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use dafs_proto::wire::{OpenFlags, Status};
+use rustix::fs::{OFlags, ResolveFlags};
 
 use super::super::FsOp;
 use super::super::paths::{check_path, split_last};
 use super::class::FsClass;
-use super::sys::{self, CPath, Errno};
+use super::sys::{self, Errno, FdPath};
 use super::{Node, Shared};
 
 /// Where an operation runs, and so what it may do.
@@ -46,10 +47,10 @@ const DISTURBED_MAX: u32 = 64;
 
 impl Scope<'_> {
     /// Opens `path` (not empty) below `node`.
-    pub(super) fn open(&self, node: &Node, path: &[u8], flags: i32, mode: u32) -> Result<OwnedFd, Status> {
+    pub(super) fn open(&self, node: &Node, path: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Status> {
         check_path(path)?;
         match self.open_beneath(node, path, flags, mode) {
-            Err(Errno(libc::EXDEV)) if self.place == Where::AnyThread => {
+            Err(Errno::XDEV) if self.place == Where::AnyThread => {
                 self.open_from_root(node, path, flags, mode)
             }
             result => Ok(result?),
@@ -62,45 +63,43 @@ impl Scope<'_> {
         node: &'p Node,
         path: &'p [u8],
         directory: bool,
-    ) -> Result<(Parent<'p>, CPath), Status> {
+    ) -> Result<(Parent<'p>, &'p [u8]), Status> {
         let (parent, last) = split_last(path, directory)?;
-        let name = CPath::new(last).ok_or(Status::INVALID)?;
         if parent.is_empty() {
-            return Ok((Parent::Node(node), name));
+            return Ok((Parent::Node(node), last));
         }
-        let fd = self.open(node, parent, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-        Ok((Parent::Opened(fd), name))
+        let fd = self.open(node, parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
+        Ok((Parent::Opened(fd), last))
     }
 
-    fn open_beneath(&self, node: &Node, path: &[u8], flags: i32, mode: u32) -> Result<OwnedFd, Errno> {
-        let path = CPath::new(path).ok_or(Errno(libc::EINVAL))?;
-        let resolve = libc::RESOLVE_BENEATH
-            | libc::RESOLVE_NO_MAGICLINKS
+    fn open_beneath(&self, node: &Node, path: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH
+            | ResolveFlags::NO_MAGICLINKS
             | match self.place {
-                Where::LoopMemory => libc::RESOLVE_NO_XDEV,
-                Where::LoopCached => libc::RESOLVE_CACHED,
-                Where::AnyThread => 0,
+                Where::LoopMemory => ResolveFlags::NO_XDEV,
+                Where::LoopCached => ResolveFlags::CACHED,
+                Where::AnyThread => ResolveFlags::empty(),
             };
         for _ in 0..DISTURBED_MAX {
-            match sys::openat2(node.fd.as_fd(), &path, flags, mode, resolve) {
+            match sys::openat2(node.fd.as_fd(), path, flags, mode, resolve) {
                 // A rename elsewhere met a `..` of this path.
-                Err(Errno(libc::EAGAIN)) if self.place == Where::AnyThread => {}
+                Err(Errno::AGAIN) if self.place == Where::AnyThread => {}
                 result => return result,
             }
         }
-        Err(Errno(libc::EAGAIN))
+        Err(Errno::AGAIN)
     }
 
     /// A link or `..` that leaves the node it begins at may still stay in the export: resolved again from the export's
     /// root, through the node's present path.
-    fn open_from_root(&self, node: &Node, path: &[u8], flags: i32, mode: u32) -> Result<OwnedFd, Status> {
+    fn open_from_root(&self, node: &Node, path: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Status> {
         let root = &self.shared.root;
         if node.ino == root.ino && node.dev == root.dev {
             return Err(Status::CROSS_DEVICE);
         }
         let Some(mut whole) = self.path_from_root(node) else { return Err(Status::CROSS_DEVICE) };
         // The node's path is only a hint that may be outdated: what it leads to must be the node.
-        let there = self.open_beneath(root, &whole, libc::O_PATH | libc::O_NOFOLLOW, 0)?;
+        let there = self.open_beneath(root, &whole, OFlags::PATH | OFlags::NOFOLLOW, 0)?;
         let attributes = sys::fstat(there.as_fd())?;
         if (attributes.fs_id, attributes.file_id) != (node.dev, node.ino) {
             return Err(Status::CROSS_DEVICE);
@@ -113,7 +112,7 @@ impl Scope<'_> {
     /// The node's path below the root, as the kernel knows it now.
     pub(super) fn path_from_root(&self, node: &Node) -> Option<Vec<u8>> {
         let name_of = |fd: std::os::fd::BorrowedFd<'_>| {
-            sys::readlinkat(self.shared.root.fd.as_fd(), &CPath::of_fd(fd)).ok()
+            sys::readlinkat(self.shared.root.fd.as_fd(), FdPath::new(fd).as_c_str()).ok()
         };
         let root = name_of(self.shared.root.fd.as_fd())?;
         let whole = name_of(node.fd.as_fd())?;

@@ -1,177 +1,83 @@
-//! System calls as checked functions over owned descriptors and byte strings.
-#![allow(unsafe_code, reason = "the one place where the posix backend calls the kernel")]
+//! What the posix backend asks of the kernel beyond plain calls. All are repeated where a signal interrupts them.
+#![allow(unsafe_code, reason = "segments of memory that others may write to are handed to the kernel")]
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::io::Write;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use dafs_proto::wire::{AccessMode, Attributes, FileKind, FsStatistics, SetTime, Status, Timestamp};
-use smallvec::SmallVec;
-
-/// The number of a failed system call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::storage) struct Errno(pub(in crate::storage) i32);
-
-impl Errno {
-    pub(in crate::storage) fn last() -> Self {
-        Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
-    }
-}
-
-impl From<Errno> for Status {
-    fn from(errno: Errno) -> Self {
-        Status::from_errno(errno.0)
-    }
-}
-
-pub(in crate::storage) type SysResult<T> = Result<T, Errno>;
+use dafs_proto::wire::{AccessMode, Attributes, FileKind, FsStatistics, SetTime, Timestamp};
+use rustix::buffer::spare_capacity;
+use rustix::fs::{
+    self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Uid, XattrFlags,
+};
+use rustix::io::Result;
+pub(super) use rustix::io::{Errno, retry_on_intr as retry};
+use rustix::path::{Arg, DecInt};
 
 /// The most segments that one call takes (Linux's IOV_MAX).
 pub(in crate::storage) const IOV_MAX: usize = 1024;
 
-/// A path with its terminating zero byte.
-pub(super) struct CPath(SmallVec<[u8; 128]>);
+/// The kernel's name for an open descriptor: reaches what it names, whatever the name has become.
+pub(super) struct FdPath([u8; 32]);
 
-impl CPath {
-    /// `None` when it holds a zero byte.
-    pub(super) fn new(path: &[u8]) -> Option<Self> {
-        if path.contains(&0) {
-            return None;
-        }
-        let mut bytes = SmallVec::with_capacity(path.len() + 1);
-        bytes.extend_from_slice(path);
-        bytes.push(0);
-        Some(Self(bytes))
-    }
-
-    /// The kernel's name for an open descriptor: reaches what it names, whatever the name has become.
-    pub(super) fn of_fd(fd: BorrowedFd<'_>) -> Self {
-        use std::io::Write;
-        let mut bytes = [0u8; 32];
-        let mut room = &mut bytes[..];
+impl FdPath {
+    pub(super) fn new(fd: BorrowedFd<'_>) -> Self {
+        let mut bytes = [0; 32];
         // The longest descriptor number fits.
-        let _ = write!(room, "/proc/self/fd/{}\0", fd.as_raw_fd());
-        let left = room.len();
-        let bytes = SmallVec::from_slice(&bytes[..32 - left]);
+        let _ = write!(&mut bytes[..], "/proc/self/fd/{}", fd.as_raw_fd());
         Self(bytes)
     }
 
-    pub(super) fn from_cstr(name: &CStr) -> Self {
-        Self(SmallVec::from_slice(name.to_bytes_with_nul()))
-    }
-
-    fn as_ptr(&self) -> *const libc::c_char {
-        self.0.as_ptr().cast()
+    pub(super) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
 }
 
-fn check(result: libc::c_long) -> SysResult<usize> {
-    usize::try_from(result).map_err(|_| Errno::last())
-}
-
-/// Repeats a call that a signal interrupted.
-fn retry(mut call: impl FnMut() -> libc::c_long) -> SysResult<usize> {
-    loop {
-        match check(call()) {
-            Err(Errno(libc::EINTR)) => {}
-            result => return result,
-        }
-    }
-}
-
-fn owned(result: SysResult<usize>) -> SysResult<OwnedFd> {
-    let fd = RawFd::try_from(result?).map_err(|_| Errno(libc::EBADF))?;
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn long(fd: BorrowedFd<'_>) -> libc::c_long {
-    libc::c_long::from(fd.as_raw_fd())
-}
-
-/// `openat2`: resolves beneath `directory` as `resolve` (`RESOLVE_*`) says.
+/// `openat2`: resolves beneath `directory` as `resolve` says.
 pub(super) fn openat2(
     directory: BorrowedFd<'_>,
-    path: &CPath,
-    flags: i32,
+    path: &[u8],
+    flags: OFlags,
     mode: u32,
-    resolve: u64,
-) -> SysResult<OwnedFd> {
-    // SAFETY: all zeroes is a valid open_how.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = u64::from((flags | libc::O_CLOEXEC).cast_unsigned());
-    how.mode = if flags & libc::O_CREAT != 0 { u64::from(mode) } else { 0 };
-    how.resolve = resolve;
-    // SAFETY: the path is zero-terminated; `how` is live and its size given.
-    owned(retry(|| unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            long(directory),
-            path.as_ptr(),
-            &raw const how,
-            size_of::<libc::open_how>(),
-        )
-    }))
+    resolve: ResolveFlags,
+) -> Result<OwnedFd> {
+    let mode = if flags.contains(OFlags::CREATE) { mode } else { 0 };
+    retry(|| fs::openat2(directory, path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode), resolve))
 }
 
 /// Opens anew what a descriptor names, permission checked anew.
-pub(super) fn reopen(fd: BorrowedFd<'_>, flags: i32) -> SysResult<OwnedFd> {
+pub(super) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
     /// `/proc/self/fd`: from here the kernel finds a descriptor's name sooner.
     static DESCRIPTORS: OnceLock<Option<std::fs::File>> = OnceLock::new();
-    let directory = DESCRIPTORS.get_or_init(|| std::fs::File::open("/proc/self/fd").ok());
-    let whole = CPath::of_fd(fd);
-    let (directory, path) = match directory {
-        Some(directory) => (directory.as_raw_fd(), &whole.0["/proc/self/fd/".len()..]),
-        None => (libc::AT_FDCWD, &whole.0[..]),
-    };
-    owned(retry(|| {
-        // SAFETY: the path is zero-terminated.
-        libc::c_long::from(unsafe { libc::openat(directory, path.as_ptr().cast(), flags | libc::O_CLOEXEC) })
-    }))
+    let flags = flags | OFlags::CLOEXEC;
+    match DESCRIPTORS.get_or_init(|| std::fs::File::open("/proc/self/fd").ok()) {
+        Some(directory) => {
+            retry(|| fs::openat(directory, DecInt::from_fd(fd).as_c_str(), flags, Mode::empty()))
+        }
+        None => retry(|| fs::open(FdPath::new(fd).as_c_str(), flags, Mode::empty())),
+    }
 }
 
 /// A descriptor that only names what `name`, a plain name, is; links not followed.
-pub(super) fn open_named(directory: BorrowedFd<'_>, name: &CPath) -> SysResult<OwnedFd> {
-    openat2(directory, name, libc::O_PATH | libc::O_NOFOLLOW, 0, libc::RESOLVE_BENEATH)
+pub(super) fn open_named(directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW, 0, ResolveFlags::BENEATH)
 }
 
 /// Attributes of what `name` (empty: the descriptor itself) is, links not followed.
-pub(super) fn statx(directory: BorrowedFd<'_>, name: &CPath) -> SysResult<Attributes> {
-    let mut raw = std::mem::MaybeUninit::<libc::statx>::uninit();
-    let flags = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-    retry(|| {
-        // SAFETY: the name is zero-terminated, the buffer large enough.
-        libc::c_long::from(unsafe {
-            libc::statx(
-                directory.as_raw_fd(),
-                name.as_ptr(),
-                flags,
-                libc::STATX_BASIC_STATS,
-                raw.as_mut_ptr(),
-            )
-        })
-    })?;
-    // SAFETY: the kernel filled it in.
-    let raw = unsafe { raw.assume_init() };
-    Ok(attributes(&raw))
-}
-
-/// Attributes of what a descriptor names.
-pub(super) fn fstat(fd: BorrowedFd<'_>) -> SysResult<Attributes> {
-    statx(fd, &CPath::from_cstr(c""))
-}
-
-fn attributes(raw: &libc::statx) -> Attributes {
-    let time = |t: &libc::statx_timestamp| Timestamp { seconds: t.tv_sec, nanoseconds: t.tv_nsec };
+pub(super) fn statx(directory: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<Attributes> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let raw = retry(|| fs::statx(directory, name, flags, StatxFlags::BASIC_STATS))?;
+    let time = |t: fs::StatxTimestamp| Timestamp { seconds: t.tv_sec, nanoseconds: t.tv_nsec };
     let mode = u32::from(raw.stx_mode);
-    Attributes {
-        kind: match mode & libc::S_IFMT {
-            libc::S_IFDIR => FileKind::Directory,
-            libc::S_IFLNK => FileKind::Symlink,
-            libc::S_IFBLK => FileKind::BlockDevice,
-            libc::S_IFCHR => FileKind::CharDevice,
-            libc::S_IFIFO => FileKind::Fifo,
-            libc::S_IFSOCK => FileKind::Socket,
+    Ok(Attributes {
+        kind: match FileType::from_raw_mode(mode) {
+            FileType::Directory => FileKind::Directory,
+            FileType::Symlink => FileKind::Symlink,
+            FileType::BlockDevice => FileKind::BlockDevice,
+            FileType::CharacterDevice => FileKind::CharDevice,
+            FileType::Fifo => FileKind::Fifo,
+            FileType::Socket => FileKind::Socket,
             _ => FileKind::File,
         },
         mode: mode & 0o7777,
@@ -181,37 +87,30 @@ fn attributes(raw: &libc::statx) -> Attributes {
         size: raw.stx_size,
         allocated: raw.stx_blocks.saturating_mul(512),
         file_id: raw.stx_ino,
-        fs_id: libc::makedev(raw.stx_dev_major, raw.stx_dev_minor),
-        atime: time(&raw.stx_atime),
-        mtime: time(&raw.stx_mtime),
-        ctime: time(&raw.stx_ctime),
-        device: libc::makedev(raw.stx_rdev_major, raw.stx_rdev_minor),
-    }
+        fs_id: fs::makedev(raw.stx_dev_major, raw.stx_dev_minor),
+        atime: time(raw.stx_atime),
+        mtime: time(raw.stx_mtime),
+        ctime: time(raw.stx_ctime),
+        device: fs::makedev(raw.stx_rdev_major, raw.stx_rdev_minor),
+    })
+}
+
+/// Attributes of what a descriptor names.
+pub(super) fn fstat(fd: BorrowedFd<'_>) -> Result<Attributes> {
+    statx(fd, c"")
 }
 
 /// What direct I/O on this file wants of addresses and of offsets and lengths, bytes; `None` when the kernel does not say.
 pub(super) fn direct_io_alignment(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
-    let mut raw = std::mem::MaybeUninit::<libc::statx>::uninit();
-    // SAFETY: the name is zero-terminated, the buffer large enough.
-    let result = unsafe {
-        libc::statx(fd.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, raw.as_mut_ptr())
-    };
-    if result != 0 {
-        return None;
-    }
-    // SAFETY: the kernel filled it in.
-    let raw = unsafe { raw.assume_init() };
-    let told = raw.stx_mask & libc::STATX_DIOALIGN != 0 && raw.stx_dio_offset_align != 0;
+    let mask = StatxFlags::from_bits_retain(libc::STATX_DIOALIGN);
+    let raw = fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).ok()?;
+    let told = raw.stx_mask & mask.bits() != 0 && raw.stx_dio_offset_align != 0;
     told.then_some((raw.stx_dio_mem_align, raw.stx_dio_offset_align))
 }
 
 /// The magic number of the file system below a descriptor, and its space.
-pub(super) fn statfs(fd: BorrowedFd<'_>) -> SysResult<(i64, FsStatistics)> {
-    let mut raw = std::mem::MaybeUninit::<libc::statfs64>::uninit();
-    // SAFETY: the buffer is large enough.
-    retry(|| libc::c_long::from(unsafe { libc::fstatfs64(fd.as_raw_fd(), raw.as_mut_ptr()) }))?;
-    // SAFETY: the kernel filled it in.
-    let raw = unsafe { raw.assume_init() };
+pub(super) fn statfs(fd: BorrowedFd<'_>) -> Result<(i64, FsStatistics)> {
+    let raw = retry(|| fs::fstatfs(fd))?;
     let unit = if raw.f_frsize > 0 { raw.f_frsize } else { raw.f_bsize };
     let statistics = FsStatistics {
         block_size: u64::try_from(unit).unwrap_or(4096),
@@ -225,100 +124,22 @@ pub(super) fn statfs(fd: BorrowedFd<'_>) -> SysResult<(i64, FsStatistics)> {
     Ok((raw.f_type, statistics))
 }
 
-/// `mkdirat`.
-pub(super) fn mkdirat(directory: BorrowedFd<'_>, name: &CPath, mode: u32) -> SysResult<()> {
-    // SAFETY: the name is zero-terminated.
-    retry(|| libc::c_long::from(unsafe { libc::mkdirat(directory.as_raw_fd(), name.as_ptr(), mode) }))?;
-    Ok(())
-}
-
-/// `unlinkat`: a directory, or anything but one.
-pub(super) fn unlinkat(parent: BorrowedFd<'_>, name: &CPath, directory: bool) -> SysResult<()> {
-    let flags = if directory { libc::AT_REMOVEDIR } else { 0 };
-    // SAFETY: the name is zero-terminated.
-    retry(|| libc::c_long::from(unsafe { libc::unlinkat(parent.as_raw_fd(), name.as_ptr(), flags) }))?;
-    Ok(())
-}
-
-/// `renameat2`.
-pub(super) fn renameat2(
-    from: (BorrowedFd<'_>, &CPath),
-    to: (BorrowedFd<'_>, &CPath),
-    replace: bool,
-) -> SysResult<()> {
-    let flags = if replace { 0 } else { libc::RENAME_NOREPLACE };
-    // SAFETY: both names are zero-terminated.
-    retry(|| unsafe {
-        libc::syscall(
-            libc::SYS_renameat2,
-            long(from.0),
-            from.1.as_ptr(),
-            long(to.0),
-            to.1.as_ptr(),
-            libc::c_ulong::from(flags),
-        )
-    })?;
-    Ok(())
-}
-
-/// `linkat`, links at the end not followed.
-pub(super) fn linkat(from: (BorrowedFd<'_>, &CPath), to: (BorrowedFd<'_>, &CPath)) -> SysResult<()> {
-    retry(|| {
-        // SAFETY: both names are zero-terminated.
-        libc::c_long::from(unsafe {
-            libc::linkat(from.0.as_raw_fd(), from.1.as_ptr(), to.0.as_raw_fd(), to.1.as_ptr(), 0)
-        })
-    })?;
-    Ok(())
-}
-
-/// A new name for what a descriptor names.
-pub(super) fn link_fd(from: BorrowedFd<'_>, to: (BorrowedFd<'_>, &CPath)) -> SysResult<()> {
-    let source = CPath::of_fd(from);
-    retry(|| {
-        // SAFETY: both names are zero-terminated.
-        libc::c_long::from(unsafe {
-            libc::linkat(
-                libc::AT_FDCWD,
-                source.as_ptr(),
-                to.0.as_raw_fd(),
-                to.1.as_ptr(),
-                libc::AT_SYMLINK_FOLLOW,
-            )
-        })
-    })?;
-    Ok(())
-}
-
-/// `symlinkat`.
-pub(super) fn symlinkat(target: &CPath, directory: BorrowedFd<'_>, name: &CPath) -> SysResult<()> {
-    retry(|| {
-        // SAFETY: both strings are zero-terminated.
-        libc::c_long::from(unsafe { libc::symlinkat(target.as_ptr(), directory.as_raw_fd(), name.as_ptr()) })
-    })?;
-    Ok(())
-}
-
 /// The target of a link (`name` empty: of the link that the descriptor names).
-pub(super) fn readlinkat(directory: BorrowedFd<'_>, name: &CPath) -> SysResult<Vec<u8>> {
-    let mut target = vec![0u8; 4096];
-    // SAFETY: the name is zero-terminated, the buffer as long as said.
-    let len = retry(|| unsafe {
-        libc::readlinkat(directory.as_raw_fd(), name.as_ptr(), target.as_mut_ptr().cast(), target.len())
-            as libc::c_long
-    })?;
-    target.truncate(len);
+pub(super) fn readlinkat(directory: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>> {
+    let mut target = Vec::with_capacity(4096);
+    retry(|| fs::readlinkat_raw(directory, name, spare_capacity(&mut target)))?;
     Ok(target)
 }
 
 /// access(2) of what the descriptor names, by the identity that this thread acts as (Linux 5.8).
-pub(super) fn faccess(fd: BorrowedFd<'_>, mode: AccessMode) -> SysResult<()> {
+pub(super) fn faccess(fd: BorrowedFd<'_>, mode: AccessMode) -> Result<()> {
+    // The crate's call takes no empty path.
     let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
     // SAFETY: the path is zero-terminated.
-    retry(|| unsafe {
+    raw_call(|| unsafe {
         libc::syscall(
             libc::SYS_faccessat2,
-            long(fd),
+            libc::c_long::from(fd.as_raw_fd()),
             c"".as_ptr(),
             libc::c_long::from(mode.bits()),
             libc::c_long::from(flags),
@@ -327,43 +148,43 @@ pub(super) fn faccess(fd: BorrowedFd<'_>, mode: AccessMode) -> SysResult<()> {
     Ok(())
 }
 
-/// `fchmodat` through the descriptor's name: works on descriptors that only name a path.
-pub(super) fn chmod(fd: BorrowedFd<'_>, mode: u32) -> SysResult<()> {
-    let path = CPath::of_fd(fd);
-    // SAFETY: the path is zero-terminated.
-    retry(|| libc::c_long::from(unsafe { libc::chmod(path.as_ptr(), mode) }))?;
-    Ok(())
+/// `chmod` through the descriptor's name: works on descriptors that only name a path.
+pub(super) fn chmod(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    let path = FdPath::new(fd);
+    retry(|| fs::chmod(path.as_c_str(), Mode::from_raw_mode(mode)))
 }
 
 /// `fchownat` of what the descriptor names; `None` stays.
-pub(super) fn chown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> SysResult<()> {
-    let (uid, gid) = (uid.unwrap_or(u32::MAX), gid.unwrap_or(u32::MAX));
-    retry(|| {
-        // SAFETY: the name is zero-terminated.
-        libc::c_long::from(unsafe {
-            libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH)
-        })
-    })?;
-    Ok(())
+pub(super) fn chown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+    retry(|| fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH))
 }
 
 /// `utimensat` of what the descriptor names; `None` stays.
-pub(super) fn set_times(fd: BorrowedFd<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> SysResult<()> {
+pub(super) fn set_times(fd: BorrowedFd<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
     let spec = |time: Option<SetTime>| match time {
-        None => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT },
-        Some(SetTime::Now) => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW },
-        Some(SetTime::At(t)) => {
-            libc::timespec { tv_sec: t.seconds, tv_nsec: libc::c_long::from(t.nanoseconds) }
-        }
+        None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW },
+        Some(SetTime::At(t)) => Timespec { tv_sec: t.seconds, tv_nsec: t.nanoseconds.into() },
     };
-    let times = [spec(atime), spec(mtime)];
-    retry(|| {
-        // SAFETY: the name is zero-terminated, two times are given.
-        libc::c_long::from(unsafe {
-            libc::utimensat(fd.as_raw_fd(), c"".as_ptr(), times.as_ptr(), libc::AT_EMPTY_PATH)
-        })
-    })?;
-    Ok(())
+    let times = fs::Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
+    retry(|| fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH))
+}
+
+/// The end of a file: where its descriptor stands then.
+pub(super) fn seek_end(fd: BorrowedFd<'_>) -> Result<u64> {
+    retry(|| fs::seek(fd, fs::SeekFrom::End(0)))
+}
+
+/// Where the first hole at or after `offset` is; the end of the file is one.
+pub(super) fn seek_hole(fd: BorrowedFd<'_>, offset: u64) -> Result<u64> {
+    retry(|| fs::seek(fd, fs::SeekFrom::Hole(offset)))
+}
+
+/// A system call that the crate has none for, or only one that takes references.
+fn raw_call(mut call: impl FnMut() -> libc::c_long) -> Result<usize> {
+    let last = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+    retry(|| usize::try_from(call()).map_err(|_| last()))
 }
 
 /// `preadv2`. The segments must be valid for writes.
@@ -375,20 +196,18 @@ pub(super) unsafe fn preadv2(
     segments: &[libc::iovec],
     offset: u64,
     flags: i32,
-) -> SysResult<usize> {
+) -> Result<usize> {
+    let (fd, offset) = (fd.as_raw_fd(), offset.cast_signed());
     if let ([segment], 0) = (segments, flags) {
         // The same by a shorter way through the kernel: a tenth of a microsecond of half a one.
         // SAFETY: the caller vouches for the segment.
-        return retry(|| unsafe {
-            libc::pread(fd.as_raw_fd(), segment.iov_base, segment.iov_len, offset.cast_signed())
-                as libc::c_long
+        return raw_call(|| unsafe {
+            libc::pread(fd, segment.iov_base, segment.iov_len, offset) as libc::c_long
         });
     }
     let count = i32::try_from(segments.len().min(IOV_MAX)).unwrap_or(0);
     // SAFETY: the caller vouches for the segments.
-    retry(|| unsafe {
-        libc::preadv2(fd.as_raw_fd(), segments.as_ptr(), count, offset.cast_signed(), flags) as libc::c_long
-    })
+    raw_call(|| unsafe { libc::preadv2(fd, segments.as_ptr(), count, offset, flags) as libc::c_long })
 }
 
 /// `pwritev2`; `None` for the descriptor's own position, which then moves.
@@ -400,129 +219,58 @@ pub(super) unsafe fn pwritev2(
     segments: &[libc::iovec],
     offset: Option<u64>,
     flags: i32,
-) -> SysResult<usize> {
+) -> Result<usize> {
+    let fd = fd.as_raw_fd();
     if let ([segment], Some(offset), 0) = (segments, offset, flags) {
         // SAFETY: the caller vouches for the segment.
-        return retry(|| unsafe {
-            libc::pwrite(fd.as_raw_fd(), segment.iov_base, segment.iov_len, offset.cast_signed())
-                as libc::c_long
+        return raw_call(|| unsafe {
+            libc::pwrite(fd, segment.iov_base, segment.iov_len, offset.cast_signed()) as libc::c_long
         });
     }
     let count = i32::try_from(segments.len().min(IOV_MAX)).unwrap_or(0);
     let offset = offset.map_or(-1, u64::cast_signed);
     // SAFETY: the caller vouches for the segments.
-    retry(|| unsafe {
-        libc::pwritev2(fd.as_raw_fd(), segments.as_ptr(), count, offset, flags) as libc::c_long
-    })
-}
-
-/// `lseek`.
-pub(super) fn lseek(fd: BorrowedFd<'_>, offset: i64, whence: i32) -> SysResult<u64> {
-    // SAFETY: no memory is passed.
-    retry(|| unsafe { libc::lseek(fd.as_raw_fd(), offset, whence) as libc::c_long }).map(|at| at as u64)
-}
-
-/// `fsync`, or `fdatasync`.
-pub(super) fn sync(fd: BorrowedFd<'_>, data_only: bool) -> SysResult<()> {
-    retry(|| {
-        // SAFETY: no memory is passed.
-        libc::c_long::from(unsafe {
-            if data_only { libc::fdatasync(fd.as_raw_fd()) } else { libc::fsync(fd.as_raw_fd()) }
-        })
-    })?;
-    Ok(())
-}
-
-/// `ftruncate`.
-pub(super) fn ftruncate(fd: BorrowedFd<'_>, size: i64) -> SysResult<()> {
-    // SAFETY: no memory is passed.
-    retry(|| libc::c_long::from(unsafe { libc::ftruncate(fd.as_raw_fd(), size) }))?;
-    Ok(())
-}
-
-/// `fallocate`.
-pub(super) fn fallocate(fd: BorrowedFd<'_>, mode: i32, offset: i64, len: i64) -> SysResult<()> {
-    // SAFETY: no memory is passed.
-    retry(|| libc::c_long::from(unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset, len) }))?;
-    Ok(())
-}
-
-/// `posix_fadvise`.
-pub(super) fn fadvise(fd: BorrowedFd<'_>, offset: i64, len: i64, advice: i32) -> SysResult<()> {
-    // SAFETY: no memory is passed.
-    match unsafe { libc::posix_fadvise(fd.as_raw_fd(), offset, len, advice) } {
-        0 => Ok(()),
-        errno => Err(Errno(errno)),
-    }
-}
-
-/// `getdents64` from where the descriptor stands: bytes filled in, 0 at the end.
-pub(super) fn getdents64(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> SysResult<usize> {
-    // SAFETY: the buffer is as long as said.
-    retry(|| unsafe { libc::syscall(libc::SYS_getdents64, long(fd), buffer.as_mut_ptr(), buffer.len()) })
-}
-
-/// Takes `O_NONBLOCK` off a descriptor again, keeping `O_DIRECT`.
-pub(super) fn clear_nonblocking(fd: BorrowedFd<'_>, direct: bool) -> SysResult<()> {
-    let flags = if direct { libc::O_DIRECT } else { 0 };
-    // SAFETY: no memory is passed.
-    retry(|| libc::c_long::from(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }))?;
-    Ok(())
+    raw_call(|| unsafe { libc::pwritev2(fd, segments.as_ptr(), count, offset, flags) as libc::c_long })
 }
 
 /// The file system keeps this many of `len` bytes from `offset` in the page cache, in pages.
-pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> SysResult<u64> {
+pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
     // `cachestat` (Linux 6.5): its range and its five counters.
     const SYS_CACHESTAT: libc::c_long = 451;
+    let fd = libc::c_long::from(fd.as_raw_fd());
     let range = [offset, len];
     let mut counters = [0u64; 5];
     // SAFETY: both buffers have the layout that the call wants.
-    retry(|| unsafe {
-        libc::syscall(SYS_CACHESTAT, long(fd), range.as_ptr(), counters.as_mut_ptr(), 0 as libc::c_long)
+    raw_call(|| unsafe {
+        libc::syscall(SYS_CACHESTAT, fd, range.as_ptr(), counters.as_mut_ptr(), 0 as libc::c_long)
     })?;
     Ok(counters[0])
 }
 
 /// An extended attribute's value, at most `size_max` bytes.
-pub(super) fn xattr_read(fd: BorrowedFd<'_>, name: &CPath, size_max: usize) -> SysResult<Vec<u8>> {
-    let path = CPath::of_fd(fd);
-    let mut value = vec![0u8; size_max];
-    // SAFETY: the strings are zero-terminated, the buffer as long as said.
-    let len = retry(|| unsafe {
-        libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) as libc::c_long
-    })?;
-    value.truncate(len);
+pub(super) fn xattr_read(fd: BorrowedFd<'_>, name: &[u8], size_max: usize) -> Result<Vec<u8>> {
+    let path = FdPath::new(fd);
+    let mut value = Vec::with_capacity(size_max);
+    retry(|| fs::getxattr(path.as_c_str(), name, spare_capacity(&mut value)))?;
     Ok(value)
 }
 
-/// Sets an extended attribute; `flags` as `XATTR_CREATE`, `XATTR_REPLACE`.
-pub(super) fn xattr_write(fd: BorrowedFd<'_>, name: &CPath, value: &[u8], flags: i32) -> SysResult<()> {
-    let path = CPath::of_fd(fd);
-    retry(|| {
-        // SAFETY: the strings are zero-terminated, the value as long as said.
-        libc::c_long::from(unsafe {
-            libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
-        })
-    })?;
-    Ok(())
+/// Sets an extended attribute.
+pub(super) fn xattr_write(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    let path = FdPath::new(fd);
+    retry(|| fs::setxattr(path.as_c_str(), name, value, flags))
 }
 
 /// Names of extended attributes, each followed by a zero byte.
-pub(super) fn xattr_list(fd: BorrowedFd<'_>, size_max: usize) -> SysResult<Vec<u8>> {
-    let path = CPath::of_fd(fd);
-    let mut names = vec![0u8; size_max];
-    // SAFETY: the path is zero-terminated, the buffer as long as said.
-    let len = retry(|| unsafe {
-        libc::listxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) as libc::c_long
-    })?;
-    names.truncate(len);
+pub(super) fn xattr_list(fd: BorrowedFd<'_>, size_max: usize) -> Result<Vec<u8>> {
+    let path = FdPath::new(fd);
+    let mut names = Vec::with_capacity(size_max);
+    retry(|| fs::listxattr(path.as_c_str(), spare_capacity(&mut names)))?;
     Ok(names)
 }
 
 /// Removes an extended attribute.
-pub(super) fn xattr_remove(fd: BorrowedFd<'_>, name: &CPath) -> SysResult<()> {
-    let path = CPath::of_fd(fd);
-    // SAFETY: the strings are zero-terminated.
-    retry(|| libc::c_long::from(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }))?;
-    Ok(())
+pub(super) fn xattr_remove(fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    let path = FdPath::new(fd);
+    retry(|| fs::removexattr(path.as_c_str(), name))
 }

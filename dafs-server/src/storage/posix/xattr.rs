@@ -4,12 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use dafs_proto::wire::{Status, XATTR_VALUE_SIZE_MAX, XattrSetMode};
+use rustix::fs::XattrFlags;
 
 use super::super::paths::check_xattr_name;
 use super::super::{FsOp, FsReply, Identity};
 use super::Node;
 use super::resolve::Scope;
-use super::sys::{self, CPath};
+use super::sys;
 
 pub(super) fn execute(
     scope: &Scope<'_>,
@@ -33,20 +34,20 @@ pub(super) fn execute(
 fn on_fd(fd: BorrowedFd<'_>, identity: &Identity, op: &FsOp) -> Result<FsReply, Status> {
     match op {
         FsOp::XattrRead { name, .. } => {
-            let name = check_name(name, identity)?;
-            Ok(FsReply::Bytes(sys::xattr_read(fd, &name, XATTR_VALUE_SIZE_MAX)?))
+            check_xattr_name(name, identity)?;
+            Ok(FsReply::Bytes(sys::xattr_read(fd, name, XATTR_VALUE_SIZE_MAX)?))
         }
         FsOp::XattrWrite { name, value, mode, .. } => {
-            let name = check_name(name, identity)?;
+            check_xattr_name(name, identity)?;
             if value.len() > XATTR_VALUE_SIZE_MAX {
                 return Err(Status::TOO_LARGE);
             }
             let flags = match mode {
-                XattrSetMode::Any => 0,
-                XattrSetMode::Create => libc::XATTR_CREATE,
-                XattrSetMode::Replace => libc::XATTR_REPLACE,
+                XattrSetMode::Any => XattrFlags::empty(),
+                XattrSetMode::Create => XattrFlags::CREATE,
+                XattrSetMode::Replace => XattrFlags::REPLACE,
             };
-            sys::xattr_write(fd, &name, value, flags)?;
+            sys::xattr_write(fd, name, value, flags)?;
             Ok(FsReply::Done)
         }
         FsOp::XattrList { .. } => {
@@ -60,14 +61,10 @@ fn on_fd(fd: BorrowedFd<'_>, identity: &Identity, op: &FsOp) -> Result<FsReply, 
             Ok(FsReply::Bytes(visible))
         }
         FsOp::XattrRemove { name, .. } => {
-            sys::xattr_remove(fd, &check_name(name, identity)?)?;
+            check_xattr_name(name, identity)?;
+            sys::xattr_remove(fd, name)?;
             Ok(FsReply::Done)
         }
         _ => Err(Status::INVALID),
     }
-}
-
-fn check_name(name: &[u8], identity: &Identity) -> Result<CPath, Status> {
-    check_xattr_name(name, identity)?;
-    CPath::new(name).ok_or(Status::INVALID)
 }

@@ -317,32 +317,20 @@ fn uring_available() -> bool {
     Fixture::try_with(Kind::Disk(Engine::Uring), |_| {}, &StorageConfig::default()).is_ok()
 }
 
-#[allow(unsafe_code, reason = "geteuid")]
 pub(super) fn is_root() -> bool {
-    // SAFETY: no memory is passed.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 /// Makes a hole, beside the server.
-#[allow(unsafe_code, reason = "fallocate")]
 pub(super) fn punch(file: &std::fs::File, offset: u64, len: u64) {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    let fd = std::os::fd::AsRawFd::as_raw_fd(file);
-    // SAFETY: no memory is passed.
-    let result = unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) };
-    assert_eq!(result, 0);
+    use rustix::fs::{FallocateFlags, fallocate};
+    fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).unwrap();
 }
 
 /// Whether anybody has opened the file since.
-#[allow(unsafe_code, reason = "inotify")]
 pub(super) fn watch_opens(path: &std::path::Path) -> impl FnOnce() -> bool {
-    use std::os::fd::{FromRawFd, OwnedFd};
-    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the path is zero-terminated; the descriptor is new.
-    let events = unsafe {
-        let fd = libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK);
-        assert!(fd >= 0 && libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_OPEN) >= 0);
-        OwnedFd::from_raw_fd(fd)
-    };
+    use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+    let events = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+    add_watch(&events, path, WatchFlags::OPEN).unwrap();
     move || std::io::Read::read(&mut std::fs::File::from(events), &mut [0; 256]).is_ok()
 }

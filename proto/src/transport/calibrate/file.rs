@@ -2,9 +2,11 @@
 #![allow(unsafe_code, reason = "maps a file, and passes raw addresses to pread and pwrite")]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use smallvec::SmallVec;
 
 use super::{CalibrateError, GATHER_SEGMENTS};
@@ -20,13 +22,8 @@ impl File {
     /// `len` bytes, all in memory already.
     pub(super) fn new(len: usize) -> Result<Self, CalibrateError> {
         let failed = |what| move |source| CalibrateError::File { what, source };
-        // SAFETY: the name is a C string; the call has no other precondition.
-        let raw = unsafe { libc::memfd_create(c"dafs-calibrate".as_ptr(), libc::MFD_CLOEXEC) };
-        if raw < 0 {
-            return Err(failed("create a memory file")(io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is new and owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let fd = memfd_create("dafs-calibrate", MemfdFlags::CLOEXEC)
+            .map_err(|errno| failed("create a memory file")(errno.into()))?;
         let file = std::fs::File::from(fd);
         std::os::unix::fs::FileExt::write_all_at(&file, &vec![0x5a; len], 0)
             .map_err(failed("fill a memory file"))?;
@@ -104,13 +101,9 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(fd: &OwnedFd, len: usize) -> io::Result<Self> {
         // Writable as well: a span promises it.
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, placed by the kernel.
-        let pointer =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if pointer == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let pointer = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
         Ok(Self { pointer: pointer.cast(), len })
     }
 }
@@ -118,7 +111,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this length, unmapped once, and no span outlives the mapping.
-        unsafe { libc::munmap(self.pointer.cast(), self.len) };
+        let _ = unsafe { munmap(self.pointer.cast(), self.len) };
     }
 }
 

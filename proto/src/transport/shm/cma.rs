@@ -1,8 +1,11 @@
 //! Cross-memory attach: copies between this process and the ordinary memory of another, by one system call and without its help.
-#![allow(unsafe_code, reason = "process_vm_readv, process_vm_writev, pidfd")]
+#![allow(unsafe_code, reason = "process_vm_readv, process_vm_writev, and a question of a pidfd")]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::super::{LocalSegments, Span};
 
@@ -25,14 +28,8 @@ pub(super) struct Process {
 impl Process {
     /// The process `pid`, if it can be held on to (Linux 5.3). Whether it is the peer is for [`Process::read_word`] to show.
     pub(super) fn open(pid: i32) -> io::Result<Self> {
-        // SAFETY: a plain system call that makes a descriptor or fails.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        let Ok(fd) = i32::try_from(fd) else { return Err(io::Error::from_raw_os_error(libc::EBADF)) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just made, ours.
-        Ok(Self { pid, pidfd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        let named = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
+        Ok(Self { pid, pidfd: pidfd_open(named, PidfdFlags::empty())? })
     }
 
     /// The 16 bytes at `address` of that process.
@@ -73,8 +70,7 @@ impl Process {
 /// Copies within this process by the kernel, so that memory which may fault answers short instead of raising
 /// SIGBUS. Answers how many bytes moved.
 pub(super) fn copy_within(way: Way, local: Span<'_>, other: Span<'_>) -> io::Result<usize> {
-    // SAFETY: a plain system call.
-    let pid = unsafe { libc::getpid() };
+    let pid = getpid().as_raw_pid();
     copy(pid, way, &LocalParts::one(local), &[remote_part(other.as_ptr() as u64, other.len())?])
 }
 

@@ -13,7 +13,7 @@ use super::super::{MemoryRef, PeerCredentials};
 use super::cma::Process;
 use super::handshake::Message;
 use super::layout::{Layout, Side};
-use super::map::Mapping;
+use super::map::{Mapping, shared_file};
 use super::sock::{self, Incoming};
 
 /// Registrations that wait for room in the socket. A region and its end are two.
@@ -109,9 +109,8 @@ impl Connection {
     fn send_from(&self, outbox: &mut VecDeque<Announcement>) {
         let mut sent = 0;
         while let Some(next) = outbox.front() {
-            let fd = next.memory.as_ref().and_then(|memory| memory.memory().shared_fd());
-            let fd = fd.as_ref().map(|shared| std::slice::from_ref(&shared.fd)).unwrap_or_default();
-            match sock::send(self.socket.as_fd(), &next.message.encode(), fd) {
+            let fd = next.memory.as_ref().and_then(shared_file);
+            match sock::send(self.socket.as_fd(), &next.message.encode(), fd.as_slice()) {
                 Ok(()) => sent += 1,
                 // No room, or too many descriptors under way: later.
                 Err(error)

@@ -266,10 +266,10 @@ impl ShmListener {
             let (pipe_client, pipe_server) = sock::pipe()?;
             let eventfd = sock::eventfd()?;
             let nonce = Nonce::new()?;
-            let fds = [file.as_raw_fd(), pipe_client.as_raw_fd(), eventfd.as_raw_fd()];
             let parts = Parts { side: Side::Server, layout, segment, socket, bells: (eventfd, pipe_server) };
             let connection = self.domain.connection(parts, claim)?;
             let welcome = Message::welcome(&layout, connection.peer_process.is_some(), &nonce);
+            let fds = [file.as_fd(), pipe_client.as_fd(), connection.bell_in.as_fd()];
             sock::send(connection.socket.as_fd(), &welcome.encode(), &fds)?;
             Ok(Stage::Ready(Box::new(connection), nonce))
         };

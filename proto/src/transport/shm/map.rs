@@ -1,10 +1,15 @@
 //! Memory files and their mappings: the only place where the shm provider makes pointers.
-#![allow(unsafe_code, reason = "memfd_create, mmap, and atomic words in shared memory")]
+#![allow(unsafe_code, reason = "mmap, and atomic words in shared memory")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::super::{Memory, MemoryRef, SharedFd, Span};
 
@@ -12,24 +17,9 @@ const PAGE: u64 = 4096;
 
 /// Makes a memory file of `len` zero bytes that can never change its size.
 pub(super) fn create_memory_file(name: &std::ffi::CStr, len: usize) -> io::Result<OwnedFd> {
-    let size = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
-    // SAFETY: `name` is a C string; the call makes a descriptor or fails.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just made, owned by nobody else.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: plain system calls on an owned descriptor.
-    unsafe {
-        if libc::ftruncate(fd, size) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) < 0
-        {
-            return Err(io::Error::last_os_error());
-        }
-    }
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, len as u64)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
@@ -45,29 +35,19 @@ pub(super) enum BadFile {
 /// Whether `file` is of a kind that can be sealed: then it is the kernel's own, and no question about it waits for another program, as one
 /// about a file of FUSE does.
 pub(super) fn is_sealable(file: BorrowedFd<'_>) -> bool {
-    // SAFETY: a plain system call on a borrowed descriptor.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) >= 0 }
+    fcntl_get_seals(file).is_ok()
 }
 
 /// Checks that `file` is a memory file that can not shrink below `end` bytes, so that touching its mapping cannot
 /// raise SIGBUS. Files of huge pages are
 /// refused: their pages can be taken away again.
 pub(super) fn check_memory_file(file: BorrowedFd<'_>, end: u64) -> Result<(), BadFile> {
-    if !is_sealable(file) {
-        return Err(BadFile::Unsealed);
-    }
-    let fd = file.as_raw_fd();
-    // SAFETY: plain system calls on a borrowed descriptor; the structures are plain data that the calls fill.
-    let (seals, size, kind) = unsafe {
-        let seals = libc::fcntl(fd, libc::F_GET_SEALS);
-        let mut stat: libc::stat = std::mem::zeroed();
-        let mut fs: libc::statfs = std::mem::zeroed();
-        if libc::fstat(fd, &mut stat) < 0 || libc::fstatfs(fd, &mut fs) < 0 {
-            return Err(BadFile::Unsealed);
-        }
-        (seals, u64::try_from(stat.st_size).unwrap_or(0), fs.f_type)
-    };
-    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || kind != libc::TMPFS_MAGIC {
+    let unsealed = |_| BadFile::Unsealed;
+    // First, for the reason that `is_sealable` gives.
+    let seals = fcntl_get_seals(file).map_err(unsealed)?;
+    let size = u64::try_from(fstat(file).map_err(unsealed)?.st_size).unwrap_or(0);
+    let kind = fstatfs(file).map_err(unsealed)?.f_type;
+    if !seals.contains(SealFlags::SHRINK) || kind != libc::TMPFS_MAGIC {
         return Err(BadFile::Unsealed);
     }
     if size < end { Err(BadFile::Short(size)) } else { Ok(()) }
@@ -95,22 +75,11 @@ impl Mapping {
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let skip = usize::try_from(offset % PAGE).map_err(|_| invalid())?;
         let mapped = skip.checked_add(len.max(1)).ok_or_else(invalid)?;
-        let from = libc::off_t::try_from(offset - offset % PAGE).map_err(|_| invalid())?;
-        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        let from = offset - offset % PAGE;
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapped,
-                protection,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                file.as_raw_fd(),
-                from,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let base = unsafe { mmap(std::ptr::null_mut(), mapped, protection, flags, file, from) }?;
         Ok(Self { base: base.cast(), mapped, skip, len })
     }
 
@@ -141,7 +110,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this length, unmapped once.
-        unsafe { libc::munmap(self.base.cast(), self.mapped) };
+        let _ = unsafe { munmap(self.base.cast(), self.mapped) };
     }
 }
 
@@ -177,12 +146,18 @@ unsafe impl Memory for SharedMemory {
 
 /// Where in its memory file some memory lies, checked as a peer will; `None` for memory without a file.
 pub(super) fn shared_offset(memory: &MemoryRef) -> Result<Option<u64>, BadFile> {
-    let Some(shared) = memory.memory().shared_fd() else { return Ok(None) };
+    let (Some(shared), Some(file)) = (memory.memory().shared_fd(), shared_file(memory)) else {
+        return Ok(None);
+    };
     let offset = shared.offset + memory.offset() as u64;
-    // SAFETY: the memory owns the descriptor and outlives this borrow.
-    let file = unsafe { BorrowedFd::borrow_raw(shared.fd) };
     check_memory_file(file, offset.saturating_add(memory.len() as u64))?;
     Ok(Some(offset))
+}
+
+/// The memory file that some memory lies in.
+pub(super) fn shared_file(memory: &MemoryRef) -> Option<BorrowedFd<'_>> {
+    // SAFETY: the memory owns the descriptor and outlives this borrow.
+    memory.memory().shared_fd().map(|shared| unsafe { BorrowedFd::borrow_raw(shared.fd) })
 }
 
 /// A mapping of the peer's memory, with whatever must be given back when the last user lets go of it.

@@ -1,13 +1,25 @@
 //! The unix socket of a connection: messages with descriptors, credentials, and the doorbells.
 //!
 //! The socket is of type SOCK_SEQPACKET: it keeps message bounds, so there is never a half message to remember.
-#![allow(unsafe_code, reason = "sendmsg and recvmsg with descriptors, poll, pipes")]
+#![allow(unsafe_code, reason = "who the peer is, and on which CPU this runs")]
 
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::cmsg_space;
+use rustix::event::{self, EventfdFlags, PollFd, PollFlags, epoll};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg,
+};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use smallvec::SmallVec;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -15,7 +27,9 @@ use super::super::PeerCredentials;
 
 /// Most descriptors in one message.
 const FDS_MAX: usize = 4;
-const CONTROL_SIZE: usize = 64;
+/// Room for more than are ever sent: a message with too many is told from one for which this process had no descriptors left.
+const CONTROL_SPACE: [MaybeUninit<u8>; CONTROL_SIZE] = [MaybeUninit::uninit(); CONTROL_SIZE];
+const CONTROL_SIZE: usize = cmsg_space!(ScmRights(3 * FDS_MAX));
 
 /// What [`receive`] found.
 pub(super) enum Incoming {
@@ -46,85 +60,40 @@ pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<Socket> {
 }
 
 /// Sends one message with descriptors. Never blocks.
-pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
+pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     assert!(fds.len() <= FDS_MAX);
-    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut control = Control([0; CONTROL_SIZE]);
-    // SAFETY: `message` refers to `part` and `control`, which outlive the call; CMSG_SPACE of FDS_MAX
-    // descriptors fits CONTROL_SIZE (tested below).
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        if !fds.is_empty() {
-            let size = u32::try_from(size_of_val(fds)).unwrap_or(0);
-            message.msg_control = control.0.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(size) as usize;
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(size) as usize;
-            std::ptr::copy_nonoverlapping(
-                fds.as_ptr().cast::<u8>(),
-                libc::CMSG_DATA(header),
-                size_of_val(fds),
-            );
-        }
-        libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-    };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let mut space = CONTROL_SPACE;
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        // There is room.
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 /// Receives one message into `bytes`. Never blocks. Every descriptor that arrives is owned by the answer; where none is awaited
 /// (`with_fds`), the kernel forgets those that came, which closing them might wait for, and the message is cut.
 pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], with_fds: bool) -> io::Result<Incoming> {
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control([0; CONTROL_SIZE]);
-    let mut fds = SmallVec::new();
-    // SAFETY: `message` refers to `part` and `control`, which outlive the call; the kernel fills whole control
-    // messages within the given length, and each
-    // descriptor in them is new and ours.
-    let (received, flags) = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        if with_fds {
-            message.msg_control = control.0.as_mut_ptr().cast();
-            message.msg_controllen = CONTROL_SIZE;
-        }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        let received = libc::recvmsg(socket.as_raw_fd(), &mut message, flags);
-        if received >= 0 {
-            let mut header = libc::CMSG_FIRSTHDR(&message);
-            while !header.is_null() {
-                if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                    let count = ((*header).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
-                    let data = libc::CMSG_DATA(header).cast::<RawFd>();
-                    for index in 0..count {
-                        fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
-                    }
-                }
-                header = libc::CMSG_NXTHDR(&message, header);
-            }
-        }
-        (received, message.msg_flags)
-    };
-    match usize::try_from(received) {
+    let mut space = CONTROL_SPACE;
+    let mut control = RecvAncillaryBuffer::new(if with_fds { &mut space } else { &mut [] });
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags));
+    match received {
         // A message of no bytes is nothing that we send: the end, or as good as one.
-        Ok(0) => Ok(Incoming::End),
-        Ok(len) => {
-            let cut = flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+        Ok(RecvMsg { bytes: 0, .. }) | Err(Errno::CONNRESET | Errno::PIPE) => Ok(Incoming::End),
+        Ok(RecvMsg { bytes: len, flags, .. }) => {
+            let cut = flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+            let mut fds = SmallVec::new();
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(rights) = message {
+                    fds.extend(rights);
+                }
+            }
             Ok(Incoming::Message { len, fds, cut })
         }
-        Err(_) => {
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EAGAIN) => Ok(Incoming::Nothing),
-                Some(libc::EINTR) => receive(socket, bytes, with_fds),
-                Some(libc::ECONNRESET | libc::EPIPE) => Ok(Incoming::End),
-                _ => Err(error),
-            }
-        }
+        Err(Errno::AGAIN) => Ok(Incoming::Nothing),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -139,11 +108,9 @@ pub(super) fn close_elsewhere(fds: SmallVec<[OwnedFd; FDS_MAX]>) {
     }
 }
 
-#[repr(C, align(8))]
-struct Control([u8; CONTROL_SIZE]);
-
 /// Who is at the other end of the socket: the process that called `connect` or `listen`.
 pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
+    // The crate's type has no room for the id 0, which is that of a process in another namespace.
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = u32::try_from(size_of::<libc::ucred>()).unwrap_or(0);
     // SAFETY: `who` and `len` are valid for the call.
@@ -159,8 +126,7 @@ pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredent
 
 /// The user whose processes this one may look into without privileges.
 pub(super) fn own_user() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { libc::getuid() }
+    rustix::process::getuid().as_raw()
 }
 
 fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
@@ -190,80 +156,56 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
 
 /// Tells the peer that this side is closed; the descriptor stays.
 pub(super) fn shutdown(socket: BorrowedFd<'_>) {
-    // SAFETY: a plain system call.
-    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
+    let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
 /// The doorbell that the server rings, a pipe: (the client's end, the server's end). Each end is a file of its
 /// own, so a client cannot make the server's
 /// end blocking, as it could with an eventfd. A client that is gone raises SIGPIPE in the server: servers ignore it, as Rust programs do.
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: `ends` receives two new descriptors, which are ours.
-    unsafe {
-        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // One page is plenty, and a user's total is bounded; refusal does no harm.
-        libc::fcntl(ends[1], libc::F_SETPIPE_SZ, 4096);
-        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
-    }
+    let (client, server) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // One page is plenty, and a user's total is bounded; refusal does no harm.
+    let _ = fcntl_setpipe_size(&server, 4096);
+    Ok((client, server))
 }
 
 /// The doorbell that the client rings, an eventfd: faster, and never a SIGPIPE in an application. The server
 /// never writes it, and reads it in a way that
 /// cannot block.
 pub(super) fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: makes a descriptor or fails.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just made, ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// A timer that is not set, readable once its time has passed.
 pub(super) fn timer() -> io::Result<OwnedFd> {
-    // SAFETY: makes a descriptor or fails.
-    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just made, ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?)
 }
 
 /// Sets a [`timer`] to go off once, this long from now; unsets it, and silences it, with zero.
 pub(super) fn set_timer(timer: BorrowedFd<'_>, after: Duration) {
-    let value = libc::timespec {
-        tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: after.subsec_nanos().into(),
-    };
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let times = libc::itimerspec { it_interval: zero, it_value: value };
-    // SAFETY: `times` is valid for the call, and nothing is asked back.
-    unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &times, std::ptr::null_mut()) };
+    let times = Itimerspec { it_interval: Timespec::default(), it_value: timespec(after) };
+    let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &times);
+}
+
+fn timespec(time: Duration) -> Timespec {
+    let tv_sec = time.as_secs().try_into().unwrap_or(i64::MAX);
+    Timespec { tv_sec, tv_nsec: time.subsec_nanos().into() }
 }
 
 /// Rings a doorbell of either kind. A full one rings already; one whose sleeper is gone shows at the socket.
 pub(super) fn ring(bell: BorrowedFd<'_>) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: writes 8 bytes from a live buffer.
-    unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 /// Silences a doorbell of either kind; `true` when it had rung. Never blocks, whatever the peer did to the flags of a shared file.
 pub(super) fn silence(bell: BorrowedFd<'_>) -> bool {
+    /// Reads from where the file stands.
+    const NO_OFFSET: u64 = u64::MAX;
     let mut bytes = [0u8; 64];
-    let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: reads at most the buffer's length into a live buffer.
-    unsafe {
-        let read = libc::preadv2(bell.as_raw_fd(), &part, 1, -1, libc::RWF_NOWAIT);
-        if read < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) {
-            return libc::read(bell.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) > 0;
-        }
-        read > 0
+    let part = &mut [IoSliceMut::new(&mut bytes)];
+    match preadv2(bell, part, NO_OFFSET, ReadWriteFlags::NOWAIT) {
+        Err(Errno::OPNOTSUPP) => rustix::io::read(bell, &mut bytes).is_ok_and(|len| len > 0),
+        read => read.is_ok_and(|len| len > 0),
     }
 }
 
@@ -281,32 +223,31 @@ pub(super) fn sleep(
     timeout: Option<Duration>,
     writable: bool,
 ) -> io::Result<Slept> {
-    let socket_events = if writable { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
-    let mut fds = [
-        libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 },
-        libc::pollfd { fd: socket.as_raw_fd(), events: socket_events, revents: 0 },
-    ];
+    let socket_events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut fds = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&socket, socket_events)];
     poll(&mut fds, timeout)?;
-    Ok(Slept { bell: fds[0].revents != 0, socket: fds[1].revents != 0 })
+    Ok(Slept { bell: !fds[0].revents().is_empty(), socket: !fds[1].revents().is_empty() })
 }
 
 /// Waits until `socket` is readable; `false` when the timeout passed first. Signals do not end it.
 pub(super) fn readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
-    let mut fds = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     let until = Instant::now().checked_add(timeout);
     loop {
         let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
         poll(&mut fds, Some(left))?;
-        if fds[0].revents != 0 || left.is_zero() {
-            return Ok(fds[0].revents != 0);
+        let is_ready = !fds[0].revents().is_empty();
+        if is_ready || left.is_zero() {
+            return Ok(is_ready);
         }
     }
 }
 
 /// The other end of `pipe`, one end of the [`pipe`] of a connection, is closed: the peer holds nothing of the connection any more.
 pub(super) fn is_gone(pipe: BorrowedFd<'_>) -> bool {
-    let mut fds = [libc::pollfd { fd: pipe.as_raw_fd(), events: 0, revents: 0 }];
-    poll(&mut fds, Some(Duration::ZERO)).is_ok() && fds[0].revents & (libc::POLLERR | libc::POLLHUP) != 0
+    let mut fds = [PollFd::new(&pipe, PollFlags::empty())];
+    poll(&mut fds, Some(Duration::ZERO)).is_ok()
+        && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Watches many sockets for readability, level-triggered; its own descriptor can be watched in turn.
@@ -314,43 +255,26 @@ pub(super) struct Epoll(OwnedFd);
 
 impl Epoll {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: makes a descriptor or fails.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just made, ours.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
     /// Watches `socket` until it is closed or removed; its events carry `token`.
     pub(super) fn add(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
-        // SAFETY: `event` is valid for the call.
-        let failed = unsafe {
-            libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &mut event) < 0
-        };
-        if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+        Ok(epoll::add(&self.0, socket, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
     }
 
     /// Watches `socket` no longer.
     pub(super) fn remove(&self, socket: BorrowedFd<'_>) {
-        let null = std::ptr::null_mut();
-        // SAFETY: no event is needed to remove.
-        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, socket.as_raw_fd(), null) };
+        let _ = epoll::delete(&self.0, socket);
     }
 
     /// Tokens of sockets that are readable now.
     pub(super) fn ready(&self) -> io::Result<SmallVec<[u64; 32]>> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
-        // SAFETY: `events` is valid for as many as are asked for.
-        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 32, 0) };
-        match usize::try_from(count) {
-            Ok(count) => Ok(events[..count].iter().map(|event| event.u64).collect()),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => Ok(SmallVec::new()),
-                error => Err(error),
-            },
+        let mut events = [MaybeUninit::uninit(); 32];
+        match epoll::wait(&self.0, &mut events, Some(&Timespec::default())) {
+            Ok((events, _)) => Ok(events.iter().map(|event| event.data.u64()).collect()),
+            Err(Errno::INTR) => Ok(SmallVec::new()),
+            Err(errno) => Err(errno.into()),
         }
     }
 }
@@ -361,21 +285,10 @@ impl AsRawFd for Epoll {
     }
 }
 
-fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
-    let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let count = fds.len() as libc::nfds_t;
-    // SAFETY: `fds` and `timeout` are valid for the call.
-    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), count, timeout, std::ptr::null()) };
-    if ready < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-        fds.iter_mut().for_each(|fd| fd.revents = 0);
+fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    match event::poll(fds, timeout.map(timespec).as_ref()) {
+        Err(Errno::INTR) => fds.iter_mut().for_each(PollFd::clear_revents),
+        result => drop(result?),
     }
     Ok(())
 }
@@ -391,14 +304,9 @@ pub(super) fn current_cpu() -> u32 {
 mod tests {
     use std::os::fd::AsFd;
 
-    use super::*;
+    use rustix::fs::OFlags;
 
-    #[test]
-    fn control_buffer_holds_the_most_descriptors() {
-        // SAFETY: pure arithmetic.
-        let space = unsafe { libc::CMSG_SPACE(u32::try_from(FDS_MAX * size_of::<RawFd>()).unwrap()) };
-        assert!(space as usize <= CONTROL_SIZE);
-    }
+    use super::*;
 
     // The signals of a program (timers of a profiler) do not make its handshakes time out.
     #[test]
@@ -427,7 +335,7 @@ mod tests {
     fn message_with_descriptors_that_nobody_awaits_is_cut() {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
         let bell = eventfd().unwrap();
-        send(one.as_fd(), b"hello", &[bell.as_raw_fd()]).unwrap();
+        send(one.as_fd(), b"hello", &[bell.as_fd()]).unwrap();
         match receive(other.as_fd(), &mut [0; 64], false).unwrap() {
             Incoming::Message { len: 5, fds, cut: true } => assert!(fds.is_empty()),
             _ => panic!("not cut"),
@@ -439,7 +347,7 @@ mod tests {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
         let (sleeper, ringer) = pipe().unwrap();
         let eventfd = eventfd().unwrap();
-        let sent = [sleeper.as_raw_fd(), ringer.as_raw_fd(), eventfd.as_raw_fd()];
+        let sent = [sleeper.as_fd(), ringer.as_fd(), eventfd.as_fd()];
         send(one.as_fd(), b"hello", &sent).unwrap();
         let mut bytes = [0; 16];
         let Ok(Incoming::Message { len: 5, fds, cut: false }) = receive(other.as_fd(), &mut bytes, true)
@@ -455,6 +363,18 @@ mod tests {
             let slept = sleep(sleeper.as_fd(), other.as_fd(), Some(Duration::ZERO), false).unwrap();
             assert_eq!(slept, Slept { bell: false, socket: false });
         }
+    }
+
+    // The kernel passes the sender's name along.
+    #[test]
+    fn message_of_a_peer_with_the_longest_name_arrives() {
+        let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        // Abstract: 107 bytes after the zero one.
+        let name = format!("\0{:x<107}", format!("dafs-{}-", std::process::id()));
+        one.bind(&SockAddr::unix(&name).unwrap()).unwrap();
+        send(one.as_fd(), b"hello", &[]).unwrap();
+        let received = receive(other.as_fd(), &mut [0; 64], true).unwrap();
+        assert!(matches!(received, Incoming::Message { len: 5, cut: false, .. }));
     }
 
     #[test]
@@ -474,8 +394,8 @@ mod tests {
     #[test]
     fn bell_rung_beyond_the_pipe_never_blocks_and_a_lost_peer_shows() {
         let (sleeper, ringer) = pipe().unwrap();
-        // SAFETY: plain system calls, as a hostile peer would make them.
-        unsafe { libc::fcntl(sleeper.as_raw_fd(), libc::F_SETFL, 0) };
+        // As a hostile peer would.
+        rustix::fs::fcntl_setfl(&sleeper, OFlags::empty()).unwrap();
         for _ in 0..10_000 {
             ring(ringer.as_fd());
         }
@@ -484,8 +404,7 @@ mod tests {
         assert!(is_gone(ringer.as_fd()));
 
         let bell = eventfd().unwrap();
-        // SAFETY: as above.
-        unsafe { libc::fcntl(bell.as_raw_fd(), libc::F_SETFL, 0) };
+        rustix::fs::fcntl_setfl(&bell, OFlags::empty()).unwrap();
         silence(bell.as_fd());
     }
 }

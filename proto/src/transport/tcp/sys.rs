@@ -1,11 +1,14 @@
 //! The system calls of the data path, with gather and scatter lists that cannot outlive their memory.
-#![allow(unsafe_code, reason = "sendmsg, recvmsg and poll with lists of raw addresses")]
+#![allow(unsafe_code, reason = "sendmsg and recvmsg with lists of raw addresses")]
 
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_incoming_cpu;
 use smallvec::SmallVec;
 
 use super::super::Span;
@@ -214,21 +217,12 @@ pub(super) fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>)
 
 /// The packets of this socket were last handled on the CPU that this thread runs on: over loopback, the peer runs here too.
 pub(super) fn peer_on_this_cpu(fd: BorrowedFd<'_>) -> bool {
-    let mut cpu: libc::c_int = -1;
-    let mut len = INT_SIZE;
-    // SAFETY: the option value is an int of the stated size.
-    let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_INCOMING_CPU,
-            (&raw mut cpu).cast(),
-            &raw mut len,
-        )
-    };
-    // SAFETY: no arguments.
-    result == 0 && cpu == unsafe { libc::sched_getcpu() }
+    let here = rustix::thread::sched_getcpu();
+    socket_incoming_cpu(fd).is_ok_and(|cpu| cpu as usize == here)
 }
+
+/// More seconds than a timeout holds.
+const FOREVER: Timespec = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
 
 /// What [`poll`] found.
 pub(super) struct Ready {
@@ -238,22 +232,15 @@ pub(super) struct Ready {
     pub(super) writable: bool,
 }
 
-/// Blocks until `fd` is readable, or writable where that is wanted, or the timeout (rounded up to milliseconds) has
-/// passed. A signal ends the wait.
+/// Blocks until `fd` is readable, or writable where that is wanted, or the timeout has passed. A signal ends the wait.
 pub(super) fn poll(fd: BorrowedFd<'_>, want_writable: bool, timeout: Option<Duration>) -> io::Result<Ready> {
-    let events = libc::POLLIN | if want_writable { libc::POLLOUT } else { 0 };
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    let timeout_ms = timeout.map_or(-1, |timeout| {
-        libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
-    });
-    // SAFETY: one valid entry.
-    let count = unsafe { libc::poll(&raw mut entry, 1, timeout_ms) };
-    if count < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-        entry.revents = 0;
+    let events = if want_writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut entry = [PollFd::new(&fd, events)];
+    let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(FOREVER));
+    match event::poll(&mut entry, timeout.as_ref()) {
+        Err(Errno::INTR) => entry[0].clear_revents(),
+        result => drop(result?),
     }
-    Ok(Ready { readable: entry.revents & !libc::POLLOUT != 0, writable: entry.revents & libc::POLLOUT != 0 })
+    let found = entry[0].revents();
+    Ok(Ready { readable: found.intersects(!PollFlags::OUT), writable: found.contains(PollFlags::OUT) })
 }

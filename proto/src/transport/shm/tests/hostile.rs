@@ -113,7 +113,7 @@ fn segment_scribbled_at_random_never_panics_or_leaves_the_segment() {
 /// What the server says after the client sent this over the socket.
 fn after_control(message: &Message, files: &[&OwnedFd]) -> TransportError {
     let (client, mut server) = pair(small());
-    let fds: Vec<_> = files.iter().map(|file| file.as_raw_fd()).collect();
+    let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
     sock::send(client.connection.socket.as_fd(), &message.encode(), &fds).unwrap();
     let count = client.connection.layout.control_sent(Side::Client);
     client.connection.segment.word(count).fetch_add(1, Ordering::SeqCst);
@@ -132,12 +132,8 @@ fn region_in_a_file_that_could_fault_is_refused() {
     let end = "end of a region in its memory file";
     let directory = tempfile::tempdir().unwrap();
     let plain: OwnedFd = std::fs::File::create(directory.path().join("file")).unwrap().into();
-    // SAFETY: makes a descriptor, which is ours.
-    let unsealed = unsafe {
-        let fd = libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_ALLOW_SEALING);
-        libc::ftruncate(fd, 8192);
-        <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
-    };
+    let unsealed = rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&unsealed, 8192).unwrap();
     let good = create_memory_file(c"good", 8192).unwrap();
     malformed(after_control(&register(0, 100), &[&plain]), seals);
     malformed(after_control(&register(0, 100), &[&unsealed]), seals);
@@ -315,7 +311,7 @@ fn count_of_socket_messages_that_is_wrong_keeps_nobody_awake() {
     let count = client.connection.layout.control_sent(Side::Client);
     let file = create_memory_file(c"good", 8192).unwrap();
     let message = Message::Register { key: 4096, offset: 0, len: 100, access: ALL };
-    sock::send(client.connection.socket.as_fd(), &message.encode(), &[file.as_raw_fd()]).unwrap();
+    sock::send(client.connection.socket.as_fd(), &message.encode(), &[file.as_fd()]).unwrap();
     server.on_event(1, false);
     assert!(server.recv().unwrap().is_none());
     assert!(server.arm(), "one more came than was counted");
@@ -344,7 +340,7 @@ fn regions_whose_lengths_overflow_together_are_refused() {
     let key = (region.range().key.0 & 4095) + 4097;
     let file = create_memory_file(c"good", 8192).unwrap();
     let message = Message::Register { key, offset: 0, len: u64::MAX, access: ALL };
-    sock::send(client.connection.socket.as_fd(), &message.encode(), &[file.as_raw_fd()]).unwrap();
+    sock::send(client.connection.socket.as_fd(), &message.encode(), &[file.as_fd()]).unwrap();
     server.on_event(1, false);
     let refused = server.recv().unwrap_err();
     assert!(

@@ -1,6 +1,6 @@
 //! Handshakes: what breaks them, what stalls them, and what a listener leaves behind.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use super::super::handshake::{Message, Nonce};
 use super::super::sock;
@@ -33,7 +33,7 @@ fn handshake_that_breaks_the_rules_costs_only_itself() {
     }
     // Descriptors that nobody asked for are closed, and so is the connection.
     let socket = sock::connect(&path, LONG).unwrap();
-    sock::send(socket.as_fd(), &hello, &[socket.as_raw_fd()]).unwrap();
+    sock::send(socket.as_fd(), &hello, &[socket.as_fd()]).unwrap();
     assert!(bed.listener.accept_endpoint().unwrap().is_none());
     assert_eq!(bed.listener.handshake_count(), 0);
     let (mut client, mut server) = bed.connect(&ShmDomain::new());
