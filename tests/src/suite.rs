@@ -37,15 +37,6 @@ macro_rules! on_sockets {
     };
 }
 
-/// As [`on_each_provider`] and [`on_two_workers`].
-#[macro_export]
-macro_rules! on_each_provider_and_two_workers {
-    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
-        $crate::on_each_provider! { $($(#[$attribute])* $name),* }
-        $crate::on_two_workers! { $($(#[$attribute])* $name),* }
-    };
-}
-
 /// As [`on_sockets`], on servers with two workers, in modules `tcp_two_workers` and `shm_two_workers`: sessions then
 /// live beside each other on different loops.
 #[macro_export]
@@ -61,6 +52,15 @@ macro_rules! on_two_workers {
                 $crate::harness::with_workers(2, || super::$name($crate::harness::On::Shm));
             })*
         }
+    };
+}
+
+/// As [`on_each_provider`] and [`on_two_workers`].
+#[macro_export]
+macro_rules! on_each_provider_and_two_workers {
+    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
+        $crate::on_each_provider! { $($(#[$attribute])* $name),* }
+        $crate::on_two_workers! { $($(#[$attribute])* $name),* }
     };
 }
 
