@@ -95,12 +95,28 @@ impl Running {
                 Err(error) => return drop(send.send(Err(error))),
             };
             let addresses = loops.first().map(EventLoop::addresses).unwrap_or_default();
-            let stops = loops.iter().map(EventLoop::stop_handle).collect();
-            drop(send.send(Ok((addresses, stops))));
+            let stops: Vec<Stop> = loops.iter().map(EventLoop::stop_handle).collect();
             std::thread::scope(|scope| {
+                let (entered, others) = std::sync::mpsc::channel();
                 for event_loop in loops.drain(1..) {
-                    scope.spawn(|| enter_thread(&config).map(|()| serve(event_loop)));
+                    let (entered, config) = (entered.clone(), &config);
+                    scope.spawn(move || {
+                        let result = enter_thread(config);
+                        let serves = result.is_ok();
+                        drop((entered.send(result), entered));
+                        if serves {
+                            serve(event_loop);
+                        }
+                    });
                 }
+                drop(entered);
+                // Connections are dealt to all workers: there are all, or there is no server.
+                let all: anyhow::Result<()> = others.iter().collect();
+                if let Err(error) = all {
+                    stops.iter().for_each(Stop::stop);
+                    return drop(send.send(Err(error)));
+                }
+                drop(send.send(Ok((addresses, stops))));
                 loops.drain(..).for_each(serve);
             });
         })?;

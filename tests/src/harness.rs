@@ -20,9 +20,16 @@ thread_local! {
 
 /// Runs a test whose servers, as far as it starts them on its own thread, have this many workers.
 pub fn with_workers(count: usize, test: impl FnOnce()) {
+    struct Restored;
+    impl Drop for Restored {
+        // Also where the test fails: another may run on this thread.
+        fn drop(&mut self) {
+            WORKERS.set(1);
+        }
+    }
     WORKERS.set(count);
+    let _restored = Restored;
     test();
-    WORKERS.set(1);
 }
 
 /// The providers that carry real connections.

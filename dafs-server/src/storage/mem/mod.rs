@@ -291,8 +291,10 @@ impl MemFs {
     /// Another node of what a node has open.
     fn duplicate(&mut self, node: NodeId) -> Result<NodeId, Status> {
         let node = self.node(node)?;
-        self.tree.inode_mut(node.ino)?.open_count += 1;
-        self.nodes.insert(node).ok_or(Status::TOO_MANY_OPEN)
+        let inode = self.tree.inode_mut(node.ino)?;
+        let id = self.nodes.insert(node).ok_or(Status::TOO_MANY_OPEN)?;
+        inode.open_count += 1;
+        Ok(id)
     }
 
     /// An inode without name and node gives its space back.

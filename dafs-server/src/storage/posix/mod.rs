@@ -125,15 +125,7 @@ impl Task {
             | FsOp::Getattr { .. }
             | FsOp::Setattr { .. }
             | FsOp::AccessCheck { .. } => namespace::access(&scope, &self.node, &self.op),
-            FsOp::Read { .. }
-            | FsOp::Write { .. }
-            | FsOp::Append { .. }
-            | FsOp::Commit { .. }
-            | FsOp::Truncate { .. }
-            | FsOp::Allocate { .. }
-            | FsOp::Punch { .. }
-            | FsOp::Seek { .. }
-            | FsOp::Hint { .. } => data::execute(&scope, &self.node, &self.op).map(Outcome::Reply),
+            op if !needs_identity(op) => data::execute(&scope, &self.node, op).map(Outcome::Reply),
             FsOp::Readdir { cookie, size_max, attributes, .. } => {
                 readdir::read(&self.node, *cookie, *size_max, *attributes).map(Outcome::Reply)
             }
