@@ -20,7 +20,7 @@ use crate::memory::RawMemory;
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::Op;
 use crate::op::body::{Body, DataReply};
-use crate::op::draft::{Draft, Outlet};
+use crate::op::draft::{Draft, HEAD_ROOM, HeadRoom, Outlet};
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
 use crate::op::transfer::{Transfer, TransferKind};
@@ -110,6 +110,7 @@ impl Shared {
 }
 
 impl Single<'_> {
+    #[inline]
     fn opcode(&self) -> Opcode {
         self.kind.map_or(Opcode::Null, TransferKind::opcode)
     }
@@ -130,17 +131,19 @@ impl Single<'_> {
     }
 
     #[inline]
-    fn draft(&self) -> Draft {
+    fn draft<'a>(&self, head: &'a mut HeadRoom) -> Draft<'a> {
         let header = Header::request(self.opcode(), self.node.map_or(FileHandle(0), |node| node.handle()));
-        let Some(kind) = self.kind else { return Draft::new(header, |_| HEADER_SIZE) };
-        let (offset, len) = (self.offset, self.memory.len());
-        let body = match (self.path, self.range) {
-            (IoPath::Direct, Some(range)) => {
-                Body::direct(kind, offset, len, &[[range.key.0, range.offset, range.len]])
-            }
-            _ => Body::inline(kind, offset, len),
-        };
-        Draft::new(header, |head| body.encode(head))
+        Draft::new(head, header, |head| {
+            let Some(kind) = self.kind else { return HEADER_SIZE };
+            let (offset, len) = (self.offset, self.memory.len());
+            let body = match (self.path, self.range) {
+                (IoPath::Direct, Some(range)) => {
+                    Body::direct(kind, offset, len, &[[range.key.0, range.offset, range.len]])
+                }
+                _ => Body::inline(kind, offset, len),
+            };
+            body.encode(head)
+        })
     }
 }
 
@@ -175,7 +178,9 @@ impl Core {
     fn send_single(&mut self, single: &Single<'_>) -> Option<Sent> {
         let wanted = self.note_wanted(1);
         let Self { endpoint: Some(endpoint), session, .. } = self else { return None };
-        let (draft, payload, mut numbered) = (single.draft(), single.payload(), None);
+        let mut head = HEAD_ROOM;
+        let draft = single.draft(&mut head);
+        let (payload, mut numbered) = (single.payload(), None);
         let number = |header: &mut Header| {
             numbered = session.begin(header, wanted);
             numbered.map(|sent| sent.slot)
@@ -183,7 +188,7 @@ impl Core {
         let mut door = Door { endpoint: &mut **endpoint, number };
         let gathers = !payload.is_empty() && door.prefers_gathered(payload.len()).ok()?;
         let fill = |room: Span<'_>| {
-            if let Some(room) = room.slice(0, payload.len()) {
+            if let Some(room) = room.slice(0, payload.len()).filter(|_| !payload.is_empty()) {
                 room.copy_from(payload);
             }
         };
@@ -207,11 +212,13 @@ impl Core {
         let endpoint = self.endpoint.as_mut().ok_or(Came::Nothing)?;
         self.unflushed = false;
         endpoint.wait(Some(SLICE)).map_err(Came::Broken)?;
-        let Some(Received::Message { ref head, payload_len }) = endpoint.recv().map_err(Came::Broken)? else {
-            return Err(Came::Nothing);
-        };
-        let Some(count) = self.take_reply(single, sent, head, payload_len) else {
-            return Err(Came::Message(*head, payload_len));
+        // Looked at where it is: a head is large to move.
+        let count = match endpoint.recv() {
+            Ok(Some(Received::Message { ref head, payload_len })) => self
+                .take_reply(single, sent, head, payload_len)
+                .ok_or_else(|| Came::Message(*head, payload_len))?,
+            Ok(_) => return Err(Came::Nothing),
+            Err(error) => return Err(Came::Broken(error)),
         };
         // A message that is still being looked at is in the way of the next wait.
         if let Some(endpoint) = self.endpoint.as_mut() {

@@ -42,7 +42,7 @@ impl Core {
         let is_cut = kind == TransferKind::Write(Stability::Unstable);
         let lane_size = self.lane_size();
         let fits_lanes = !matches!(kind, TransferKind::Append(_)) || size <= lane_size as u64;
-        let circumstances = Circumstances {
+        let mut circumstances = Circumstances {
             direction,
             size,
             registration,
@@ -62,7 +62,8 @@ impl Core {
                 _ => Form::Contiguous,
             },
         };
-        circumstances.under(policy)
+        circumstances.under(policy);
+        circumstances
     }
 
     /// The smallest read and the smallest write that may use registered memory, bytes.

@@ -31,7 +31,7 @@ use crate::memory::{Staging, tell_once};
 use crate::method::io_path::{IoPath, MethodOverride};
 use crate::op::Op;
 use crate::op::body::{Body, DataReply};
-use crate::op::draft::Draft;
+use crate::op::draft::{Draft, HEAD_ROOM, HeadRoom};
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
 use crate::op::transfer::{Transfer, TransferKind};
@@ -170,7 +170,8 @@ pub(crate) fn transmit_through_lane(
         return Err(error);
     }
     let method = if transfer.path == IoPath::Fast { Method::Fast } else { Method::Client };
-    let mut draft = draft(header, transfer, request, lane, method);
+    let mut head = HEAD_ROOM;
+    let mut draft = draft(&mut head, header, transfer, request, lane, method);
     let slot = match draft.seal(0, number) {
         Ok(slot) => slot,
         Err(full) => {
@@ -218,7 +219,8 @@ fn write_frame(
 ) -> Result<Slot, PostError> {
     let begin = LANE_ROOM - LANE_REQUEST_HEAD_SIZE;
     let remote = lanes.remote(lane, begin, LANE_REQUEST_HEAD_SIZE + request.len).ok_or(OUTSIDE)?;
-    let mut draft = draft(header, transfer, request, lane, Method::Fast);
+    let mut head = HEAD_ROOM;
+    let mut draft = draft(&mut head, header, transfer, request, lane, Method::Fast);
     let slot = draft.seal(request.len, number)?;
     let head_len = draft.head().len();
     lanes.side.span(lane, begin, head_len).write_from(0, draft.head());
@@ -250,10 +252,17 @@ fn write_frame(
 const OUTSIDE: PostError = PostError::Invalid("a piece outside of its lane");
 
 /// The request for a piece whose data goes through a lane.
-fn draft(header: Header, transfer: &Transfer, request: &Request, lane: u16, method: Method) -> Draft {
+fn draft<'a>(
+    head: &'a mut HeadRoom,
+    header: Header,
+    transfer: &Transfer,
+    request: &Request,
+    lane: u16,
+    method: Method,
+) -> Draft<'a> {
     let offset = transfer.offset + request.at as u64;
     let body = Body::through_lane(transfer.kind, offset, request.len, method, lane);
-    Draft::new(header, |head| body.encode(head))
+    Draft::new(head, header, |head| body.encode(head))
 }
 
 impl Core {

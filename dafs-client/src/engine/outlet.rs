@@ -20,7 +20,7 @@ impl<N: FnOnce(&mut Header) -> Option<Slot>> Outlet for Door<'_, N> {
     #[inline]
     fn send(
         self,
-        mut draft: Draft,
+        mut draft: Draft<'_>,
         payload_len: usize,
         fill: impl FnOnce(Span<'_>),
     ) -> Result<Slot, PostError> {
@@ -35,7 +35,7 @@ impl<N: FnOnce(&mut Header) -> Option<Slot>> Outlet for Door<'_, N> {
         }
     }
 
-    fn send_gathered(self, mut draft: Draft, payload: &[Span<'_>]) -> Result<Slot, PostError> {
+    fn send_gathered(self, mut draft: Draft<'_>, payload: &[Span<'_>]) -> Result<Slot, PostError> {
         let slot = draft.seal(payload.iter().map(Span::len).sum(), self.number)?;
         counts_as_sent(slot, self.endpoint.send_gathered(draft.head(), payload))
     }

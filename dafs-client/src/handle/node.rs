@@ -75,10 +75,12 @@ impl Node {
         }
     }
 
+    #[inline]
     pub(crate) fn handle(&self) -> FileHandle {
         FileHandle(self.handle.load(Ordering::Relaxed))
     }
 
+    #[inline]
     pub(crate) fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
     }

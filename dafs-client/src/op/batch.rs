@@ -18,7 +18,7 @@ use crate::handle::node::Node;
 use crate::memory::registration::Hold;
 use crate::memory::{Keep, RawMemory, RegisteredBuf, Revocation};
 use crate::op::body::too_much;
-use crate::op::draft::{Draft, Outlet};
+use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 use crate::op::pieces::overlapped_size;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
@@ -296,7 +296,8 @@ impl BatchWork {
     ) -> Result<Slot, PostError> {
         let (body, mut described) = self.encode(request.at, request.len);
         let payload_len = described.len() + body.data as usize;
-        let draft = Draft::new(header, |head| {
+        let mut head = HEAD_ROOM;
+        let draft = Draft::new(&mut head, header, |head| {
             body.encode(head);
             BatchRequest::HEAD_SIZE
         });

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::{Reopen, join};
 use crate::op::body::Body;
-use crate::op::draft::{Draft, Outlet};
+use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 use crate::op::named::NamedReply;
 use crate::op::transfer::TransferKind;
 
@@ -97,7 +97,8 @@ impl ChainWork {
         let (flags, handle) = self.place(index);
         header.flags |= flags;
         header.handle = handle.unwrap_or(header.handle);
-        let draft = Draft::new(header, |body| {
+        let mut head = HEAD_ROOM;
+        let draft = Draft::new(&mut head, header, |body| {
             body[..link.body_len].copy_from_slice(&link.body[..link.body_len]);
             HEADER_SIZE + link.body_len
         });

@@ -6,7 +6,7 @@ use dafs_proto::transport::{Head, PostError, Span};
 use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, Slot, Writer};
 
 use crate::handle::node::Node;
-use crate::op::draft::{Draft, Outlet};
+use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 
 /// Bytes of a body that is kept with its operation.
 const BODY_MAX: usize = 32;
@@ -45,7 +45,8 @@ impl Named {
     /// Sends it.
     pub(crate) fn send(&self, outlet: impl Outlet, mut header: Header) -> Result<Slot, PostError> {
         header.handle = self.handle.unwrap_or(header.handle);
-        let draft = Draft::new(header, |body| {
+        let mut head = HEAD_ROOM;
+        let draft = Draft::new(&mut head, header, |body| {
             body[..self.body_len].copy_from_slice(&self.body[..self.body_len]);
             if let Some(second) = &self.second {
                 Writer::new(body).u64(second.handle().0);

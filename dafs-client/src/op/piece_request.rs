@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::memory::Staging;
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::body::Body;
-use crate::op::draft::{Draft, Outlet};
+use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 use crate::op::request::Request;
 use crate::op::transfer::{Transfer, TransferKind};
 
@@ -33,7 +33,8 @@ pub(crate) fn send_piece(
         true => Body::inline(transfer.kind, offset, len),
         false => Body::direct(transfer.kind, offset, transfer.asked_len(len), &segments),
     };
-    let draft = Draft::new(header, |head| body.encode(head));
+    let mut head = HEAD_ROOM;
+    let draft = Draft::new(&mut head, header, |head| body.encode(head));
     if inline && transfer.direction() == Direction::Write {
         return send_data_behind(outlet, draft, transfer, request, &mut []);
     }
@@ -59,7 +60,7 @@ fn stage(transfer: &Transfer, request: &Request, staging: Option<&Staging>) {
 /// Sends a piece whose data is in the message, behind what describes it.
 fn send_data_behind(
     mut outlet: impl Outlet,
-    draft: Draft,
+    draft: Draft<'_>,
     transfer: &Transfer,
     request: &Request,
     described: &mut [u8],
@@ -118,7 +119,8 @@ fn send_list(
         extent_count: extents.len() as u32,
         segment_count: segments.len() as u32,
     };
-    let draft = Draft::new(header, |head| {
+    let mut head = HEAD_ROOM;
+    let draft = Draft::new(&mut head, header, |head| {
         body.encode(head);
         ListRequest::HEAD_SIZE
     });
