@@ -119,8 +119,8 @@ pub struct Settings {
     /// Parts of one large transfer that disk and network work on at once; 1 for one after the other [default: 4]
     #[arg(long, value_name = "COUNT")]
     pub pipeline_depth: Option<u64>,
-    /// Size of these parts, at most the largest of --buffer-sizes [default: 256K, and from then on what large
-    /// transfers find to be quickest]
+    /// Size of these parts, at most the largest of --buffer-sizes [default: 256K, and less for transfers of
+    /// few such parts]
     #[arg(long, value_name = "SIZE")]
     pub chunk_size: Option<Size>,
     /// Keep the session of a client that has lost its connection for this long [default: 30000]

@@ -185,7 +185,6 @@ mod tests {
             pipelines: vec![PipelineStatistics {
                 listener: "tcp".into(),
                 chunk_size: 126,
-                measured: true,
                 depth: 127,
                 overlaps: 128,
                 chunks: 129,

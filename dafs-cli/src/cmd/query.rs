@@ -128,7 +128,6 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
             "pipelines": stats.pipelines.iter().map(|pipeline| json!({
                 "listener": pipeline.listener,
                 "chunk_size": pipeline.chunk_size,
-                "measured": pipeline.measured,
                 "depth": pipeline.depth,
             })).collect::<Vec<_>>(),
             "uid": limits.uid,
@@ -239,9 +238,8 @@ fn devices(is_json: bool) -> Result<ExitCode> {
 /// In what chunks large transfers move, on each listener.
 fn pipelines_text(stats: &Statistics) -> String {
     let each = stats.pipelines.iter().map(|pipeline| {
-        let measured = if pipeline.measured { " (measured)" } else { "" };
         let (chunk, depth) = (pipeline.chunk_size >> 10, pipeline.depth);
-        format!("{}: chunks of {chunk} KiB{measured}, {depth} at once", pipeline.listener)
+        format!("{}: chunks of {chunk} KiB, {depth} at once", pipeline.listener)
     });
     each.collect::<Vec<_>>().join("; ")
 }
@@ -325,9 +323,8 @@ pub(crate) fn stats(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
         }
         for pipeline in &stats.pipelines {
             let chunk = pipeline.chunk_size >> 10;
-            let measured = if pipeline.measured { " (measured)" } else { "" };
             out.line(&format!(
-                "{:>16}: {}: chunks of {chunk} KiB{measured}, {} at once; {} moved, {} of them beside others",
+                "{:>16}: {}: chunks of {chunk} KiB, {} at once; {} moved, {} of them beside others",
                 "pipeline", pipeline.listener, pipeline.depth, pipeline.chunks, pipeline.overlaps
             ))?;
         }

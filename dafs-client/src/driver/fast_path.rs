@@ -214,9 +214,12 @@ impl Core {
         endpoint.wait(Some(SLICE)).map_err(Came::Broken)?;
         // Looked at where it is: a head is large to move.
         let count = match endpoint.recv() {
-            Ok(Some(Received::Message { ref head, payload_len })) => self
-                .take_reply(single, sent, head, payload_len)
-                .ok_or_else(|| Came::Message(*head, payload_len))?,
+            Ok(Some(Received::Message { ref head, payload_len })) => {
+                match self.take_reply(single, sent, head, payload_len) {
+                    Some(count) => count,
+                    None => return Err(Came::Message(*head, payload_len)),
+                }
+            }
             Ok(_) => return Err(Came::Nothing),
             Err(error) => return Err(Came::Broken(error)),
         };

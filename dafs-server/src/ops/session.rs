@@ -16,7 +16,6 @@ use crate::worker::dispatch::no_body;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Problem};
-use crate::worker::sched::tuner::Tuner;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
@@ -114,16 +113,14 @@ impl Worker {
     }
 
     fn pipeline_statistics(&self) -> Vec<PipelineStatistics> {
-        let of =
-            |((info, [chunks, overlaps]), tuner): ((&ListenerInfo, &[u64; 2]), &Tuner)| PipelineStatistics {
-                listener: info.address.to_string(),
-                chunk_size: tuner.size(),
-                measured: tuner.is_measured(),
-                depth: info.pipelining.depth as u64,
-                overlaps: *overlaps,
-                chunks: *chunks,
-            };
-        self.listeners.iter().zip(&self.stats.pipelines).zip(&self.tuners).map(of).collect()
+        let of = |(info, [chunks, overlaps]): (&ListenerInfo, &[u64; 2])| PipelineStatistics {
+            listener: info.address.to_string(),
+            chunk_size: info.pipelining.chunk_size.min(self.buffers.largest() as u64),
+            depth: info.pipelining.depth as u64,
+            overlaps: *overlaps,
+            chunks: *chunks,
+        };
+        self.listeners.iter().zip(&self.stats.pipelines).map(of).collect()
     }
 
     fn mountable(&self, call: &Call) -> Vec<String> {

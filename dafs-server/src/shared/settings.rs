@@ -58,7 +58,7 @@ pub struct Pipelining {
     pub chunk_size: u64,
     /// Chunks in progress: 1 moves one after the other.
     pub depth: usize,
-    /// The chunk size is as it was set; else it is only what transfers begin with, and learn from.
+    /// The chunk size is as it was set; else transfers of few chunks are cut into smaller ones.
     pub is_set: bool,
 }
 

@@ -89,7 +89,6 @@ mod tests {
             pipelines: vec![PipelineStatistics {
                 listener: "dafs://h".into(),
                 chunk_size: 4096,
-                measured: true,
                 depth: 4,
                 overlaps: 26 * n,
                 chunks: 27 * n,

@@ -43,7 +43,6 @@ use crate::worker::flight::{Operation, Wakeup};
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::sched::Turns;
 use crate::worker::sched::sieve::Sieve;
-use crate::worker::sched::tuner::Tuner;
 use crate::worker::session::SessionTable;
 use crate::worker::stats::Stats;
 
@@ -64,7 +63,6 @@ pub struct Worker {
     pub(crate) stats: Stats,
     pub(crate) turns: Turns,
     /// By listener.
-    pub(crate) tuners: Vec<Tuner>,
     /// Of all listeners: what it learns about is storage.
     pub(crate) sieve: Sieve,
     /// Connections whose transfers went out of a turn that was not their own.
@@ -104,9 +102,6 @@ pub type Randomness = Box<dyn FnMut(&mut [u8]) + Send>;
 /// Connections of a listener that have not begun a session yet.
 const HANDSHAKES_MAX: usize = 1024;
 
-/// Sizes of chunks that are compared with each other, bytes.
-const CHUNK_SIZES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
-
 impl Worker {
     /// A worker that serves nobody yet.
     pub fn new(parts: Parts, now: Moment) -> Self {
@@ -125,7 +120,6 @@ impl Worker {
             operations: Slab::new(),
             wakeups: VecDeque::new(),
             turns: Turns::default(),
-            tuners: Vec::new(),
             sieve: Sieve::default(),
             stirred: Vec::new(),
             window_end: None,
@@ -163,10 +157,6 @@ impl Worker {
 
     /// Names a listener; its connections are added with the index returned.
     pub fn add_listener(&mut self, info: ListenerInfo) -> usize {
-        let (usual, largest) = (info.pipelining.chunk_size, self.buffers.largest() as u64);
-        let sizes: Vec<u64> = CHUNK_SIZES.into_iter().filter(|size| *size <= largest).collect();
-        let sizes = if info.pipelining.is_set { Vec::new() } else { sizes };
-        self.tuners.push(Tuner::new(usual.min(largest), &sizes));
         self.listeners.push(info);
         self.stats.pipelines.push([0; 2]);
         self.listeners.len() - 1

@@ -285,8 +285,6 @@ pub struct PipelineStatistics {
     pub listener: String,
     /// Bytes of a chunk.
     pub chunk_size: u64,
-    /// The chunk size was learned from transfers: neither set nor the one that all begin with.
-    pub measured: bool,
     /// Chunks of one transfer in progress at once.
     pub depth: u64,
     /// Chunks that began while another of the same transfer was in progress.

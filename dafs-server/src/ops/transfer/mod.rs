@@ -40,17 +40,15 @@ enum Progress {
 
 impl Worker {
     pub(crate) fn begin_transfer(&mut self, call: &Call, mut transfer: Transfer) -> Result<(), Problem> {
-        let Some(terms) = self.pipelining(call) else {
+        let Some(terms) = self.pipelining(call, transfer.len) else {
             // Its connection is gone; the client asks again on its next.
             if let Some(session) = self.sessions.find_mut(call.session) {
                 session.core.on_abandoned(call.header.slot);
             }
             return Ok(());
         };
-        let (chunk_size, trial) = self.choose_chunk(call, &terms, transfer.len);
-        transfer.chunk_size_max = chunk_size;
+        transfer.chunk_size_max = terms.chunk_size;
         transfer.verifier = self.target(transfer.node).verifier;
-        transfer.timed = trial.map(|trial| (self.now, trial));
         transfer.pipeline = Pipeline::new(transfer.direction, transfer.len, terms.depth);
         if transfer.direction == Direction::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
             return Err(Status::TOO_LARGE.into());
@@ -316,7 +314,7 @@ impl Transfer {
     /// Its connection was lost, and storage has let go of its memory: it begins anew on the connection on which the client has asked
     /// again, or never happened.
     fn restart_or_abandon(&mut self, at: &mut Context<'_>) -> Fate {
-        let Some(terms) = at.worker.pipelining(&at.call) else { return Fate::Abandoned };
+        let Some(terms) = at.worker.pipelining(&at.call, self.len) else { return Fate::Abandoned };
         at.worker.buffers.stop_waiting(at.owner());
         let segments = self.segments.clone();
         let mut fresh = Transfer::new(self.direction, self.node, self.offset, self.len, segments);
@@ -334,7 +332,6 @@ impl Transfer {
             Ok(done) => done,
             Err(status) => return at.refuse(status),
         };
-        self.tell_tuner(at, done);
         let node = self.node;
         let op = match self.direction {
             Direction::Read => {

@@ -152,7 +152,6 @@ impl Transfer {
 
     fn submit_chunk(&mut self, at: &mut Context<'_>, slot: u8, op: FsOp) {
         at.worker.stats.storage_waits += 1;
-        self.waited = true;
         let Ok(identity) = at.identity() else {
             return self.chunk_stored(at, slot, Err(Status::BAD_HANDLE));
         };

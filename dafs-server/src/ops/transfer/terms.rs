@@ -1,12 +1,12 @@
-//! Into what chunks a transfer is cut: by what the connection can move, by what was learned, smaller beside others.
+//! Into what chunks a transfer is cut: by what the connection can move, smaller beside others.
 
 use super::super::context::Context;
+use crate::shared::settings::Pipelining;
 use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::sched::CONTENDED_CHUNK_SIZE;
 
 use crate::worker::flight::transfer::{Direction, Transfer};
-use crate::worker::sched::tuner::Trial;
 
 /// The least that is worth a step of its own, bytes.
 const CHUNK_SIZE_MIN: u64 = 128 << 10;
@@ -15,40 +15,34 @@ const CHUNK_SIZE_MIN: u64 = 128 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkTerms {
     pub(crate) chunk_size: u64,
-    pub(crate) chunk_size_max: u64,
     pub(crate) depth: usize,
-    pub(crate) is_set: bool,
 }
 
 impl Worker {
-    /// How a transfer on this connection is cut; `None` when the connection is gone.
-    pub(crate) fn pipelining(&self, call: &Call) -> Option<ChunkTerms> {
+    /// How a transfer of `len` bytes on this connection is cut; `None` when the connection is gone.
+    pub(crate) fn pipelining(&self, call: &Call, len: u64) -> Option<ChunkTerms> {
         let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;
-        let terms = self.listeners.get(connection.listener)?.pipelining;
+        let pipelining = self.listeners.get(connection.listener)?.pipelining;
         let size_max = connection.endpoint.capabilities().rdma_size_max;
-        let chunk_size = terms.chunk_size.min(size_max.into()).min(self.buffers.largest() as u64);
-        let chunk_size_max = u64::from(size_max).min(self.buffers.largest() as u64);
-        Some(ChunkTerms { chunk_size, chunk_size_max, depth: terms.depth, is_set: terms.is_set })
+        let size_max = u64::from(size_max).min(self.buffers.largest() as u64);
+        Some(ChunkTerms { chunk_size: chunk_size(pipelining, len).min(size_max), depth: pipelining.depth })
     }
+}
 
-    /// The size of the chunks of a transfer of `len` bytes, and what to call it where it is tried out.
-    pub(crate) fn choose_chunk(&mut self, call: &Call, terms: &ChunkTerms, len: u64) -> (u64, Option<Trial>) {
-        let listener = self.connections.get(call.connection.index).map(|connection| connection.listener);
-        let alone = !self.turns.is_contended(self.now);
-        let tuner = listener.filter(|_| alone).and_then(|listener| self.tuners.get_mut(listener));
-        let Some(tuner) = tuner.filter(|_| !terms.is_set) else { return (terms.chunk_size, None) };
-        let (size, trial) = tuner.choose(len);
-        // A transfer of a few chunks has nothing to overlap with fewer.
-        let part = (len / terms.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
-        let size_max = part.min(terms.chunk_size_max);
-        (size.min(size_max), trial.filter(|_| size <= size_max))
+/// Bytes of the chunks of a transfer of `len` bytes, where nothing else limits them.
+fn chunk_size(pipelining: Pipelining, len: u64) -> u64 {
+    if pipelining.is_set {
+        return pipelining.chunk_size;
     }
+    // A transfer of a few chunks has nothing to overlap with fewer.
+    let part = (len / pipelining.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
+    pipelining.chunk_size.min(part)
 }
 
 impl Transfer {
     /// Bytes of its next chunk at most. Others may have come since it began, or gone: an append alone is cut once, for all its buffers
     /// were lent then.
-    pub(super) fn chunk_max(&mut self, at: &Context<'_>) -> u64 {
+    pub(super) fn chunk_max(&self, at: &Context<'_>) -> u64 {
         let size_max = self.chunk_size_max;
         if !at.worker.is_contended()
             || size_max <= CONTENDED_CHUNK_SIZE
@@ -56,20 +50,7 @@ impl Transfer {
         {
             return size_max;
         }
-        // Its time tells nothing of its chunks.
-        self.timed = None;
         CONTENDED_CHUNK_SIZE
-    }
-
-    /// It has ended well; where it was to be timed, and storage had to be waited for, that tells something.
-    pub(super) fn tell_tuner(&self, at: &mut Context<'_>, len: u64) {
-        let Some((began, trial)) = self.trial() else { return };
-        let nanos = at.worker.now.since(began).as_nanos();
-        if let Some(listener) = at.connection().map(|connection| connection.listener)
-            && let Some(tuner) = at.worker.tuners.get_mut(listener)
-        {
-            tuner.on_timed(trial, len, nanos.try_into().unwrap_or(u64::MAX));
-        }
     }
 
     /// Counts a chunk that has begun, beside others of the transfer or alone.
@@ -79,6 +60,25 @@ impl Transfer {
         {
             counts[0] += 1;
             counts[1] += u64::from(overlaps);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    // [BUF-13]
+    #[test]
+    fn chunks_are_no_fewer_than_the_depth_and_no_smaller_than_128_kib() {
+        let usual = Pipelining { chunk_size: 256 * KIB, depth: 4, is_set: false };
+        for (len, size) in
+            [(1, 128), (512 * KIB, 128), (512 * KIB + 4, 256), (1024 * KIB, 256), (1 << 40, 256)]
+        {
+            assert_eq!(chunk_size(usual, len), size * KIB, "{len}");
+            assert_eq!(chunk_size(Pipelining { is_set: true, ..usual }, len), 256 * KIB, "{len}");
         }
     }
 }

@@ -1,7 +1,6 @@
 //! A direct transfer under way: what of it is where.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use dafs_proto::session::Moment;
 use dafs_proto::transport::{LocalSegments, MemoryRef, RegionKey, RemoteRange};
 use dafs_proto::wire::{Stability, Verifier};
 use smallvec::SmallVec;
@@ -9,7 +8,6 @@ use smallvec::SmallVec;
 use super::pipeline::{Chunk, Pipeline};
 use crate::storage::NodeId;
 use crate::worker::buffers::Buffer;
-use crate::worker::sched::tuner;
 
 /// Ranges of client memory.
 pub(crate) type Segments = SmallVec<[RemoteRange; 1]>;
@@ -52,10 +50,6 @@ pub(crate) struct Transfer {
     pub(crate) waits_for_turn: bool,
     /// Storage makes the data durable, or appends it.
     pub(crate) is_final: bool,
-    /// When it began and what its chunk size is called, where that is tried out.
-    pub(crate) timed: Option<(Moment, tuner::Trial)>,
-    /// Storage had to be waited for.
-    pub(crate) waited: bool,
     /// Its connection ended while storage had its memory: what was posted on it is lost.
     pub(crate) is_broken: bool,
 }
@@ -91,8 +85,6 @@ impl Transfer {
             waits_for_storage: false,
             waits_for_turn: false,
             is_final: false,
-            timed: None,
-            waited: false,
             is_broken: false,
         }
     }
@@ -106,11 +98,6 @@ impl Transfer {
     pub(crate) fn on_disconnected(&mut self) {
         // What storage does at the end needs no connection.
         self.is_broken |= !self.is_final;
-    }
-
-    /// What it tells of its chunk size, where that is tried out and storage had to be waited for.
-    pub(crate) fn trial(&self) -> Option<(Moment, tuner::Trial)> {
-        self.timed.filter(|_| self.waited)
     }
 
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {

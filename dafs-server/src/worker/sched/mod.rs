@@ -28,7 +28,6 @@
 
 pub(crate) mod sieve;
 mod storage;
-pub(crate) mod tuner;
 mod turn;
 
 pub(crate) use storage::StorageTurns;
