@@ -11,6 +11,7 @@
 mod checks;
 mod guest;
 mod header;
+mod judge;
 mod libtest;
 mod mpi;
 mod packages;
