@@ -20,8 +20,10 @@ use thiserror::Error;
 
 use crate::access::{AccessConfig, AddressRange, IdentityMapping, ServerIdentity};
 use crate::logging::LogConfig;
+use crate::storage::Engine;
 use crate::worker::buffers::BUFFER_SIZES;
 
+pub use crate::storage::ExportKind;
 pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
 pub use export::ExportTable;
 pub use origin::Origin;
@@ -68,7 +70,7 @@ pub struct Config {
     /// A handshake may last this long, milliseconds.
     pub handshake_ms: u32,
     /// What carries out storage operations that would block.
-    pub storage_engine: StorageEngine,
+    pub storage_engine: Engine,
     /// Replies to requests that came together leave together; without, each by itself, for comparison.
     pub batch_replies: bool,
     /// Of the protocol's optional features those that clients are offered: all, but to see what clients do without.
@@ -107,7 +109,7 @@ impl Default for Config {
             lease_ms: 30_000,
             keep_alive_ms: 10_000,
             handshake_ms: 10_000,
-            storage_engine: StorageEngine::Auto,
+            storage_engine: Engine::Auto,
             batch_replies: true,
             features: Features::all(),
             direct_io: false,
@@ -155,30 +157,6 @@ impl ExportConfig {
             direct_io: false,
         }
     }
-}
-
-/// What is exported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExportKind {
-    /// A directory and what is below it; absolute.
-    Directory(PathBuf),
-    /// Files in memory, gone when the server ends.
-    Memory {
-        /// Bytes of file data at most.
-        size_max: u64,
-    },
-}
-
-/// What carries out storage operations that would block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StorageEngine {
-    /// io_uring where the kernel offers it, else threads.
-    #[default]
-    Auto,
-    /// io_uring, or the server does not start.
-    Uring,
-    /// A pool of threads.
-    Pool,
 }
 
 /// What a configuration depends on besides settings.

@@ -15,11 +15,11 @@ use dafs_proto::transport::{Address, ConnectError, ConnectParams, Domain, calibr
 use dafs_proto::wire::{Crossovers, GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
 use crate::access::{Access, key_required};
-use crate::config::{Config, ExportConfig, ExportKind, StorageEngine};
+use crate::config::{Config, ExportConfig, ExportKind};
 use crate::metrics::{self, MetricsServer};
 use crate::shared::settings::{ListenerInfo, Pipelining};
 use crate::shared::{Settings, Shared};
-use crate::storage::{self, Engine, Exports, Storage, StorageConfig};
+use crate::storage::{self, Exports, Storage, StorageConfig};
 use crate::worker::buffers::BufferConfig;
 use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
@@ -298,11 +298,7 @@ fn domain(address: &Address) -> anyhow::Result<Arc<dyn Domain>> {
 
 fn open_storage(config: &Config) -> anyhow::Result<Exports> {
     let stored = config.exports.iter().map(|export| stored_export(config, export)).collect();
-    let engine = match config.storage_engine {
-        StorageEngine::Auto => Engine::Auto,
-        StorageEngine::Uring => Engine::Uring,
-        StorageEngine::Pool => Engine::Pool,
-    };
+    let engine = config.storage_engine;
     let loop_keeps_identity = loop_keeps_identity(config);
     let storage = StorageConfig { engine, loop_keeps_identity, ..StorageConfig::default() };
     Ok(Exports::new(stored, &storage)?)
@@ -316,10 +312,7 @@ fn loop_keeps_identity(config: &Config) -> bool {
 fn stored_export(config: &Config, export: &ExportConfig) -> storage::ExportConfig {
     storage::ExportConfig {
         name: export.name.clone(),
-        kind: match &export.kind {
-            ExportKind::Directory(path) => storage::ExportKind::Posix(path.clone()),
-            ExportKind::Memory { size_max } => storage::ExportKind::Mem { size_max: *size_max },
-        },
+        kind: export.kind.clone(),
         read_only: export.read_only,
         direct_io: export.direct_io || config.direct_io,
     }

@@ -4,8 +4,10 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::{OpenFlags, Status};
+use serde::Deserialize;
 
 use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
 use super::mem::{Clock, MemExport};
@@ -28,26 +30,27 @@ pub struct ExportConfig {
 }
 
 /// Where an export's files are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExportKind {
-    /// In a directory of the server.
-    Posix(PathBuf),
-    /// In the server's memory.
-    Mem {
+    /// In a directory of the server; absolute.
+    Directory(PathBuf),
+    /// In the server's memory, gone when it ends.
+    Memory {
         /// Bytes of data and names at most.
         size_max: u64,
     },
 }
 
-/// What carries out reads and writes that must wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What carries out reads and writes that must wait: `--storage-engine`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// io_uring where the kernel grants it, else threads.
+    /// io_uring where the kernel offers it, else threads
     #[default]
     Auto,
-    /// io_uring; starting fails without.
+    /// io_uring, or do not start
     Uring,
-    /// Threads.
+    /// A pool of threads
     Pool,
 }
 
@@ -143,7 +146,7 @@ impl Exports {
     /// Opens all exports. The calling thread is to drive them: where one is a directory, it gives up what would let clients write as only
     /// user 0 may, unless it is to keep its identity.
     pub fn new(exports: Vec<ExportConfig>, config: &StorageConfig) -> Result<Self, StorageError> {
-        let posix = exports.iter().any(|export| matches!(export.kind, ExportKind::Posix(_)));
+        let posix = exports.iter().any(|export| matches!(export.kind, ExportKind::Directory(_)));
         if posix && !config.loop_keeps_identity {
             hold_back().map_err(StorageError::System)?;
         }
@@ -156,11 +159,11 @@ impl Exports {
             }
             let verifier = verifier(config, id)?;
             let files: Box<dyn FileSystem> = match &export.kind {
-                ExportKind::Posix(path) => {
+                ExportKind::Directory(path) => {
                     let keeps_identity = config.loop_keeps_identity;
                     Box::new(PosixExport::open(id, path, &export, verifier, keeps_identity)?)
                 }
-                ExportKind::Mem { size_max } => {
+                ExportKind::Memory { size_max } => {
                     let clock = config.clock.clone().unwrap_or_else(Clock::system);
                     Box::new(MemExport::new(id, *size_max, clock, verifier, config.seed.is_some()))
                 }
@@ -345,11 +348,8 @@ impl Storage for Exports {
     }
 
     fn flush(&mut self) {
-        if let Some(waiting) = &mut self.waiting {
-            waiting.pool.flush();
-            if let Some(ring) = &mut waiting.ring {
-                ring.flush();
-            }
+        if let Some(ring) = self.waiting.as_mut().and_then(|waiting| waiting.ring.as_mut()) {
+            ring.flush();
         }
     }
 

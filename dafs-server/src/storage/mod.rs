@@ -7,6 +7,7 @@
 
 mod exports;
 mod file_system;
+mod listing;
 mod mem;
 mod nodes;
 mod paths;

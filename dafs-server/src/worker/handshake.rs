@@ -159,7 +159,7 @@ impl Worker {
         let connection = &self.connections[key.index];
         let peer = &connection.endpoint.capabilities().peer;
         let admitted = self.shared.access.admit(&connection.listener_address, peer, hello, proven);
-        admitted.map(|admitted| admitted.client).map_err(ServerRefusal::Status)
+        admitted.map_err(ServerRefusal::Status)
     }
 
     fn new_session(

@@ -14,11 +14,12 @@ use std::time::SystemTime;
 use dafs_proto::transport::{LocalSegments, MemoryRef, Span};
 use dafs_proto::wire::{
     DirEntry, FileKind, FsStatistics, NAME_SIZE_MAX, OpenFlags, SeekWhat, Stability, Status, Timestamp,
-    XATTR_VALUE_SIZE_MAX, XattrSetMode, encode_dir_entry,
+    XATTR_VALUE_SIZE_MAX, XattrSetMode,
 };
 use smallvec::SmallVec;
 
 use super::file_system::{Attempt, FileSystem, SharedFile};
+use super::listing::Listing;
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError};
@@ -419,7 +420,7 @@ impl MemFs {
         if i64::try_from(cookie).is_err() {
             return Err(Status::INVALID);
         }
-        let (mut entries, mut size, mut scratch) = (Vec::new(), 0, Vec::new());
+        let mut listing = Listing::new(size_max);
         for (cookie, name) in directory.order.range(cookie + 1..) {
             let visible = attributes && inode.check(identity, May::Search).is_ok();
             let attributes = directory
@@ -428,19 +429,11 @@ impl MemFs {
                 .filter(|_| visible)
                 .and_then(|(ino, _)| Some(self.tree.inodes.get(ino)?.attributes(*ino, self.fs_id)));
             let entry = DirEntry { cookie: *cookie, name: name.clone(), attributes };
-            scratch.clear();
-            encode_dir_entry(&entry, &mut scratch);
-            if size + scratch.len() > size_max {
-                return if entries.is_empty() {
-                    Err(Status::RANGE)
-                } else {
-                    Ok(FsReply::Entries(entries, false))
-                };
+            if !listing.push(entry) {
+                return listing.finish(false);
             }
-            size += scratch.len();
-            entries.push(entry);
         }
-        Ok(FsReply::Entries(entries, true))
+        listing.finish(true)
     }
 
     fn statistics(&self) -> FsStatistics {

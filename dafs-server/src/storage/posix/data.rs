@@ -64,7 +64,7 @@ pub(super) fn read_now(node: &Node, offset: u64, into: &[Span<'_>]) -> Result<us
     let fd = node.buffered_fd();
     let flags = if node.class.memory {
         0
-    } else if node.class.nowait_read() {
+    } else if node.class.nowait_read.load(Ordering::Relaxed) {
         libc::RWF_NOWAIT
     } else {
         return Err(NowError::WouldBlock);
@@ -81,7 +81,7 @@ pub(super) fn read_now(node: &Node, offset: u64, into: &[Span<'_>]) -> Result<us
             }
             Err(Errno::AGAIN) => return Err(NowError::WouldBlock),
             Err(Errno::OPNOTSUPP) if flags != 0 => {
-                node.class.refuse_nowait_read();
+                node.class.nowait_read.store(false, Ordering::Relaxed);
                 return Err(NowError::WouldBlock);
             }
             Err(errno) => return Err(failed(errno)),
@@ -138,13 +138,13 @@ pub(super) fn write_now(
     if !node.class.local || aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
     }
-    if node.class.nowait_write() {
+    if node.class.nowait_write.load(Ordering::Relaxed) {
         // SAFETY: the spans are mapped for the time of this call.
         match unsafe { sys::pwritev2(fd, &segments, Some(offset), libc::RWF_NOWAIT) } {
             Ok(count) if count == len => return Ok(len),
             // The rest is written again with all of it.
             Ok(_) | Err(Errno::AGAIN) => return Err(NowError::WouldBlock),
-            Err(Errno::OPNOTSUPP) => node.class.refuse_nowait_write(),
+            Err(Errno::OPNOTSUPP) => node.class.nowait_write.store(false, Ordering::Relaxed),
             Err(errno) => return Err(NowError::Failed(errno.into())),
         }
     }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dafs_proto::transport::{LocalSegments, Span};
-use dafs_proto::wire::{FileKind, OpenFlags, Status};
+use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
 
 use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
 use super::nodes::NodeTable;
@@ -77,6 +77,22 @@ struct Direct {
 }
 
 impl Node {
+    fn new(fd: OwnedFd, attributes: &Attributes, class: Arc<FsClass>, opened: bool) -> Self {
+        Self {
+            fd,
+            direct: None,
+            kind: attributes.kind,
+            dev: attributes.fs_id,
+            ino: attributes.file_id,
+            class,
+            opened,
+            readable: false,
+            name_unsynced: AtomicBool::new(false),
+            hot: AtomicBool::new(false),
+            position: Mutex::new(()),
+        }
+    }
+
     /// Serves everything but aligned direct I/O.
     fn buffered_fd(&self) -> BorrowedFd<'_> {
         self.direct.as_ref().map_or(self.fd.as_fd(), |direct| direct.buffered.as_fd())
@@ -135,12 +151,9 @@ impl Task {
             | FsOp::XattrRemove { .. } => {
                 xattr::execute(&scope, &self.node, &self.identity, &self.op).map(Outcome::Reply)
             }
-            FsOp::Statfs { at, .. } if at.path.is_empty() => {
-                Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(self.node.fd.as_fd())?.1)))
-            }
             FsOp::Statfs { at, follow } => {
-                let named = scope.name(&self.node, &at.path, *follow)?;
-                Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(named.as_fd())?.1)))
+                let place = scope.at(&self.node, &at.path, *follow)?;
+                Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(place.as_fd())?.1)))
             }
             _ => namespace::change(&scope, &self.node, self.second.as_ref(), &self.op).map(Outcome::Reply),
         }
@@ -209,20 +222,8 @@ impl PosixExport {
         }
         let classes = Classes::default();
         let class = classes.of(root.as_fd(), attributes.fs_id);
-        let root = Arc::new(Node {
-            fd: root,
-            direct: None,
-            kind: FileKind::Directory,
-            dev: attributes.fs_id,
-            ino: attributes.file_id,
-            class,
-            // As whom it was opened decides nothing for clients.
-            opened: false,
-            readable: false,
-            name_unsynced: AtomicBool::new(false),
-            hot: AtomicBool::new(false),
-            position: Mutex::new(()),
-        });
+        // As whom it was opened decides nothing for clients.
+        let root = Arc::new(Node::new(root, &attributes, class, false));
         let shared = Shared {
             root: Arc::clone(&root),
             identities: Identities::of_process(),

@@ -25,10 +25,7 @@ pub(super) fn execute(
     else {
         return Err(Status::INVALID);
     };
-    if at.path.is_empty() {
-        return on_fd(node.buffered_fd(), identity, op);
-    }
-    on_fd(scope.name(node, &at.path, false)?.as_fd(), identity, op)
+    on_fd(scope.at(node, &at.path, false)?.as_fd(), identity, op)
 }
 
 fn on_fd(fd: BorrowedFd<'_>, identity: &Identity, op: &FsOp) -> Result<FsReply, Status> {
