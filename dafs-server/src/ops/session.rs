@@ -2,21 +2,16 @@
 
 use std::sync::Arc;
 
-use dafs_proto::wire::{
-    ExportStatistics, LimitsReply, Opcode, PipelineStatistics, Statistics, Status, WireError,
-    decode_message_pack, encode_message_pack,
-};
+use dafs_proto::wire::{LimitsReply, Opcode, Statistics, Status, decode_message_pack, encode_message_pack};
 
 use super::Worker;
 use crate::shared::FENCES_MAX;
-use crate::shared::settings::ListenerInfo;
 use crate::storage::{At, FsOp};
-use crate::worker::End;
 use crate::worker::dispatch::no_body;
+use crate::worker::ending::End;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Problem};
-use crate::worker::sched::tuner::Tuner;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
@@ -27,12 +22,10 @@ impl Worker {
         payload: Payload<'_>,
     ) -> Result<(), Problem> {
         no_body(body)?;
-        let payload = self.payload(call, payload);
-        if !payload.is_empty() && !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
-            return Err(
-                WireError::TrailingBytes { what: "request without a payload", extra: payload.len() }.into()
-            );
+        if !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
+            self.no_payload(call, payload)?;
         }
+        let payload = self.payload(call, payload);
         match call.header.opcode {
             Opcode::Bye => {
                 self.reply_status(call, Status::OK);
@@ -82,48 +75,20 @@ impl Worker {
     /// The worker's counters now.
     pub(crate) fn own_statistics(&self) -> Statistics {
         let millis = self.now.since(self.started).as_millis();
-        Statistics {
+        let mut statistics = Statistics {
             uptime_ms: u64::try_from(millis).unwrap_or(u64::MAX),
             sessions: self.sessions.len() as u64,
             connections: self.connections.len() as u64,
             in_flight: self.operations.len() as u64,
             handles: self.sessions.iter().map(|(_, session)| session.handles.len() as u64).sum(),
-            operations: self.stats.operations(),
-            bytes_read: [self.stats.bytes_read[0], self.stats.bytes_read[1]],
-            bytes_written: [self.stats.bytes_written[0], self.stats.bytes_written[1]],
-            bytes_fast: [self.stats.bytes_read[2], self.stats.bytes_written[2]],
-            bytes_client: [self.stats.bytes_read[3], self.stats.bytes_written[3]],
             lanes_size: self.buffers.lanes_size() as u64,
             zones: self.buffers.statistics(),
-            pipelines: self.pipeline_statistics(),
-            replies_replayed: self.stats.replies_replayed,
-            protocol_errors: self.stats.protocol_errors,
-            storage_waits: self.stats.storage_waits,
-            exports: self
-                .shared
-                .exports
-                .iter()
-                .zip(&self.stats.exports)
-                .map(|(export, [bytes_read, bytes_written])| ExportStatistics {
-                    name: export.name.clone(),
-                    bytes_read: *bytes_read,
-                    bytes_written: *bytes_written,
-                })
-                .collect(),
+            ..self.stats.statistics()
+        };
+        for (pipeline, tuner) in statistics.pipelines.iter_mut().zip(&self.tuners) {
+            (pipeline.chunk_size, pipeline.measured) = (tuner.size(), tuner.is_measured());
         }
-    }
-
-    fn pipeline_statistics(&self) -> Vec<PipelineStatistics> {
-        let of =
-            |((info, [chunks, overlaps]), tuner): ((&ListenerInfo, &[u64; 2]), &Tuner)| PipelineStatistics {
-                listener: info.address.to_string(),
-                chunk_size: tuner.size(),
-                measured: tuner.is_measured(),
-                depth: info.pipelining.depth as u64,
-                overlaps: *overlaps,
-                chunks: *chunks,
-            };
-        self.listeners.iter().zip(&self.stats.pipelines).zip(&self.tuners).map(of).collect()
+        statistics
     }
 
     fn mountable(&self, call: &Call) -> Vec<String> {
@@ -151,7 +116,7 @@ impl Worker {
         let identity = rights.identity.clone();
         let root = OpenHandle { node, rights, readable: true, writable: false, is_root: true };
         let at = At { node, path: Vec::new() };
-        self.start(call, &identity, FsOp::Getattr { at, follow: true }, After::Mount { root });
+        self.start_as(&identity, call, FsOp::Getattr { at, follow: true }, After::Mount { root });
         Ok(())
     }
 

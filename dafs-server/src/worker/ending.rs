@@ -83,7 +83,7 @@ impl Worker {
 
     /// Ends a connection and its session, because the client broke the protocol; says why while it still can.
     pub(crate) fn end_for_fault(&mut self, key: ConnectionKey, fault: impl std::fmt::Display) {
-        self.stats.protocol_errors += 1;
+        self.stats.counted.protocol_errors += 1;
         let Some(connection) = self.connection(key) else { return };
         if let Phase::Live(session) = connection.phase {
             self.notice(session, key, NoticeKind::ProtocolError, &fault.to_string());

@@ -6,9 +6,8 @@
 
 pub mod buffers;
 pub mod connection;
-mod departure;
 pub(crate) mod dispatch;
-mod ending;
+pub(crate) mod ending;
 pub mod event_loop;
 mod fencing;
 pub(crate) mod flight;
@@ -21,31 +20,32 @@ mod serving;
 pub mod session;
 pub mod stats;
 mod upkeep;
+pub(crate) mod work;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dafs_proto::session::{KeySource, Moment};
 use dafs_proto::transport::{Domain, Endpoint, OpToken};
-use dafs_proto::wire::Method;
+use dafs_proto::wire::{Method, PipelineStatistics};
 use slab::Slab;
 
-pub use self::departure::Departure;
-pub(crate) use self::ending::End;
 pub use self::serving::Served;
+use crate::shared::mail::Resume;
 use crate::shared::settings::ListenerInfo;
 use crate::shared::{Shared, WorkerId};
-use crate::storage::{FsResult, Storage};
+use crate::storage::{ExportId, FsResult, Storage};
 use crate::worker::buffers::BufferPool;
 use crate::worker::connection::{Connection, Phase};
 use crate::worker::flight::fencing::Fencing;
-use crate::worker::flight::{Operation, Wakeup};
-use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::flight::{Call, Wakeup};
+use crate::worker::ids::ConnectionKey;
 use crate::worker::sched::Turns;
 use crate::worker::sched::sieve::Sieve;
 use crate::worker::sched::tuner::Tuner;
 use crate::worker::session::SessionTable;
 use crate::worker::stats::Stats;
+use crate::worker::work::Operation;
 
 /// One loop's part of a server: the connections that it serves and the sessions that live with it.
 pub struct Worker {
@@ -68,7 +68,7 @@ pub struct Worker {
     /// Of all listeners: what it learns about is storage.
     pub(crate) sieve: Sieve,
     /// Connections whose transfers went out of a turn that was not their own.
-    stirred: Vec<ConnectionKey>,
+    runnable: Vec<ConnectionKey>,
     /// When the first of the windows ends in which a batch gathers ends.
     pub(crate) window_end: Option<Moment>,
     pub(crate) now: Moment,
@@ -81,7 +81,7 @@ pub struct Worker {
     finished: Vec<(OpToken, FsResult)>,
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
-    departures: Vec<Departure>,
+    departures: Vec<(WorkerId, Box<Resume>)>,
     /// Whose turn it is to get a connection.
     deals: usize,
 }
@@ -114,7 +114,7 @@ impl Worker {
         Self {
             buffers: BufferPool::new(shared.settings.buffers.part(|whole| shared.part_of(whole))),
             domains: Vec::new(),
-            stats: Stats::new(shared.exports.len()),
+            stats: Stats::new(shared.exports.iter().map(|export| &*export.name)),
             shared,
             id: parts.id,
             storage: parts.storage,
@@ -127,7 +127,7 @@ impl Worker {
             turns: Turns::default(),
             tuners: Vec::new(),
             sieve: Sieve::default(),
-            stirred: Vec::new(),
+            runnable: Vec::new(),
             window_end: None,
             now,
             started: now,
@@ -167,8 +167,12 @@ impl Worker {
         let sizes: Vec<u64> = CHUNK_SIZES.into_iter().filter(|size| *size <= largest).collect();
         let sizes = if info.pipelining.is_set { Vec::new() } else { sizes };
         self.tuners.push(Tuner::new(usual.min(largest), &sizes));
+        self.stats.counted.pipelines.push(PipelineStatistics {
+            listener: info.address.to_string(),
+            depth: info.pipelining.depth as u64,
+            ..PipelineStatistics::default()
+        });
         self.listeners.push(info);
-        self.stats.pipelines.push([0; 2]);
         self.listeners.len() - 1
     }
 
@@ -253,21 +257,21 @@ impl Worker {
         self.storage
     }
 
-    /// Data was read for a request.
+    /// Data was read or written for a request.
     #[inline]
-    pub(crate) fn count_read(&mut self, session: SessionKey, export: usize, method: Method, bytes: usize) {
-        self.stats.on_read(export, method, bytes);
-        if let Some(session) = self.sessions.find_mut(session) {
-            session.ledger.bytes_read += bytes as u64;
-        }
-    }
-
-    /// Data was written for a request.
-    #[inline]
-    pub(crate) fn count_written(&mut self, session: SessionKey, export: usize, method: Method, bytes: usize) {
-        self.stats.on_write(export, method, bytes);
-        if let Some(session) = self.sessions.find_mut(session) {
-            session.ledger.bytes_written += bytes as u64;
+    pub(crate) fn count_moved(
+        &mut self,
+        call: &Call,
+        writes: bool,
+        export: ExportId,
+        method: Method,
+        bytes: usize,
+    ) {
+        self.stats.on_moved(writes, usize::from(export.0), method, bytes);
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            let ledger = &mut session.ledger;
+            let counter = if writes { &mut ledger.bytes_written } else { &mut ledger.bytes_read };
+            *counter += bytes as u64;
         }
     }
 

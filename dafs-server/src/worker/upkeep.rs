@@ -2,7 +2,8 @@
 
 use dafs_proto::wire::{HEADER_SIZE, Header, Opcode};
 
-use super::{End, Worker};
+use super::Worker;
+use super::ending::End;
 use crate::worker::connection::Phase;
 use crate::worker::ids::ConnectionKey;
 

@@ -9,9 +9,9 @@ use dafs_proto::wire::{
 };
 
 use super::Worker;
-use crate::worker::flight::State;
 use crate::worker::flight::batch::Hints;
 use crate::worker::ids::SessionKey;
+use crate::worker::work::State;
 
 /// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
 const NOTICES_MAX: u8 = 8;
@@ -85,9 +85,7 @@ impl Worker {
         });
         self.window_end = ends.min();
         let due = |state: &State| matches!(state, State::Batch(batch) if batch.is_due(now));
-        let due: Vec<usize> =
-            self.operations.iter().filter(|(_, o)| due(&o.state)).map(|(index, _)| index).collect();
-        for index in due {
+        for index in self.places_of(|operation| due(&operation.state)) {
             self.tell_of_batch(index);
         }
     }

@@ -1,20 +1,18 @@
 //! The storage of transfers.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use std::sync::Arc;
-
-use dafs_proto::transport::{Access, HeapMemory, LocalSegments, MemoryRef, Provider, RemoteRange};
+use dafs_proto::transport::{Access, LocalSegments, MemoryRef, Provider, RemoteRange};
 use dafs_proto::wire::{Stability, Status};
 use smallvec::smallvec;
 
-use super::super::context::{Context, Fate};
 use super::super::write::write_all;
-use super::{Progress, Worker};
+use super::Progress;
 use crate::storage::{FsOp, FsReply, FsResult, NowError, Submitted};
 use crate::worker::flight::pipeline::{Chunk, Stage};
-use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::flight::{own_memory, token_with_slot};
 use crate::worker::sched::CONTENDED_SIZE;
+use crate::worker::work::Context;
 
 impl Transfer {
     /// Begins a chunk of a read: from a mapped window of the file, or by storage, into the client's memory or a buffer. False where that
@@ -59,8 +57,7 @@ impl Transfer {
     #[cold]
     pub(super) fn read_again(&mut self, at: &mut Context<'_>, chunk: Chunk) -> Progress {
         at.worker.distrust_mapped_files(at.call.session);
-        let memory = HeapMemory::allocate(chunk.len as usize).map(|memory| MemoryRef::new(Arc::new(memory)));
-        let Some(memory) = memory.and_then(|memory| memory.slice(0, chunk.len as usize)) else {
+        let Ok(memory) = own_memory(chunk.len as usize) else {
             self.fail_chunk(at, chunk.slot, Status::NO_MEMORY);
             return Progress::Continue;
         };
@@ -151,7 +148,7 @@ impl Transfer {
     }
 
     fn submit_chunk(&mut self, at: &mut Context<'_>, slot: u8, op: FsOp) {
-        at.worker.stats.storage_waits += 1;
+        at.worker.stats.counted.storage_waits += 1;
         self.waited = true;
         let Ok(identity) = at.identity() else {
             return self.chunk_stored(at, slot, Err(Status::BAD_HANDLE));
@@ -167,7 +164,7 @@ impl Transfer {
     }
 
     /// Storage has moved a chunk, or could not.
-    fn chunk_stored(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) {
+    pub(super) fn chunk_stored(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) {
         let count = match result {
             Ok(FsReply::Count(count)) => count as u64,
             Ok(_) => return self.fail_chunk(at, slot, Status::IO),
@@ -180,56 +177,11 @@ impl Transfer {
         }
         self.end_moot_chunks(at);
     }
-
-    /// A chunk is with storage no longer.
-    fn left_storage(&self, at: &mut Context<'_>, slot: u8) {
-        if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
-            at.worker.leaves_storage(at.call.session, chunk.len);
-        }
-    }
-
-    /// Storage has finished a step.
-    fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
-        if self.is_final {
-            return self.finish(at, result);
-        }
-        self.left_storage(at, slot);
-        self.chunk_stored(at, slot, result);
-        match (self.is_broken, self.in_storage()) {
-            (true, false) => self.restart_or_abandon(at),
-            (true, true) => Fate::Waits,
-            (false, _) => self.advance(at),
-        }
-    }
 }
 
 impl Context<'_> {
     /// How much of so many bytes that are at hand is moved in one step.
     fn at_once(&self, len: usize) -> usize {
         if self.worker.is_contended() { len.min(CONTENDED_SIZE) } else { len }
-    }
-}
-
-impl Worker {
-    /// Storage has finished a step of a transfer.
-    pub(crate) fn transfer_on_storage(&mut self, index: usize, slot: u8, result: FsResult) {
-        let session = self.operations[index].call.session;
-        self.work_on(index, |transfer: &mut Transfer, at| transfer.on_storage(at, slot, result));
-        self.resume_storage_waiters_of(session);
-    }
-
-    /// A step of a transfer that is nobody's any more is finished; `true` when storage has let go of all its memory.
-    pub(crate) fn forgotten_transfer_on_storage(&mut self, index: usize, slot: u8) -> bool {
-        let session = self.operations[index].call.session;
-        let mut is_free = true;
-        self.work_on(index, |transfer: &mut Transfer, at| {
-            transfer.left_storage(at, slot);
-            transfer.is_final = false;
-            transfer.pipeline.failed(slot, Status::CANCELLED);
-            is_free = !transfer.in_storage();
-            Fate::Waits
-        });
-        self.resume_storage_waiters_of(session);
-        is_free
     }
 }

@@ -1,12 +1,12 @@
 //! Into what chunks a transfer is cut: by what the connection can move, by what was learned, smaller beside others.
 
-use super::super::context::Context;
 use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::sched::CONTENDED_CHUNK_SIZE;
 
 use crate::worker::flight::transfer::{Direction, Transfer};
 use crate::worker::sched::tuner::Trial;
+use crate::worker::work::Context;
 
 /// The least that is worth a step of its own, bytes.
 const CHUNK_SIZE_MIN: u64 = 128 << 10;
@@ -75,10 +75,10 @@ impl Transfer {
     /// Counts a chunk that has begun, beside others of the transfer or alone.
     pub(super) fn count_chunk(&self, at: &mut Context<'_>, overlaps: bool) {
         if let Some(listener) = at.connection().map(|connection| connection.listener)
-            && let Some(counts) = at.worker.stats.pipelines.get_mut(listener)
+            && let Some(counts) = at.worker.stats.counted.pipelines.get_mut(listener)
         {
-            counts[0] += 1;
-            counts[1] += u64::from(overlaps);
+            counts.chunks += 1;
+            counts.overlaps += u64::from(overlaps);
         }
     }
 }

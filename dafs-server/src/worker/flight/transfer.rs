@@ -97,25 +97,9 @@ impl Transfer {
         }
     }
 
-    /// Storage has its hands on the transfer's memory.
-    pub(crate) fn in_storage(&self) -> bool {
-        self.is_final || self.pipeline.in_storage()
-    }
-
-    /// Its connection is gone, and with it what was posted there, while storage still has its memory.
-    pub(crate) fn on_disconnected(&mut self) {
-        // What storage does at the end needs no connection.
-        self.is_broken |= !self.is_final;
-    }
-
     /// What it tells of its chunk size, where that is tried out and storage had to be waited for.
     pub(crate) fn trial(&self) -> Option<(Moment, tuner::Trial)> {
         self.timed.filter(|_| self.waited)
-    }
-
-    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
-        let slots = self.slots.into_iter().filter_map(|passage| passage.buffer);
-        self.collected.into_iter().chain(self.granted).chain(slots).collect()
     }
 
     /// The part of the client's memory from `at` on that is contiguous, at most `len_max` bytes.
