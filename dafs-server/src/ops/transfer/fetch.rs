@@ -20,7 +20,7 @@ impl Transfer {
 
     fn post(&mut self, at: &mut Context<'_>, chunk: Chunk) -> Progress {
         let local = self.segments(chunk.slot, chunk.len);
-        let remote = self.slots.get(usize::from(chunk.slot)).map(|passage| passage.remote);
+        let remote = self.pipeline.passage(chunk.slot).map(|passage| passage.remote);
         let (Some(local), Some(remote)) = (local, remote.and_then(|remote| remote.slice(0, chunk.len)))
         else {
             self.fail_chunk(at, chunk.slot, Status::IO);
@@ -65,7 +65,7 @@ impl Transfer {
 
     fn is_window(&self, slot: u8) -> bool {
         self.direction == Direction::Read
-            && self.slots.get(usize::from(slot)).is_some_and(|passage| passage.buffer.is_none())
+            && self.pipeline.passage(slot).is_some_and(|passage| passage.buffer.is_none())
     }
 
     /// RDMA of a chunk is over: a read's buffer is free, a write's data is here.
@@ -73,11 +73,7 @@ impl Transfer {
         if self.pipeline.chunk_in(slot, Stage::Rdma).is_none() {
             return;
         }
-        self.pipeline.moved(slot);
-        if self.direction == Direction::Write {
-            self.end_moot_chunks(at);
-        } else {
-            self.end_chunk(at, slot);
-        }
+        let ended = self.pipeline.moved(slot);
+        self.end_chunks(at, ended);
     }
 }

@@ -26,7 +26,7 @@ use crate::worker::flight::Call;
 use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::Problem;
 use crate::worker::flight::pipeline::{Pipeline, Stage};
-use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::flight::transfer::{Direction, Passage, Transfer};
 use crate::worker::sched::CONTENDED_SIZE;
 use crate::worker::work::{Context, Fate, Work};
 
@@ -112,7 +112,9 @@ impl Work for Transfer {
 
     fn on_forgotten_step(&mut self, slot: u8) {
         self.is_final = false;
-        self.pipeline.failed(slot, Status::CANCELLED);
+        // To be given back with the others.
+        let ended = self.pipeline.failed(slot, Status::CANCELLED);
+        self.collected.extend(ended.and_then(|passage| passage.buffer));
     }
 
     fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {
@@ -159,8 +161,8 @@ impl Work for Transfer {
     }
 
     fn into_buffers(self: Box<Self>) -> Vec<Buffer> {
-        let slots = self.slots.into_iter().filter_map(|passage| passage.buffer);
-        self.collected.into_iter().chain(self.granted).chain(slots).collect()
+        let passed = self.pipeline.into_passages().filter_map(|passage| passage.buffer);
+        self.collected.into_iter().chain(self.granted).chain(passed).collect()
     }
 }
 
@@ -189,7 +191,7 @@ impl Transfer {
             Ok(true) => Progress::Continue,
             Err(status) => {
                 self.pipeline.refused(status);
-                self.end_moot_chunks(at);
+                self.end_chunks(at, None);
                 Progress::Continue
             }
         }
@@ -200,8 +202,8 @@ impl Transfer {
         if self.direction == Direction::Write
             && let Some(memory) = at.remote_memory(&remote, Access::REMOTE_READ)?
         {
-            let chunk = self.begin(smallvec![memory], None, remote);
-            self.slots[usize::from(chunk.slot)].is_mapped = true;
+            let passage = Passage { memory: smallvec![memory], buffer: None, remote, is_mapped: true };
+            let chunk = self.pipeline.begin(remote.len, passage);
             // It is where storage can take it from.
             self.pipeline.posted(chunk.slot);
             self.pipeline.moved(chunk.slot);
@@ -210,7 +212,8 @@ impl Transfer {
         let taken = self.take_buffer(at, from, remote.len as usize);
         let Some((memory, buffer)) = taken else { return Ok(false) };
         let remote = remote.slice(0, memory.len() as u64).ok_or(Status::INVALID)?;
-        self.begin(smallvec![memory], buffer, remote);
+        let passage = Passage { memory: smallvec![memory], buffer, remote, is_mapped: false };
+        self.pipeline.begin(remote.len, passage);
         Ok(true)
     }
 
@@ -272,24 +275,16 @@ impl Transfer {
         Some((memory, None))
     }
 
-    /// Gives back what a chunk passed through.
-    fn end_chunk(&mut self, at: &mut Context<'_>, slot: u8) {
-        if let Some(buffer) = self.end_passage(slot) {
-            at.worker.release_buffer(buffer);
-        }
-    }
-
     /// A chunk failed: what lies behind it is given up.
     fn fail_chunk(&mut self, at: &mut Context<'_>, slot: u8, status: Status) {
-        self.pipeline.failed(slot, status);
-        self.end_chunk(at, slot);
-        self.end_moot_chunks(at);
+        let ended = self.pipeline.failed(slot, status);
+        self.end_chunks(at, ended);
     }
 
-    fn end_moot_chunks(&mut self, at: &mut Context<'_>) {
-        for slot in self.pipeline.take_moot() {
-            self.end_chunk(at, slot);
-        }
+    /// Gives back what a chunk that is over passed through, and what those did that are moved no further.
+    fn end_chunks(&mut self, at: &mut Context<'_>, ended: Option<Passage>) {
+        let ended = ended.into_iter().chain(self.pipeline.take_moot());
+        ended.filter_map(|passage| passage.buffer).for_each(|buffer| at.worker.release_buffer(buffer));
     }
 
     /// Its connection was lost, and storage has let go of its memory: it begins anew on the connection on which the client has asked

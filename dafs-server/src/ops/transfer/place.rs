@@ -9,7 +9,7 @@ use super::super::write::write_all;
 use super::Progress;
 use crate::storage::{FsOp, FsReply, FsResult, NowError, Submitted};
 use crate::worker::flight::pipeline::{Chunk, Stage};
-use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::flight::transfer::{Direction, Passage, Transfer};
 use crate::worker::flight::{own_memory, token_with_slot};
 use crate::worker::sched::CONTENDED_SIZE;
 use crate::worker::work::Context;
@@ -42,13 +42,15 @@ impl Transfer {
         let mapped: usize = window.iter().map(MemoryRef::len).sum();
         if mapped > 0 {
             let remote = remote.slice(0, mapped as u64).ok_or(Status::INVALID)?;
-            let chunk = self.begin(window, None, remote);
+            let passage = Passage { memory: window, buffer: None, remote, is_mapped: false };
+            let chunk = self.pipeline.begin(remote.len, passage);
             self.pipeline.stored(chunk.slot, chunk.len, true);
             return Ok(true);
         }
         let Some((memory, buffer)) = self.take_buffer(at, from, len) else { return Ok(false) };
         let remote = remote.slice(0, memory.len() as u64).ok_or(Status::INVALID)?;
-        let chunk = self.begin(smallvec![memory], buffer, remote);
+        let passage = Passage { memory: smallvec![memory], buffer, remote, is_mapped: false };
+        let chunk = self.pipeline.begin(remote.len, passage);
         self.read_chunk(at, chunk);
         Ok(true)
     }
@@ -61,7 +63,7 @@ impl Transfer {
             self.fail_chunk(at, chunk.slot, Status::NO_MEMORY);
             return Progress::Continue;
         };
-        if let Some(passage) = self.slots.get_mut(usize::from(chunk.slot)) {
+        if let Some(passage) = self.pipeline.passage_mut(chunk.slot) {
             passage.memory = smallvec![memory];
         }
         self.pipeline.storing(chunk.slot);
@@ -86,8 +88,8 @@ impl Transfer {
         let waits = matches!(result, Err(NowError::WouldBlock));
         let len = if waits { memory.len() } else { at_once };
         let remote = remote.slice(0, len as u64).ok_or(Status::INVALID)?;
-        let chunk = self.begin(smallvec![memory.clone()], None, remote);
-        self.slots[usize::from(chunk.slot)].is_mapped = true;
+        let passage = Passage { memory: smallvec![memory.clone()], buffer: None, remote, is_mapped: true };
+        let chunk = self.pipeline.begin(remote.len, passage);
         self.on_tried(at, chunk.slot, result, || FsOp::Read { node, offset, into: vec![memory] });
         Ok(true)
     }
@@ -170,12 +172,9 @@ impl Transfer {
             Ok(_) => return self.fail_chunk(at, slot, Status::IO),
             Err(status) => return self.fail_chunk(at, slot, status),
         };
-        let is_mapped = self.slots.get(usize::from(slot)).is_none_or(|passage| passage.is_mapped);
-        self.pipeline.stored(slot, count, !is_mapped);
-        if self.pipeline.chunk_in(slot, Stage::Post).is_none() {
-            self.end_chunk(at, slot);
-        }
-        self.end_moot_chunks(at);
+        let is_mapped = self.pipeline.passage(slot).is_none_or(|passage| passage.is_mapped);
+        let ended = self.pipeline.stored(slot, count, !is_mapped);
+        self.end_chunks(at, ended);
     }
 }
 
