@@ -12,6 +12,7 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use dafs_proto::transport::{Address, WaitPolicy};
 use dafs_proto::wire::Features;
@@ -21,7 +22,7 @@ use thiserror::Error;
 use crate::access::{AccessConfig, AddressRange, IdentityMapping, ServerIdentity};
 use crate::logging::LogConfig;
 use crate::storage::Engine;
-use crate::worker::buffers::BUFFER_SIZES;
+use crate::worker::buffers::{BUFFER_SIZES, BufferConfig};
 
 pub use crate::storage::ExportKind;
 pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
@@ -49,6 +50,8 @@ pub struct Config {
     pub slots_max: u16,
     /// Operations in flight of all sessions together: the budget that credits share out.
     pub operations_max: u32,
+    /// Open handles of one session.
+    pub handles_max: u32,
     /// Largest inline payload in either direction, bytes.
     pub inline_max: u32,
     /// Largest single read or write, bytes.
@@ -99,6 +102,7 @@ impl Default for Config {
             sessions_max: 4096,
             slots_max: 64,
             operations_max: 4096,
+            handles_max: 1 << 16,
             inline_max: 16 << 10,
             transfer_size_max: 64 << 20,
             buffers_size_max: 256 << 20,
@@ -120,6 +124,20 @@ impl Default for Config {
             log: LogConfig::default(),
         }
     }
+}
+
+impl Config {
+    /// What transfer buffers a server has.
+    pub(crate) fn buffers(&self) -> BufferConfig {
+        let [size_max, kept_size_max] = [self.buffers_size_max, self.buffers_kept_max]
+            .map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+        BufferConfig { sizes: self.buffer_sizes.clone(), size_max, kept_size_max }
+    }
+}
+
+/// A time of a configuration.
+pub(crate) fn millis(count: u32) -> Duration {
+    Duration::from_millis(count.into())
 }
 
 /// One export.

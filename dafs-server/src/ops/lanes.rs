@@ -40,11 +40,6 @@ impl Worker {
         self.domains[listener] = Some(domain);
     }
 
-    /// Bytes of memory lent as lanes.
-    pub fn lanes_lent(&self) -> usize {
-        self.buffers.lanes_size()
-    }
-
     /// Takes the lanes of a connection back.
     pub(crate) fn end_lanes(&mut self, key: ConnectionKey) {
         let lanes = self.connection(key).map(|connection| std::mem::take(&mut connection.lanes));
@@ -117,7 +112,7 @@ impl Worker {
     /// How many lanes of which size a session may have: its fair share of what is not lent.
     fn lane_share(&self, asked: &LaneTerms) -> (usize, u32) {
         // What the settings say, where the pool has more because it needs that much.
-        let budget = self.shared.settings.buffers.size_max / 2;
+        let budget = self.shared.settings.buffers().size_max / 2;
         let free = self.buffers.lanes_room().min(budget.saturating_sub(self.buffers.lanes_size()));
         let share = free.min(budget / self.active_sessions.max(1) as usize);
         let count = usize::from(asked.count).min(share / asked.buffer_size());

@@ -80,7 +80,7 @@ impl Worker {
             sessions: self.sessions.len() as u64,
             connections: self.connections.len() as u64,
             in_flight: self.operations.len() as u64,
-            handles: self.sessions.iter().map(|(_, session)| session.handles.len() as u64).sum(),
+            handles: self.sessions.iter().map(|(_, session)| session.handles.count() as u64).sum(),
             lanes_size: self.buffers.lanes_size() as u64,
             zones: self.buffers.statistics(),
             ..self.stats.statistics()
@@ -98,13 +98,13 @@ impl Worker {
         let may = |export: &&crate::config::ExportConfig| {
             self.shared.access.mount(export, &session.client, peer).is_ok()
         };
-        self.shared.exports.iter().filter(may).map(|export| export.name.clone()).collect()
+        self.shared.settings.exports.iter().filter(may).map(|export| export.name.clone()).collect()
     }
 
     fn mount(&mut self, call: &Call, name: &[u8]) -> Result<(), Problem> {
         let name = std::str::from_utf8(name).map_err(|_| Status::NO_EXPORT)?;
         let id = self.storage.export(name).ok_or(Status::NO_EXPORT)?;
-        let export = self.shared.exports.get(usize::from(id.0)).ok_or(Status::NO_EXPORT)?;
+        let export = self.shared.settings.exports.get(usize::from(id.0)).ok_or(Status::NO_EXPORT)?;
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let connection = self.connections.get(call.connection.index).ok_or(Status::NO_SESSION)?;
         let peer = &connection.endpoint.capabilities().peer;
@@ -153,7 +153,7 @@ impl Worker {
         if list.len() > FENCES_MAX {
             return Err(Status::TOO_LARGE.into());
         }
-        tracing::info!(export = %self.shared.exports[export].name, clients = list.len(), "fence list replaced");
+        tracing::info!(export = %self.shared.settings.exports[export].name, clients = list.len(), "fence list replaced");
         self.shared.fences.set(export, list);
         self.wait_for_drain(call, export);
         Ok(())

@@ -31,6 +31,7 @@ pub use exports::{
 };
 pub use file_system::SharedFile;
 pub use mem::Clock;
+pub(crate) use nodes::Places;
 pub use posix::hold_back;
 
 /// An export, by its place in the configuration.

@@ -62,10 +62,8 @@ impl Worker {
             }
             Admission::InProgress => self.readdress(session_key, &header, key),
             Admission::FalseRetry => {
-                let mut head = [0; HEADER_SIZE];
-                header.reply(Status::FALSE_RETRY).encode(&mut head);
                 if let Some(connection) = self.connection(key) {
-                    connection.send(&head, &[]);
+                    connection.send_parts(header.reply(Status::FALSE_RETRY), &[], &[]);
                 }
             }
         }

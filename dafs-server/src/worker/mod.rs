@@ -112,9 +112,9 @@ impl Worker {
     pub fn new(parts: Parts, now: Moment) -> Self {
         let shared = parts.shared;
         Self {
-            buffers: BufferPool::new(shared.settings.buffers.part(|whole| shared.part_of(whole))),
+            buffers: BufferPool::new(shared.settings.buffers().part(|whole| shared.part_of(whole))),
             domains: Vec::new(),
-            stats: Stats::new(shared.exports.iter().map(|export| &*export.name)),
+            stats: Stats::new(shared.settings.exports.iter().map(|export| &*export.name)),
             shared,
             id: parts.id,
             storage: parts.storage,
@@ -250,11 +250,6 @@ impl Worker {
     /// Storage, for its event descriptors, and for simulations that crash it.
     pub fn storage(&mut self) -> &mut dyn Storage {
         &mut *self.storage
-    }
-
-    /// Takes the server apart, as a crash would; what storage keeps survives.
-    pub fn into_storage(self) -> Box<dyn Storage> {
-        self.storage
     }
 
     /// Data was read or written for a request.

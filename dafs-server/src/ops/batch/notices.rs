@@ -28,7 +28,7 @@ impl Worker {
             return;
         }
         session.notices += 1;
-        let mut header = Header::callback(Opcode::BatchDone, session.core.next_callback());
+        let header = Header::callback(Opcode::BatchDone, session.core.next_callback());
         let Some(batch) = self.batch_at(index) else { return };
         let told: Vec<u32> = batch.untold.drain(..batch.untold.len().min(results_max)).collect();
         if batch.untold.is_empty() {
@@ -42,15 +42,9 @@ impl Worker {
         }
         let (slot, sequence) = (call.header.slot.0, call.header.sequence);
         let count = (payload.len() / BATCH_NOTICE_RESULT_SIZE) as u32;
-        header.head_len = BatchNotice::HEAD_SIZE as u16;
-        header.payload_len = payload.len() as u32;
-        let mut head = [0; BatchNotice::HEAD_SIZE];
-        header.encode(&mut head);
-        BatchNotice { slot, sequence, count }.encode(&mut head[HEADER_SIZE..]);
-        if let Some(connection) = self.connection(call.connection) {
-            connection.send(&head, &payload);
-            self.mark_dirty(call.connection);
-        }
+        let mut body = [0; BatchNotice::HEAD_SIZE - HEADER_SIZE];
+        BatchNotice { slot, sequence, count }.encode(&mut body);
+        self.send_callback(call.connection, header, &body, &payload);
     }
 
     /// Nothing of a session's batches is gathered any more.
