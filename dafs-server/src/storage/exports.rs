@@ -13,8 +13,8 @@ use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
 use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Wake};
 use super::posix::{PosixExport, hold_back};
-use super::uring::{Ended, Ring};
-use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
+use super::uring::Ring;
+use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
 
 /// An export to be served.
 #[derive(Clone, Debug)]
@@ -139,7 +139,6 @@ struct Waiting {
     wake: Arc<Wake>,
     /// For reads and writes; the pool does them where there is none.
     ring: Option<Ring>,
-    ended: Vec<Ended>,
 }
 
 impl Exports {
@@ -243,7 +242,7 @@ impl Waiting {
                 .ok(),
         };
         let pool = Pool::new(config.pool_threads, Arc::clone(&wake));
-        Ok(Self { pool, wake, ring, ended: Vec::new() })
+        Ok(Self { pool, wake, ring })
     }
 
     /// A read or write: in the ring where there is one.
@@ -362,10 +361,7 @@ impl Storage for Exports {
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         let Some(waiting) = &mut self.waiting else { return };
         if let Some(ring) = &mut waiting.ring {
-            ring.poll(&mut waiting.ended);
-            done.extend(
-                waiting.ended.drain(..).map(|Ended { token, result }| (token, result.map(FsReply::Count))),
-            );
+            ring.poll(done);
         }
         waiting.wake.lower();
         waiting.pool.poll(&mut self.finished);
