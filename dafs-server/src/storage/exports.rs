@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
-use dafs_proto::wire::{OpenFlags, Status};
+use dafs_proto::wire::Status;
 use serde::Deserialize;
 
 use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
@@ -14,7 +14,7 @@ use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Wake};
 use super::posix::{PosixExport, hold_back};
 use super::uring::Ring;
-use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
+use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, Traits};
 
 /// An export to be served.
 #[derive(Clone, Debug)]
@@ -266,28 +266,6 @@ impl Waiting {
     }
 }
 
-/// The operation changes something.
-fn changes(op: &FsOp) -> bool {
-    match op {
-        FsOp::Open { flags, .. } => {
-            flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE)
-        }
-        FsOp::Lookup { .. }
-        | FsOp::Getattr { .. }
-        | FsOp::Read { .. }
-        | FsOp::Seek { .. }
-        | FsOp::Hint { .. }
-        | FsOp::Readdir { .. }
-        | FsOp::Readlink { .. }
-        | FsOp::AccessCheck { .. }
-        | FsOp::XattrRead { .. }
-        | FsOp::XattrList { .. }
-        | FsOp::Commit { .. }
-        | FsOp::Statfs { .. } => false,
-        _ => true,
-    }
-}
-
 impl Storage for Exports {
     fn export(&self, name: &str) -> Option<ExportId> {
         let index = self.exports.iter().position(|export| export.name == name)?;
@@ -328,20 +306,20 @@ impl Storage for Exports {
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
-        let (first, second) = nodes_of(&op);
-        if second.is_some_and(|second| second.export != first.export) {
+        let Traits { node, second, changes, .. } = op.traits();
+        if second.is_some_and(|second| second.export != node.export) {
             return Submitted::Done(Err(Status::CROSS_DEVICE));
         }
-        let Some(export) = self.exports.get_mut(usize::from(first.export.0)) else {
+        let Some(export) = self.exports.get_mut(usize::from(node.export.0)) else {
             return Submitted::Done(Err(Status::BAD_HANDLE));
         };
-        if export.read_only && changes(&op) {
+        if export.read_only && changes {
             return Submitted::Done(Err(Status::READ_ONLY));
         }
         match (export.files.attempt(identity, op), &mut self.waiting) {
             (Attempt::Done(result), _) => Submitted::Done(result),
-            (Attempt::Job(job), Some(waiting)) => waiting.submit(token, first.export, job),
-            (Attempt::Data(job), Some(waiting)) => waiting.transfer(token, first.export, job),
+            (Attempt::Job(job), Some(waiting)) => waiting.submit(token, node.export, job),
+            (Attempt::Data(job), Some(waiting)) => waiting.transfer(token, node.export, job),
             (_, None) => Submitted::Done(Err(Status::NOT_SUPPORTED)),
         }
     }

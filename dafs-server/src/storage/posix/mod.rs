@@ -27,7 +27,7 @@ use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
 
 use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
 use super::nodes::NodeTable;
-use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError};
+use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError, Traits};
 use class::{Classes, FsClass};
 use data::{Inodes, Throttle};
 use hot::HotWindows;
@@ -110,7 +110,7 @@ struct Task {
 
 impl Job for Task {
     fn run(self: Box<Self>) -> Result<Outcome, Status> {
-        let acting = if needs_identity(&self.op) {
+        let acting = if !self.op.traits().on_data {
             Some(self.shared.identities.act_as(&self.identity)?)
         } else {
             // What the last operation here acted as is not to decide about this one.
@@ -141,7 +141,7 @@ impl Task {
             | FsOp::Getattr { .. }
             | FsOp::Setattr { .. }
             | FsOp::AccessCheck { .. } => namespace::access(&scope, &self.node, &self.op),
-            op if !needs_identity(op) => data::execute(&scope, &self.node, op).map(Outcome::Reply),
+            op if op.traits().on_data => data::execute(&scope, &self.node, op).map(Outcome::Reply),
             FsOp::Readdir { cookie, size_max, attributes, .. } => {
                 readdir::read(&self.node, *cookie, *size_max, *attributes).map(Outcome::Reply)
             }
@@ -158,22 +158,6 @@ impl Task {
             _ => namespace::change(&scope, &self.node, self.second.as_ref(), &self.op).map(Outcome::Reply),
         }
     }
-}
-
-/// Operations on open data were permitted when it was opened.
-fn needs_identity(op: &FsOp) -> bool {
-    !matches!(
-        op,
-        FsOp::Read { .. }
-            | FsOp::Write { .. }
-            | FsOp::Append { .. }
-            | FsOp::Commit { .. }
-            | FsOp::Truncate { .. }
-            | FsOp::Allocate { .. }
-            | FsOp::Punch { .. }
-            | FsOp::Seek { .. }
-            | FsOp::Hint { .. }
-    )
 }
 
 /// What user 0 may do to the set-group-id bit of a file whose group is not its own. A thread of the pool does it: the loop writes
@@ -310,7 +294,7 @@ impl FileSystem for PosixExport {
     }
 
     fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
-        let (first, second) = super::nodes_of(&op);
+        let Traits { node: first, second, on_data, .. } = op.traits();
         let Some(node) = self.nodes.get(first) else { return Attempt::Done(Err(Status::BAD_HANDLE)) };
         if matches!(op, FsOp::Truncate { .. } | FsOp::Punch { .. }) {
             self.hot.forget_file(node);
@@ -328,12 +312,10 @@ impl FileSystem for PosixExport {
             op,
         };
         let elsewhere = sets_ids(&task.op)
-            || self.loop_keeps_identity
-                && needs_identity(&task.op)
-                && self.shared.identities.would_change(identity);
+            || self.loop_keeps_identity && !on_data && self.shared.identities.would_change(identity);
         let place = resolve::place(&task.node.class, &task.op).filter(|_| !elsewhere);
         if let Some(place) = place {
-            let acting = if needs_identity(&task.op) {
+            let acting = if !on_data {
                 match self.shared.identities.act_as(identity) {
                     Ok(acting) => Some(acting),
                     Err(status) => return Attempt::Done(Err(status)),
