@@ -7,7 +7,7 @@ use dafs_proto::transport::{Access, MemoryRef, OpToken, RemoteRange, TransportEr
 use dafs_proto::wire::Status;
 
 use super::Worker;
-use crate::storage::{FsResult, Identity};
+use crate::storage::{FsOp, FsResult, Submitted};
 use crate::worker::buffers::{Buffer, Owner};
 use crate::worker::connection::Connection;
 use crate::worker::flight::after::After;
@@ -135,9 +135,23 @@ impl Context<'_> {
         Owner { session: self.call.session, operation: self.token }
     }
 
-    /// As whom storage works for it; an error where its handle is gone.
-    pub(crate) fn identity(&self) -> Result<Identity, Status> {
-        self.worker.identity(&self.call)
+    /// Hands a step to storage; `None` where that has to be waited for.
+    pub(crate) fn submit(&mut self, token: OpToken, op: FsOp) -> Option<FsResult> {
+        let Ok(identity) = self.worker.identity(&self.call) else { return Some(Err(Status::BAD_HANDLE)) };
+        match self.worker.storage.submit(token, &identity, op) {
+            Submitted::Done(result) => Some(result),
+            Submitted::Pending => None,
+        }
+    }
+
+    /// A buffer for so many bytes, perhaps a smaller one: what was granted, or another. Without one the operation is queued.
+    pub(crate) fn buffer(&mut self, granted: Option<Buffer>, len: usize) -> Option<Buffer> {
+        let owner = self.owner();
+        let buffer = granted.or_else(|| self.worker.buffers.acquire(owner, len));
+        if buffer.is_none() {
+            self.worker.buffers.wait(owner, len);
+        }
+        buffer
     }
 
     /// The client's own memory, where the provider maps it.

@@ -3,7 +3,7 @@
 use dafs_proto::wire::{Stability, Status};
 
 use super::Progress;
-use crate::storage::{FsOp, FsReply, FsResult, NowError, Submitted};
+use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::calls::CALLS_MAX;
 use crate::worker::flight::list::{List, Place, Step, gap};
 use crate::worker::flight::token_with_slot;
@@ -52,7 +52,6 @@ impl List {
 
     /// Leaves the next call to storage.
     fn submit_call(&mut self, at: &mut Context<'_>) {
-        let Ok(identity) = at.identity() else { return self.calls.stop(Some(Status::BAD_HANDLE)) };
         if self.direction == Direction::Read && self.calls.trial.is_none() {
             let (gap_max, trial) = at.worker.sieve.choose(self.node.export, self.parts.as_slice(), self.next);
             self.gap_max_waiting = gap_max;
@@ -69,9 +68,9 @@ impl List {
             }
         };
         at.worker.stats.counted.storage_waits += 1;
-        match at.worker.storage.submit(token_with_slot(at.token, slot), &identity, op) {
-            Submitted::Pending => at.worker.enters_storage(at.call.session, len),
-            Submitted::Done(result) => drop(self.call_ended(slot, result)),
+        match at.submit(token_with_slot(at.token, slot), op) {
+            None => at.worker.enters_storage(at.call.session, len),
+            Some(result) => drop(self.call_ended(slot, result)),
         }
     }
 

@@ -23,7 +23,7 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use super::Worker;
-use crate::storage::{FsOp, FsResult, NodeId, Submitted};
+use crate::storage::{FsOp, FsResult, NodeId};
 use crate::worker::buffers::{BUFFER_SIZES, Buffer};
 use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::{Answer, Payload, Problem};
@@ -329,12 +329,8 @@ impl List {
         let chunk_max = BUFFER_SIZES[if is_copy || self.len <= LONG_LEN { 1 } else { 2 }];
         self.chunk = self.done..self.len.min(self.done + chunk_max.min(size_max) as u64);
         let len = (self.chunk.end - self.chunk.start) as usize;
-        let owner = at.owner();
-        let granted = self.granted.take();
-        let buffer = granted.or_else(|| at.worker.buffers.acquire(owner, len));
-        let Some(buffer) = buffer else {
+        let Some(buffer) = at.buffer(self.granted.take(), len) else {
             self.step = Step::Buffer;
-            at.worker.buffers.wait(owner, len);
             return Progress::Wait;
         };
         // A smaller one than wanted chops the chunk.
@@ -392,13 +388,9 @@ impl List {
                 self.step = Step::Commit;
                 let offset = self.extents.iter().map(|extent| extent.offset).min().unwrap_or(0);
                 let end = self.extents.iter().filter_map(Extent::end).max().unwrap_or(0);
-                let Ok(identity) = at.identity() else { return at.refuse(Status::BAD_HANDLE) };
                 let (node, stability) = (self.node, self.stability);
                 let op = FsOp::Commit { node, offset, len: end.saturating_sub(offset), stability };
-                match at.worker.storage.submit(at.token, &identity, op) {
-                    Submitted::Done(result) => self.committed(at, &result),
-                    Submitted::Pending => Fate::Waits,
-                }
+                at.submit(at.token, op).map_or(Fate::Waits, |result| self.committed(at, &result))
             }
         }
     }

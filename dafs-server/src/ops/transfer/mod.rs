@@ -20,7 +20,7 @@ use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::smallvec;
 
 use super::Worker;
-use crate::storage::{FsOp, FsReply, FsResult, Submitted};
+use crate::storage::{FsOp, FsReply, FsResult};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{Target, Writing};
@@ -52,7 +52,7 @@ impl Worker {
         transfer.chunk_size_max = chunk_size;
         transfer.verifier = self.target(transfer.node).verifier;
         transfer.timed = trial.map(|trial| (self.now, trial));
-        transfer.pipeline = Pipeline::new(transfer.direction, transfer.len, terms.depth);
+        transfer.pipeline = Pipeline::new(transfer.direction, transfer.len, terms.0.depth);
         if transfer.direction == Direction::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
             return Err(Status::TOO_LARGE.into());
         }
@@ -230,11 +230,7 @@ impl Transfer {
         if self.waits_for_buffer {
             return None;
         }
-        let owner = at.owner();
-        let granted = self.granted.take();
-        let buffer = granted.or_else(|| at.worker.buffers.acquire(owner, len));
-        let Some(buffer) = buffer else {
-            at.worker.buffers.wait(owner, len);
+        let Some(buffer) = at.buffer(self.granted.take(), len) else {
             self.waits_for_buffer = true;
             return None;
         };
@@ -290,7 +286,7 @@ impl Transfer {
     /// Its connection was lost, and storage has let go of its memory: it begins anew on the connection on which the client has asked
     /// again, or never happened.
     fn restart_or_abandon(&mut self, at: &mut Context<'_>) -> Fate {
-        let Some(terms) = at.worker.pipelining(&at.call) else { return Fate::Abandoned };
+        let Some((terms, _)) = at.worker.pipelining(&at.call) else { return Fate::Abandoned };
         at.worker.buffers.stop_waiting(at.owner());
         let segments = self.segments.clone();
         let mut fresh = Transfer::new(self.direction, self.node, self.offset, self.len, segments);
@@ -330,11 +326,7 @@ impl Transfer {
             }
         };
         self.is_final = true;
-        let Ok(identity) = at.identity() else { return at.refuse(Status::BAD_HANDLE) };
-        match at.worker.storage.submit(at.token, &identity, op) {
-            Submitted::Done(result) => self.finish(at, result),
-            Submitted::Pending => Fate::Waits,
-        }
+        at.submit(at.token, op).map_or(Fate::Waits, |result| self.finish(at, result))
     }
 
     /// The last step of a write or append is done.

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 
 use super::super::write::write_all;
 use super::Progress;
-use crate::storage::{FsOp, FsReply, FsResult, NowError, Submitted};
+use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::pipeline::{Chunk, Stage};
 use crate::worker::flight::transfer::{Direction, Passage, Transfer};
 use crate::worker::flight::{own_memory, token_with_slot};
@@ -152,16 +152,10 @@ impl Transfer {
     fn submit_chunk(&mut self, at: &mut Context<'_>, slot: u8, op: FsOp) {
         at.worker.stats.counted.storage_waits += 1;
         self.waited = true;
-        let Ok(identity) = at.identity() else {
-            return self.chunk_stored(at, slot, Err(Status::BAD_HANDLE));
-        };
-        match at.worker.storage.submit(token_with_slot(at.token, slot), &identity, op) {
-            Submitted::Pending => {
-                if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
-                    at.worker.enters_storage(at.call.session, chunk.len);
-                }
-            }
-            Submitted::Done(result) => self.chunk_stored(at, slot, result),
+        if let Some(result) = at.submit(token_with_slot(at.token, slot), op) {
+            self.chunk_stored(at, slot, result);
+        } else if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
+            at.worker.enters_storage(at.call.session, chunk.len);
         }
     }
 

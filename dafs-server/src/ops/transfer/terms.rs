@@ -1,5 +1,6 @@
 //! Into what chunks a transfer is cut: by what the connection can move, by what was learned, smaller beside others.
 
+use crate::shared::settings::Pipelining;
 use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::sched::CONTENDED_CHUNK_SIZE;
@@ -11,28 +12,23 @@ use crate::worker::work::Context;
 /// The least that is worth a step of its own, bytes.
 const CHUNK_SIZE_MIN: u64 = 128 << 10;
 
-/// What holds for the chunks of one transfer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChunkTerms {
-    pub(crate) chunk_size: u64,
-    pub(crate) chunk_size_max: u64,
-    pub(crate) depth: usize,
-    pub(crate) is_set: bool,
-}
-
 impl Worker {
-    /// How a transfer on this connection is cut; `None` when the connection is gone.
-    pub(crate) fn pipelining(&self, call: &Call) -> Option<ChunkTerms> {
+    /// How a transfer on this connection is cut, and the largest chunk that it could have; `None` when the connection is gone.
+    pub(crate) fn pipelining(&self, call: &Call) -> Option<(Pipelining, u64)> {
         let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;
         let terms = self.listeners.get(connection.listener)?.pipelining;
-        let size_max = connection.endpoint.capabilities().rdma_size_max;
-        let chunk_size = terms.chunk_size.min(size_max.into()).min(self.buffers.largest() as u64);
-        let chunk_size_max = u64::from(size_max).min(self.buffers.largest() as u64);
-        Some(ChunkTerms { chunk_size, chunk_size_max, depth: terms.depth, is_set: terms.is_set })
+        let size_max = u64::from(connection.endpoint.capabilities().rdma_size_max);
+        let size_max = size_max.min(self.buffers.largest() as u64);
+        Some((Pipelining { chunk_size: terms.chunk_size.min(size_max), ..terms }, size_max))
     }
 
     /// The size of the chunks of a transfer of `len` bytes, and what to call it where it is tried out.
-    pub(crate) fn choose_chunk(&mut self, call: &Call, terms: &ChunkTerms, len: u64) -> (u64, Option<Trial>) {
+    pub(crate) fn choose_chunk(
+        &mut self,
+        call: &Call,
+        (terms, size_max): &(Pipelining, u64),
+        len: u64,
+    ) -> (u64, Option<Trial>) {
         let listener = self.connections.get(call.connection.index).map(|connection| connection.listener);
         let alone = !self.turns.is_contended(self.now);
         let tuner = listener.filter(|_| alone).and_then(|listener| self.tuners.get_mut(listener));
@@ -40,7 +36,7 @@ impl Worker {
         let (size, trial) = tuner.choose(len);
         // A transfer of a few chunks has nothing to overlap with fewer.
         let part = (len / terms.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
-        let size_max = part.min(terms.chunk_size_max);
+        let size_max = part.min(*size_max);
         (size.min(size_max), trial.filter(|_| size <= size_max))
     }
 }
