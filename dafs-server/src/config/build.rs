@@ -199,20 +199,12 @@ fn listeners(
             return Err(ConfigError::new(&place, problem, "write tcp://HOST:PORT or shm:///SOCKET/PATH"));
         }
         if url.scheme == Scheme::Verbs && cfg!(not(feature = "verbs")) {
-            let problem = "this server was built without RDMA";
-            return Err(ConfigError::new(
-                &place,
-                problem,
-                "install libibverbs-dev, librdmacm-dev and libclang-dev, and build it with --features verbs",
-            ));
+            let remedy =
+                "install libibverbs-dev, librdmacm-dev and libclang-dev, and build it with --features verbs";
+            return Err(ConfigError::new(&place, "this server was built without RDMA", remedy));
         }
-        let resolved = url.resolve().map_err(|error| {
-            ConfigError::new(
-                &place,
-                error.to_string(),
-                "write an address of this host, such as tcp://127.0.0.1:12049",
-            )
-        })?;
+        let remedy = "write an address of this host, such as tcp://127.0.0.1:12049";
+        let resolved = url.resolve().map_err(|error| ConfigError::new(&place, error.to_string(), remedy))?;
         for address in resolved {
             require_keys(&place, &address, keys)?;
             // Two listeners on any free port are two listeners.
@@ -230,11 +222,8 @@ fn listeners(
     match listeners.len() > LISTENERS_MAX {
         true => {
             let problem = format!("these are {} addresses; {LISTENERS_MAX} are allowed", listeners.len());
-            Err(ConfigError::new(
-                "--listen",
-                problem,
-                "listen on tcp://0.0.0.0 for all addresses of this host",
-            ))
+            let remedy = "listen on tcp://0.0.0.0 for all addresses of this host";
+            Err(ConfigError::new("--listen", problem, remedy))
         }
         false => Ok(listeners),
     }
@@ -258,32 +247,29 @@ fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), Co
 }
 
 fn metrics_address(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {
+    let wrong = |place: &str, problem: &str, remedy: &str| Err(ConfigError::new(place, problem, remedy));
     let Some(text) = &settings.metrics else {
         return match settings.metrics_anywhere {
-            true => Err(ConfigError::new(
-                "--metrics-anywhere",
-                "no metrics are served",
-                "add --metrics ADDRESS, or leave it out",
-            )),
+            true => {
+                wrong("--metrics-anywhere", "no metrics are served", "add --metrics ADDRESS, or leave it out")
+            }
             false => Ok(None),
         };
     };
     let place = format!("--metrics {text}");
-    let address: SocketAddr = text.parse().map_err(|_| {
-        ConfigError::new(
-            &place,
-            "this is no address with a port",
-            "write one such as 127.0.0.1:9464 or [::1]:9464",
-        )
-    })?;
-    match settings.metrics_anywhere || address.ip().to_canonical().is_loopback() {
-        true => Ok(Some(address)),
-        false => Err(ConfigError::new(
-            &place,
-            "other hosts can reach this address, and metrics are shown to whoever asks",
-            format!("write --metrics 127.0.0.1:{}, or add --metrics-anywhere", address.port()),
-        )),
+    let Ok(address) = text.parse::<SocketAddr>() else {
+        let remedy = "write one such as 127.0.0.1:9464 or [::1]:9464";
+        return wrong(&place, "this is no address with a port", remedy);
+    };
+    if settings.metrics_anywhere || address.ip().to_canonical().is_loopback() {
+        return Ok(Some(address));
     }
+    let problem = "other hosts can reach this address, and metrics are shown to whoever asks";
+    wrong(
+        &place,
+        problem,
+        &format!("write --metrics 127.0.0.1:{}, or add --metrics-anywhere", address.port()),
+    )
 }
 
 fn log_config(settings: &Settings) -> Result<LogConfig, ConfigError> {

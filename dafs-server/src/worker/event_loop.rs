@@ -432,10 +432,16 @@ impl EventLoop {
     #[inline]
     fn on_budget(&mut self, place: usize, messages: usize) {
         let turn = if self.worker.is_contended() { WORK_PER_CONTENDED_TURN } else { WORK_PER_TURN };
-        self.messages += messages;
-        self.work += (WORK_PER_MESSAGE * messages).max(turn);
-        self.hot[place].silent_since = None;
+        self.on_messages(place, messages);
+        self.work += turn.saturating_sub(WORK_PER_MESSAGE * messages);
         self.hot[place].is_light = false;
+    }
+
+    #[inline]
+    fn on_messages(&mut self, place: usize, messages: usize) {
+        self.messages += messages;
+        self.work += WORK_PER_MESSAGE * messages;
+        self.hot[place].silent_since = None;
     }
 
     /// Before large transfers go on: clients that asked for little are perhaps back already, and are served if so.
@@ -466,9 +472,7 @@ impl EventLoop {
                 self.hot[place].anticipation.paid();
                 match self.worker.serve(key) {
                     Served::Messages(messages) => {
-                        self.messages += messages;
-                        self.work += WORK_PER_MESSAGE * messages;
-                        self.hot[place].silent_since = None;
+                        self.on_messages(place, messages);
                         came += 1;
                     }
                     Served::Budget(messages) => self.on_budget(place, messages),

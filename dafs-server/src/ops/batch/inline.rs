@@ -1,6 +1,5 @@
 //! Operations of a batch whose data travels in the messages. What storage has at hand goes straight from the request into the files, and
 //! from the files into the reply; the rest by way of memory that the batch keeps until it is answered.
-#![allow(clippy::cast_possible_truncation, reason = "lengths within one message, which are of 32 bits")]
 
 use dafs_proto::transport::{SendSlot, Span};
 use dafs_proto::wire::{

@@ -1,5 +1,4 @@
 //! How a batch tells of what has ended before its reply: gathered as the hints say, and only to a client that listens.
-#![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! The RDMA of lists. A write fetches its next chunk while storage writes the one before.
-#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use dafs_proto::transport::{MemoryRef, OpToken, PostError, PostedList, RemoteRange};
 use dafs_proto::wire::Status;

@@ -1,5 +1,4 @@
 //! The storage of transfers.
-#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use dafs_proto::transport::{Access, LocalSegments, MemoryRef, Provider, RemoteRange};
 use dafs_proto::wire::{Stability, Status};

@@ -110,13 +110,12 @@ struct Task {
 
 impl Job for Task {
     fn run(self: Box<Self>) -> Result<Outcome, Status> {
-        let acting = if !self.op.traits().on_data {
-            Some(self.shared.identities.act_as(&self.identity)?)
-        } else {
+        let on_data = self.op.traits().on_data;
+        let acting = (!on_data).then(|| self.shared.identities.act_as(&self.identity)).transpose()?;
+        if on_data {
             // What the last operation here acted as is not to decide about this one.
             self.shared.identities.act_as_itself()?;
-            None
-        };
+        }
         let setting =
             if sets_ids(&self.op) { self.shared.identities.set_ids_as(&self.identity) } else { None };
         let result = self.execute(Where::AnyThread);
@@ -315,16 +314,8 @@ impl FileSystem for PosixExport {
             || self.loop_keeps_identity && !on_data && self.shared.identities.would_change(identity);
         let place = resolve::place(&task.node.class, &task.op).filter(|_| !elsewhere);
         if let Some(place) = place {
-            let acting = if !on_data {
-                match self.shared.identities.act_as(identity) {
-                    Ok(acting) => Some(acting),
-                    Err(status) => return Attempt::Done(Err(status)),
-                }
-            } else {
-                None
-            };
-            let result = task.execute(place);
-            drop(acting);
+            let acting = (!on_data).then(|| self.shared.identities.act_as(identity)).transpose();
+            let result = acting.and_then(|_acting| task.execute(place));
             match result {
                 Ok(outcome) => return Attempt::Done(self.finish(outcome)),
                 // Not in the kernel's caches, or it crosses into another file system.
