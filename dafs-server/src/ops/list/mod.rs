@@ -80,11 +80,8 @@ impl Worker {
             list.set_memory(own_copy(Span::from_mut(&mut bytes[at..]))?);
         } else if list.place == Place::Inline {
             list.set_memory(own_memory(list.len as usize)?);
-        } else {
-            self.map_list(call, &mut list)?;
         }
-        self.begin_list(call, list);
-        Ok(())
+        self.begin_list(call, list)
     }
 
     /// A contiguous read or write of several ranges of memory.
@@ -99,9 +96,7 @@ impl Worker {
         let lists = Lists { extents: vec![extent], segments: Vec::new() };
         let mut list = List::new(direction, node, lists, stability);
         (list.ranges, list.place) = (join(ranges.into_iter()), Place::Buffers);
-        self.map_list(call, &mut list)?;
-        self.begin_list(call, list);
-        Ok(())
+        self.begin_list(call, list)
     }
 
     /// A list of a batch, whose data goes to or comes from the client's memory, or for an inline one `memory`.
@@ -116,14 +111,10 @@ impl Worker {
         let mut list = List::new(direction, node, lists, stability);
         match memory {
             Some(memory) => list.set_memory(memory),
-            None => {
-                // Without a byte to move there are no ranges either.
-                list.place = Place::Buffers;
-                self.map_list(call, &mut list)?;
-            }
+            // Without a byte to move there are no ranges either.
+            None => list.place = Place::Buffers,
         }
-        self.begin_list(call, list);
-        Ok(())
+        self.begin_list(call, list)
     }
 
     /// Uses the client's memory itself, where all of it is mapped.
@@ -149,9 +140,13 @@ impl Worker {
         Ok(())
     }
 
-    fn begin_list(&mut self, call: &Call, mut list: List) {
+    fn begin_list(&mut self, call: &Call, mut list: List) -> Result<(), Problem> {
+        if list.place != Place::Inline {
+            self.map_list(call, &mut list)?;
+        }
         list.verifier = self.target(list.node).verifier;
         self.begin_work(call, Box::new(list));
+        Ok(())
     }
 
     /// Begins an operation that moves data in steps.
