@@ -11,8 +11,11 @@ pub use http::{CONNECTIONS_MAX, MetricsServer, REQUEST_SIZE_MAX, REQUEST_TIME_MA
 /// Values of one name, each with its label.
 type Values = Vec<(String, u64)>;
 
-/// All that is told: name, help, and the values. What is counted up is called a total.
-const FAMILIES: &[(&str, &str, fn(&Statistics) -> Values)] = &[
+/// Name, help, and the values.
+type Family = (&'static str, &'static str, fn(&Statistics) -> Values);
+
+/// All that is told. What is counted up is called a total.
+const FAMILIES: &[Family] = &[
     ("dafs_sessions", "Sessions.", |all| one(all.sessions)),
     ("dafs_connections", "Connections.", |all| one(all.connections)),
     ("dafs_operations_in_flight", "Operations in flight.", |all| one(all.in_flight)),

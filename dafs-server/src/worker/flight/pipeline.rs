@@ -369,7 +369,9 @@ mod tests {
         let mut pipeline = Pipeline::new(Direction::Write, 60, 4);
         let chunks = begin(&mut pipeline, 10);
         chunks[..3].iter().for_each(|chunk| pipeline.posted(chunk.slot));
-        chunks[..2].iter().for_each(|chunk| drop(pipeline.moved(chunk.slot)));
+        for chunk in &chunks[..2] {
+            pipeline.moved(chunk.slot);
+        }
         chunks[..2].iter().for_each(|chunk| pipeline.storing(chunk.slot));
         pipeline.failed(chunks[1].slot, Status::NO_SPACE);
         assert_eq!(pipeline.take_moot().as_slice(), [chunks[3].at], "it was not even posted");
