@@ -16,12 +16,12 @@ use super::Worker;
 use super::read::with_remote_memory;
 use super::write::write_all;
 use crate::storage::NowError;
-use crate::worker::dispatch::payload_of;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::batch::{Batch, BatchPlace};
 use crate::worker::flight::transfer::{Direction, range};
 use crate::worker::flight::{Call, Wakeup};
-use crate::worker::work::State;
+use crate::worker::requests::dispatch::payload_of;
+use crate::worker::requests::work::State;
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.

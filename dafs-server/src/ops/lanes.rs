@@ -25,7 +25,7 @@ use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::lanes::{Lane, LaneFrame, Lanes};
 use crate::worker::flight::transfer::range;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::work::State;
+use crate::worker::requests::work::State;
 
 /// A lane with less data than this is not worth having, bytes.
 const LANE_SIZE_MIN: usize = 4096;

@@ -23,8 +23,8 @@ use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Answer, Problem};
+use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
-use crate::worker::work::State;
 
 impl Worker {
     /// Hands an operation to storage; answers at once if it is done at once.

@@ -9,7 +9,7 @@ use crate::worker::flight::after::{After, Wanted};
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::transfer::range;
 use crate::worker::flight::{Call, own_memory};
-use crate::worker::work::State;
+use crate::worker::requests::work::State;
 
 /// Encoded entries of one request at most, bytes.
 const ENTRIES_SIZE_MAX: usize = 1 << 20;

@@ -6,8 +6,8 @@ use dafs_proto::transport::OpToken;
 
 use super::Worker;
 use crate::worker::ids::SessionKey;
+use crate::worker::requests::work::State;
 use crate::worker::sched::{ALONE_STORAGE_SIZE, CONTENDED_STORAGE_SIZE};
-use crate::worker::work::State;
 
 impl Worker {
     /// Whether a session has as much with storage as it may: then `waiter`, a transfer or a list, goes on when some of that is back.

@@ -7,11 +7,11 @@ use dafs_proto::wire::{LimitsReply, Opcode, Statistics, Status, decode_message_p
 use super::Worker;
 use crate::shared::FENCES_MAX;
 use crate::storage::{At, FsOp};
-use crate::worker::dispatch::no_body;
 use crate::worker::ending::End;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::requests::dispatch::no_body;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {

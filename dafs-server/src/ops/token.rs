@@ -8,10 +8,10 @@ use dafs_proto::wire::{HEADER_SIZE, OpenFlags, SessionId, ShareReply, ShareReque
 use super::Worker;
 use crate::shared::tokens::{Claim, Grant, TokenFile};
 use crate::storage::{At, FsOp};
-use crate::worker::dispatch::no_body;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::requests::dispatch::no_body;
 use crate::worker::session::handles::OpenHandle;
 
 /// Longest life of a token, and that of one whose maker names none, milliseconds.

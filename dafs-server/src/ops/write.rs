@@ -7,11 +7,11 @@ use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteReques
 use super::Worker;
 use super::read::with_remote_memory;
 use crate::storage::{FsOp, NodeId, NowError, Storage};
-use crate::worker::dispatch::payload_of;
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Payload, Problem};
 use crate::worker::flight::transfer::{Direction, Transfer};
 use crate::worker::flight::{Call, own_copy};
+use crate::worker::requests::dispatch::payload_of;
 
 impl Worker {
     #[inline]

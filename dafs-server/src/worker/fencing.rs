@@ -7,7 +7,7 @@ use super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::mail::Mail;
 use crate::worker::flight::Call;
-use crate::worker::work::State;
+use crate::worker::requests::work::State;
 
 impl Worker {
     /// Answers the call when no operation of a client that is fenced off the export is in flight.

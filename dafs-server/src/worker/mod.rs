@@ -6,7 +6,6 @@
 
 pub mod buffers;
 pub mod connection;
-pub(crate) mod dispatch;
 pub(crate) mod ending;
 pub mod event_loop;
 mod fencing;
@@ -14,13 +13,12 @@ pub(crate) mod flight;
 mod handshake;
 pub mod ids;
 mod inbox;
-mod inflight;
+pub(crate) mod requests;
 pub(crate) mod sched;
 mod serving;
 pub mod session;
 pub mod stats;
 mod upkeep;
-pub(crate) mod work;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,12 +38,12 @@ use crate::worker::connection::{Connection, Phase};
 use crate::worker::flight::fencing::Fencing;
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::ids::ConnectionKey;
+use crate::worker::requests::work::Operation;
 use crate::worker::sched::Turns;
 use crate::worker::sched::sieve::Sieve;
 use crate::worker::sched::tuner::Tuner;
 use crate::worker::session::SessionTable;
 use crate::worker::stats::Stats;
-use crate::worker::work::Operation;
 
 /// One loop's part of a server: the connections that it serves and the sessions that live with it.
 pub struct Worker {

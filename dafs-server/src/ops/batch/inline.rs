@@ -9,11 +9,11 @@ use dafs_proto::wire::{
 use super::super::write::write_all;
 use super::Worker;
 use crate::storage::NowError;
-use crate::worker::dispatch::payload_of;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::Target;
 use crate::worker::flight::answer::{Answer, Payload};
 use crate::worker::flight::batch::{InlineData, belongs, pack, places};
+use crate::worker::requests::dispatch::payload_of;
 
 /// What a call of storage takes of a turn at least, in bytes copied in that time.
 const CALL_SIZE_MIN: usize = 2048;

@@ -10,7 +10,7 @@ use dafs_proto::wire::{
 use super::Worker;
 use crate::worker::flight::batch::Hints;
 use crate::worker::ids::SessionKey;
-use crate::worker::work::State;
+use crate::worker::requests::work::State;
 
 /// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
 const NOTICES_MAX: u8 = 8;

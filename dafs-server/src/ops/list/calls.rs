@@ -8,7 +8,7 @@ use crate::worker::flight::calls::CALLS_MAX;
 use crate::worker::flight::list::{List, Place, Step, gap};
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::Direction;
-use crate::worker::work::Context;
+use crate::worker::requests::work::Context;
 
 impl List {
     /// Moves what is at hand, and leaves as much of the rest to storage as it may have at once.

@@ -8,7 +8,7 @@ use crate::worker::flight::list::{Ahead, List, Step};
 use crate::worker::flight::plan::{next_posts, posts};
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::Direction;
-use crate::worker::work::{Context, Fate};
+use crate::worker::requests::work::{Context, Fate};
 
 /// What became of some posts.
 enum Posting {

@@ -31,7 +31,7 @@ use crate::worker::flight::list::{List, Place, Segment, Step, pack};
 use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::Direction;
 use crate::worker::flight::{Call, own_copy, own_memory};
-use crate::worker::work::{Context, Fate, State, Work};
+use crate::worker::requests::work::{Context, Fate, State, Work};
 
 /// Bytes of a list from which larger chunks cost less than more of them bring.
 const LONG_LEN: u64 = 4 * BUFFER_SIZES[2] as u64;

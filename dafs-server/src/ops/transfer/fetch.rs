@@ -7,7 +7,7 @@ use super::Progress;
 use crate::worker::flight::pipeline::{Chunk, Stage};
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::{Direction, Transfer};
-use crate::worker::work::Context;
+use crate::worker::requests::work::Context;
 
 impl Transfer {
     /// Posts the RDMA of the first chunk that is ready for it.

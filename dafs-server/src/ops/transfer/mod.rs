@@ -27,8 +27,8 @@ use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::Problem;
 use crate::worker::flight::pipeline::{Pipeline, Stage};
 use crate::worker::flight::transfer::{Direction, Passage, Transfer};
+use crate::worker::requests::work::{Context, Fate, Work};
 use crate::worker::sched::CONTENDED_SIZE;
-use crate::worker::work::{Context, Fate, Work};
 
 /// What a step led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::pipeline::{Chunk, Stage};
 use crate::worker::flight::transfer::{Direction, Passage, Transfer};
 use crate::worker::flight::{own_memory, token_with_slot};
+use crate::worker::requests::work::Context;
 use crate::worker::sched::CONTENDED_SIZE;
-use crate::worker::work::Context;
 
 impl Transfer {
     /// Begins a chunk of a read: from a mapped window of the file, or by storage, into the client's memory or a buffer. False where that

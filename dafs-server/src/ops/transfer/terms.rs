@@ -6,8 +6,8 @@ use crate::worker::flight::Call;
 use crate::worker::sched::CONTENDED_CHUNK_SIZE;
 
 use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::requests::work::Context;
 use crate::worker::sched::tuner::Trial;
-use crate::worker::work::Context;
 
 /// The least that is worth a step of its own, bytes.
 const CHUNK_SIZE_MIN: u64 = 128 << 10;

@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use dafs_proto::transport::{Access, MemoryRef, OpToken, RemoteRange, TransportError};
 use dafs_proto::wire::Status;
 
-use super::Worker;
 use crate::storage::{FsOp, FsResult, Submitted};
+use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Owner};
 use crate::worker::connection::Connection;
 use crate::worker::flight::after::After;

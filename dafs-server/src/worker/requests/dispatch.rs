@@ -17,8 +17,8 @@ use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::handshake::ACTIVE_FOR;
 use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
-use crate::worker::work::State;
 
 impl Worker {
     #[inline]

@@ -10,7 +10,7 @@ use crate::worker::buffers::{Buffer, Grant, NOBODY, Owner};
 use crate::worker::flight::answer::Payload;
 use crate::worker::flight::{Call, INDEX_MASK, Wakeup, slot_of, token};
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::work::{Operation, State};
+use crate::worker::requests::work::{Operation, State};
 
 impl Worker {
     /// Adds an operation; its token names it to storage and providers.
