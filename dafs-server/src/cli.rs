@@ -7,6 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
 use crate::config::{ExportTable, Origin, Size};
+use crate::logging::LogFormat;
+use crate::storage::Engine;
 
 /// Serves directories and memory to dafs clients over TCP and shared memory.
 #[derive(Debug, Parser)]
@@ -90,7 +92,7 @@ pub struct Settings {
     pub log: Option<String>,
     /// Form of log lines, on standard error [default: text]
     #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<LogLines>,
+    pub log_format: Option<LogFormat>,
     /// Sessions at once [default: 4096]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub sessions_max: Option<u64>,
@@ -151,28 +153,6 @@ pub enum Poll {
     Busy,
     /// Spin for a short time while that pays, then sleep
     Adaptive,
-}
-
-/// `--storage-engine`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Engine {
-    /// io_uring where the kernel offers it, else threads
-    Auto,
-    /// io_uring, or do not start
-    Uring,
-    /// A pool of threads
-    Pool,
-}
-
-/// `--log-format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogLines {
-    /// For people
-    Text,
-    /// One JSON object per line
-    Json,
 }
 
 impl Settings {
@@ -299,7 +279,7 @@ mod tests {
         assert_eq!(settings.poll, Some(Poll::Busy));
         assert_eq!(settings.inline_max, Some(Size(8192)));
         assert_eq!(settings.slots_max, Some(7));
-        assert_eq!(settings.log_format, Some(LogLines::Json));
+        assert_eq!(settings.log_format, Some(LogFormat::Json));
         assert!(settings.no_calibrate && !settings.direct);
     }
 

@@ -12,6 +12,7 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use dafs_proto::transport::{Address, WaitPolicy};
 use dafs_proto::wire::Features;
@@ -20,8 +21,10 @@ use thiserror::Error;
 
 use crate::access::{AccessConfig, AddressRange, IdentityMapping, ServerIdentity};
 use crate::logging::LogConfig;
-use crate::worker::buffers::BUFFER_SIZES;
+use crate::storage::Engine;
+use crate::worker::buffers::{BUFFER_SIZES, BufferConfig};
 
+pub use crate::storage::ExportKind;
 pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
 pub use export::ExportTable;
 pub use origin::Origin;
@@ -47,6 +50,8 @@ pub struct Config {
     pub slots_max: u16,
     /// Operations in flight of all sessions together: the budget that credits share out.
     pub operations_max: u32,
+    /// Open handles of one session.
+    pub handles_max: u32,
     /// Largest inline payload in either direction, bytes.
     pub inline_max: u32,
     /// Largest single read or write, bytes.
@@ -68,7 +73,7 @@ pub struct Config {
     /// A handshake may last this long, milliseconds.
     pub handshake_ms: u32,
     /// What carries out storage operations that would block.
-    pub storage_engine: StorageEngine,
+    pub storage_engine: Engine,
     /// Replies to requests that came together leave together; without, each by itself, for comparison.
     pub batch_replies: bool,
     /// Of the protocol's optional features those that clients are offered: all, but to see what clients do without.
@@ -97,6 +102,7 @@ impl Default for Config {
             sessions_max: 4096,
             slots_max: 64,
             operations_max: 4096,
+            handles_max: 1 << 16,
             inline_max: 16 << 10,
             transfer_size_max: 64 << 20,
             buffers_size_max: 256 << 20,
@@ -107,7 +113,7 @@ impl Default for Config {
             lease_ms: 30_000,
             keep_alive_ms: 10_000,
             handshake_ms: 10_000,
-            storage_engine: StorageEngine::Auto,
+            storage_engine: Engine::Auto,
             batch_replies: true,
             features: Features::all(),
             direct_io: false,
@@ -118,6 +124,20 @@ impl Default for Config {
             log: LogConfig::default(),
         }
     }
+}
+
+impl Config {
+    /// What transfer buffers a server has.
+    pub(crate) fn buffers(&self) -> BufferConfig {
+        let [size_max, kept_size_max] = [self.buffers_size_max, self.buffers_kept_max]
+            .map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+        BufferConfig { sizes: self.buffer_sizes.clone(), size_max, kept_size_max }
+    }
+}
+
+/// A time of a configuration.
+pub(crate) fn millis(count: u32) -> Duration {
+    Duration::from_millis(count.into())
 }
 
 /// One export.
@@ -155,30 +175,6 @@ impl ExportConfig {
             direct_io: false,
         }
     }
-}
-
-/// What is exported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExportKind {
-    /// A directory and what is below it; absolute.
-    Directory(PathBuf),
-    /// Files in memory, gone when the server ends.
-    Memory {
-        /// Bytes of file data at most.
-        size_max: u64,
-    },
-}
-
-/// What carries out storage operations that would block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StorageEngine {
-    /// io_uring where the kernel offers it, else threads.
-    #[default]
-    Auto,
-    /// io_uring, or the server does not start.
-    Uring,
-    /// A pool of threads.
-    Pool,
 }
 
 /// What a configuration depends on besides settings.

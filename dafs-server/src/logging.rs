@@ -1,5 +1,7 @@
 //! Logs: to standard error, as text or JSON.
 
+use clap::ValueEnum;
+use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 /// What is logged, and how.
@@ -17,13 +19,14 @@ impl Default for LogConfig {
     }
 }
 
-/// Form of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Form of log lines: `--log-format`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// For people
     #[default]
     Text,
-    /// One JSON object per line.
+    /// One JSON object per line
     Json,
 }
 

@@ -4,12 +4,64 @@ mod http;
 
 use std::fmt::Write;
 
-use dafs_proto::wire::{PipelineStatistics, Statistics, ZoneStatistics};
-
-/// What is told of each `T`: name, help, kind, and its value.
-type Figure<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
+use dafs_proto::wire::{ExportStatistics, PipelineStatistics, Statistics, ZoneStatistics};
 
 pub use http::{CONNECTIONS_MAX, MetricsServer, REQUEST_SIZE_MAX, REQUEST_TIME_MAX};
+
+/// Values of one name, each with its label.
+type Values = Vec<(String, u64)>;
+
+/// Name, help, and the values.
+type Family = (&'static str, &'static str, fn(&Statistics) -> Values);
+
+/// All that is told. What is counted up is called a total.
+const FAMILIES: &[Family] = &[
+    ("dafs_sessions", "Sessions.", |all| one(all.sessions)),
+    ("dafs_connections", "Connections.", |all| one(all.connections)),
+    ("dafs_operations_in_flight", "Operations in flight.", |all| one(all.in_flight)),
+    ("dafs_handles_open", "Open handles.", |all| one(all.handles)),
+    ("dafs_lanes_bytes", "Memory lent to clients as lanes.", |all| one(all.lanes_size)),
+    ("dafs_replies_replayed_total", "Replies sent again from the cache.", |all| one(all.replies_replayed)),
+    ("dafs_protocol_errors_total", "Sessions ended because the client broke the protocol.", |all| {
+        one(all.protocol_errors)
+    }),
+    ("dafs_storage_waits_total", "Reads and writes that had to wait for storage.", |all| {
+        one(all.storage_waits)
+    }),
+    ("dafs_operations_total", "Requests answered.", |all| {
+        labelled("opcode", &all.operations, |(opcode, _)| opcode.clone(), |(_, count)| *count)
+    }),
+    ("dafs_read_bytes_total", "Bytes read by clients.", |all| methods(all, all.bytes_read, 0)),
+    ("dafs_written_bytes_total", "Bytes written by clients.", |all| methods(all, all.bytes_written, 1)),
+    ("dafs_export_read_bytes_total", "Bytes read from an export.", |all| {
+        exports(all, |export| export.bytes_read)
+    }),
+    ("dafs_export_written_bytes_total", "Bytes written to an export.", |all| {
+        exports(all, |export| export.bytes_written)
+    }),
+    ("dafs_buffers", "Transfer buffers.", |all| zones(all, |zone| zone.total)),
+    ("dafs_buffers_free", "Transfer buffers that nobody has.", |all| zones(all, |zone| zone.free)),
+    ("dafs_buffers_lent", "Transfer buffers that operations have.", |all| zones(all, |zone| zone.lent)),
+    ("dafs_buffers_lent_from_bigger_total", "Bigger buffers lent in place of one of this size.", |all| {
+        zones(all, |zone| zone.lent_from_bigger)
+    }),
+    ("dafs_buffers_chops_total", "Smaller buffers lent in place of one of this size.", |all| {
+        zones(all, |zone| zone.chops)
+    }),
+    ("dafs_buffers_waits_total", "Operations that waited for a buffer of this size.", |all| {
+        zones(all, |zone| zone.waits)
+    }),
+    ("dafs_chunk_bytes", "Size of a chunk of large transfers.", |all| pipelines(all, |one| one.chunk_size)),
+    ("dafs_pipeline_depth", "Chunks of a transfer in progress at once.", |all| {
+        pipelines(all, |one| one.depth)
+    }),
+    ("dafs_chunks_total", "Chunks of transfers.", |all| pipelines(all, |one| one.chunks)),
+    (
+        "dafs_chunks_overlapped_total",
+        "Chunks that began while another of their transfer was in progress.",
+        |all| pipelines(all, |one| one.overlaps),
+    ),
+];
 
 /// All that there is to show: the statistics, and what the providers count.
 pub fn render_all(statistics: &Statistics) -> String {
@@ -17,9 +69,7 @@ pub fn render_all(statistics: &Statistics) -> String {
     let mut text = render(statistics);
     #[cfg(feature = "verbs")]
     for (name, help, value) in dafs_proto::transport::verbs::totals().named() {
-        let name = format!("dafs_verbs_{name}_total");
-        family(&mut text, &name, "counter", help);
-        let _ = writeln!(text, "{name} {value}");
+        family(&mut text, &format!("dafs_verbs_{name}_total"), help, one(value));
     }
     text
 }
@@ -27,129 +77,53 @@ pub fn render_all(statistics: &Statistics) -> String {
 /// The statistics in the text format of Prometheus, version 0.0.4.
 pub fn render(statistics: &Statistics) -> String {
     let mut text = String::with_capacity(4096);
-    let gauges = [
-        ("dafs_sessions", "Sessions.", statistics.sessions),
-        ("dafs_connections", "Connections.", statistics.connections),
-        ("dafs_operations_in_flight", "Operations in flight.", statistics.in_flight),
-        ("dafs_handles_open", "Open handles.", statistics.handles),
-        ("dafs_lanes_bytes", "Memory lent to clients as lanes.", statistics.lanes_size),
-    ];
-    for (name, help, value) in gauges {
-        family(&mut text, name, "gauge", help);
-        let _ = writeln!(text, "{name} {value}");
+    for (name, help, values) in FAMILIES {
+        family(&mut text, name, help, values(statistics));
     }
-    family(&mut text, "dafs_uptime_seconds", "gauge", "Time since the server began.");
+    family(&mut text, "dafs_uptime_seconds", "Time since the server began.", Vec::new());
     let (seconds, ms) = (statistics.uptime_ms / 1000, statistics.uptime_ms % 1000);
     let _ = writeln!(text, "dafs_uptime_seconds {seconds}.{ms:03}");
-    let counters = [
-        ("dafs_replies_replayed_total", "Replies sent again from the cache.", statistics.replies_replayed),
-        (
-            "dafs_protocol_errors_total",
-            "Sessions ended because the client broke the protocol.",
-            statistics.protocol_errors,
-        ),
-        (
-            "dafs_storage_waits_total",
-            "Reads and writes that had to wait for storage.",
-            statistics.storage_waits,
-        ),
-    ];
-    for (name, help, value) in counters {
-        family(&mut text, name, "counter", help);
-        let _ = writeln!(text, "{name} {value}");
-    }
-    family(&mut text, "dafs_operations_total", "counter", "Requests answered.");
-    for (opcode, count) in &statistics.operations {
-        let _ = writeln!(text, "dafs_operations_total{{opcode=\"{}\"}} {count}", escaped(opcode));
-    }
-    for (name, help, [inline, direct], place) in [
-        ("dafs_read_bytes_total", "Bytes read by clients.", statistics.bytes_read, 0),
-        ("dafs_written_bytes_total", "Bytes written by clients.", statistics.bytes_written, 1),
-    ] {
-        family(&mut text, name, "counter", help);
-        let (fast, client) = (statistics.bytes_fast[place], statistics.bytes_client[place]);
-        for (method, value) in [("inline", inline), ("direct", direct), ("fast", fast), ("client", client)] {
-            let _ = writeln!(text, "{name}{{method=\"{method}\"}} {value}");
-        }
-    }
-    family(&mut text, "dafs_export_read_bytes_total", "counter", "Bytes read from an export.");
-    for export in &statistics.exports {
-        let (name, bytes) = (escaped(&export.name), export.bytes_read);
-        let _ = writeln!(text, "dafs_export_read_bytes_total{{export=\"{name}\"}} {bytes}");
-    }
-    family(&mut text, "dafs_export_written_bytes_total", "counter", "Bytes written to an export.");
-    for export in &statistics.exports {
-        let (name, bytes) = (escaped(&export.name), export.bytes_written);
-        let _ = writeln!(text, "dafs_export_written_bytes_total{{export=\"{name}\"}} {bytes}");
-    }
-    render_buffers(&mut text, statistics);
     text
 }
 
-fn render_buffers(text: &mut String, statistics: &Statistics) {
-    let zones: [Figure<ZoneStatistics>; 6] = [
-        ("dafs_buffers", "gauge", "Transfer buffers.", |zone| zone.total),
-        ("dafs_buffers_free", "gauge", "Transfer buffers that nobody has.", |zone| zone.free),
-        ("dafs_buffers_lent", "gauge", "Transfer buffers that operations have.", |zone| zone.lent),
-        (
-            "dafs_buffers_lent_from_bigger_total",
-            "counter",
-            "Bigger buffers lent in place of one of this size.",
-            |zone| zone.lent_from_bigger,
-        ),
-        (
-            "dafs_buffers_chops_total",
-            "counter",
-            "Smaller buffers lent in place of one of this size.",
-            |zone| zone.chops,
-        ),
-        (
-            "dafs_buffers_waits_total",
-            "counter",
-            "Operations that waited for a buffer of this size.",
-            |zone| zone.waits,
-        ),
-    ];
-    for (name, kind, help, value) in zones {
-        family(text, name, kind, help);
-        for zone in &statistics.zones {
-            let _ = writeln!(text, "{name}{{size=\"{}\"}} {}", zone.size, value(zone));
-        }
-    }
-    let pipelines: [Figure<PipelineStatistics>; 4] = [
-        ("dafs_chunk_bytes", "gauge", "Size of a chunk of large transfers.", |pipeline| pipeline.chunk_size),
-        ("dafs_pipeline_depth", "gauge", "Chunks of a transfer in progress at once.", |pipeline| {
-            pipeline.depth
-        }),
-        ("dafs_chunks_total", "counter", "Chunks of transfers.", |pipeline| pipeline.chunks),
-        (
-            "dafs_chunks_overlapped_total",
-            "counter",
-            "Chunks that began while another of their transfer was in progress.",
-            |pipeline| pipeline.overlaps,
-        ),
-    ];
-    for (name, kind, help, value) in pipelines {
-        family(text, name, kind, help);
-        for pipeline in &statistics.pipelines {
-            let listener = escaped(&pipeline.listener);
-            let _ = writeln!(text, "{name}{{listener=\"{listener}\"}} {}", value(pipeline));
-        }
-    }
-}
-
-fn family(text: &mut String, name: &str, kind: &str, help: &str) {
+fn family(text: &mut String, name: &str, help: &str, values: Values) {
+    let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (label, value) in values {
+        let _ = writeln!(text, "{name}{label} {value}");
+    }
 }
 
-fn escaped(label: &str) -> String {
-    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn one(value: u64) -> Values {
+    vec![(String::new(), value)]
+}
+
+fn labelled<T>(label: &str, of: &[T], name: impl Fn(&T) -> String, value: impl Fn(&T) -> u64) -> Values {
+    let escaped = |name: String| name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    of.iter().map(|one| (format!("{{{label}=\"{}\"}}", escaped(name(one))), value(one))).collect()
+}
+
+fn methods(all: &Statistics, [inline, direct]: [u64; 2], way: usize) -> Values {
+    let (fast, client) = (all.bytes_fast[way], all.bytes_client[way]);
+    let methods = [("inline", inline), ("direct", direct), ("fast", fast), ("client", client)];
+    labelled("method", &methods, |(method, _)| (*method).to_owned(), |(_, bytes)| *bytes)
+}
+
+fn exports(all: &Statistics, value: fn(&ExportStatistics) -> u64) -> Values {
+    labelled("export", &all.exports, |export| export.name.clone(), value)
+}
+
+fn zones(all: &Statistics, value: fn(&ZoneStatistics) -> u64) -> Values {
+    labelled("size", &all.zones, |zone| zone.size.to_string(), value)
+}
+
+fn pipelines(all: &Statistics, value: fn(&PipelineStatistics) -> u64) -> Values {
+    labelled("listener", &all.pipelines, |pipeline| pipeline.listener.clone(), value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_proto::wire::ExportStatistics;
 
     #[test]
     fn render_shows_every_number_once() {

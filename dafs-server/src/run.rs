@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use dafs_proto::session::Moment;
@@ -14,18 +13,15 @@ use dafs_proto::transport::tcp::{self, TcpDomain};
 use dafs_proto::transport::{Address, ConnectError, ConnectParams, Domain, calibrate};
 use dafs_proto::wire::{Crossovers, GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
-use crate::access::{Access, key_required};
-use crate::config::{Config, ExportConfig, ExportKind, StorageEngine};
+use crate::access::key_required;
+use crate::config::{Config, ExportConfig, ExportKind, millis};
 use crate::metrics::{self, MetricsServer};
+use crate::shared::Shared;
 use crate::shared::settings::{ListenerInfo, Pipelining};
-use crate::shared::{Settings, Shared};
-use crate::storage::{self, Engine, Exports, Storage, StorageConfig};
-use crate::worker::buffers::BufferConfig;
+use crate::storage::{self, Exports, Storage, StorageConfig};
 use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
 
-/// Handles that one session may have open.
-const HANDLES_MAX: u32 = 1 << 16;
 /// Over tcp inline writes may be this many times the inline limit.
 const TCP_WRITE_FACTOR: u32 = 4;
 /// The same over RDMA, unless more slots than usual are configured: with the send queue's, 63 completions, which devices round up to 64.
@@ -174,9 +170,10 @@ fn prepare(
     let others = (1..workers).map(|_| exports.another());
     let others = others.collect::<Result<Vec<_>, _>>()?;
     let storages = std::iter::once(exports).chain(others).map(|exports| wrap(Box::new(exports)));
-    let shared =
-        Shared::new(settings(config), config.exports.clone(), Access::new(config.access.clone()), workers);
-    let drain = Duration::from_millis(u64::from(config.drain_ms));
+    let mut epoch = [0; 8];
+    system_randomness(&mut epoch);
+    let shared = Shared::new(config.clone(), u64::from_le_bytes(epoch), workers);
+    let drain = millis(config.drain_ms);
     let began = std::time::Instant::now();
     let loops = shared.workers().zip(storages).map(|(id, storage)| {
         let randomness = Box::new(system_randomness);
@@ -189,30 +186,6 @@ fn prepare(
         listen(config, address, &mut loops)?;
     }
     Ok(loops)
-}
-
-fn settings(config: &Config) -> Settings {
-    let mut epoch = [0; 8];
-    system_randomness(&mut epoch);
-    Settings {
-        slots_max: config.slots_max,
-        operations_max: config.operations_max,
-        sessions_max: config.sessions_max as usize,
-        handles_max: HANDLES_MAX,
-        inline_max: config.inline_max,
-        batch_replies: config.batch_replies,
-        features: config.features,
-        transfer_size_max: config.transfer_size_max,
-        buffers: BufferConfig {
-            sizes: config.buffer_sizes.clone(),
-            size_max: usize::try_from(config.buffers_size_max).unwrap_or(usize::MAX),
-            kept_size_max: usize::try_from(config.buffers_kept_max).unwrap_or(usize::MAX),
-        },
-        lease: Duration::from_millis(u64::from(config.lease_ms)),
-        keep_alive: Duration::from_millis(u64::from(config.keep_alive_ms)),
-        handshake: Duration::from_millis(u64::from(config.handshake_ms)),
-        epoch: u64::from_le_bytes(epoch),
-    }
 }
 
 /// Binds a listener, which the first loop watches and all of them know.
@@ -298,11 +271,7 @@ fn domain(address: &Address) -> anyhow::Result<Arc<dyn Domain>> {
 
 fn open_storage(config: &Config) -> anyhow::Result<Exports> {
     let stored = config.exports.iter().map(|export| stored_export(config, export)).collect();
-    let engine = match config.storage_engine {
-        StorageEngine::Auto => Engine::Auto,
-        StorageEngine::Uring => Engine::Uring,
-        StorageEngine::Pool => Engine::Pool,
-    };
+    let engine = config.storage_engine;
     let loop_keeps_identity = loop_keeps_identity(config);
     let storage = StorageConfig { engine, loop_keeps_identity, ..StorageConfig::default() };
     Ok(Exports::new(stored, &storage)?)
@@ -316,10 +285,7 @@ fn loop_keeps_identity(config: &Config) -> bool {
 fn stored_export(config: &Config, export: &ExportConfig) -> storage::ExportConfig {
     storage::ExportConfig {
         name: export.name.clone(),
-        kind: match &export.kind {
-            ExportKind::Directory(path) => storage::ExportKind::Posix(path.clone()),
-            ExportKind::Memory { size_max } => storage::ExportKind::Mem { size_max: *size_max },
-        },
+        kind: export.kind.clone(),
         read_only: export.read_only,
         direct_io: export.direct_io || config.direct_io,
     }

@@ -47,34 +47,21 @@ impl ForcedIdentity {
     }
 }
 
-/// A key file that cannot be used.
+/// A key file that cannot be used, by its path.
 #[derive(Debug, Error)]
 pub enum KeyFileError {
     /// It cannot be read.
     #[error(
-        "cannot read {path}: {source}; make the file with `(umask 077; dafs-server keygen NAME > {path})`, or correct the path"
+        "cannot read {0}: {1}; make the file with `(umask 077; dafs-server keygen NAME > {0})`, or correct the path"
     )]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Read(PathBuf, std::io::Error),
     /// It is a directory, a device or a pipe.
-    #[error("{path} is not a regular file; give the path of a file with lines of name:secret")]
-    NotFile {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Others than its owner may read or change it.
-    #[error("{path} may be read or changed by other users (mode {mode:03o}); run `chmod 600 {path}`")]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// It belongs to another user.
+    #[error("{0} is not a regular file; give the path of a file with lines of name:secret")]
+    NotFile(PathBuf),
+    /// Others than its owner may read or change it: its permission bits.
+    #[error("{0} may be read or changed by other users (mode {1:03o}); run `chmod 600 {0}`")]
+    Exposed(PathBuf, u32),
+    /// It belongs to another user than the one that the server runs as.
     #[error("{path} belongs to user {owner}, who could read and change it; run `chown {server} {path}`")]
     Foreign {
         /// The file.
@@ -85,80 +72,59 @@ pub enum KeyFileError {
         server: u32,
     },
     /// It is larger than [`KEY_FILE_SIZE_MAX`].
-    #[error("{path} is larger than {KEY_FILE_SIZE_MAX} bytes; give a file with lines of name:secret")]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0} is larger than {KEY_FILE_SIZE_MAX} bytes; give a file with lines of name:secret")]
+    TooLarge(PathBuf),
     /// A line is no key.
-    #[error("{path}, {source}")]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Which line, and why.
-        source: KeyLineError,
-    },
+    #[error("{0}, {1}")]
+    Line(PathBuf, KeyLineError),
     /// The third field of a line cannot be understood.
     #[error(
-        "{path}, line {line}: the rules of a key are uid=NUMBER,gid=NUMBER, both below 4294967295; write name:secret:uid=1000,gid=1000"
+        "{0}, line {1}: the rules of a key are uid=NUMBER,gid=NUMBER, both below 4294967295; write name:secret:uid=1000,gid=1000"
     )]
-    Rules {
-        /// The file.
-        path: PathBuf,
-        /// Number of the line.
-        line: usize,
-    },
+    Rules(PathBuf, usize),
     /// There is no key in it.
-    #[error("{path} holds no key; add one with `dafs-server keygen NAME >> {path}`")]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0} holds no key; add one with `dafs-server keygen NAME >> {0}`")]
+    Empty(PathBuf),
 }
 
 impl Keyring {
     /// Reads a key file, which only `server_uid` (or root) may be able to read. Blocking.
     pub fn load(path: &Path, server_uid: u32) -> Result<Self, KeyFileError> {
-        let path_buf = || path.to_owned();
-        let read = |source| KeyFileError::Read { path: path_buf(), source };
+        let read = |error| KeyFileError::Read(path.to_owned(), error);
         // Without O_NONBLOCK, opening a pipe would wait for its other end.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
         let metadata = file.metadata().map_err(read)?;
         if !metadata.is_file() {
-            return Err(KeyFileError::NotFile { path: path_buf() });
+            return Err(KeyFileError::NotFile(path.to_owned()));
         }
         if metadata.mode() & 0o077 != 0 {
-            return Err(KeyFileError::Exposed { path: path_buf(), mode: metadata.mode() & 0o777 });
+            return Err(KeyFileError::Exposed(path.to_owned(), metadata.mode() & 0o777));
         }
         if metadata.uid() != server_uid && metadata.uid() != 0 {
-            return Err(KeyFileError::Foreign {
-                path: path_buf(),
-                owner: metadata.uid(),
-                server: server_uid,
-            });
+            let (path, owner) = (path.to_owned(), metadata.uid());
+            return Err(KeyFileError::Foreign { path, owner, server: server_uid });
         }
         let mut text = String::new();
         file.take(KEY_FILE_SIZE_MAX + 1).read_to_string(&mut text).map_err(read)?;
         if text.len() as u64 > KEY_FILE_SIZE_MAX {
-            return Err(KeyFileError::TooLarge { path: path_buf() });
+            return Err(KeyFileError::TooLarge(path.to_owned()));
         }
         Self::parse(&text, path)
     }
 
     /// Reads the text of a key file; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, KeyFileError> {
-        let lines =
-            parse_key_file(text).map_err(|source| KeyFileError::Line { path: path.to_owned(), source })?;
+        let lines = parse_key_file(text).map_err(|error| KeyFileError::Line(path.to_owned(), error))?;
         let mut keys = Self { path: Some(path.to_owned()), ..Self::default() };
         for line in lines {
             let forced = match line.rules.as_deref().map(parse_rules) {
-                Some(None) => return Err(KeyFileError::Rules { path: path.to_owned(), line: line.line }),
+                Some(None) => return Err(KeyFileError::Rules(path.to_owned(), line.line)),
                 rules => rules.flatten(),
             };
             keys.insert(KeyEntry { key: line.key, forced });
         }
         match keys.is_empty() {
-            true => Err(KeyFileError::Empty { path: path.to_owned() }),
+            true => Err(KeyFileError::Empty(path.to_owned())),
             false => Ok(keys),
         }
     }
@@ -317,7 +283,7 @@ mod tests {
             Keyring::load(&path, own_uid())
         };
         assert!(of_size(KEY_FILE_SIZE_MAX).is_ok());
-        assert!(matches!(of_size(KEY_FILE_SIZE_MAX + 1), Err(KeyFileError::TooLarge { .. })));
+        assert!(matches!(of_size(KEY_FILE_SIZE_MAX + 1), Err(KeyFileError::TooLarge(_))));
     }
 
     // [ACC-22]

@@ -60,7 +60,7 @@ pub enum Evidence {
     None,
 }
 
-/// Who a client is, for as long as its session lasts.
+/// Who a client is, for as long as its session lasts. A session is resumed only by a client that is equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// User, group and supplementary groups, before any export's mapping.
@@ -69,13 +69,6 @@ pub struct ClientIdentity {
     pub evidence: Evidence,
     /// Name of the key it has proven.
     pub key_name: Option<String>,
-}
-
-/// A client that may have a session. A session is resumed only by a client whose [`ClientIdentity`] is equal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admitted {
-    /// Who it is.
-    pub client: ClientIdentity,
 }
 
 /// What a client may do in an export.
@@ -111,7 +104,7 @@ impl Access {
         peer: &PeerIdentity,
         hello: &Hello,
         key: Option<&Key>,
-    ) -> Result<Admitted, Status> {
+    ) -> Result<ClientIdentity, Status> {
         if key.is_none() && key_required(listener) {
             return Err(Status::AUTH_REQUIRED);
         }
@@ -129,9 +122,7 @@ impl Access {
             (None, Address::Tcp(server), None) => self.owner(peer, *server),
             (None, Address::Shm(_) | Address::Verbs(_), None) => (nobody(), Evidence::None),
         };
-        Ok(Admitted {
-            client: ClientIdentity { identity, evidence, key_name: key.map(|key| key.name.clone()) },
-        })
+        Ok(ClientIdentity { identity, evidence, key_name: key.map(|key| key.name.clone()) })
     }
 
     /// What this client may do in this export. [`Status::NO_EXPORT`] whenever it may not mount it: the same as for an

@@ -109,7 +109,7 @@ fn admit_goes_by_the_best_evidence() {
     for (listener, peer, key_name, expected) in cases {
         let key = key_name.map(key);
         let admitted = access(true).admit(listener, peer, &hello(1000, 1001, &[1002, 0]), key.as_ref());
-        assert_eq!(admitted.map(|admitted| admitted.client), expected, "{listener} {peer:?} {key_name:?}");
+        assert_eq!(admitted, expected, "{listener} {peer:?} {key_name:?}");
     }
 }
 
@@ -122,11 +122,11 @@ fn admit_over_loopback_believes_the_kernel_not_the_client() {
     let peer = PeerIdentity { address: Some(connection.local_addr().unwrap()), credentials: None };
     let own = rustix::process::geteuid().as_raw();
     let admitted = access(true).admit(&address, &peer, &hello(own + 1, 7, &[8]), None).unwrap();
-    assert_eq!((admitted.client.identity.uid, admitted.client.evidence), (own, Evidence::Kernel));
+    assert_eq!((admitted.identity.uid, admitted.evidence), (own, Evidence::Kernel));
     // A connection that its process has closed has no owner any more; it is not root's.
     drop(connection);
     let admitted = access(true).admit(&address, &peer, &hello(0, 0, &[]), None).unwrap();
-    assert_eq!(admitted.client, client(id(NOBODY, NOBODY, &[]), Evidence::None, None));
+    assert_eq!(admitted, client(id(NOBODY, NOBODY, &[]), Evidence::None, None));
 }
 
 // [ACC-14]

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 
 use dafs_proto::address::{DEFAULT_PORT, ListenUrl, SOCKET_PATH_SIZE_MAX, Scheme};
 use dafs_proto::transport::{Address, WaitPolicy};
-use dafs_proto::wire::Features;
 
 use super::export::{check, parse_flag};
-use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Origin, StorageEngine};
+use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Origin, Size};
 use crate::access::{AccessConfig, Keyring};
-use crate::cli::{Engine, LogLines, Poll, Settings};
-use crate::logging::{LogConfig, LogFormat};
+use crate::cli::{Poll, Settings};
+use crate::logging::LogConfig;
 use crate::worker::buffers::ZONES_MAX;
 use crate::worker::sched::PIPELINE_DEPTH_MAX;
 
@@ -60,101 +59,75 @@ impl Config {
     }
 
     fn check_settings(settings: Settings, environment: &Environment) -> Result<Self, ConfigError> {
-        let defaults = Self::default();
         let keys = match &settings.key_file {
             Some(path) => Keyring::load(path, environment.server.identity.uid).map_err(|error| {
                 ConfigError { place: "--key-file".to_owned(), message: error.to_string() }
             })?,
             None => Keyring::default(),
         };
-        let exports = exports(&settings, &keys, environment)?;
-        let listeners = listeners(&settings, &keys, environment)?;
-        let times = |flag, value, default: u32| number(flag, value, default, 10..=86_400_000, "milliseconds");
-        let keep_alive_ms = times("--keep-alive-ms", settings.keep_alive_ms, defaults.keep_alive_ms)?;
-        let lease_ms = times("--lease-ms", settings.lease_ms, defaults.lease_ms)?;
+        let mut config = Self {
+            exports: exports(&settings, &keys, environment)?,
+            listeners: listeners(&settings, &keys, environment)?,
+            access: AccessConfig { keys, server: environment.server.clone() },
+            ..Self::default()
+        };
+        config.set_times(&settings)?;
+        config.set_buffers(&settings)?;
+        set(&mut config.sessions_max, "--sessions-max", settings.sessions_max, 1..=1_000_000, "")?;
+        let mut slots_max = u32::from(config.slots_max);
+        set(&mut slots_max, "--slots-max", settings.slots_max, 1..=1024, "")?;
+        config.slots_max = u16::try_from(slots_max).unwrap_or(u16::MAX);
+        set(&mut config.operations_max, "--operations-max", settings.operations_max, 1..=1_000_000, "")?;
+        set(&mut config.inline_max, "--inline-max", bytes(settings.inline_max), 1024..=1 << 20, "bytes")?;
+        let (place, most) = (&mut config.transfer_size_max, bytes(settings.transfer_size_max));
+        set(place, "--transfer-size-max", most, 64 << 10..=1 << 30, "bytes")?;
+        config.metrics_address = metrics_address(&settings)?;
+        config.log = log_config(&settings)?;
+        config.poll = settings.poll.map_or(config.poll, wait_policy);
+        config.storage_engine = settings.storage_engine.unwrap_or_default();
+        config.batch_replies = !settings.no_batching;
+        config.direct_io = settings.direct;
+        config.calibrate = !settings.no_calibrate;
+        Ok(config)
+    }
+
+    fn set_times(&mut self, settings: &Settings) -> Result<(), ConfigError> {
+        for (place, flag, value, least) in [
+            (&mut self.keep_alive_ms, "--keep-alive-ms", settings.keep_alive_ms, 10),
+            (&mut self.lease_ms, "--lease-ms", settings.lease_ms, 10),
+            (&mut self.handshake_ms, "--handshake-ms", settings.handshake_ms, 10),
+            (&mut self.drain_ms, "--drain-ms", settings.drain_ms, 0),
+        ] {
+            set(place, flag, value, least..=86_400_000, "milliseconds")?;
+        }
+        let (lease_ms, keep_alive_ms) = (self.lease_ms, self.keep_alive_ms);
         if lease_ms / 2 < keep_alive_ms {
             let problem = format!(
                 "a lease of {lease_ms} ms could run out between two signs of life {keep_alive_ms} ms apart"
             );
-            let remedy = format!(
-                "write --lease-ms {} or more, or a smaller --keep-alive-ms",
-                keep_alive_ms.saturating_mul(2)
-            );
+            let least = keep_alive_ms.saturating_mul(2);
+            let remedy = format!("write --lease-ms {least} or more, or a smaller --keep-alive-ms");
             return Err(ConfigError::new("--lease-ms", problem, remedy));
         }
-        let count = |flag, value, default, range| number(flag, value, default, range, "");
-        let bytes = |flag, value: Option<super::Size>, default, range| {
-            number(flag, value.map(|size| size.0), default, range, "bytes")
-        };
-        let buffers_size_max = settings.buffers_size_max.map_or(defaults.buffers_size_max, |size| size.0);
-        if !(1 << 20..=1 << 44).contains(&buffers_size_max) {
-            let problem = format!("{buffers_size_max} bytes are out of range");
+        Ok(())
+    }
+
+    fn set_buffers(&mut self, settings: &Settings) -> Result<(), ConfigError> {
+        self.buffers_size_max = bytes(settings.buffers_size_max).unwrap_or(self.buffers_size_max);
+        if !(1 << 20..=1 << 44).contains(&self.buffers_size_max) {
+            let problem = format!("{} bytes are out of range", self.buffers_size_max);
             return Err(ConfigError::new("--buffers-size-max", problem, "write a size from 1M to 16T"));
         }
-        let buffer_sizes = buffer_sizes(&settings, &defaults)?;
-        let largest = buffer_sizes.last().map_or(0, |size| u32::try_from(*size).unwrap_or(u32::MAX));
-        let chunk_size = settings.chunk_size.map(|size| {
-            number(
-                "--chunk-size",
-                Some(size.0),
-                largest,
-                SECTOR_SIZE..=largest,
-                "bytes, the largest of --buffer-sizes",
-            )
-        });
-        Ok(Self {
-            exports,
-            listeners,
-            poll: settings.poll.map_or(defaults.poll, wait_policy),
-            sessions_max: count(
-                "--sessions-max",
-                settings.sessions_max,
-                defaults.sessions_max,
-                1..=1_000_000,
-            )?,
-            slots_max: narrow(count("--slots-max", settings.slots_max, defaults.slots_max.into(), 1..=1024)?),
-            operations_max: count(
-                "--operations-max",
-                settings.operations_max,
-                defaults.operations_max,
-                1..=1_000_000,
-            )?,
-            inline_max: bytes("--inline-max", settings.inline_max, defaults.inline_max, 1024..=1 << 20)?,
-            transfer_size_max: bytes(
-                "--transfer-size-max",
-                settings.transfer_size_max,
-                defaults.transfer_size_max,
-                64 << 10..=1 << 30,
-            )?,
-            buffers_size_max,
-            buffer_sizes,
-            buffers_kept_max: settings.buffers_kept_max.map_or(defaults.buffers_kept_max, |size| size.0),
-            pipeline_depth: count(
-                "--pipeline-depth",
-                settings.pipeline_depth,
-                defaults.pipeline_depth,
-                1..=PIPELINE_DEPTH_MAX,
-            )?,
-            chunk_size: chunk_size.transpose()?,
-            lease_ms,
-            keep_alive_ms,
-            handshake_ms: times("--handshake-ms", settings.handshake_ms, defaults.handshake_ms)?,
-            storage_engine: settings.storage_engine.map_or(defaults.storage_engine, storage_engine),
-            batch_replies: !settings.no_batching,
-            features: Features::all(),
-            direct_io: settings.direct,
-            metrics_address: metrics_address(&settings)?,
-            drain_ms: number(
-                "--drain-ms",
-                settings.drain_ms,
-                defaults.drain_ms,
-                0..=86_400_000,
-                "milliseconds",
-            )?,
-            calibrate: !settings.no_calibrate,
-            access: AccessConfig { keys, server: environment.server.clone() },
-            log: log_config(&settings)?,
-        })
+        self.buffers_kept_max = bytes(settings.buffers_kept_max).unwrap_or(self.buffers_kept_max);
+        if !settings.buffer_sizes.is_empty() {
+            self.buffer_sizes = buffer_sizes(&settings.buffer_sizes)?;
+        }
+        let mut largest = self.buffer_sizes.last().map_or(0, |size| u32::try_from(*size).unwrap_or(u32::MAX));
+        let (range, unit) = (SECTOR_SIZE..=largest, "bytes, the largest of --buffer-sizes");
+        set(&mut largest, "--chunk-size", bytes(settings.chunk_size), range, unit)?;
+        self.chunk_size = settings.chunk_size.map(|_| largest);
+        let (place, range) = (&mut self.pipeline_depth, 1..=PIPELINE_DEPTH_MAX);
+        set(place, "--pipeline-depth", settings.pipeline_depth, range, "")
     }
 }
 
@@ -163,11 +136,8 @@ const SECTOR_SIZE: u32 = 4096;
 /// Largest buffer, bytes.
 const BUFFER_SIZE_MAX: u64 = 16 << 20;
 
-fn buffer_sizes(settings: &Settings, defaults: &Config) -> Result<Vec<usize>, ConfigError> {
-    if settings.buffer_sizes.is_empty() {
-        return Ok(defaults.buffer_sizes.clone());
-    }
-    let sizes: Vec<u64> = settings.buffer_sizes.iter().map(|size| size.0).collect();
+fn buffer_sizes(sizes: &[Size]) -> Result<Vec<usize>, ConfigError> {
+    let sizes: Vec<u64> = sizes.iter().map(|size| size.0).collect();
     let in_range = |size: &u64| (u64::from(SECTOR_SIZE)..=BUFFER_SIZE_MAX).contains(size);
     let fits = |size: &u64| in_range(size) && size.is_multiple_of(SECTOR_SIZE.into());
     if sizes.len() > ZONES_MAX || !sizes.iter().all(fits) || !sizes.is_sorted_by(|one, next| one < next) {
@@ -229,20 +199,12 @@ fn listeners(
             return Err(ConfigError::new(&place, problem, "write tcp://HOST:PORT or shm:///SOCKET/PATH"));
         }
         if url.scheme == Scheme::Verbs && cfg!(not(feature = "verbs")) {
-            let problem = "this server was built without RDMA";
-            return Err(ConfigError::new(
-                &place,
-                problem,
-                "install libibverbs-dev, librdmacm-dev and libclang-dev, and build it with --features verbs",
-            ));
+            let remedy =
+                "install libibverbs-dev, librdmacm-dev and libclang-dev, and build it with --features verbs";
+            return Err(ConfigError::new(&place, "this server was built without RDMA", remedy));
         }
-        let resolved = url.resolve().map_err(|error| {
-            ConfigError::new(
-                &place,
-                error.to_string(),
-                "write an address of this host, such as tcp://127.0.0.1:12049",
-            )
-        })?;
+        let remedy = "write an address of this host, such as tcp://127.0.0.1:12049";
+        let resolved = url.resolve().map_err(|error| ConfigError::new(&place, error.to_string(), remedy))?;
         for address in resolved {
             require_keys(&place, &address, keys)?;
             // Two listeners on any free port are two listeners.
@@ -260,11 +222,8 @@ fn listeners(
     match listeners.len() > LISTENERS_MAX {
         true => {
             let problem = format!("these are {} addresses; {LISTENERS_MAX} are allowed", listeners.len());
-            Err(ConfigError::new(
-                "--listen",
-                problem,
-                "listen on tcp://0.0.0.0 for all addresses of this host",
-            ))
+            let remedy = "listen on tcp://0.0.0.0 for all addresses of this host";
+            Err(ConfigError::new("--listen", problem, remedy))
         }
         false => Ok(listeners),
     }
@@ -288,42 +247,34 @@ fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), Co
 }
 
 fn metrics_address(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {
+    let wrong = |place: &str, problem: &str, remedy: &str| Err(ConfigError::new(place, problem, remedy));
     let Some(text) = &settings.metrics else {
         return match settings.metrics_anywhere {
-            true => Err(ConfigError::new(
-                "--metrics-anywhere",
-                "no metrics are served",
-                "add --metrics ADDRESS, or leave it out",
-            )),
+            true => {
+                wrong("--metrics-anywhere", "no metrics are served", "add --metrics ADDRESS, or leave it out")
+            }
             false => Ok(None),
         };
     };
     let place = format!("--metrics {text}");
-    let address: SocketAddr = text.parse().map_err(|_| {
-        ConfigError::new(
-            &place,
-            "this is no address with a port",
-            "write one such as 127.0.0.1:9464 or [::1]:9464",
-        )
-    })?;
-    match settings.metrics_anywhere || address.ip().to_canonical().is_loopback() {
-        true => Ok(Some(address)),
-        false => Err(ConfigError::new(
-            &place,
-            "other hosts can reach this address, and metrics are shown to whoever asks",
-            format!("write --metrics 127.0.0.1:{}, or add --metrics-anywhere", address.port()),
-        )),
+    let Ok(address) = text.parse::<SocketAddr>() else {
+        let remedy = "write one such as 127.0.0.1:9464 or [::1]:9464";
+        return wrong(&place, "this is no address with a port", remedy);
+    };
+    if settings.metrics_anywhere || address.ip().to_canonical().is_loopback() {
+        return Ok(Some(address));
     }
+    let problem = "other hosts can reach this address, and metrics are shown to whoever asks";
+    wrong(
+        &place,
+        problem,
+        &format!("write --metrics 127.0.0.1:{}, or add --metrics-anywhere", address.port()),
+    )
 }
 
 fn log_config(settings: &Settings) -> Result<LogConfig, ConfigError> {
-    let defaults = LogConfig::default();
-    let filter = settings.log.clone().unwrap_or(defaults.filter);
-    let format = match settings.log_format {
-        Some(LogLines::Json) => LogFormat::Json,
-        Some(LogLines::Text) | None => LogFormat::Text,
-    };
-    let config = LogConfig { filter, format };
+    let filter = settings.log.clone().unwrap_or(LogConfig::default().filter);
+    let config = LogConfig { filter, format: settings.log_format.unwrap_or_default() };
     match config.check() {
         Ok(()) => Ok(config),
         Err(problem) => Err(ConfigError::new(
@@ -334,23 +285,24 @@ fn log_config(settings: &Settings) -> Result<LogConfig, ConfigError> {
     }
 }
 
-fn number(
+/// Sets a number, where it is given, within its range.
+fn set(
+    place: &mut u32,
     flag: &str,
     value: Option<u64>,
-    default: u32,
     range: RangeInclusive<u32>,
     unit: &str,
-) -> Result<u32, ConfigError> {
-    let Some(value) = value else { return Ok(default) };
-    u32::try_from(value).ok().filter(|value| range.contains(value)).ok_or_else(|| {
+) -> Result<(), ConfigError> {
+    let Some(value) = value else { return Ok(()) };
+    *place = u32::try_from(value).ok().filter(|value| range.contains(value)).ok_or_else(|| {
         let remedy = format!("write a number from {} to {} {unit}", range.start(), range.end());
         ConfigError::new(flag, format!("{value} is out of range"), remedy.trim_end())
-    })
+    })?;
+    Ok(())
 }
 
-/// For numbers whose range has been checked.
-fn narrow(value: u32) -> u16 {
-    u16::try_from(value).unwrap_or(u16::MAX)
+fn bytes(size: Option<Size>) -> Option<u64> {
+    size.map(|size| size.0)
 }
 
 fn wait_policy(poll: Poll) -> WaitPolicy {
@@ -358,14 +310,6 @@ fn wait_policy(poll: Poll) -> WaitPolicy {
         Poll::Event => WaitPolicy::Event,
         Poll::Busy => WaitPolicy::Busy,
         Poll::Adaptive => WaitPolicy::Adaptive,
-    }
-}
-
-fn storage_engine(engine: Engine) -> StorageEngine {
-    match engine {
-        Engine::Auto => StorageEngine::Auto,
-        Engine::Uring => StorageEngine::Uring,
-        Engine::Pool => StorageEngine::Pool,
     }
 }
 

@@ -97,60 +97,54 @@ pub(super) fn check(
     keys: &Keyring,
     environment: &Environment,
 ) -> Result<ExportConfig, ConfigError> {
-    let wrong = |problem: String, remedy: &str| ConfigError::new(place, problem, remedy);
-    check_name(&table.name).map_err(|problem| wrong(problem, "choose a name such as data"))?;
+    let wrong = |problem: &str, remedy: &str| ConfigError::new(place, problem, remedy);
+    check_name(&table.name).map_err(|problem| wrong(&problem, "choose a name such as data"))?;
     let kind = match (&table.path, table.memory) {
         (Some(path), None) => ExportKind::Directory(check_directory(path, place)?),
         (None, Some(Size(0))) => ExportKind::Memory { size_max: environment.memory_size / 2 },
         (None, Some(size)) => {
             let most = environment.memory_size.saturating_add(environment.swap_size);
             if size.0 > most {
-                return Err(wrong(
-                    format!("{size} is more memory than this machine has, {}", shown(most)),
-                    "write a smaller size, or none (mem:, memory = 0) for half of the memory",
-                ));
+                let problem = format!("{size} is more memory than this machine has, {}", shown(most));
+                let remedy = "write a smaller size, or none (mem:, memory = 0) for half of the memory";
+                return Err(wrong(&problem, remedy));
             }
             ExportKind::Memory { size_max: size.0 }
         }
         (None, None) => {
-            return Err(wrong(
-                "nothing is exported".into(),
-                "give path = \"/a/directory\" or memory = \"4G\"",
-            ));
+            return Err(wrong("nothing is exported", "give path = \"/a/directory\" or memory = \"4G\""));
         }
         (Some(_), Some(_)) => {
             return Err(wrong(
-                "both path and memory are given".into(),
+                "both path and memory are given",
                 "give one of them; two exports need two names",
             ));
         }
     };
     if table.direct && matches!(kind, ExportKind::Memory { .. }) {
-        return Err(wrong("direct: memory has no page cache to go past".into(), "leave the option out"));
+        return Err(wrong("direct: memory has no page cache to go past", "leave the option out"));
     }
     if table.keys.iter().any(String::is_empty) {
-        return Err(wrong("keys: a name is empty".into(), "write keys=NAME[;NAME...], or leave it out"));
+        return Err(wrong("keys: a name is empty", "write keys=NAME[;NAME...], or leave it out"));
     }
     let squash = check_mapping(&table, &kind, &environment.server, place)?;
     let clients = table.clients.iter().map(|range| range.parse::<AddressRange>());
     let clients = clients.collect::<Result<_, _>>().map_err(|error| {
-        wrong(
-            format!("clients: {error}"),
-            "several are separated by semicolons in --export, and a list in the file",
-        )
+        let remedy = "several are separated by semicolons in --export, and a list in the file";
+        wrong(&format!("clients: {error}"), remedy)
     })?;
     if let Some(unknown) = table.keys.iter().find(|name| keys.entry(name).is_none()) {
         let problem = format!("keys: there is no key \"{unknown}\"");
         let remedy = format!(
             "make it with `(umask 077; dafs-server keygen {unknown} >> FILE)`, and give --key-file FILE"
         );
-        return Err(wrong(problem, &remedy));
+        return Err(wrong(&problem, &remedy));
     }
     let keep_root = match table.root.as_deref() {
         None => false,
         Some("keep") => true,
         Some(other) => {
-            return Err(wrong(format!("root={other} is unknown"), "write root=keep, or leave it out"));
+            return Err(wrong(&format!("root={other} is unknown"), "write root=keep, or leave it out"));
         }
     };
     Ok(ExportConfig {
@@ -195,40 +189,24 @@ fn check_name(name: &str) -> Result<(), String> {
 
 /// The directory, absolute: it stays right when the process changes its own.
 fn check_directory(path: &Path, place: &str) -> Result<PathBuf, ConfigError> {
+    let wrong = |problem: &str, remedy: &str| Err(ConfigError::new(place, problem, remedy));
     if path.as_os_str().is_empty() {
-        return Err(ConfigError::new(
-            place,
-            "the directory is empty",
-            "write NAME=DIRECTORY, NAME=mem: or NAME=mem:4G",
-        ));
+        return wrong("the directory is empty", "write NAME=DIRECTORY, NAME=mem: or NAME=mem:4G");
     }
     let shown = path.display();
+    let missing = format!("there is no directory {shown}");
     // A path in a table is nothing but a path.
     if !path.exists() && path.as_os_str().as_bytes().starts_with(b"mem:") {
-        return Err(ConfigError::new(
-            place,
-            format!("there is no directory {shown}"),
-            "for memory write memory = \"4G\" instead of path",
-        ));
+        return wrong(&missing, "for memory write memory = \"4G\" instead of path");
     }
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::path::absolute(path)
-            .map_err(|error| ConfigError::new(place, format!("{shown}: {error}"), "give an absolute path")),
-        Ok(_) => Err(ConfigError::new(
-            place,
-            format!("{shown} is not a directory"),
-            "export the directory it is in",
-        )),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(ConfigError::new(
-            place,
-            format!("there is no directory {shown}"),
-            format!("make it with `mkdir -p {shown}`, or correct the path"),
-        )),
-        Err(error) => Err(ConfigError::new(
-            place,
-            format!("{shown}: {error}"),
-            "let the server's user reach the directory",
-        )),
+            .or_else(|error| wrong(&format!("{shown}: {error}"), "give an absolute path")),
+        Ok(_) => wrong(&format!("{shown} is not a directory"), "export the directory it is in"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            wrong(&missing, &format!("make it with `mkdir -p {shown}`, or correct the path"))
+        }
+        Err(error) => wrong(&format!("{shown}: {error}"), "let the server's user reach the directory"),
     }
 }
 
@@ -238,7 +216,7 @@ fn check_mapping(
     server: &ServerIdentity,
     place: &str,
 ) -> Result<IdentityMapping, ConfigError> {
-    let wrong = |problem: String, remedy: &str| Err(ConfigError::new(place, problem, remedy));
+    let wrong = |problem: &str, remedy: &str| Err(ConfigError::new(place, problem, remedy));
     let mapping = match (table.map.as_deref(), table.squash.as_deref()) {
         (None, None) => IdentityMapping::Auto,
         (Some("client"), None) => IdentityMapping::Client,
@@ -246,17 +224,15 @@ fn check_mapping(
         (None, Some(text)) => {
             let ids = text.split_once(':').and_then(|(uid, gid)| Some((parse_id(uid)?, parse_id(gid)?)));
             let Some((uid, gid)) = ids else {
-                return wrong(
-                    format!("squash={text} names no user and group"),
-                    "write numbers such as squash=1000:1000, or squash=server",
-                );
+                let remedy = "write numbers such as squash=1000:1000, or squash=server";
+                return wrong(&format!("squash={text} names no user and group"), remedy);
             };
             IdentityMapping::Fixed { uid, gid }
         }
         (Some(other), None) => {
-            return wrong(format!("map={other} is unknown"), "write map=client, or leave it out");
+            return wrong(&format!("map={other} is unknown"), "write map=client, or leave it out");
         }
-        (Some(_), Some(_)) => return wrong("both map and squash are given".into(), "choose one of them"),
+        (Some(_), Some(_)) => return wrong("both map and squash are given", "choose one of them"),
     };
     let own = (server.identity.uid, server.identity.gid);
     let possible = server.privileged
@@ -269,7 +245,7 @@ fn check_mapping(
     match possible {
         true => Ok(mapping),
         false => wrong(
-            "this server is not privileged and cannot act as other users".into(),
+            "this server is not privileged and cannot act as other users",
             "run it as root (or with CAP_SETUID and CAP_SETGID), or write squash=server",
         ),
     }

@@ -141,7 +141,7 @@ fn config_of_every_flag_is_as_written() {
         config.listeners,
         [tcp("127.0.0.1:0"), tcp("127.0.0.1:0"), Address::Shm("/tmp/d.sock".into())]
     );
-    assert_eq!((config.poll, config.storage_engine), (WaitPolicy::Event, StorageEngine::Pool));
+    assert_eq!((config.poll, config.storage_engine), (WaitPolicy::Event, Engine::Pool));
     assert!(config.direct_io && !config.calibrate);
     assert_eq!(config.metrics_address, Some("[::1]:0".parse().unwrap()));
     assert_eq!(config.log, LogConfig { filter: "debug".into(), format: crate::logging::LogFormat::Json });

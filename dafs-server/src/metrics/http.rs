@@ -5,7 +5,6 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
@@ -50,11 +49,6 @@ impl MetricsServer {
     /// Where it listens.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
-    }
-
-    /// Readable when [`MetricsServer::serve`] has something to do; may be watched edge-triggered.
-    pub fn event_fd(&self) -> RawFd {
-        self.poll.as_raw_fd()
     }
 
     /// Takes every client as far as it can be taken now. `metrics` is asked for each complete request. Not blocking;

@@ -9,7 +9,7 @@ use dafs_proto::session::Moment;
 use dafs_proto::transport::{Access, OpToken};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchLimits, BatchOperation, BatchRequest, BatchResult,
-    CHAIN_HANDLE, Header, ListReadReply, Method, Opcode, Stability, Status, WriteReply, decode_batch,
+    CHAIN_HANDLE, Header, Method, Opcode, Stability, Status, decode_batch,
 };
 
 use super::Worker;
@@ -19,7 +19,9 @@ use crate::storage::NowError;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::batch::{Batch, BatchPlace};
 use crate::worker::flight::transfer::{Direction, range};
-use crate::worker::flight::{Call, State, Wakeup};
+use crate::worker::flight::{Call, Wakeup};
+use crate::worker::requests::dispatch::payload_of;
+use crate::worker::requests::work::State;
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.
@@ -37,8 +39,12 @@ impl Worker {
             Ok(_) if request.operations as usize > results_max => {
                 Err(BatchError::TooMany { found: request.operations, limit: results_max })
             }
-            Ok(len) => decode_batch(&self.payload_start(call, payload, len), &request, &limits)
-                .map(|operations| (operations, len)),
+            Ok(len) => {
+                // A private copy of what describes the operations.
+                let described = payload_of(&self.connections, call, payload).slice(0, len);
+                let described = described.map(|described| described.to_vec()).unwrap_or_default();
+                decode_batch(&described, &request, &limits).map(|operations| (operations, len))
+            }
         };
         let (operations, described_len) = match operations {
             Ok(decoded) => decoded,
@@ -65,18 +71,6 @@ impl Worker {
         let token = self.park(*call, State::Batch(Box::new(batch)));
         self.go_on_with_batch(token);
         Ok(())
-    }
-
-    /// A private copy of what describes the operations.
-    fn payload_start(&self, call: &Call, payload: Payload<'_>, len: usize) -> Vec<u8> {
-        match payload {
-            Payload::Kept(bytes) => bytes.get(..len).unwrap_or_default().to_vec(),
-            Payload::Current => {
-                let connection = self.connections.get(call.connection.index);
-                let start = connection.and_then(|connection| connection.endpoint.payload().slice(0, len));
-                start.map(|start| start.to_vec()).unwrap_or_default()
-            }
-        }
     }
 
     /// Somebody is to look when what has ended has waited long enough. What has already is told of when its batch goes on, or when its
@@ -117,7 +111,7 @@ impl Worker {
                 break;
             }
             if over && batch.has_next() {
-                self.yield_transfer(call.connection, token);
+                self.yield_turn(call.connection, token);
                 break;
             }
             let Some((first, count)) = batch.begin_next() else { break };
@@ -152,7 +146,7 @@ impl Worker {
         };
         let memory = batch.memory_of(place).ok_or(Status::NO_MEMORY)?;
         let call = Call { batch: Some(place), ..Self::part_call(call, operation) };
-        let node = self.node_of(&call, write)?;
+        let node = self.data_node(&call, write)?;
         let single = single.filter(|(extent, _)| !self.is_divided(extent.len));
         if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {
             let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
@@ -163,20 +157,15 @@ impl Worker {
                 true => write_all(storage, node, extent.offset, span),
                 false => storage.read_now(node, extent.offset, &[span]),
             });
-            let export = usize::from(node.export.0);
             match moved.map_err(status_of)? {
-                Some(Ok(count)) if write => {
-                    self.turns.on_moved(count);
-                    self.count_written(call.session, export, Method::Direct, count);
-                    let value = verifier.0;
-                    self.end_part(place, BatchResult { status: Status::OK, count: count as u32, value });
-                    return Ok(());
-                }
                 Some(Ok(count)) => {
                     self.turns.on_moved(count);
-                    self.count_read(call.session, export, Method::Direct, count);
-                    let ended = (count as u64) < extent.len;
-                    let value = if ended { extent.offset + count as u64 } else { BatchResult::NOT_ENDED };
+                    let value = match (write, (count as u64) < extent.len) {
+                        (true, _) => verifier.0,
+                        (false, true) => extent.offset + count as u64,
+                        (false, false) => BatchResult::NOT_ENDED,
+                    };
+                    self.count_moved(&call, write, node.export, Method::Direct, count);
                     self.end_part(place, BatchResult { status: Status::OK, count: count as u32, value });
                     return Ok(());
                 }
@@ -190,25 +179,8 @@ impl Worker {
         self.begin_listed(&call, (direction, node), lists, stability, memory).map_err(status_of)
     }
 
-    /// An operation of a batch was answered.
-    pub(crate) fn on_batch_part(&mut self, place: BatchPlace, opcode: Opcode, status: Status, body: &[u8]) {
-        let result = match (status, opcode) {
-            (Status::OK, Opcode::WriteList) => WriteReply::decode(body).map(|reply| BatchResult {
-                status,
-                count: reply.count,
-                value: reply.verifier.0,
-            }),
-            (Status::OK, _) => ListReadReply::decode(body).map(|reply| BatchResult {
-                status,
-                count: reply.count,
-                value: reply.end.unwrap_or(BatchResult::NOT_ENDED),
-            }),
-            (status, _) => Ok(BatchResult::failed(status)),
-        };
-        self.end_part(place, result.unwrap_or(BatchResult::failed(Status::IO)));
-    }
-
-    fn end_part(&mut self, place: BatchPlace, result: BatchResult) {
+    /// Some operations of a batch have ended.
+    pub(crate) fn end_part(&mut self, place: BatchPlace, result: BatchResult) {
         let Some(index) = self.operation_index(place.batch) else { return };
         self.leave_batch(index);
         let now = self.now;
@@ -218,10 +190,9 @@ impl Worker {
             1 => batch.end(place.index as usize, result, now),
             _ => batch.end_group(place, &result, now),
         }
-        let window_end = batch.window_end();
+        let (window_end, beginning) = (batch.window_end(), batch.beginning);
         self.note_window(window_end);
-        let Some(batch) = self.batch_at(index) else { return };
-        if !batch.beginning {
+        if !beginning {
             self.wakeups.push_back(Wakeup::Batch(place.batch));
         }
     }

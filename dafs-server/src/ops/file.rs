@@ -16,8 +16,7 @@ impl Worker {
         payload: Payload<'_>,
     ) -> Result<(), Problem> {
         let open = self.handle(call)?;
-        let (node, identity) = (open.node, open.rights.identity.clone());
-        let (readable, writable) = (open.readable, open.writable);
+        let (node, readable, writable) = (open.node, open.readable, open.writable);
         let needs = |right: bool| if right { Ok(()) } else { Err(Status::BAD_HANDLE) };
         let (op, after) = match call.header.opcode {
             Opcode::Commit => {
@@ -50,15 +49,7 @@ impl Worker {
                 (FsOp::Hint { node, offset, len, pattern }, After::Plain)
             }
         };
-        if call.header.payload_len != 0 {
-            let extra = self.payload(call, payload).len();
-            return Err(dafs_proto::wire::WireError::TrailingBytes {
-                what: "request without a payload",
-                extra,
-            }
-            .into());
-        }
-        self.start(call, &identity, op, after);
-        Ok(())
+        self.no_payload(call, payload)?;
+        self.start(call, op, after)
     }
 }

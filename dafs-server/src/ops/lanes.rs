@@ -17,15 +17,15 @@ use dafs_proto::wire::{
 };
 
 use super::Worker;
-use super::read::read_reply;
-use super::write::write_all;
-use crate::storage::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::storage::NodeId;
 use crate::worker::connection::Phase;
+use crate::worker::flight::Call;
+use crate::worker::flight::after::{After, Reading, Writing};
 use crate::worker::flight::answer::{Answer, Payload, Problem};
-use crate::worker::flight::lanes::{Lane, LaneFrame, LaneRead, Lanes};
+use crate::worker::flight::lanes::{Lane, LaneFrame, Lanes};
 use crate::worker::flight::transfer::range;
-use crate::worker::flight::{Call, State};
-use crate::worker::ids::ConnectionKey;
+use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::requests::work::State;
 
 /// A lane with less data than this is not worth having, bytes.
 const LANE_SIZE_MIN: usize = 4096;
@@ -38,11 +38,6 @@ impl Worker {
     pub fn offer_lanes(&mut self, listener: usize, domain: Arc<dyn Domain>) {
         self.domains.resize(self.domains.len().max(listener + 1), None);
         self.domains[listener] = Some(domain);
-    }
-
-    /// Bytes of memory lent as lanes.
-    pub fn lanes_lent(&self) -> usize {
-        self.buffers.lanes_size()
     }
 
     /// Takes the lanes of a connection back.
@@ -101,20 +96,15 @@ impl Worker {
                 let memory: MemoryRef = MemoryRef::new(Arc::new(memory));
                 domain.register(memory.clone(), access).map(|region| (memory, region))
             });
-            match made {
-                Some(Ok((memory, region))) => {
-                    lanes.lanes.push(Lane { memory, region, remote: range(*remote) });
-                }
-                Some(Err(error)) => {
-                    tracing::info!(%error, lanes = lanes.lanes.len(), "no more memory can be lent as lanes");
-                    self.buffers.discharge_lanes(LANE_ROOM + size as usize);
-                    break;
-                }
-                None => {
-                    self.buffers.discharge_lanes(LANE_ROOM + size as usize);
-                    break;
-                }
+            if let Some(Ok((memory, region))) = made {
+                lanes.lanes.push(Lane { memory, region, remote: range(*remote) });
+                continue;
             }
+            if let Some(Err(error)) = made {
+                tracing::info!(%error, lanes = lanes.lanes.len(), "no more memory can be lent as lanes");
+            }
+            self.buffers.discharge_lanes(LANE_ROOM + size as usize);
+            break;
         }
         lanes
     }
@@ -122,7 +112,7 @@ impl Worker {
     /// How many lanes of which size a session may have: its fair share of what is not lent.
     fn lane_share(&self, asked: &LaneTerms) -> (usize, u32) {
         // What the settings say, where the pool has more because it needs that much.
-        let budget = self.shared.settings.buffers.size_max / 2;
+        let budget = self.shared.settings.buffers().size_max / 2;
         let free = self.buffers.lanes_room().min(budget.saturating_sub(self.buffers.lanes_size()));
         let share = free.min(budget / self.active_sessions.max(1) as usize);
         let count = usize::from(asked.count).min(share / asked.buffer_size());
@@ -165,24 +155,12 @@ impl Worker {
     pub(crate) fn write_lane(
         &mut self,
         call: &Call,
-        node: NodeId,
+        write: Writing,
         request: &WriteRequest,
-        append: bool,
     ) -> Result<(), Problem> {
         let memory = self.lane_data(call, request.segment[0], request.len)?;
-        let target = self.target(node);
-        if !append {
-            match write_all(&mut *self.storage, node, request.offset, memory.span()) {
-                Ok(count) => {
-                    let (offset, stability) = (request.offset, request.stability);
-                    return self.written(call, target, offset, count, stability, request.method);
-                }
-                Err(NowError::Failed(status)) => return Err(status.into()),
-                Err(NowError::WouldBlock) => self.stats.storage_waits += 1,
-            }
-        }
-        let (offset, stability) = (request.offset, request.stability);
-        self.write_later(call, target, offset, stability, append, vec![memory], request.method)
+        let tried = write.try_now(&mut *self.storage, memory.span());
+        self.end_write(call, write, tried, |_| Ok(memory))
     }
 
     /// A read into a lane: fast, the client gets it in a frame; else it fetches it there.
@@ -193,61 +171,29 @@ impl Worker {
         request: &ReadRequest,
     ) -> Result<(), Problem> {
         let memory = self.lane_data(call, request.segment[0], request.len)?;
-        let read = LaneRead {
-            lane: request.segment[0] as u32,
-            connection: call.connection,
-            method: request.method,
-            export: usize::from(node.export.0),
-            len: request.len as usize,
-        };
-        match self.storage.read_now(node, request.offset, &[memory.span()]) {
-            Ok(count) => self.answer_lane_read(call, &read, count),
-            Err(NowError::Failed(status)) => return Err(status.into()),
-            Err(NowError::WouldBlock) => {
-                self.stats.storage_waits += 1;
-                let identity = self.handle(call)?.rights.identity.clone();
-                let op = FsOp::Read { node, offset: request.offset, into: vec![memory] };
-                let token = self.park(*call, State::LaneRead(read));
-                if let Submitted::Done(result) = self.storage.submit(token, &identity, op) {
-                    self.on_storage(token, result);
-                }
-            }
-        }
-        Ok(())
+        let lane = (call.connection, request.segment[0] as u32);
+        let read = Reading { memory, method: request.method, export: node.export, lane };
+        self.read_into(call, (node, request.offset), read)
     }
 
-    /// Storage has filled a lane, or not.
-    pub(crate) fn finish_lane_read(&mut self, call: &Call, read: &LaneRead, result: FsResult) {
-        match result {
-            Ok(FsReply::Count(count)) if count <= read.len => self.answer_lane_read(call, read, count),
-            Ok(_) => self.reply_status(call, Status::IO),
-            Err(status) => self.reply_status(call, status),
-        }
-    }
-
-    fn answer_lane_read(&mut self, call: &Call, read: &LaneRead, count: usize) {
-        self.count_read(call.session, read.export, read.method, count);
-        let body = read_reply(count, read.len);
-        if read.method == Method::Client {
-            return self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
-        }
+    /// Sends what was read into a lane, behind the head of its reply, into the client's.
+    pub(super) fn send_lane_read(&mut self, call: &Call, read: &Reading, count: usize, body: &[u8]) {
         let mut head = [0; HEAD_SIZE_MAX];
-        let head_len = self.seal(call, Status::OK, Self::no_handle(), &body, count, &mut head);
+        let head_len = self.seal(call, Status::OK, Self::no_handle(), body, count, &mut head);
         debug_assert_eq!(head_len, LANE_REPLY_HEAD_SIZE, "the head of a read's reply");
-        let Some(connection) =
-            self.connection(call.connection).filter(|_| call.connection == read.connection)
-        else {
+        let (of, lane) = read.lane;
+        let Some(connection) = self.connection(call.connection).filter(|_| call.connection == of) else {
             // The client asks again on its next connection.
             return;
         };
         let begin = LANE_ROOM - LANE_REPLY_HEAD_SIZE;
         let frame_len = LANE_REPLY_HEAD_SIZE + count;
-        let frame = connection.lanes.lane(read.lane.into()).and_then(|lane| {
+        let frame = connection.lanes.lane(lane.into()).and_then(|lane| {
             lane.memory.span().write_from(begin, &head[..head_len]);
             Some((lane.memory.slice(begin, frame_len)?, lane.remote.slice(begin as u64, frame_len as u64)?))
         });
         if let Some((from, to)) = frame {
-            self.post_lane_frame(call, LaneFrame { lane: read.lane, from, to });
+            self.post_lane_frame(call, LaneFrame { lane, from, to });
         }
     }
 
@@ -273,23 +219,19 @@ impl Worker {
         }
     }
 
-    /// The provider has room again; `false` when the operation is no frame.
-    pub(crate) fn resume_lane_frame(&mut self, index: usize) -> bool {
-        if !matches!(self.operations[index].state, State::LaneFrame(_)) {
-            return false;
-        }
+    /// The provider has room again.
+    pub(crate) fn resume_lane_frame(&mut self, index: usize) {
         let operation = self.unpark(index);
         if let State::LaneFrame(frame) = operation.state {
             self.post_lane_frame(&operation.call, frame);
         }
-        true
     }
 
     /// A read into a lane of a connection that is gone was asked for again, on another connection, where it goes another way: the
     /// one under way is nobody's. `false` when it is another kind of operation, or on this connection.
     pub(crate) fn replaces_lane_read(
         &mut self,
-        call_session: crate::worker::ids::SessionKey,
+        call_session: SessionKey,
         connection: ConnectionKey,
         header: &Header,
     ) -> bool {
@@ -297,7 +239,8 @@ impl Worker {
             operation.call.session == call_session
                 && operation.call.header.slot == header.slot
                 && !operation.forgotten
-                && matches!(&operation.state, State::LaneRead(read) if read.connection != connection)
+                && matches!(&operation.state, State::Storage(After::Read(read))
+                    if read.method != Method::Inline && read.lane.0 != connection)
         });
         let Some((_, operation)) = found else { return false };
         operation.forgotten = true;

@@ -1,7 +1,6 @@
 //! What requests mean: semantics only. Encoding is `wire`'s, files are `storage`'s.
 
 mod batch;
-mod context;
 mod file;
 mod lanes;
 mod list;
@@ -15,28 +14,29 @@ mod transfer;
 mod write;
 
 use dafs_proto::wire::{
-    CommitReply, FileHandle, HEADER_SIZE, MountReply, SeekReply, Stability, Status, Verifier, WriteReply,
+    BatchResult, CommitReply, FileHandle, HEADER_SIZE, MountReply, SeekReply, Status, Verifier, WriteReply,
     encode_message_pack,
 };
 
-use crate::storage::{FsReply, FsResult, NodeId};
+use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted};
 use crate::worker::Worker;
-use crate::worker::flight::after::{After, Target};
-use crate::worker::flight::answer::Answer;
-use crate::worker::flight::{Call, State};
+use crate::worker::flight::Call;
+use crate::worker::flight::after::{After, Target, Writing};
+use crate::worker::flight::answer::{Answer, Problem};
+use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
     /// Hands an operation to storage; answers at once if it is done at once.
-    pub(crate) fn start(
-        &mut self,
-        call: &Call,
-        identity: &crate::storage::Identity,
-        op: crate::storage::FsOp,
-        after: After,
-    ) {
+    pub(crate) fn start(&mut self, call: &Call, op: FsOp, after: After) -> Result<(), Problem> {
+        let identity = self.identity(call)?;
+        self.start_as(&identity, call, op, after);
+        Ok(())
+    }
+
+    fn start_as(&mut self, identity: &Identity, call: &Call, op: FsOp, after: After) {
         let token = self.park(*call, State::Storage(after));
-        if let crate::storage::Submitted::Done(result) = self.storage.submit(token, identity, op) {
+        if let Submitted::Done(result) = self.storage.submit(token, identity, op) {
             self.on_storage(token, result);
         }
     }
@@ -85,18 +85,13 @@ impl Worker {
                 CommitReply { verifier: Verifier(self.storage.verifier(export)) }.encode(&mut body);
                 self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
             }
-            (After::Written { verifier, offset, count, stability }, _) => {
-                self.reply_written(call, verifier, offset, count, stability);
+            (After::Read(read), FsReply::Count(count)) if count <= read.memory.len() => {
+                self.answer_read(call, &read, count);
             }
-            (After::Write { target, offset, stability, method }, reply) => {
-                let (offset, count) = match reply {
-                    FsReply::Count(count) => (offset, count),
-                    FsReply::Appended(offset, count) => (offset, count),
-                    other => return self.mismatch(call, &other),
-                };
-                self.count_written(call.session, usize::from(target.node.export.0), method, count);
-                let count = u32::try_from(count).unwrap_or(u32::MAX);
-                self.reply_written(call, target.verifier, offset, count, stability);
+            (After::Written(write, count), _) => self.reply_written(call, &write, count),
+            (After::Write(write), FsReply::Count(count)) => self.finish_write(call, write, count),
+            (After::Write(write), FsReply::Appended(offset, count)) => {
+                self.finish_write(call, Writing { offset, ..write }, count);
             }
             (after, other) => {
                 self.release_held(&after);
@@ -118,15 +113,18 @@ impl Worker {
         Target { node, verifier: Verifier(self.storage.verifier(node.export)) }
     }
 
+    /// Storage has written: the reply says how much.
+    pub(crate) fn finish_write(&mut self, call: &Call, write: Writing, count: usize) {
+        self.count_moved(call, true, write.target.node.export, write.method, count);
+        self.reply_written(call, &write, u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
     /// Answers a write.
-    pub(crate) fn reply_written(
-        &mut self,
-        call: &Call,
-        verifier: Verifier,
-        offset: u64,
-        count: u32,
-        stability: Stability,
-    ) {
+    pub(crate) fn reply_written(&mut self, call: &Call, write: &Writing, count: u32) {
+        let Writing { target: Target { verifier, .. }, offset, stability, .. } = *write;
+        if let Some(place) = call.batch {
+            return self.end_part(place, BatchResult { status: Status::OK, count, value: verifier.0 });
+        }
         let mut body = [0; WriteReply::HEAD_SIZE - HEADER_SIZE];
         WriteReply { offset, count, stability, verifier }.encode(&mut body);
         self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });

@@ -23,7 +23,6 @@ impl Worker {
         let open = self.handle(call)?.clone();
         let payload = self.payload(call, payload);
         let reply_max = self.reply_payload_max(call);
-        let identity = open.rights.identity.clone();
         let (op, after) = match call.header.opcode {
             Opcode::Open => open_op(&open, body, payload)?,
             Opcode::Remove => {
@@ -36,8 +35,7 @@ impl Worker {
             }
             _ => name_op(call.header.opcode, &open, body, &payload, reply_max)?,
         };
-        self.start(call, &identity, op, after);
-        Ok(())
+        self.start(call, op, after)
     }
 
     fn two_names_op(

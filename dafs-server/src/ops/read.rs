@@ -1,29 +1,22 @@
 //! Read: inline from the page cache straight into the outgoing message, direct through [`Transfer`].
 
-use std::sync::Arc;
-
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, HeapMemory, MemoryRef, PostError, RegionError, RemoteRange, Span};
-use dafs_proto::wire::{
-    HEAD_SIZE_MAX, HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, decode_segments,
-};
+use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange, Span};
+use dafs_proto::wire::{HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, decode_segments};
 
 use super::Worker;
-use crate::storage::{FsOp, FsReply, FsResult, NodeId, NowError, Submitted};
+use crate::storage::{ExportId, FsOp, NodeId, NowError};
 use crate::worker::connection::Connection;
+use crate::worker::flight::after::{After, Reading};
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::transfer::{Direction, Segments, Transfer, range};
-use crate::worker::flight::{Call, State};
+use crate::worker::flight::{Call, own_memory};
 
 impl Worker {
     #[inline]
     pub(crate) fn read(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = ReadRequest::decode(body)?;
-        let open = self.handle(call)?;
-        if !open.readable {
-            return Err(Status::BAD_HANDLE.into());
-        }
-        let node = open.node;
+        let node = self.data_node(call, false)?;
         // Its parts are read each by itself, and the offset of a later one must not begin again at 0.
         Extent::new(request.offset, request.len.into()).end().ok_or(Status::INVALID)?;
         match request.method {
@@ -54,16 +47,8 @@ impl Worker {
             match self.storage.read_now(node, request.offset, &[room]) {
                 Ok(count) => {
                     self.turns.on_moved(count);
-                    self.count_read(call.session, usize::from(node.export.0), Method::Inline, count);
-                    let mut head = [0; HEAD_SIZE_MAX];
-                    let body = read_reply(count, len);
-                    let head_len = self.seal(call, Status::OK, Self::no_handle(), &body, count, &mut head);
-                    let connection = &mut self.connections[call.connection.index];
-                    connection.dirty = true;
-                    // A closed connection shows at the next receive.
-                    if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..head_len], count) {
-                        self.lose_read(call);
-                    }
+                    self.count_moved(call, false, node.export, Method::Inline, count);
+                    self.send_slot(call, slot, &read_reply(count, len), count);
                     return Ok(());
                 }
                 Err(error) => {
@@ -74,66 +59,44 @@ impl Worker {
                 }
             }
         }
-        self.read_inline_later(call, node, request.offset, len)
+        // Storage has to be waited for, or the provider's queue is full.
+        let (method, lane) = (Method::Inline, (call.connection, 0));
+        let read = Reading { memory: own_memory(len)?, method, export: node.export, lane };
+        self.read_into(call, (node, request.offset), read)
     }
 
-    /// The provider took a message's room back that it had given, and the data with it. A client that connects again
-    /// asks for it again.
-    #[cold]
-    fn lose_read(&mut self, call: &Call) {
-        self.close(call.connection, &"the provider gave up a reply");
-    }
-
-    /// Through memory of the server's own, because storage has to be waited for or the provider's queue is full.
-    #[cold]
-    fn read_inline_later(
+    /// Reads into memory of the server's own; the reply follows when storage has done so, which may be at once.
+    pub(super) fn read_into(
         &mut self,
         call: &Call,
-        node: NodeId,
-        offset: u64,
-        len: usize,
+        (node, offset): (NodeId, u64),
+        read: Reading,
     ) -> Result<(), Problem> {
-        let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(len).ok_or(Status::NO_MEMORY)?));
-        let memory = memory.slice(0, len).ok_or(Status::NO_MEMORY)?;
-        let export = usize::from(node.export.0);
-        match self.storage.read_now(node, offset, &[memory.span()]) {
-            Ok(count) => {
-                self.finish_inline_read(call, &memory, export, Ok(FsReply::Count(count)));
-                Ok(())
-            }
-            Err(NowError::Failed(status)) => Err(status.into()),
+        match self.storage.read_now(node, offset, &[read.memory.span()]) {
+            Ok(count) => self.answer_read(call, &read, count),
+            Err(NowError::Failed(status)) => return Err(status.into()),
             Err(NowError::WouldBlock) => {
-                self.stats.storage_waits += 1;
-                let identity = self.handle(call)?.rights.identity.clone();
-                let into = vec![memory.clone()];
-                let token = self.park(*call, State::InlineRead { memory, export });
-                if let Submitted::Done(result) =
-                    self.storage.submit(token, &identity, FsOp::Read { node, offset, into })
-                {
-                    self.on_storage(token, result);
-                }
-                Ok(())
+                self.stats.counted.storage_waits += 1;
+                let op = FsOp::Read { node, offset, into: vec![read.memory.clone()] };
+                self.start(call, op, After::Read(read))?;
             }
         }
+        Ok(())
     }
 
-    pub(crate) fn finish_inline_read(
-        &mut self,
-        call: &Call,
-        memory: &MemoryRef,
-        export: usize,
-        result: FsResult,
-    ) {
-        match result {
-            Ok(FsReply::Count(count)) if count <= memory.len() => {
-                self.count_read(call.session, export, Method::Inline, count);
-                let body = read_reply(count, memory.len());
-                let data = memory.span().slice(0, count).map(|span| span.to_vec()).unwrap_or_default();
-                self.reply(call, Status::OK, Answer { body: &body, payload: &data, ..Answer::default() });
-            }
-            Ok(other) => self.mismatch(call, &other),
-            Err(status) => self.reply_status(call, status),
+    /// Storage has read so many bytes.
+    pub(super) fn answer_read(&mut self, call: &Call, read: &Reading, count: usize) {
+        self.count_moved(call, false, read.export, read.method, count);
+        let body = read_reply(count, read.memory.len());
+        if read.method == Method::Fast {
+            return self.send_lane_read(call, read, count, &body);
         }
+        let data = match read.method {
+            Method::Inline => read.memory.span().slice(0, count).map(|span| span.to_vec()),
+            _ => None,
+        };
+        let payload = &data.unwrap_or_default()[..];
+        self.reply(call, Status::OK, Answer { body: &body, payload, ..Answer::default() });
     }
 
     /// Straight into the client's memory where the provider maps it and storage has the data at hand; else as a transfer.
@@ -159,7 +122,7 @@ impl Worker {
             match moved {
                 Some(Ok(count)) => {
                     self.turns.on_moved(count);
-                    self.reply_read(call, usize::from(node.export.0), count, len);
+                    self.reply_read(call, node.export, count, len);
                     return Ok(());
                 }
                 Some(Err(NowError::Failed(status))) => return Err(status.into()),
@@ -170,7 +133,7 @@ impl Worker {
             let extent = Extent::new(offset, u64::from(len));
             let target = (Direction::Read, node);
             if let Some(count) = self.move_scattered(call, target, extent, &segments)? {
-                self.reply_read(call, usize::from(node.export.0), count, len);
+                self.reply_read(call, node.export, count, len);
                 return Ok(());
             }
             return self.begin_scattered(call, target, extent, segments.into_vec(), Stability::Unstable);
@@ -179,8 +142,8 @@ impl Worker {
         self.begin_transfer(call, transfer)
     }
 
-    pub(crate) fn reply_read(&mut self, call: &Call, export: usize, count: usize, len: u32) {
-        self.count_read(call.session, export, Method::Direct, count);
+    pub(crate) fn reply_read(&mut self, call: &Call, export: ExportId, count: usize, len: u32) {
+        self.count_moved(call, false, export, Method::Direct, count);
         let body = read_reply(count, len as usize);
         self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
     }

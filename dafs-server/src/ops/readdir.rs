@@ -1,18 +1,15 @@
 //! Readdir, inline and direct.
 
-use std::sync::Arc;
-
-use dafs_proto::transport::{Access, HeapMemory, LocalSegments, MemoryRef, PostError, Posted, RemoteRange};
-use dafs_proto::wire::{
-    DirEntry, HEADER_SIZE, ReaddirReply, ReaddirRequest, Status, WireError, encode_dir_entry,
-};
+use dafs_proto::transport::{Access, LocalSegments, PostError, Posted, RemoteRange};
+use dafs_proto::wire::{DirEntry, HEADER_SIZE, ReaddirReply, ReaddirRequest, Status, encode_dir_entry};
 
 use super::Worker;
 use crate::storage::FsOp;
 use crate::worker::flight::after::{After, Wanted};
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::transfer::range;
-use crate::worker::flight::{Call, State};
+use crate::worker::flight::{Call, own_memory};
+use crate::worker::requests::work::State;
 
 /// Encoded entries of one request at most, bytes.
 const ENTRIES_SIZE_MAX: usize = 1 << 20;
@@ -20,15 +17,8 @@ const ENTRIES_SIZE_MAX: usize = 1 << 20;
 impl Worker {
     pub(crate) fn readdir(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = ReaddirRequest::decode(body)?;
-        if !self.payload(call, payload).is_empty() {
-            return Err(WireError::TrailingBytes {
-                what: "readdir",
-                extra: call.header.payload_len as usize,
-            }
-            .into());
-        }
-        let open = self.handle(call)?;
-        let (node, identity) = (open.node, open.rights.identity.clone());
+        self.no_payload(call, payload)?;
+        let node = self.handle(call)?.node;
         let remote = (request.segment[2] != 0).then(|| range(request.segment));
         let room = match remote {
             Some(remote) => usize::try_from(remote.len).unwrap_or(usize::MAX).min(ENTRIES_SIZE_MAX),
@@ -36,29 +26,14 @@ impl Worker {
         };
         let size_max = (request.len as usize).min(room);
         let op = FsOp::Readdir { node, cookie: request.cookie, size_max, attributes: request.attributes };
-        let wanted = Wanted { cookie: request.cookie, size_max, remote };
-        self.start(call, &identity, op, After::Entries(wanted));
-        Ok(())
+        let wanted = Wanted { cookie: request.cookie, remote };
+        self.start(call, op, After::Entries(wanted))
     }
 
     pub(crate) fn finish_readdir(&mut self, call: &Call, wanted: Wanted, entries: &[DirEntry], end: bool) {
         let mut encoded = Vec::new();
-        let mut cookie = wanted.cookie;
-        let mut taken = 0;
-        for entry in entries {
-            let before = encoded.len();
-            encode_dir_entry(entry, &mut encoded);
-            if encoded.len() > wanted.size_max {
-                encoded.truncate(before);
-                break;
-            }
-            cookie = entry.cookie;
-            taken += 1;
-        }
-        if taken == 0 && !entries.is_empty() {
-            return self.reply_status(call, Status::RANGE);
-        }
-        let end = end && taken == entries.len();
+        entries.iter().for_each(|entry| encode_dir_entry(entry, &mut encoded));
+        let cookie = entries.last().map_or(wanted.cookie, |last| last.cookie);
         let count = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
         let mut body = [0; ReaddirReply::HEAD_SIZE - HEADER_SIZE];
         ReaddirReply { count, end, cookie }.encode(&mut body);
@@ -77,8 +52,7 @@ impl Worker {
         let Some(remote) = remote.slice(0, bytes.len() as u64).filter(|_| !bytes.is_empty()) else {
             return if bytes.is_empty() { Ok(()) } else { Err(Status::RANGE) };
         };
-        let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(bytes.len()).ok_or(Status::NO_MEMORY)?));
-        let memory = memory.slice(0, bytes.len()).ok_or(Status::NO_MEMORY)?;
+        let memory = own_memory(bytes.len())?;
         memory.span().write_from(0, bytes);
         match self.remote_memory(call, &remote, Access::REMOTE_WRITE) {
             Ok(Some(target)) => {

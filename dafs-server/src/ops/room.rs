@@ -5,8 +5,8 @@
 use dafs_proto::transport::OpToken;
 
 use super::Worker;
-use crate::worker::flight::State;
 use crate::worker::ids::SessionKey;
+use crate::worker::requests::work::State;
 use crate::worker::sched::{ALONE_STORAGE_SIZE, CONTENDED_STORAGE_SIZE};
 
 impl Worker {
@@ -48,7 +48,7 @@ impl Worker {
 
     /// What a session has with storage leaves room: who waits for it goes on, in turn, until it is filled. One that needs no storage now
     /// leaves it to the next: with nothing there, nobody else would wake them.
-    pub(super) fn resume_storage_waiters_of(&mut self, session: SessionKey) {
+    pub(crate) fn resume_storage_waiters_of(&mut self, session: SessionKey) {
         let waiting = self.sessions.find_mut(session).map_or(0, |session| session.storage_waiters.len());
         for _ in 0..waiting {
             let size_max = self.storage_size_max();
@@ -60,26 +60,18 @@ impl Worker {
             else {
                 return;
             };
-            let waiting = self.operation_index(token).filter(|index| !self.operations[*index].forgotten);
-            let Some(index) = waiting else { continue };
-            let connection = self.operations[index].call.connection;
-            let is_list = match &mut self.operations[index].state {
-                State::Transfer(transfer) if transfer.waits_for_storage => {
-                    transfer.waits_for_storage = false;
-                    false
-                }
-                State::List(list) if list.waits_for_storage() => {
-                    list.on_room();
-                    true
-                }
-                _ => continue,
-            };
-            self.mark_dirty(connection);
-            match is_list {
-                true => self.advance_list(token),
-                false => self.advance(token),
+            if let Some(index) = self.live_operation(token)
+                && self.awaits_room(token)
+            {
+                self.mark_dirty(self.operations[index].call.connection);
+                self.work_on(index, |work, at| work.on_storage_room(at));
             }
         }
+    }
+
+    fn awaits_room(&self, token: OpToken) -> bool {
+        let state = self.live_operation(token).map(|index| &self.operations[index].state);
+        matches!(state, Some(State::Work(work)) if work.waits_for_storage())
     }
 
     /// Where nobody else sends any more, there is room for more.
@@ -97,20 +89,9 @@ impl Worker {
 
     /// Whether everybody who waits for room with storage will be woken: by what their session has there.
     pub(crate) fn storage_waiters_will_wake(&self) -> bool {
-        let waits = |token: &OpToken| {
-            let operation = self.operation_index(*token).map(|index| &self.operations[index]);
-            operation.is_some_and(|operation| {
-                let waits = match &operation.state {
-                    State::Transfer(transfer) => transfer.waits_for_storage,
-                    State::List(list) => list.waits_for_storage(),
-                    _ => false,
-                };
-                waits && !operation.forgotten
-            })
-        };
-        self.sessions
-            .iter()
-            .all(|(_, session)| session.storage_size > 0 || !session.storage_waiters.iter().any(waits))
+        self.sessions.iter().all(|(_, session)| {
+            session.storage_size > 0 || !session.storage_waiters.iter().any(|token| self.awaits_room(*token))
+        })
     }
 }
 

@@ -2,20 +2,16 @@
 
 use std::sync::Arc;
 
-use dafs_proto::wire::{
-    ExportStatistics, LimitsReply, Opcode, PipelineStatistics, Statistics, Status, WireError,
-    decode_message_pack, encode_message_pack,
-};
+use dafs_proto::wire::{LimitsReply, Opcode, Statistics, Status, decode_message_pack, encode_message_pack};
 
 use super::Worker;
 use crate::shared::FENCES_MAX;
-use crate::shared::settings::ListenerInfo;
 use crate::storage::{At, FsOp};
-use crate::worker::End;
-use crate::worker::dispatch::no_body;
+use crate::worker::ending::End;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::requests::dispatch::no_body;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
@@ -26,12 +22,10 @@ impl Worker {
         payload: Payload<'_>,
     ) -> Result<(), Problem> {
         no_body(body)?;
-        let payload = self.payload(call, payload);
-        if !payload.is_empty() && !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
-            return Err(
-                WireError::TrailingBytes { what: "request without a payload", extra: payload.len() }.into()
-            );
+        if !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
+            self.no_payload(call, payload)?;
         }
+        let payload = self.payload(call, payload);
         match call.header.opcode {
             Opcode::Bye => {
                 self.reply_status(call, Status::OK);
@@ -86,41 +80,11 @@ impl Worker {
             sessions: self.sessions.len() as u64,
             connections: self.connections.len() as u64,
             in_flight: self.operations.len() as u64,
-            handles: self.sessions.iter().map(|(_, session)| session.handles.len() as u64).sum(),
-            operations: self.stats.operations(),
-            bytes_read: [self.stats.bytes_read[0], self.stats.bytes_read[1]],
-            bytes_written: [self.stats.bytes_written[0], self.stats.bytes_written[1]],
-            bytes_fast: [self.stats.bytes_read[2], self.stats.bytes_written[2]],
-            bytes_client: [self.stats.bytes_read[3], self.stats.bytes_written[3]],
+            handles: self.sessions.iter().map(|(_, session)| session.handles.count() as u64).sum(),
             lanes_size: self.buffers.lanes_size() as u64,
             zones: self.buffers.statistics(),
-            pipelines: self.pipeline_statistics(),
-            replies_replayed: self.stats.replies_replayed,
-            protocol_errors: self.stats.protocol_errors,
-            storage_waits: self.stats.storage_waits,
-            exports: self
-                .shared
-                .exports
-                .iter()
-                .zip(&self.stats.exports)
-                .map(|(export, [bytes_read, bytes_written])| ExportStatistics {
-                    name: export.name.clone(),
-                    bytes_read: *bytes_read,
-                    bytes_written: *bytes_written,
-                })
-                .collect(),
+            ..self.stats.statistics()
         }
-    }
-
-    fn pipeline_statistics(&self) -> Vec<PipelineStatistics> {
-        let of = |(info, [chunks, overlaps]): (&ListenerInfo, &[u64; 2])| PipelineStatistics {
-            listener: info.address.to_string(),
-            chunk_size: info.pipelining.chunk_size.min(self.buffers.largest() as u64),
-            depth: info.pipelining.depth as u64,
-            overlaps: *overlaps,
-            chunks: *chunks,
-        };
-        self.listeners.iter().zip(&self.stats.pipelines).map(of).collect()
     }
 
     fn mountable(&self, call: &Call) -> Vec<String> {
@@ -130,13 +94,13 @@ impl Worker {
         let may = |export: &&crate::config::ExportConfig| {
             self.shared.access.mount(export, &session.client, peer).is_ok()
         };
-        self.shared.exports.iter().filter(may).map(|export| export.name.clone()).collect()
+        self.shared.settings.exports.iter().filter(may).map(|export| export.name.clone()).collect()
     }
 
     fn mount(&mut self, call: &Call, name: &[u8]) -> Result<(), Problem> {
         let name = std::str::from_utf8(name).map_err(|_| Status::NO_EXPORT)?;
         let id = self.storage.export(name).ok_or(Status::NO_EXPORT)?;
-        let export = self.shared.exports.get(usize::from(id.0)).ok_or(Status::NO_EXPORT)?;
+        let export = self.shared.settings.exports.get(usize::from(id.0)).ok_or(Status::NO_EXPORT)?;
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let connection = self.connections.get(call.connection.index).ok_or(Status::NO_SESSION)?;
         let peer = &connection.endpoint.capabilities().peer;
@@ -148,7 +112,7 @@ impl Worker {
         let identity = rights.identity.clone();
         let root = OpenHandle { node, rights, readable: true, writable: false, is_root: true };
         let at = At { node, path: Vec::new() };
-        self.start(call, &identity, FsOp::Getattr { at, follow: true }, After::Mount { root });
+        self.start_as(&identity, call, FsOp::Getattr { at, follow: true }, After::Mount { root });
         Ok(())
     }
 
@@ -185,7 +149,7 @@ impl Worker {
         if list.len() > FENCES_MAX {
             return Err(Status::TOO_LARGE.into());
         }
-        tracing::info!(export = %self.shared.exports[export].name, clients = list.len(), "fence list replaced");
+        tracing::info!(export = %self.shared.settings.exports[export].name, clients = list.len(), "fence list replaced");
         self.shared.fences.set(export, list);
         self.wait_for_drain(call, export);
         Ok(())

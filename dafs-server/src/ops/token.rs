@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_proto::wire::{
-    HEADER_SIZE, OpenFlags, SessionId, ShareReply, ShareRequest, Status, Token, WireError,
-};
+use dafs_proto::wire::{HEADER_SIZE, OpenFlags, SessionId, ShareReply, ShareRequest, Status, Token};
 
 use super::Worker;
 use crate::shared::tokens::{Claim, Grant, TokenFile};
 use crate::storage::{At, FsOp};
-use crate::worker::dispatch::no_body;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::requests::dispatch::no_body;
 use crate::worker::session::handles::OpenHandle;
 
 /// Longest life of a token, and that of one whose maker names none, milliseconds.
@@ -23,10 +21,7 @@ impl Worker {
     /// Makes a token of an open file.
     pub(crate) fn share(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let ShareRequest { rights, ttl_ms } = ShareRequest::decode(body)?;
-        let extra = self.payload(call, payload).len();
-        if extra > 0 {
-            return Err(WireError::TrailingBytes { what: "request without a payload", extra }.into());
-        }
+        self.no_payload(call, payload)?;
         let open = self.handle(call)?;
         let (readable, writable) = (rights.contains(OpenFlags::READ), rights.contains(OpenFlags::WRITE));
         if open.is_root || (readable && !open.readable) || (writable && !open.writable) {
@@ -81,9 +76,8 @@ impl Worker {
         let node = self.storage.adopt(found.export, &found.file)?;
         let open =
             OpenHandle { node, rights, readable: found.readable, writable: found.writable, is_root: false };
-        let identity = open.rights.identity.clone();
-        let at = At { node, path: Vec::new() };
-        self.start(call, &identity, FsOp::Getattr { at, follow: true }, After::Held { open });
+        let (identity, at) = (open.rights.identity.clone(), At { node, path: Vec::new() });
+        self.start_as(&identity, call, FsOp::Getattr { at, follow: true }, After::Held { open });
         Ok(())
     }
 

@@ -17,10 +17,9 @@ use dafs_proto::wire::Statistics;
 pub(crate) use self::directory::Directory;
 pub(crate) use self::fences::{FENCES_MAX, Fences};
 use self::mail::{Inbox, Mail};
-pub use self::settings::Settings;
 use self::tokens::TokenTable;
 use crate::access::Access;
-use crate::config::ExportConfig;
+use crate::config::Config;
 
 /// One of the workers, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +27,9 @@ pub struct WorkerId(pub usize);
 
 /// What all workers of a server share.
 pub struct Shared {
-    pub(crate) settings: Settings,
-    pub(crate) exports: Vec<ExportConfig>,
+    pub(crate) settings: Config,
+    /// Identity of this run: random.
+    pub(crate) epoch: u64,
     pub(crate) access: Access,
     pub(crate) fences: Fences,
     pub(crate) directory: Directory,
@@ -46,14 +46,14 @@ struct Desk {
 }
 
 impl Shared {
-    /// For this many workers, at least one. `exports` are in the order of their ids in storage.
-    pub fn new(settings: Settings, exports: Vec<ExportConfig>, access: Access, workers: usize) -> Arc<Self> {
+    /// For this many workers, at least one. Exports are in the order of their ids in storage; `epoch` is another for each run.
+    pub fn new(settings: Config, epoch: u64, workers: usize) -> Arc<Self> {
         Arc::new(Self {
-            fences: Fences::new(exports.len()),
-            directory: Directory::new(settings.sessions_max),
+            fences: Fences::new(settings.exports.len()),
+            directory: Directory::new(settings.sessions_max as usize),
+            access: Access::new(settings.access.clone()),
             settings,
-            exports,
-            access,
+            epoch,
             tokens: Mutex::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
         })

@@ -2,51 +2,38 @@
 
 use dafs_proto::wire::Statistics;
 
-/// Adds what another worker has counted. Times, names and settings stay those of the sum: they are alike.
+/// Adds what another worker has counted. Times, names and settings stay those of the sum: they are alike, and so are exports, sizes of
+/// buffers and listeners.
 pub(super) fn add(sum: &mut Statistics, other: &Statistics) {
-    for (sum, other) in [
-        (&mut sum.sessions, other.sessions),
-        (&mut sum.connections, other.connections),
-        (&mut sum.in_flight, other.in_flight),
-        (&mut sum.handles, other.handles),
-        (&mut sum.replies_replayed, other.replies_replayed),
-        (&mut sum.protocol_errors, other.protocol_errors),
-        (&mut sum.storage_waits, other.storage_waits),
-        (&mut sum.lanes_size, other.lanes_size),
-    ] {
-        *sum += other;
-    }
-    for (sum, other) in [
-        (&mut sum.bytes_read, other.bytes_read),
-        (&mut sum.bytes_written, other.bytes_written),
-        (&mut sum.bytes_fast, other.bytes_fast),
-        (&mut sum.bytes_client, other.bytes_client),
-    ] {
-        sum[0] += other[0];
-        sum[1] += other[1];
-    }
     for (name, count) in &other.operations {
         match sum.operations.iter_mut().find(|(known, _)| known == name) {
             Some((_, sum)) => *sum += count,
             None => sum.operations.push((name.clone(), *count)),
         }
     }
-    for (sum, other) in sum.exports.iter_mut().zip(&other.exports) {
-        sum.bytes_read += other.bytes_read;
-        sum.bytes_written += other.bytes_written;
-    }
-    for (sum, other) in sum.zones.iter_mut().zip(&other.zones) {
-        sum.total += other.total;
-        sum.free += other.free;
-        sum.lent += other.lent;
-        sum.lent_from_bigger += other.lent_from_bigger;
-        sum.chops += other.chops;
-        sum.waits += other.waits;
-    }
-    for (sum, other) in sum.pipelines.iter_mut().zip(&other.pipelines) {
-        sum.overlaps += other.overlaps;
-        sum.chunks += other.chunks;
-    }
+    let mut other = other.clone();
+    numbers(sum).zip(numbers(&mut other)).for_each(|(sum, other)| *sum += *other);
+}
+
+/// What is added up, but for operations.
+fn numbers(of: &mut Statistics) -> impl Iterator<Item = &mut u64> {
+    let single = [
+        &mut of.sessions,
+        &mut of.connections,
+        &mut of.in_flight,
+        &mut of.handles,
+        &mut of.replies_replayed,
+        &mut of.protocol_errors,
+        &mut of.storage_waits,
+        &mut of.lanes_size,
+    ];
+    let bytes = [&mut of.bytes_read, &mut of.bytes_written, &mut of.bytes_fast, &mut of.bytes_client];
+    let exports = of.exports.iter_mut().flat_map(|of| [&mut of.bytes_read, &mut of.bytes_written]);
+    let zones = of.zones.iter_mut().flat_map(|of| {
+        [&mut of.total, &mut of.free, &mut of.lent, &mut of.lent_from_bigger, &mut of.chops, &mut of.waits]
+    });
+    let pipelines = of.pipelines.iter_mut().flat_map(|of| [&mut of.overlaps, &mut of.chunks]);
+    single.into_iter().chain(bytes.into_iter().flatten()).chain(exports).chain(zones).chain(pipelines)
 }
 
 #[cfg(test)]

@@ -4,15 +4,17 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
-use dafs_proto::wire::{OpenFlags, Status};
+use dafs_proto::wire::Status;
+use serde::Deserialize;
 
 use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
 use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Wake};
 use super::posix::{PosixExport, hold_back};
-use super::uring::{Ended, Ring};
-use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, Storage, Submitted, nodes_of};
+use super::uring::Ring;
+use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, Traits};
 
 /// An export to be served.
 #[derive(Clone, Debug)]
@@ -28,26 +30,27 @@ pub struct ExportConfig {
 }
 
 /// Where an export's files are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExportKind {
-    /// In a directory of the server.
-    Posix(PathBuf),
-    /// In the server's memory.
-    Mem {
+    /// In a directory of the server; absolute.
+    Directory(PathBuf),
+    /// In the server's memory, gone when it ends.
+    Memory {
         /// Bytes of data and names at most.
         size_max: u64,
     },
 }
 
-/// What carries out reads and writes that must wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What carries out reads and writes that must wait: `--storage-engine`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// io_uring where the kernel grants it, else threads.
+    /// io_uring where the kernel offers it, else threads
     #[default]
     Auto,
-    /// io_uring; starting fails without.
+    /// io_uring, or do not start
     Uring,
-    /// Threads.
+    /// A pool of threads
     Pool,
 }
 
@@ -136,14 +139,13 @@ struct Waiting {
     wake: Arc<Wake>,
     /// For reads and writes; the pool does them where there is none.
     ring: Option<Ring>,
-    ended: Vec<Ended>,
 }
 
 impl Exports {
     /// Opens all exports. The calling thread is to drive them: where one is a directory, it gives up what would let clients write as only
     /// user 0 may, unless it is to keep its identity.
     pub fn new(exports: Vec<ExportConfig>, config: &StorageConfig) -> Result<Self, StorageError> {
-        let posix = exports.iter().any(|export| matches!(export.kind, ExportKind::Posix(_)));
+        let posix = exports.iter().any(|export| matches!(export.kind, ExportKind::Directory(_)));
         if posix && !config.loop_keeps_identity {
             hold_back().map_err(StorageError::System)?;
         }
@@ -156,11 +158,11 @@ impl Exports {
             }
             let verifier = verifier(config, id)?;
             let files: Box<dyn FileSystem> = match &export.kind {
-                ExportKind::Posix(path) => {
+                ExportKind::Directory(path) => {
                     let keeps_identity = config.loop_keeps_identity;
                     Box::new(PosixExport::open(id, path, &export, verifier, keeps_identity)?)
                 }
-                ExportKind::Mem { size_max } => {
+                ExportKind::Memory { size_max } => {
                     let clock = config.clock.clone().unwrap_or_else(Clock::system);
                     Box::new(MemExport::new(id, *size_max, clock, verifier, config.seed.is_some()))
                 }
@@ -240,7 +242,7 @@ impl Waiting {
                 .ok(),
         };
         let pool = Pool::new(config.pool_threads, Arc::clone(&wake));
-        Ok(Self { pool, wake, ring, ended: Vec::new() })
+        Ok(Self { pool, wake, ring })
     }
 
     /// A read or write: in the ring where there is one.
@@ -261,28 +263,6 @@ impl Waiting {
             Ok(()) => Submitted::Pending,
             Err(()) => Submitted::Done(Err(Status::AGAIN)),
         }
-    }
-}
-
-/// The operation changes something.
-fn changes(op: &FsOp) -> bool {
-    match op {
-        FsOp::Open { flags, .. } => {
-            flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE)
-        }
-        FsOp::Lookup { .. }
-        | FsOp::Getattr { .. }
-        | FsOp::Read { .. }
-        | FsOp::Seek { .. }
-        | FsOp::Hint { .. }
-        | FsOp::Readdir { .. }
-        | FsOp::Readlink { .. }
-        | FsOp::AccessCheck { .. }
-        | FsOp::XattrRead { .. }
-        | FsOp::XattrList { .. }
-        | FsOp::Commit { .. }
-        | FsOp::Statfs { .. } => false,
-        _ => true,
     }
 }
 
@@ -326,30 +306,27 @@ impl Storage for Exports {
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
-        let (first, second) = nodes_of(&op);
-        if second.is_some_and(|second| second.export != first.export) {
+        let Traits { node, second, changes, .. } = op.traits();
+        if second.is_some_and(|second| second.export != node.export) {
             return Submitted::Done(Err(Status::CROSS_DEVICE));
         }
-        let Some(export) = self.exports.get_mut(usize::from(first.export.0)) else {
+        let Some(export) = self.exports.get_mut(usize::from(node.export.0)) else {
             return Submitted::Done(Err(Status::BAD_HANDLE));
         };
-        if export.read_only && changes(&op) {
+        if export.read_only && changes {
             return Submitted::Done(Err(Status::READ_ONLY));
         }
         match (export.files.attempt(identity, op), &mut self.waiting) {
             (Attempt::Done(result), _) => Submitted::Done(result),
-            (Attempt::Job(job), Some(waiting)) => waiting.submit(token, first.export, job),
-            (Attempt::Data(job), Some(waiting)) => waiting.transfer(token, first.export, job),
+            (Attempt::Job(job), Some(waiting)) => waiting.submit(token, node.export, job),
+            (Attempt::Data(job), Some(waiting)) => waiting.transfer(token, node.export, job),
             (_, None) => Submitted::Done(Err(Status::NOT_SUPPORTED)),
         }
     }
 
     fn flush(&mut self) {
-        if let Some(waiting) = &mut self.waiting {
-            waiting.pool.flush();
-            if let Some(ring) = &mut waiting.ring {
-                ring.flush();
-            }
+        if let Some(ring) = self.waiting.as_mut().and_then(|waiting| waiting.ring.as_mut()) {
+            ring.flush();
         }
     }
 
@@ -362,10 +339,7 @@ impl Storage for Exports {
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         let Some(waiting) = &mut self.waiting else { return };
         if let Some(ring) = &mut waiting.ring {
-            ring.poll(&mut waiting.ended);
-            done.extend(
-                waiting.ended.drain(..).map(|Ended { token, result }| (token, result.map(FsReply::Count))),
-            );
+            ring.poll(done);
         }
         waiting.wake.lower();
         waiting.pool.poll(&mut self.finished);

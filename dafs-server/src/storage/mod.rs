@@ -7,6 +7,7 @@
 
 mod exports;
 mod file_system;
+mod listing;
 mod mem;
 mod nodes;
 mod paths;
@@ -30,6 +31,7 @@ pub use exports::{
 };
 pub use file_system::SharedFile;
 pub use mem::Clock;
+pub(crate) use nodes::Places;
 pub use posix::hold_back;
 
 /// An export, by its place in the configuration.
@@ -399,33 +401,51 @@ pub trait Storage: Send {
     fn verifier(&self, export: ExportId) -> u64;
 }
 
-/// The nodes that an operation begins at.
-fn nodes_of(op: &FsOp) -> (NodeId, Option<NodeId>) {
-    match op {
-        FsOp::Rename { from, to, .. } | FsOp::Link { from, to } => (from.node, Some(to.node)),
-        FsOp::Lookup { at, .. }
-        | FsOp::Open { at, .. }
-        | FsOp::Getattr { at, .. }
-        | FsOp::Setattr { at, .. }
-        | FsOp::Mkdir { at, .. }
-        | FsOp::Remove { at, .. }
-        | FsOp::Symlink { at, .. }
-        | FsOp::Readlink { at }
-        | FsOp::AccessCheck { at, .. }
-        | FsOp::XattrRead { at, .. }
-        | FsOp::XattrWrite { at, .. }
-        | FsOp::XattrList { at }
-        | FsOp::XattrRemove { at, .. }
-        | FsOp::Statfs { at, .. } => (at.node, None),
-        FsOp::Read { node, .. }
-        | FsOp::Write { node, .. }
-        | FsOp::Append { node, .. }
-        | FsOp::Commit { node, .. }
-        | FsOp::Truncate { node, .. }
-        | FsOp::Allocate { node, .. }
-        | FsOp::Punch { node, .. }
-        | FsOp::Seek { node, .. }
-        | FsOp::Hint { node, .. }
-        | FsOp::Readdir { node, .. } => (*node, None),
+/// What holds for an operation, whichever backend carries it out.
+struct Traits {
+    /// Where it begins.
+    node: NodeId,
+    second: Option<NodeId>,
+    /// It changes something.
+    changes: bool,
+    /// It is on open data, which was permitted when it was opened.
+    on_data: bool,
+}
+
+impl FsOp {
+    fn traits(&self) -> Traits {
+        let (node, second, changes, on_data) = match self {
+            Self::Rename { from, to, .. } | Self::Link { from, to } => {
+                (from.node, Some(to.node), true, false)
+            }
+            Self::Open { at, flags, .. } => {
+                let changing = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE;
+                (at.node, None, flags.intersects(changing), false)
+            }
+            Self::Setattr { at, .. }
+            | Self::Mkdir { at, .. }
+            | Self::Remove { at, .. }
+            | Self::Symlink { at, .. }
+            | Self::XattrWrite { at, .. }
+            | Self::XattrRemove { at, .. } => (at.node, None, true, false),
+            Self::Lookup { at, .. }
+            | Self::Getattr { at, .. }
+            | Self::Readlink { at }
+            | Self::AccessCheck { at, .. }
+            | Self::XattrRead { at, .. }
+            | Self::XattrList { at }
+            | Self::Statfs { at, .. } => (at.node, None, false, false),
+            Self::Readdir { node, .. } => (*node, None, false, false),
+            Self::Write { node, .. }
+            | Self::Append { node, .. }
+            | Self::Truncate { node, .. }
+            | Self::Allocate { node, .. }
+            | Self::Punch { node, .. } => (*node, None, true, true),
+            Self::Read { node, .. }
+            | Self::Commit { node, .. }
+            | Self::Seek { node, .. }
+            | Self::Hint { node, .. } => (*node, None, false, true),
+        };
+        Traits { node, second, changes, on_data }
     }
 }

@@ -1,10 +1,10 @@
 //! Threads for operations that may wait.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -71,45 +71,33 @@ enum Job<T> {
 
 /// A fixed number of threads, a bounded queue, results for one collector.
 pub(super) struct Pool<T: Send + 'static> {
-    shared: Arc<Shared<T>>,
+    /// Where the threads take jobs from, one after the other; they end when nobody can send any more.
+    queue: Arc<Mutex<Receiver<Job<T>>>>,
+    jobs: Option<Sender<Job<T>>>,
+    done: (Sender<T>, Receiver<T>),
+    wake: Arc<Wake>,
     threads: Vec<JoinHandle<()>>,
-    /// Submitted since the last flush.
-    staged: Vec<Job<T>>,
     /// Invariant: <= `JOBS_MAX`.
     pending_count: usize,
     thread_count: usize,
 }
 
-struct Shared<T> {
-    queue: Mutex<Queue<T>>,
-    work: Condvar,
-    done: Mutex<Vec<T>>,
-    wake: Arc<Wake>,
-}
-
-struct Queue<T> {
-    jobs: VecDeque<Job<T>>,
-    idle_count: usize,
-    closing: bool,
-}
-
 impl<T: Send + 'static> Pool<T> {
     /// A pool of `thread_count` threads (at least one), started with the first job; results raise `wake`.
     pub(super) fn new(thread_count: usize, wake: Arc<Wake>) -> Self {
-        let queue = Queue { jobs: VecDeque::new(), idle_count: 0, closing: false };
-        let shared =
-            Shared { queue: Mutex::new(queue), work: Condvar::new(), done: Mutex::new(Vec::new()), wake };
+        let (jobs, queue) = channel();
         Self {
-            shared: Arc::new(shared),
+            queue: Arc::new(Mutex::new(queue)),
+            jobs: Some(jobs),
+            done: channel(),
+            wake,
             threads: Vec::new(),
-            staged: Vec::new(),
             pending_count: 0,
             thread_count: thread_count.max(1),
         }
     }
 
-    /// Takes a job, to be started with the next [`Pool::flush`]; `Err` when full, or no thread can be started. `panicked` is its result
-    /// where it panics.
+    /// Takes a job; `Err` when full, or no thread can be started. `panicked` is its result where it panics.
     pub(super) fn submit(&mut self, work: Work<T>, panicked: T) -> Result<(), ()> {
         if self.pending_count >= JOBS_MAX {
             return Err(());
@@ -120,7 +108,7 @@ impl<T: Send + 'static> Pool<T> {
         if self.threads.is_empty() {
             return Err(());
         }
-        self.staged.push(Job::Work(work, panicked));
+        self.send(Job::Work(work, panicked));
         self.pending_count += 1;
         Ok(())
     }
@@ -130,36 +118,22 @@ impl<T: Send + 'static> Pool<T> {
         if self.threads.is_empty() {
             self.start_thread();
         }
-        if self.threads.is_empty() || self.staged.len() >= JOBS_MAX {
-            drop(value);
-        } else {
-            self.staged.push(Job::Dispose(Box::new(value)));
+        if !self.threads.is_empty() {
+            self.send(Job::Dispose(Box::new(value)));
         }
     }
 
-    /// Starts what was submitted.
-    pub(super) fn flush(&mut self) {
-        if self.staged.is_empty() {
-            return;
-        }
-        let wake_count = {
-            let mut queue = lock(&self.shared.queue);
-            let wake_count = queue.idle_count.min(self.staged.len());
-            queue.jobs.extend(self.staged.drain(..));
-            wake_count
-        };
-        for _ in 0..wake_count {
-            self.shared.work.notify_one();
+    fn send(&self, job: Job<T>) {
+        if let Some(jobs) = &self.jobs {
+            // The queue lives as long as the pool.
+            let _ = jobs.send(job);
         }
     }
 
     /// Collects results.
     pub(super) fn poll(&mut self, done: &mut Vec<T>) {
-        if self.pending_count == 0 {
-            return;
-        }
         let before = done.len();
-        done.append(&mut lock(&self.shared.done));
+        done.extend(self.done.1.try_iter());
         self.pending_count -= done.len() - before;
     }
 
@@ -169,9 +143,9 @@ impl<T: Send + 'static> Pool<T> {
     }
 
     fn start_thread(&mut self) {
-        let shared = Arc::clone(&self.shared);
+        let (queue, done, wake) = (Arc::clone(&self.queue), self.done.0.clone(), Arc::clone(&self.wake));
         let name = format!("dafs-disk-{}", self.threads.len());
-        match std::thread::Builder::new().name(name).spawn(move || run(&shared)) {
+        match std::thread::Builder::new().name(name).spawn(move || run(&queue, &done, &wake)) {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
                 tracing::warn!(%error, threads = self.threads.len(), "cannot start a storage thread")
@@ -182,41 +156,27 @@ impl<T: Send + 'static> Pool<T> {
 
 impl<T: Send + 'static> Drop for Pool<T> {
     fn drop(&mut self) {
-        lock(&self.shared.queue).closing = true;
-        self.shared.work.notify_all();
+        self.jobs = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-/// Runs jobs until the pool closes and none is left.
-fn run<T>(shared: &Shared<T>) {
-    let mut queue = lock(&shared.queue);
+/// Runs jobs until the pool closes and none is left. A panic, which has been reported by then, ends the job and not the thread: somebody
+/// waits for the result, and others for the thread.
+fn run<T>(queue: &Mutex<Receiver<Job<T>>>, done: &Sender<T>, wake: &Wake) {
     loop {
-        if let Some(job) = queue.jobs.pop_front() {
-            drop(queue);
-            run_job(shared, job);
-            queue = lock(&shared.queue);
-        } else if queue.closing {
-            return;
-        } else {
-            queue.idle_count += 1;
-            queue = shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            queue.idle_count -= 1;
+        let Ok(job) = lock(queue).recv() else { return };
+        match job {
+            Job::Work(work, panicked) => {
+                let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or(panicked);
+                // The collector lives as long as the pool.
+                let _ = done.send(result);
+                wake.raise();
+            }
+            Job::Dispose(value) => drop(catch_unwind(AssertUnwindSafe(|| drop(value)))),
         }
-    }
-}
-
-/// A panic, which has been reported by then, ends the job and not the thread: somebody waits for the result, and others for the thread.
-fn run_job<T>(shared: &Shared<T>, job: Job<T>) {
-    match job {
-        Job::Work(work, panicked) => {
-            let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or(panicked);
-            lock(&shared.done).push(result);
-            shared.wake.raise();
-        }
-        Job::Dispose(value) => drop(catch_unwind(AssertUnwindSafe(|| drop(value)))),
     }
 }
 
@@ -238,7 +198,6 @@ mod tests {
             assert_eq!(pool.submit(Box::new(move || n), n), Ok(()), "{n}");
         }
         assert_eq!(pool.submit(Box::new(|| 0), 0), Err(()));
-        pool.flush();
         let mut done = Vec::new();
         while pool.pending() > 0 {
             wake.lower();
@@ -263,7 +222,6 @@ mod tests {
         pool.dispose(Panics);
         pool.submit(Box::new(|| panic!("one that a test wants")), "panicked").unwrap();
         pool.submit(Box::new(|| "went on"), "panicked").unwrap();
-        pool.flush();
         let mut done = Vec::new();
         while pool.pending() > 0 && !pool.threads.iter().all(JoinHandle::is_finished) {
             wake.lower();

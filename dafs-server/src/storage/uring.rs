@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use dafs_proto::transport::OpToken;
-use dafs_proto::wire::Status;
 use io_uring::{IoUring, opcode, types};
 use slab::Slab;
 
 use super::pool::Wake;
 use super::posix::{Transfer, TransferNext};
+use super::{FsReply, FsResult};
 
 /// Reads and writes of all posix exports.
 pub(super) struct Ring {
@@ -18,7 +18,7 @@ pub(super) struct Ring {
     ring: IoUring,
     wake: Wake,
     /// In the kernel or queued; the key is the entry's user data.
-    transfers: Slab<InRing>,
+    transfers: Slab<(OpToken, Transfer)>,
     /// To be pushed: the submission queue was full, or they were just submitted.
     queued: VecDeque<usize>,
     /// Entries in the kernel. Invariant: <= `in_kernel_max`, so that completions never overflow.
@@ -26,17 +26,6 @@ pub(super) struct Ring {
     in_kernel_max: usize,
     /// Entries that one flush or poll moves at most.
     turn_max: usize,
-}
-
-struct InRing {
-    token: OpToken,
-    transfer: Transfer,
-}
-
-/// A transfer that has ended.
-pub(super) struct Ended {
-    pub(super) token: OpToken,
-    pub(super) result: Result<usize, Status>,
 }
 
 impl Ring {
@@ -59,7 +48,7 @@ impl Ring {
 
     /// Takes a transfer, to be started with the next flush.
     pub(super) fn submit(&mut self, token: OpToken, transfer: Transfer) {
-        let key = self.transfers.insert(InRing { token, transfer });
+        let key = self.transfers.insert((token, transfer));
         self.queued.push_back(key);
     }
 
@@ -73,8 +62,8 @@ impl Ring {
         let mut pushed = 0;
         while self.in_kernel < self.in_kernel_max && pushed < self.turn_max {
             let Some(key) = self.queued.pop_front() else { break };
-            let Some(slot) = self.transfers.get_mut(key) else { continue };
-            let entry = slot.transfer.entry().user_data(key as u64);
+            let Some((_, transfer)) = self.transfers.get_mut(key) else { continue };
+            let entry = transfer.entry().user_data(key as u64);
             // SAFETY: descriptor and segments belong to the transfer, which stays in the slab until its
             // completion; the segments are on the heap and do not move.
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
@@ -93,7 +82,7 @@ impl Ring {
     }
 
     /// Collects ended transfers; those with more to do are continued.
-    pub(super) fn poll(&mut self, ended: &mut Vec<Ended>) {
+    pub(super) fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         if self.in_kernel == 0 || self.turn_max == 0 {
             return;
         }
@@ -105,12 +94,11 @@ impl Ring {
         for completion in ring.completion().take(*turn_max) {
             completed += 1;
             let key = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
-            let Some(slot) = transfers.get_mut(key) else { continue };
-            match slot.transfer.complete(completion.result()) {
+            let Some((_, transfer)) = transfers.get_mut(key) else { continue };
+            match transfer.complete(completion.result()) {
                 TransferNext::Continue => queued.push_back(key),
                 TransferNext::End(result) => {
-                    let token = transfers.remove(key).token;
-                    ended.push(Ended { token, result });
+                    done.push((transfers.remove(key).0, result.map(FsReply::Count)));
                 }
             }
         }

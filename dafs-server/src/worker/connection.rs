@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
+use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Header};
 
 use crate::worker::flight::lanes::Lanes;
 use crate::worker::ids::{ConnectionKey, SessionKey};
@@ -81,6 +82,17 @@ impl Connection {
             is_contended: false,
             dirty: false,
         }
+    }
+
+    /// Queues a message of its parts.
+    pub(crate) fn send_parts(&mut self, mut header: Header, body: &[u8], payload: &[u8]) {
+        let len = HEADER_SIZE + body.len();
+        header.head_len = u16::try_from(len).expect("bodies are at most 72 bytes");
+        header.payload_len = u32::try_from(payload.len()).expect("payloads are bounded by the connection");
+        let mut head = [0; HEAD_SIZE_MAX];
+        header.encode(&mut head);
+        head[HEADER_SIZE..len].copy_from_slice(body);
+        self.send(&head[..len], payload);
     }
 
     /// Queues a message, in order behind what found no room before.

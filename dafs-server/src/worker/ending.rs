@@ -83,7 +83,7 @@ impl Worker {
 
     /// Ends a connection and its session, because the client broke the protocol; says why while it still can.
     pub(crate) fn end_for_fault(&mut self, key: ConnectionKey, fault: impl std::fmt::Display) {
-        self.stats.protocol_errors += 1;
+        self.stats.counted.protocol_errors += 1;
         let Some(connection) = self.connection(key) else { return };
         if let Phase::Live(session) = connection.phase {
             self.notice(session, key, NoticeKind::ProtocolError, &fault.to_string());
@@ -102,15 +102,15 @@ impl Worker {
 
     fn notice(&mut self, session: SessionKey, key: ConnectionKey, kind: NoticeKind, text: &str) {
         let Some(session) = self.sessions.find_mut(session) else { return };
-        let mut header = Header::callback(Opcode::Notice, session.core.next_callback());
+        let header = Header::callback(Opcode::Notice, session.core.next_callback());
         let text = &text.as_bytes()[..text.len().min(512)];
-        header.head_len += 4;
-        header.payload_len = u32::try_from(text.len()).unwrap_or(0);
-        let mut head = [0; 44];
-        header.encode(&mut head);
-        head[40..].copy_from_slice(&kind.value().to_le_bytes());
+        self.send_callback(key, header, &kind.value().to_le_bytes(), text);
+    }
+
+    /// Sends a message of the server's own accord.
+    pub(crate) fn send_callback(&mut self, key: ConnectionKey, header: Header, body: &[u8], payload: &[u8]) {
         if let Some(connection) = self.connection(key) {
-            connection.send(&head, text);
+            connection.send_parts(header, body, payload);
             self.mark_dirty(key);
         }
     }
@@ -122,7 +122,7 @@ impl Worker {
         if session.waiting > 0 {
             self.turns.session_waits_no_more();
         }
-        for handle in session.handles.drain() {
+        for handle in session.handles.take_all() {
             if !handle.is_root {
                 self.storage.close(handle.node);
             }

@@ -205,8 +205,8 @@ impl EventLoop {
             }
             self.serve_hot();
             self.turn_to_storage();
-            while let Some(key) = self.worker.take_stirred() {
-                self.heat(key);
+            while let Some(key) = self.worker.take_runnable() {
+                self.activate(key);
             }
             self.forget_closed();
             if draining.is_none() && self.stop.requested.load(Ordering::Acquire) {
@@ -301,11 +301,11 @@ impl EventLoop {
             if let Some(connection) = self.worker.connection(key) {
                 connection.endpoint.on_event(descriptor, closed);
             }
-            self.heat(key);
+            self.activate(key);
         }
     }
 
-    fn heat(&mut self, key: ConnectionKey) {
+    fn activate(&mut self, key: ConnectionKey) {
         if key.index >= self.is_hot.len() {
             self.is_hot.resize(key.index + 1, false);
             self.watched.resize(key.index + 1, None);
@@ -367,7 +367,7 @@ impl EventLoop {
         });
         match registered {
             Ok(()) => {
-                self.heat(key);
+                self.activate(key);
                 self.watched[key.index] = Some(key);
             }
             Err(error) => {
@@ -381,18 +381,6 @@ impl EventLoop {
     fn read_mail(&mut self) {
         for key in self.worker.read_mail() {
             self.watch(key);
-        }
-    }
-
-    /// Lets connections go that another worker is to serve.
-    fn send_departures(&mut self) {
-        while let Some(departure) = self.worker.take_departure() {
-            for fd in departure.event_fds() {
-                if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&fd)) {
-                    tracing::warn!(%error, "cannot stop to watch a connection");
-                }
-            }
-            self.worker.send_off(departure);
         }
     }
 
@@ -444,10 +432,16 @@ impl EventLoop {
     #[inline]
     fn on_budget(&mut self, place: usize, messages: usize) {
         let turn = if self.worker.is_contended() { WORK_PER_CONTENDED_TURN } else { WORK_PER_TURN };
-        self.messages += messages;
-        self.work += (WORK_PER_MESSAGE * messages).max(turn);
-        self.hot[place].silent_since = None;
+        self.on_messages(place, messages);
+        self.work += turn.saturating_sub(WORK_PER_MESSAGE * messages);
         self.hot[place].is_light = false;
+    }
+
+    #[inline]
+    fn on_messages(&mut self, place: usize, messages: usize) {
+        self.messages += messages;
+        self.work += WORK_PER_MESSAGE * messages;
+        self.hot[place].silent_since = None;
     }
 
     /// Before large transfers go on: clients that asked for little are perhaps back already, and are served if so.
@@ -478,9 +472,7 @@ impl EventLoop {
                 self.hot[place].anticipation.paid();
                 match self.worker.serve(key) {
                     Served::Messages(messages) => {
-                        self.messages += messages;
-                        self.work += WORK_PER_MESSAGE * messages;
-                        self.hot[place].silent_since = None;
+                        self.on_messages(place, messages);
                         came += 1;
                     }
                     Served::Budget(messages) => self.on_budget(place, messages),
@@ -535,7 +527,12 @@ impl EventLoop {
         if !self.worker.has_closed() {
             return;
         }
-        self.send_departures();
+        let registry = self.poll.registry();
+        self.worker.send_departures(|fd| {
+            if let Err(error) = registry.deregister(&mut SourceFd(&fd)) {
+                tracing::warn!(%error, "cannot stop to watch a connection");
+            }
+        });
         for closed in self.worker.take_closed() {
             if let Some(watched) =
                 self.watched.get_mut(closed.index).filter(|watched| **watched == Some(closed))

@@ -6,7 +6,8 @@ use dafs_proto::wire::Status;
 use super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::mail::Mail;
-use crate::worker::flight::{Call, State};
+use crate::worker::flight::Call;
+use crate::worker::requests::work::State;
 
 impl Worker {
     /// Answers the call when no operation of a client that is fenced off the export is in flight.
@@ -48,11 +49,11 @@ impl Worker {
         if self.fencing.waits == 0 {
             return;
         }
-        let drained = self.operations.iter().filter(|(_, operation)| match operation.state {
+        let drained = self.places_of(|operation| match operation.state {
             State::FenceDrain { export, others } => others == 0 && !self.fenced_in_flight(export),
             _ => false,
         });
-        for index in drained.map(|(index, _)| index).collect::<Vec<_>>() {
+        for index in drained {
             self.fencing.end_wait();
             let operation = self.unpark(index);
             self.mark_dirty(operation.call.connection);

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
 use dafs_proto::wire::{
-    AuthenticateReply, Features, HEADER_SIZE, Header, Hello, Opcode, SessionId, Status, Welcome,
-    encode_message_pack,
+    AuthenticateReply, Features, Header, Hello, Opcode, SessionId, Status, Welcome, encode_message_pack,
 };
 
 use crate::access::ClientIdentity;
@@ -159,7 +158,7 @@ impl Worker {
         let connection = &self.connections[key.index];
         let peer = &connection.endpoint.capabilities().peer;
         let admitted = self.shared.access.admit(&connection.listener_address, peer, hello, proven);
-        admitted.map(|admitted| admitted.client).map_err(ServerRefusal::Status)
+        admitted.map_err(ServerRefusal::Status)
     }
 
     fn new_session(
@@ -254,12 +253,12 @@ impl Worker {
             session: session.id,
             secret: session.secret,
             resumed,
-            server_epoch: settings.epoch,
+            server_epoch: self.shared.epoch,
             features: features.bits(),
             slots: session.core.slots_max(),
             credits,
-            keep_alive_ms: millis(settings.keep_alive),
-            lease_ms: millis(settings.lease),
+            keep_alive_ms: settings.keep_alive_ms,
+            lease_ms: settings.lease_ms,
             thresholds,
             transfer_size_max: settings.transfer_size_max,
             handles_max: settings.handles_max,
@@ -279,16 +278,8 @@ impl Worker {
     }
 
     fn answer_handshake(&mut self, key: ConnectionKey, request: &Header, status: Status, payload: &[u8]) {
-        let mut header = request.reply(status);
-        header.payload_len = u32::try_from(payload.len()).unwrap_or(0);
-        let mut head = [0; HEADER_SIZE];
-        header.encode(&mut head);
         if let Some(connection) = self.connection(key) {
-            connection.send(&head, payload);
+            connection.send_parts(request.reply(status), &[], payload);
         }
     }
-}
-
-fn millis(duration: Duration) -> u32 {
-    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,8 @@
 //! The mail between workers: connections that come and go, and who waits for whom.
 
+use std::os::fd::RawFd;
+
 use super::Worker;
-use super::departure::Departure;
 use crate::shared::WorkerId;
 use crate::shared::mail::{Introduction, Mail, Resume};
 use crate::worker::ids::ConnectionKey;
@@ -17,17 +18,15 @@ impl Worker {
         let connection = self.connections.remove(key.index);
         self.closed.push(key);
         let resume = Resume { listener: connection.listener, endpoint: connection.endpoint, introduction };
-        self.departures.push(Departure { to, resume });
+        self.departures.push((to, Box::new(resume)));
     }
 
-    /// Connections that go to another worker.
-    pub fn take_departure(&mut self) -> Option<Departure> {
-        self.departures.pop()
-    }
-
-    /// Hands a connection to its new worker.
-    pub fn send_off(&self, departure: Departure) {
-        self.shared.send(departure.to, Mail::Resume(Box::new(departure.resume)));
+    /// Hands connections on that another worker is to serve. The loop that served them stops to watch their descriptors first.
+    pub fn send_departures(&mut self, mut unwatch: impl FnMut(RawFd)) {
+        for (to, resume) in self.departures.drain(..) {
+            resume.endpoint.event_fds().iter().for_each(|fd| unwatch(*fd));
+            self.shared.send(to, Mail::Resume(resume));
+        }
     }
 
     /// Nobody has written.

@@ -6,16 +6,14 @@
 
 pub mod buffers;
 pub mod connection;
-mod departure;
-pub(crate) mod dispatch;
-mod ending;
+pub(crate) mod ending;
 pub mod event_loop;
 mod fencing;
 pub(crate) mod flight;
 mod handshake;
 pub mod ids;
 mod inbox;
-mod inflight;
+pub(crate) mod requests;
 pub(crate) mod sched;
 mod serving;
 pub mod session;
@@ -27,20 +25,20 @@ use std::sync::Arc;
 
 use dafs_proto::session::{KeySource, Moment};
 use dafs_proto::transport::{Domain, Endpoint, OpToken};
-use dafs_proto::wire::Method;
+use dafs_proto::wire::{Method, PipelineStatistics};
 use slab::Slab;
 
-pub use self::departure::Departure;
-pub(crate) use self::ending::End;
 pub use self::serving::Served;
+use crate::shared::mail::Resume;
 use crate::shared::settings::ListenerInfo;
 use crate::shared::{Shared, WorkerId};
-use crate::storage::{FsResult, Storage};
+use crate::storage::{ExportId, FsResult, Storage};
 use crate::worker::buffers::BufferPool;
 use crate::worker::connection::{Connection, Phase};
 use crate::worker::flight::fencing::Fencing;
-use crate::worker::flight::{Operation, Wakeup};
-use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::flight::{Call, Wakeup};
+use crate::worker::ids::ConnectionKey;
+use crate::worker::requests::work::Operation;
 use crate::worker::sched::Turns;
 use crate::worker::sched::sieve::Sieve;
 use crate::worker::session::SessionTable;
@@ -66,7 +64,7 @@ pub struct Worker {
     /// Of all listeners: what it learns about is storage.
     pub(crate) sieve: Sieve,
     /// Connections whose transfers went out of a turn that was not their own.
-    stirred: Vec<ConnectionKey>,
+    runnable: Vec<ConnectionKey>,
     /// When the first of the windows ends in which a batch gathers ends.
     pub(crate) window_end: Option<Moment>,
     pub(crate) now: Moment,
@@ -79,7 +77,7 @@ pub struct Worker {
     finished: Vec<(OpToken, FsResult)>,
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
-    departures: Vec<Departure>,
+    departures: Vec<(WorkerId, Box<Resume>)>,
     /// Whose turn it is to get a connection.
     deals: usize,
 }
@@ -107,9 +105,9 @@ impl Worker {
     pub fn new(parts: Parts, now: Moment) -> Self {
         let shared = parts.shared;
         Self {
-            buffers: BufferPool::new(shared.settings.buffers.part(|whole| shared.part_of(whole))),
+            buffers: BufferPool::new(shared.settings.buffers().part(|whole| shared.part_of(whole))),
             domains: Vec::new(),
-            stats: Stats::new(shared.exports.len()),
+            stats: Stats::new(shared.settings.exports.iter().map(|export| &*export.name)),
             shared,
             id: parts.id,
             storage: parts.storage,
@@ -121,7 +119,7 @@ impl Worker {
             wakeups: VecDeque::new(),
             turns: Turns::default(),
             sieve: Sieve::default(),
-            stirred: Vec::new(),
+            runnable: Vec::new(),
             window_end: None,
             now,
             started: now,
@@ -157,8 +155,13 @@ impl Worker {
 
     /// Names a listener; its connections are added with the index returned.
     pub fn add_listener(&mut self, info: ListenerInfo) -> usize {
+        self.stats.counted.pipelines.push(PipelineStatistics {
+            listener: info.address.to_string(),
+            chunk_size: info.pipelining.chunk_size.min(self.buffers.largest() as u64),
+            depth: info.pipelining.depth as u64,
+            ..PipelineStatistics::default()
+        });
         self.listeners.push(info);
-        self.stats.pipelines.push([0; 2]);
         self.listeners.len() - 1
     }
 
@@ -238,26 +241,21 @@ impl Worker {
         &mut *self.storage
     }
 
-    /// Takes the server apart, as a crash would; what storage keeps survives.
-    pub fn into_storage(self) -> Box<dyn Storage> {
-        self.storage
-    }
-
-    /// Data was read for a request.
+    /// Data was read or written for a request.
     #[inline]
-    pub(crate) fn count_read(&mut self, session: SessionKey, export: usize, method: Method, bytes: usize) {
-        self.stats.on_read(export, method, bytes);
-        if let Some(session) = self.sessions.find_mut(session) {
-            session.ledger.bytes_read += bytes as u64;
-        }
-    }
-
-    /// Data was written for a request.
-    #[inline]
-    pub(crate) fn count_written(&mut self, session: SessionKey, export: usize, method: Method, bytes: usize) {
-        self.stats.on_write(export, method, bytes);
-        if let Some(session) = self.sessions.find_mut(session) {
-            session.ledger.bytes_written += bytes as u64;
+    pub(crate) fn count_moved(
+        &mut self,
+        call: &Call,
+        writes: bool,
+        export: ExportId,
+        method: Method,
+        bytes: usize,
+    ) {
+        self.stats.on_moved(writes, usize::from(export.0), method, bytes);
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            let ledger = &mut session.ledger;
+            let counter = if writes { &mut ledger.bytes_written } else { &mut ledger.bytes_read };
+            *counter += bytes as u64;
         }
     }
 

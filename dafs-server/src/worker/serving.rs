@@ -156,23 +156,23 @@ impl Worker {
             else {
                 return;
             };
-            self.resume_transfer(token);
+            self.resume_in_turn(token);
         }
     }
 
     /// A transfer, a list or a batch has more to move than fits its turn.
-    pub(crate) fn yield_transfer(&mut self, key: ConnectionKey, token: OpToken) {
+    pub(crate) fn yield_turn(&mut self, key: ConnectionKey, token: OpToken) {
         let Some(connection) = self.connection(key) else { return };
         connection.runnable.push_back(token);
         if connection.runnable.len() == 1 {
-            self.stirred.push(key);
+            self.runnable.push(key);
         }
     }
 
     /// Connections that have something to do in their next turn, whether they send anything or not.
     #[inline]
-    pub(crate) fn take_stirred(&mut self) -> Option<ConnectionKey> {
-        self.stirred.pop()
+    pub(crate) fn take_runnable(&mut self) -> Option<ConnectionKey> {
+        self.runnable.pop()
     }
 
     /// Ends the session of a client that sends requests and takes no replies: one that keeps to its credits never has
@@ -232,7 +232,7 @@ impl Worker {
             self.flush(key);
             // Nobody may be about to serve it, and what a turn left of its output is no event.
             if self.connection(key).is_some_and(|connection| connection.dirty || connection.wants_flush()) {
-                self.stirred.push(key);
+                self.runnable.push(key);
             }
         }
     }

@@ -1,40 +1,23 @@
-//! Counters of the server.
+//! Counters of a worker.
 
-use dafs_proto::wire::{Method, Opcode};
+use dafs_proto::wire::{ExportStatistics, Method, Opcode, Statistics};
 
 /// What has been counted since the server began.
 #[derive(Debug)]
 pub struct Stats {
     operations: Vec<u64>,
-    /// Bytes read: inline, direct, fast, client.
-    pub bytes_read: [u64; METHODS],
-    /// Bytes written: inline, direct, fast, client.
-    pub bytes_written: [u64; METHODS],
-    /// Replies sent again from the cache.
-    pub replies_replayed: u64,
-    /// Sessions ended because the client broke the protocol.
-    pub protocol_errors: u64,
-    /// Reads and writes that had to wait for storage.
-    pub storage_waits: u64,
-    /// Bytes read and written, by export.
-    pub exports: Vec<[u64; 2]>,
-    /// Chunks of transfers, and those of them that began while another of the transfer was in progress, by listener.
-    pub pipelines: Vec<[u64; 2]>,
+    /// Read, then written, by method.
+    bytes: [[u64; 2]; METHODS],
+    /// What is told as it is counted.
+    pub counted: Statistics,
 }
 
 impl Stats {
-    /// All zero.
-    pub fn new(exports: usize) -> Self {
-        Self {
-            operations: vec![0; OPERATION_PLACES],
-            bytes_read: [0; METHODS],
-            bytes_written: [0; METHODS],
-            replies_replayed: 0,
-            protocol_errors: 0,
-            storage_waits: 0,
-            exports: vec![[0; 2]; exports],
-            pipelines: Vec::new(),
-        }
+    /// All zero, for exports of these names.
+    pub fn new<'a>(exports: impl Iterator<Item = &'a str>) -> Self {
+        let export = |name: &str| ExportStatistics { name: name.to_owned(), ..ExportStatistics::default() };
+        let counted = Statistics { exports: exports.map(export).collect(), ..Statistics::default() };
+        Self { operations: vec![0; OPERATION_PLACES], bytes: [[0; 2]; METHODS], counted }
     }
 
     /// A request was answered.
@@ -45,33 +28,31 @@ impl Stats {
         }
     }
 
-    /// Data was read.
+    /// Data was read or written.
     #[inline]
-    pub fn on_read(&mut self, export: usize, method: Method, bytes: usize) {
-        self.bytes_read[place(method)] += bytes as u64;
-        if let Some(export) = self.exports.get_mut(export) {
-            export[0] += bytes as u64;
+    pub fn on_moved(&mut self, writes: bool, export: usize, method: Method, bytes: usize) {
+        self.bytes[place(method)][usize::from(writes)] += bytes as u64;
+        if let Some(export) = self.counted.exports.get_mut(export) {
+            let counter = if writes { &mut export.bytes_written } else { &mut export.bytes_read };
+            *counter += bytes as u64;
         }
     }
 
-    /// Data was written.
-    #[inline]
-    pub fn on_write(&mut self, export: usize, method: Method, bytes: usize) {
-        self.bytes_written[place(method)] += bytes as u64;
-        if let Some(export) = self.exports.get_mut(export) {
-            export[1] += bytes as u64;
+    /// All that was counted.
+    pub fn statistics(&self) -> Statistics {
+        let [inline, direct, fast, client] = self.bytes;
+        let count = |opcode: &Opcode| {
+            let count = *self.operations.get(usize::from(opcode.value()))?;
+            (count > 0).then(|| (opcode.name().to_owned(), count))
+        };
+        Statistics {
+            operations: Opcode::ALL.iter().filter_map(count).collect(),
+            bytes_read: [inline[0], direct[0]],
+            bytes_written: [inline[1], direct[1]],
+            bytes_fast: fast,
+            bytes_client: client,
+            ..self.counted.clone()
         }
-    }
-
-    /// Requests answered, by opcode; those that occurred.
-    pub fn operations(&self) -> Vec<(String, u64)> {
-        Opcode::ALL
-            .iter()
-            .filter_map(|opcode| {
-                let count = *self.operations.get(usize::from(opcode.value()))?;
-                (count > 0).then(|| (opcode.name().to_owned(), count))
-            })
-            .collect()
     }
 }
 

@@ -1,8 +1,10 @@
 //! What is done as time passes: ten times a second.
 
-use dafs_proto::wire::{HEADER_SIZE, Header, Opcode};
+use dafs_proto::wire::{Header, Opcode};
 
-use super::{End, Worker};
+use super::Worker;
+use super::ending::End;
+use crate::config::millis;
 use crate::worker::connection::Phase;
 use crate::worker::ids::ConnectionKey;
 
@@ -12,7 +14,7 @@ const RAISE: u16 = 4;
 impl Worker {
     /// Time passes: handshakes and sessions that are overdue end, fair shares follow. Called about ten times a second.
     pub fn on_tick(&mut self) {
-        let (now, handshake) = (self.now, self.shared.settings.handshake);
+        let (now, handshake) = (self.now, millis(self.shared.settings.handshake_ms));
         let overdue: Vec<ConnectionKey> = self
             .connections
             .iter()
@@ -25,7 +27,7 @@ impl Worker {
             self.close(key, &"the handshake was not finished in time");
         }
         self.hear_of_those_in_storage();
-        for session in self.sessions.expired(now, self.shared.settings.lease) {
+        for session in self.sessions.expired(now, millis(self.shared.settings.lease_ms)) {
             self.end_session(session, End::LeaseOver);
         }
         self.end_expired_tokens();
@@ -99,13 +101,7 @@ impl Worker {
             session.raised = Some(now);
             let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
             header.credits = session.core.on_credit_target(target.min(ready));
-            let mut head = [0; HEADER_SIZE];
-            header.encode(&mut head);
-            if let Some(connection) = self.connection(connection) {
-                connection.send(&head, &[]);
-                let key = connection.key;
-                self.mark_dirty(key);
-            }
+            self.send_callback(connection, header, &[], &[]);
         }
     }
 }

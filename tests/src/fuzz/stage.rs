@@ -8,10 +8,8 @@ use dafs_client::{Background, Clock, Config, ReconnectPolicy, WaitPolicy};
 use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
 use dafs_proto::transport::{Address, ConnectParams};
-use dafs_proto::wire::Features;
-use dafs_server::access::{Access, AccessConfig};
-use dafs_server::config::{ExportConfig, ExportKind};
-use dafs_server::shared::{Settings, Shared, WorkerId};
+use dafs_server::config::{Config as ServerConfig, ExportConfig, ExportKind};
+use dafs_server::shared::{Shared, WorkerId};
 use dafs_server::worker::Parts;
 
 use crate::sim::serve::SimServer;
@@ -21,7 +19,8 @@ use super::storage::{CALM, FAULTY, FaultyStorage, Troubles};
 /// Where the server listens.
 pub(super) const PORT: Address = Address::Sim(1);
 /// A session without a sign of life ends after this.
-pub(super) const LEASE: Duration = Duration::from_secs(30);
+pub(super) const LEASE: Duration = Duration::from_millis(LEASE_MS as u64);
+const LEASE_MS: u32 = 30_000;
 const SERVER: NodeId = NodeId(0);
 /// More turns than any honest run takes: a program that waits for ever.
 const TURNS_MAX: u64 = 1_000_000;
@@ -122,27 +121,24 @@ impl ServerActor {
         let mut random = Random::new(seed);
         let storage = FaultyStorage::new(Random::new(seed ^ 1), troubles);
         let open_count = storage.open_count();
-        let settings = Settings {
+        let exports = [FAULTY, CALM]
+            .map(|name| ExportConfig::new(name, ExportKind::Memory { size_max: 8 << 20 }))
+            .to_vec();
+        let settings = ServerConfig {
+            exports,
             slots_max: 8,
             operations_max: 64,
             sessions_max: 8,
             handles_max: 6,
-            inline_max: 16 * 1024,
-            batch_replies: true,
-            features: Features::all(),
             transfer_size_max: 4 << 20,
             // One of the largest buffers, or a few small ones: transfers wait for each other.
-            buffers: dafs_server::worker::buffers::BufferConfig::with_budget(1 << 20),
-            lease: LEASE,
-            keep_alive: LEASE / 3,
-            handshake: Duration::from_secs(10),
-            epoch: 1,
+            buffers_size_max: 1 << 20,
+            lease_ms: LEASE_MS,
+            keep_alive_ms: LEASE_MS / 3,
+            ..ServerConfig::default()
         };
-        let exports = [FAULTY, CALM]
-            .map(|name| ExportConfig::new(name, ExportKind::Memory { size_max: 8 << 20 }))
-            .to_vec();
         let parts = Parts {
-            shared: Shared::new(settings, exports, Access::new(AccessConfig::default()), 1),
+            shared: Shared::new(settings, 1, 1),
             id: WorkerId(0),
             storage: Box::new(storage),
             randomness: Box::new(move |bytes| {

@@ -44,7 +44,7 @@ impl FaultyStorage {
     pub(super) fn new(random: Random, troubles: Troubles) -> Self {
         let export = |name: &str| ExportConfig {
             name: name.to_owned(),
-            kind: ExportKind::Mem { size_max: 8 << 20 },
+            kind: ExportKind::Memory { size_max: 8 << 20 },
             read_only: false,
             direct_io: false,
         };

@@ -144,9 +144,7 @@ impl Served {
         worker.poll_storage();
         let closed = worker.take_closed();
         connections.retain(|key| !closed.contains(key));
-        while let Some(departure) = worker.take_departure() {
-            worker.send_off(departure);
-        }
+        worker.send_departures(|_| {});
         if ticks {
             worker.on_tick();
         }

@@ -29,7 +29,7 @@ impl SharedStorage {
     pub fn new(name: &str, seed: u64) -> Self {
         let export = ExportConfig {
             name: name.to_owned(),
-            kind: ExportKind::Mem { size_max: 1 << 30 },
+            kind: ExportKind::Memory { size_max: 1 << 30 },
             read_only: false,
             direct_io: false,
         };

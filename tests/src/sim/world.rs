@@ -8,9 +8,8 @@ use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain};
 use dafs_proto::wire::Features;
-use dafs_server::access::{Access, AccessConfig};
-use dafs_server::config::{ExportConfig, ExportKind};
-use dafs_server::shared::{Settings, Shared};
+use dafs_server::config::{Config as ServerConfig, ExportConfig, ExportKind};
+use dafs_server::shared::Shared;
 use dafs_server::worker::Parts;
 
 use super::SharedStorage;
@@ -190,24 +189,18 @@ fn storages(seed: u64) -> Vec<SharedStorage> {
 impl Inside {
     fn start(&mut self) {
         self.epoch += 1;
-        let settings = Settings {
+        let settings = ServerConfig {
+            exports: vec![ExportConfig::new("data", ExportKind::Memory { size_max: 1 << 30 })],
             slots_max: 16,
             operations_max: 64,
             sessions_max: 64,
             handles_max: 1024,
-            inline_max: 16 * 1024,
-            batch_replies: true,
             features: self.features,
             transfer_size_max: 1 << 20,
-            buffers: dafs_server::worker::buffers::BufferConfig::with_budget(4 << 20),
-            lease: Duration::from_secs(30),
-            keep_alive: Duration::from_secs(10),
-            handshake: Duration::from_secs(10),
-            epoch: self.epoch,
+            buffers_size_max: 4 << 20,
+            ..ServerConfig::default()
         };
-        let exports = vec![ExportConfig::new("data", ExportKind::Memory { size_max: 1 << 30 })];
-        let access = Access::new(AccessConfig::default());
-        let shared = Shared::new(settings, exports, access, self.storages.len());
+        let shared = Shared::new(settings, self.epoch, self.storages.len());
         let parts = shared.workers().zip(&self.storages).map(|(id, storage)| {
             let mut random = Random::new(self.random.number());
             Parts {

@@ -27,7 +27,7 @@ pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
             &["run"],
             &["worker/event_loop"],
             &["ops"],
-            &["worker/dispatch", "worker/inflight"],
+            &["worker/requests/dispatch", "worker/requests/inflight"],
             &["worker/handshake"],
             &["worker"],
             &["worker/session", "worker/connection"],

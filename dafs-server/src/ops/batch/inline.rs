@@ -1,6 +1,5 @@
 //! Operations of a batch whose data travels in the messages. What storage has at hand goes straight from the request into the files, and
 //! from the files into the reply; the rest by way of memory that the batch keeps until it is answered.
-#![allow(clippy::cast_possible_truncation, reason = "lengths within one message, which are of 32 bits")]
 
 use dafs_proto::transport::{SendSlot, Span};
 use dafs_proto::wire::{
@@ -9,11 +8,12 @@ use dafs_proto::wire::{
 
 use super::super::write::write_all;
 use super::Worker;
-use crate::storage::{NodeId, NowError};
+use crate::storage::NowError;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::Target;
 use crate::worker::flight::answer::{Answer, Payload};
 use crate::worker::flight::batch::{InlineData, belongs, pack, places};
+use crate::worker::requests::dispatch::payload_of;
 
 /// What a call of storage takes of a turn at least, in bytes copied in that time.
 const CALL_SIZE_MIN: usize = 2048;
@@ -101,10 +101,8 @@ impl Worker {
             }
             return Ok(None);
         }
-        let mut data = Ok(None);
-        if operations.iter().any(BatchOperation::is_inline) {
-            data = InlineData::new(operations).map(Some).ok_or(Status::NO_MEMORY);
-        }
+        let is_inline = operations.iter().any(BatchOperation::is_inline);
+        let data = is_inline.then(|| InlineData::new(operations)).transpose();
         if let Some((slot, connection)) = reply {
             let room = connection.endpoint.slot_payload(&slot).slice(described, read);
             if let (Ok(Some(data)), Some(room)) = (&data, room) {
@@ -114,7 +112,11 @@ impl Worker {
         }
         let data = data?;
         if let Some(data) = data.as_ref().filter(|data| data.written > 0) {
-            self.keep_written(call, (payload, described_len), data);
+            // The data of inline writes, in memory that storage can keep.
+            let source = payload_of(&self.connections, call, payload).slice(described_len, data.written);
+            if let (Some(source), Some(room)) = (source, data.memory.span().slice(0, data.written)) {
+                room.copy_from(source);
+            }
         }
         let mut results: Results = results.into_iter().map(Some).collect();
         results.resize(operations.len(), None);
@@ -131,15 +133,6 @@ impl Worker {
         connection.endpoint.reserve(len).ok()
     }
 
-    /// The file of an operation that is a request of its own, if that may be done to it.
-    pub(super) fn node_of(&self, call: &Call, write: bool) -> Result<NodeId, Status> {
-        let open = self.handle(call)?;
-        match if write { open.writable } else { open.readable } {
-            true => Ok(open.node),
-            false => Err(Status::BAD_HANDLE),
-        }
-    }
-
     /// Writes the next operations straight from the message. What storage has to be waited for, or is to be durable, is left.
     fn write_run(&mut self, call: &Call, messages: &Messages<'_>, results: &mut Vec<BatchResult>) {
         let operations = &messages.operations[results.len()..];
@@ -148,7 +141,7 @@ impl Worker {
             return;
         }
         let Some(Run { count, offset, len }) = run_of(operations) else { return };
-        let node = self.node_of(&Self::part_call(call, first), true);
+        let node = self.data_node(&Self::part_call(call, first), true);
         let written = node.map_err(NowError::Failed).and_then(|node| {
             let connection = self.connections.get(call.connection.index);
             let at = messages.places[results.len()];
@@ -164,7 +157,7 @@ impl Worker {
             Ok((Target { node, verifier }, moved)) if moved == len || count == 1 => {
                 for operation in &operations[..count] {
                     let own = moved.min(operation.len() as usize);
-                    self.count_written(call.session, usize::from(node.export.0), Method::Inline, own);
+                    self.count_moved(call, true, node.export, Method::Inline, own);
                     results.push(BatchResult { status: Status::OK, count: own as u32, value: verifier.0 });
                 }
             }
@@ -179,7 +172,7 @@ impl Worker {
         let operations = &messages.operations[results.len()..];
         let (Some(slot), Some(first)) = (&messages.reply, operations.first()) else { return };
         let places = &messages.places[results.len()..];
-        let node = match self.node_of(&Self::part_call(call, first), false) {
+        let node = match self.data_node(&Self::part_call(call, first), false) {
             Ok(node) => node,
             Err(status) => return results.push(BatchResult::failed(status)),
         };
@@ -212,26 +205,7 @@ impl Worker {
             let value = if got < operation.len() { end } else { BatchResult::NOT_ENDED };
             results.push(BatchResult { status: Status::OK, count: got as u32, value });
             self.turns.on_moved(got as usize);
-            self.count_read(call.session, usize::from(node.export.0), Method::Inline, got as usize);
-        }
-    }
-
-    /// The data of inline writes, in memory that storage can keep.
-    fn keep_written(&self, call: &Call, (payload, described_len): (Payload<'_>, usize), data: &InlineData) {
-        let Some(room) = data.memory.slice(0, data.written) else { return };
-        match payload {
-            Payload::Current => {
-                let connection = self.connections.get(call.connection.index);
-                let source = connection
-                    .and_then(|connection| connection.endpoint.payload().slice(described_len, data.written));
-                if let Some(source) = source {
-                    room.span().copy_from(source);
-                }
-            }
-            Payload::Kept(bytes) => {
-                let source = bytes.get(described_len..).unwrap_or_default();
-                room.span().write_from(0, source.get(..data.written).unwrap_or_default());
-            }
+            self.count_moved(call, false, node.export, Method::Inline, got as usize);
         }
     }
 

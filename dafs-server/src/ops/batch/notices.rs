@@ -1,5 +1,4 @@
 //! How a batch tells of what has ended before its reply: gathered as the hints say, and only to a client that listens.
-#![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
 
 use std::time::Duration;
 
@@ -9,9 +8,9 @@ use dafs_proto::wire::{
 };
 
 use super::Worker;
-use crate::worker::flight::State;
 use crate::worker::flight::batch::Hints;
 use crate::worker::ids::SessionKey;
+use crate::worker::requests::work::State;
 
 /// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
 const NOTICES_MAX: u8 = 8;
@@ -28,7 +27,7 @@ impl Worker {
             return;
         }
         session.notices += 1;
-        let mut header = Header::callback(Opcode::BatchDone, session.core.next_callback());
+        let header = Header::callback(Opcode::BatchDone, session.core.next_callback());
         let Some(batch) = self.batch_at(index) else { return };
         let told: Vec<u32> = batch.untold.drain(..batch.untold.len().min(results_max)).collect();
         if batch.untold.is_empty() {
@@ -42,15 +41,9 @@ impl Worker {
         }
         let (slot, sequence) = (call.header.slot.0, call.header.sequence);
         let count = (payload.len() / BATCH_NOTICE_RESULT_SIZE) as u32;
-        header.head_len = BatchNotice::HEAD_SIZE as u16;
-        header.payload_len = payload.len() as u32;
-        let mut head = [0; BatchNotice::HEAD_SIZE];
-        header.encode(&mut head);
-        BatchNotice { slot, sequence, count }.encode(&mut head[HEADER_SIZE..]);
-        if let Some(connection) = self.connection(call.connection) {
-            connection.send(&head, &payload);
-            self.mark_dirty(call.connection);
-        }
+        let mut body = [0; BatchNotice::HEAD_SIZE - HEADER_SIZE];
+        BatchNotice { slot, sequence, count }.encode(&mut body);
+        self.send_callback(call.connection, header, &body, &payload);
     }
 
     /// Nothing of a session's batches is gathered any more.
@@ -85,9 +78,7 @@ impl Worker {
         });
         self.window_end = ends.min();
         let due = |state: &State| matches!(state, State::Batch(batch) if batch.is_due(now));
-        let due: Vec<usize> =
-            self.operations.iter().filter(|(_, o)| due(&o.state)).map(|(index, _)| index).collect();
-        for index in due {
+        for index in self.places_of(|operation| due(&operation.state)) {
             self.tell_of_batch(index);
         }
     }

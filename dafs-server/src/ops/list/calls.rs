@@ -2,13 +2,13 @@
 
 use dafs_proto::wire::{Stability, Status};
 
-use super::super::context::{Context, Fate};
-use super::{Progress, Worker};
-use crate::storage::{FsOp, FsReply, FsResult, NowError, Submitted};
+use super::Progress;
+use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::calls::CALLS_MAX;
 use crate::worker::flight::list::{List, Place, Step, gap};
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::Direction;
+use crate::worker::requests::work::Context;
 
 impl List {
     /// Moves what is at hand, and leaves as much of the rest to storage as it may have at once.
@@ -52,7 +52,6 @@ impl List {
 
     /// Leaves the next call to storage.
     fn submit_call(&mut self, at: &mut Context<'_>) {
-        let Ok(identity) = at.identity() else { return self.calls.stop(Some(Status::BAD_HANDLE)) };
         if self.direction == Direction::Read && self.calls.trial.is_none() {
             let (gap_max, trial) = at.worker.sieve.choose(self.node.export, self.parts.as_slice(), self.next);
             self.gap_max_waiting = gap_max;
@@ -68,54 +67,22 @@ impl List {
                 FsOp::Write { node, offset, from: memory, stability: Stability::Unstable }
             }
         };
-        at.worker.stats.storage_waits += 1;
-        match at.worker.storage.submit(token_with_slot(at.token, slot), &identity, op) {
-            Submitted::Pending => at.worker.enters_storage(at.call.session, len),
-            Submitted::Done(result) => self.call_ended(slot, result),
+        at.worker.stats.counted.storage_waits += 1;
+        match at.submit(token_with_slot(at.token, slot), op) {
+            None => at.worker.enters_storage(at.call.session, len),
+            Some(result) => drop(self.call_ended(slot, result)),
         }
     }
 
-    /// Storage has finished a call.
-    fn call_ended(&mut self, slot: u8, result: FsResult) {
-        let Some(call) = self.calls.end(slot) else { return };
+    /// Storage has finished a call, of so many bytes.
+    pub(super) fn call_ended(&mut self, slot: u8, result: FsResult) -> Option<u64> {
+        let call = self.calls.end(slot)?;
         match result {
             Ok(FsReply::Count(count)) => self.on_moved(&call, count),
             Ok(_) => self.on_failed(&call, Status::IO),
             Err(status) => self.on_failed(&call, status),
         }
-    }
-
-    /// A call is with storage no longer.
-    fn left_storage(&self, at: &mut Context<'_>, slot: u8) {
-        if let Some(len) = self.calls.len_of(slot) {
-            at.worker.leaves_storage(at.call.session, len);
-        }
-    }
-
-    /// Storage has finished a step.
-    fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
-        self.left_storage(at, slot);
-        if self.step == Step::Commit {
-            return self.committed(at, &result);
-        }
-        let is_alive = at.connection().is_some();
-        self.call_ended(slot, result);
-        if (!is_alive || self.is_broken) && !self.calls.is_empty() {
-            return Fate::Waits;
-        }
-        if !is_alive {
-            return Fate::Abandoned;
-        }
-        if self.step == Step::Storage && !self.is_broken {
-            // It goes on in its turn.
-            return Fate::Waits;
-        }
-        self.step = Step::Storage;
-        if self.is_broken {
-            let buffers = self.begin_anew();
-            at.worker.release_buffers(buffers);
-        }
-        self.advance(at)
+        Some(call.len)
     }
 
     /// Storage has moved all parts of the chunk.
@@ -139,28 +106,5 @@ impl List {
             at.worker.release_buffer(buffer);
         }
         Progress::Continue
-    }
-}
-
-impl Worker {
-    /// Storage has finished a step of a list.
-    pub(crate) fn list_on_storage(&mut self, index: usize, slot: u8, result: FsResult) {
-        let session = self.operations[index].call.session;
-        self.work_on(index, |list: &mut List, at| list.on_storage(at, slot, result));
-        self.resume_storage_waiters_of(session);
-    }
-
-    /// A call of a list that is nobody's any more is finished; `true` when storage has let go of all its memory.
-    pub(crate) fn forgotten_list_on_storage(&mut self, index: usize, slot: u8) -> bool {
-        let session = self.operations[index].call.session;
-        let mut is_free = true;
-        self.work_on(index, |list: &mut List, at| {
-            list.left_storage(at, slot);
-            list.calls.end(slot);
-            is_free = list.calls.is_empty();
-            Fate::Waits
-        });
-        self.resume_storage_waiters_of(session);
-        is_free
     }
 }

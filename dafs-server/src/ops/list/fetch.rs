@@ -1,15 +1,14 @@
 //! The RDMA of lists. A write fetches its next chunk while storage writes the one before.
-#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use dafs_proto::transport::{MemoryRef, OpToken, PostError, PostedList, RemoteRange, TransportError};
+use dafs_proto::transport::{MemoryRef, OpToken, PostError, PostedList, RemoteRange};
 use dafs_proto::wire::Status;
 
-use super::super::context::{Context, Fate};
-use super::{Progress, Worker};
+use super::Progress;
 use crate::worker::flight::list::{Ahead, List, Step};
 use crate::worker::flight::plan::{next_posts, posts};
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::Direction;
+use crate::worker::requests::work::{Context, Fate};
 
 /// What became of some posts.
 enum Posting {
@@ -29,10 +28,7 @@ impl List {
         match self.post_some(at, false) {
             Posting::All => {}
             Posting::Full => {
-                let index = at.index;
-                if let Some(connection) = at.connection() {
-                    connection.post_waiters.push_back(index);
-                }
+                at.wait_for_post_room();
                 return Progress::Wait;
             }
             Posting::Closed => return Progress::Wait,
@@ -107,30 +103,12 @@ impl List {
     }
 
     /// Gives back the buffers of a read whose data has left, so that one that waits for another buffer holds none for nothing.
-    fn release_sent_buffers(&mut self, at: &mut Context<'_>) {
+    pub(super) fn release_sent_buffers(&mut self, at: &mut Context<'_>) {
         if at.rdma_pending() == 0
             && self.direction == Direction::Read
             && matches!(self.step, Step::Begin | Step::Buffer)
         {
             at.worker.release_buffers(std::mem::take(&mut self.buffers));
-        }
-    }
-
-    /// RDMA has finished something.
-    fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {
-        self.release_sent_buffers(at);
-        if let Some(fetching) = self.fetching.get_mut(usize::from(slot)) {
-            *fetching = fetching.saturating_sub(1);
-        }
-        match self.step {
-            // After a failure the connection is broken: closing it abandons the list.
-            _ if result.is_err() => Fate::Waits,
-            Step::Fetch if self.pending() == 0 => {
-                self.step = Step::Storage;
-                self.advance(at)
-            }
-            Step::Ending(outcome) if at.rdma_pending() == 0 => self.end(at, outcome),
-            _ => Fate::Waits,
         }
     }
 
@@ -161,8 +139,7 @@ impl Context<'_> {
         };
         match posted {
             Ok(posted) => {
-                connection.rdma_pending += posted.pending;
-                self.worker.operations[self.index].rdma_pending += posted.pending;
+                self.on_posted(posted.pending);
                 Ok(posted)
             }
             Err(PostError::Full) => Err(Posting::Full),
@@ -173,22 +150,5 @@ impl Context<'_> {
                 Err(Posting::Refused)
             }
         }
-    }
-}
-
-impl Worker {
-    /// RDMA has finished something of a list.
-    pub(crate) fn list_on_rdma(&mut self, index: usize, slot: u8, result: Result<(), TransportError>) {
-        self.work_on(index, |list: &mut List, at| list.on_rdma(at, slot, result));
-    }
-
-    /// There is room again for a post that found none.
-    pub(crate) fn resume_list_post(&mut self, index: usize) {
-        self.work_on(
-            index,
-            |list: &mut List, at| {
-                if list.step == Step::Post { list.advance(at) } else { Fate::Waits }
-            },
-        );
     }
 }

@@ -14,25 +14,24 @@ mod calls;
 mod fetch;
 mod scattered;
 
-use std::sync::Arc;
-
 use dafs_proto::extent::{Extent, slice};
-use dafs_proto::transport::{Access, HeapMemory, MemoryRef, OpToken, PostError, RemoteRange, SendSlot, Span};
+use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
 use dafs_proto::wire::{
-    HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode, Stability,
-    Status, decode_lists, lists_size,
+    BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
+    Stability, Status, decode_lists, lists_size,
 };
 use smallvec::SmallVec;
 
 use super::Worker;
-use super::context::{Context, Fate};
-use crate::storage::{FsOp, FsResult, NodeId, Submitted};
-use crate::worker::buffers::BUFFER_SIZES;
+use crate::storage::{FsOp, FsResult, NodeId};
+use crate::worker::buffers::{BUFFER_SIZES, Buffer};
+use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::list::{List, Place, Segment, Step, pack};
 use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::Direction;
-use crate::worker::flight::{Call, State};
+use crate::worker::flight::{Call, own_copy, own_memory};
+use crate::worker::requests::work::{Context, Fate, State, Work};
 
 /// Bytes of a list from which larger chunks cost less than more of them bring.
 const LONG_LEN: u64 = 4 * BUFFER_SIZES[2] as u64;
@@ -51,20 +50,14 @@ impl Worker {
     /// Reads and writes of lists.
     pub(crate) fn list(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = ListRequest::decode(body)?;
-        let open = self.handle(call)?;
         let direction =
             if call.header.opcode == Opcode::ReadList { Direction::Read } else { Direction::Write };
-        if !(if direction == Direction::Read { open.readable } else { open.writable }) {
-            return Err(Status::BAD_HANDLE.into());
-        }
-        let node = open.node;
-        let inline_len = match (direction, request.method) {
-            (Direction::Write, Method::Inline) => request.len,
-            _ => 0,
-        };
-        let limit = match (direction, request.method) {
-            (Direction::Read, Method::Inline) => self.reply_payload_max(call) as u32,
-            _ => self.shared.settings.transfer_size_max,
+        let node = self.data_node(call, direction != Direction::Read)?;
+        let transfer_size_max = self.shared.settings.transfer_size_max;
+        let (inline_len, limit) = match (direction, request.method) {
+            (Direction::Read, Method::Inline) => (0, self.reply_payload_max(call) as u32),
+            (_, Method::Inline) => (request.len, transfer_size_max),
+            _ => (0, transfer_size_max),
         };
         let mut bytes = self.payload(call, payload);
         let lists = match decode_lists(&bytes, &request, inline_len) {
@@ -75,26 +68,20 @@ impl Worker {
             Ok(lists) => lists,
             Err(error) => {
                 tracing::debug!(%error, "list refused");
-                let payload = error.to_string();
-                self.reply(
-                    call,
-                    Status::INVALID,
-                    Answer { payload: payload.as_bytes(), ..Answer::default() },
-                );
+                let words = error.to_string();
+                let answer = Answer { payload: words.as_bytes(), ..Answer::default() };
+                self.reply(call, Status::INVALID, answer);
                 return Ok(());
             }
         };
         let mut list = List::new(direction, node, lists, request.stability);
         if inline_len > 0 {
             let at = lists_size(list.extents.len(), 0);
-            return self.write_list_inline(call, list, &mut bytes[at..]);
+            list.set_memory(own_copy(Span::from_mut(&mut bytes[at..]))?);
+        } else if list.place == Place::Inline {
+            list.set_memory(own_memory(list.len as usize)?);
         }
-        if list.place == Place::Inline {
-            return self.read_list_inline(call, list);
-        }
-        self.map_list(call, &mut list)?;
-        self.begin_list(call, list);
-        Ok(())
+        self.begin_list(call, list)
     }
 
     /// A contiguous read or write of several ranges of memory.
@@ -109,9 +96,7 @@ impl Worker {
         let lists = Lists { extents: vec![extent], segments: Vec::new() };
         let mut list = List::new(direction, node, lists, stability);
         (list.ranges, list.place) = (join(ranges.into_iter()), Place::Buffers);
-        self.map_list(call, &mut list)?;
-        self.begin_list(call, list);
-        Ok(())
+        self.begin_list(call, list)
     }
 
     /// A list of a batch, whose data goes to or comes from the client's memory, or for an inline one `memory`.
@@ -124,16 +109,12 @@ impl Worker {
         memory: Option<MemoryRef>,
     ) -> Result<(), Problem> {
         let mut list = List::new(direction, node, lists, stability);
-        if let Some(memory) = memory {
-            list.set_memory(memory);
-            self.begin_list(call, list);
-            return Ok(());
+        match memory {
+            Some(memory) => list.set_memory(memory),
+            // Without a byte to move there are no ranges either.
+            None => list.place = Place::Buffers,
         }
-        // Without a byte to move there are no ranges either.
-        list.place = Place::Buffers;
-        self.map_list(call, &mut list)?;
-        self.begin_list(call, list);
-        Ok(())
+        self.begin_list(call, list)
     }
 
     /// Uses the client's memory itself, where all of it is mapped.
@@ -159,43 +140,19 @@ impl Worker {
         Ok(())
     }
 
-    /// Straight into the outgoing message where storage has the data at hand; else by way of a buffer.
-    fn read_list_inline(&mut self, call: &Call, mut list: List) -> Result<(), Problem> {
-        let memory = HeapMemory::allocate(list.len as usize).ok_or(Status::NO_MEMORY)?;
-        let memory = MemoryRef::new(Arc::new(memory)).slice(0, list.len as usize);
-        list.set_memory(memory.ok_or(Status::NO_MEMORY)?);
-        self.begin_list(call, list);
-        Ok(())
-    }
-
-    fn write_list_inline(&mut self, call: &Call, mut list: List, data: &mut [u8]) -> Result<(), Problem> {
-        let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(data.len()).ok_or(Status::NO_MEMORY)?));
-        let memory = memory.slice(0, data.len()).ok_or(Status::NO_MEMORY)?;
-        memory.span().write_from(0, data);
-        list.set_memory(memory);
-        self.begin_list(call, list);
-        Ok(())
-    }
-
-    fn begin_list(&mut self, call: &Call, mut list: List) {
-        list.verifier = self.target(list.node).verifier;
-        let token = self.park(*call, State::List(Box::new(list)));
-        self.advance_list(token);
-    }
-
-    /// Goes on with a list until it has to wait or ends.
-    pub(super) fn advance_list(&mut self, token: OpToken) {
-        if let Some(index) = self.operation_index(token) {
-            self.work_on(index, List::advance);
+    fn begin_list(&mut self, call: &Call, mut list: List) -> Result<(), Problem> {
+        if list.place != Place::Inline {
+            self.map_list(call, &mut list)?;
         }
+        list.verifier = self.target(list.node).verifier;
+        self.begin_work(call, Box::new(list));
+        Ok(())
     }
 
-    /// There is a buffer again.
-    pub(crate) fn resume_list_buffer(&mut self, index: usize, expired: bool) {
-        self.work_on(index, |list: &mut List, at| {
-            list.step = Step::Begin;
-            if expired { list.end(at, Err(Status::TIMED_OUT)) } else { list.advance(at) }
-        });
+    /// Begins an operation that moves data in steps.
+    pub(super) fn begin_work(&mut self, call: &Call, work: Box<dyn Work>) {
+        let token = self.park(*call, State::Work(work));
+        self.work_on_live(token, |work, at| work.advance(at));
     }
 
     /// Answers with data that lies in memory of the server, behind `before`.
@@ -217,6 +174,7 @@ impl Worker {
     }
 
     /// Answers with the payload that a slot holds.
+    #[inline]
     pub(super) fn send_slot(&mut self, call: &Call, slot: SendSlot, body: &[u8], payload_len: usize) {
         let mut head = [0; HEAD_SIZE_MAX];
         let len = self.seal(call, Status::OK, Self::no_handle(), body, payload_len, &mut head);
@@ -229,8 +187,7 @@ impl Worker {
     }
 }
 
-impl List {
-    /// Goes on until it has to wait or ends.
+impl Work for List {
     fn advance(&mut self, at: &mut Context<'_>) -> Fate {
         loop {
             let has_more = match self.step {
@@ -239,19 +196,14 @@ impl List {
             };
             if at.worker.turns.is_over() && has_more {
                 // It goes on in its connection's next turn.
-                at.worker.yield_transfer(at.call.connection, at.token);
+                at.worker.yield_turn(at.call.connection, at.token);
                 return Fate::Waits;
             }
             let progress = match self.step {
                 Step::Begin => self.begin_chunk(at),
                 Step::Storage => self.move_parts(at),
                 Step::Post => self.post_ranges(at),
-                Step::Buffer
-                | Step::Room
-                | Step::Submitted
-                | Step::Fetch
-                | Step::Ending(_)
-                | Step::Commit => Progress::Wait,
+                _ => Progress::Wait,
             };
             match progress {
                 Progress::Continue => {}
@@ -261,6 +213,94 @@ impl List {
         }
     }
 
+    fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
+        if self.step == Step::Commit {
+            return self.committed(at, &result);
+        }
+        let is_alive = at.connection().is_some();
+        if let Some(len) = self.call_ended(slot, result) {
+            at.worker.leaves_storage(at.call.session, len);
+        }
+        if (!is_alive || self.is_broken) && !self.calls.is_empty() {
+            return Fate::Waits;
+        }
+        if !is_alive {
+            return Fate::Abandoned;
+        }
+        if self.step == Step::Storage && !self.is_broken {
+            // It goes on in its turn.
+            return Fate::Waits;
+        }
+        self.step = Step::Storage;
+        if self.is_broken {
+            let buffers = self.begin_anew();
+            at.worker.release_buffers(buffers);
+        }
+        self.advance(at)
+    }
+
+    fn on_forgotten_step(&mut self, slot: u8) {
+        self.calls.end(slot);
+    }
+
+    fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {
+        self.release_sent_buffers(at);
+        if let Some(fetching) = self.fetching.get_mut(usize::from(slot)) {
+            *fetching = fetching.saturating_sub(1);
+        }
+        match self.step {
+            // After a failure the connection is broken: closing it abandons the list.
+            _ if result.is_err() => Fate::Waits,
+            Step::Fetch if self.pending() == 0 => {
+                self.step = Step::Storage;
+                self.advance(at)
+            }
+            Step::Ending(outcome) if at.rdma_pending() == 0 => self.end(at, outcome),
+            _ => Fate::Waits,
+        }
+    }
+
+    fn on_buffers(&mut self, at: &mut Context<'_>, mut buffers: Vec<Buffer>, expired: bool) -> Fate {
+        let untouched = self.step == Step::Buffer && self.done == 0;
+        if let Some(unused) = std::mem::replace(&mut self.granted, buffers.pop()) {
+            at.worker.release_buffer(unused);
+        }
+        self.step = Step::Begin;
+        if expired && untouched { self.end(at, Err(Status::TIMED_OUT)) } else { self.advance(at) }
+    }
+
+    fn on_post_room(&mut self, at: &mut Context<'_>) -> Fate {
+        if self.step == Step::Post { self.advance(at) } else { Fate::Waits }
+    }
+
+    fn waits_for_storage(&self) -> bool {
+        self.step == Step::Room
+    }
+
+    fn on_storage_room(&mut self, at: &mut Context<'_>) -> Fate {
+        self.step = Step::Storage;
+        self.advance(at)
+    }
+
+    fn in_storage(&self) -> bool {
+        !self.calls.is_empty() || self.step == Step::Commit
+    }
+
+    fn on_disconnected(&mut self) {
+        if !self.calls.is_empty() {
+            self.is_broken |= self.place == Place::Buffers;
+            // If its turn was to come, that went with the connection.
+            self.step = Step::Submitted;
+        }
+    }
+
+    fn into_buffers(self: Box<Self>) -> Vec<Buffer> {
+        let ahead = self.ahead.map(|ahead| ahead.buffer);
+        self.buffers.into_iter().chain(self.granted).chain(ahead).collect()
+    }
+}
+
+impl List {
     fn begin_chunk(&mut self, at: &mut Context<'_>) -> Progress {
         let largest = at.worker.buffers.largest();
         let Some(connection) = at.connection() else { return Progress::Wait };
@@ -284,12 +324,8 @@ impl List {
         let chunk_max = BUFFER_SIZES[if is_copy || self.len <= LONG_LEN { 1 } else { 2 }];
         self.chunk = self.done..self.len.min(self.done + chunk_max.min(size_max) as u64);
         let len = (self.chunk.end - self.chunk.start) as usize;
-        let owner = at.owner();
-        let granted = self.granted.take();
-        let buffer = granted.or_else(|| at.worker.buffers.acquire(owner, len));
-        let Some(buffer) = buffer else {
+        let Some(buffer) = at.buffer(self.granted.take(), len) else {
             self.step = Step::Buffer;
-            at.worker.buffers.wait(owner, len);
             return Progress::Wait;
         };
         // A smaller one than wanted chops the chunk.
@@ -347,13 +383,9 @@ impl List {
                 self.step = Step::Commit;
                 let offset = self.extents.iter().map(|extent| extent.offset).min().unwrap_or(0);
                 let end = self.extents.iter().filter_map(Extent::end).max().unwrap_or(0);
-                let Ok(identity) = at.identity() else { return at.refuse(Status::BAD_HANDLE) };
                 let (node, stability) = (self.node, self.stability);
                 let op = FsOp::Commit { node, offset, len: end.saturating_sub(offset), stability };
-                match at.worker.storage.submit(at.token, &identity, op) {
-                    Submitted::Done(result) => self.committed(at, &result),
-                    Submitted::Pending => Fate::Waits,
-                }
+                at.submit(at.token, op).map_or(Fate::Waits, |result| self.committed(at, &result))
             }
         }
     }
@@ -365,32 +397,40 @@ impl List {
         }
     }
 
+    fn method(&self) -> Method {
+        if self.place == Place::Inline { Method::Inline } else { Method::Direct }
+    }
+
     fn reply_written(&self, at: &mut Context<'_>) -> Fate {
-        let method = if self.place == Place::Inline { Method::Inline } else { Method::Direct };
         // Plain writes say where they went.
         let offset = match (at.call.header.opcode, self.extents.first()) {
             (Opcode::Write, Some(extent)) => extent.offset,
             _ => 0,
         };
-        let export = usize::from(self.node.export.0);
-        at.worker.count_written(at.call.session, export, method, self.done as usize);
-        at.worker.reply_written(&at.call, self.verifier, offset, self.done as u32, self.stability);
+        let target = Target { node: self.node, verifier: self.verifier };
+        let (stability, method) = (self.stability, self.method());
+        let write = Writing { target, appends: false, offset, stability, method };
+        at.worker.finish_write(&at.call, write, self.done as usize);
         Fate::Answered
     }
 
     fn reply_read(&self, at: &mut Context<'_>) -> Fate {
-        let (export, got, call) = (usize::from(self.node.export.0), self.got(), at.call);
+        let (export, got, call) = (self.node.export, self.got(), at.call);
         if call.header.opcode == Opcode::Read {
             at.worker.reply_read(&call, export, got as usize, self.len as u32);
             return Fate::Answered;
         }
-        let end = (got < self.len).then_some(self.end);
+        let (end, method) = ((got < self.len).then_some(self.end), self.method());
+        at.worker.count_moved(&call, false, export, method, got as usize);
+        if let Some(place) = call.batch {
+            // What it reads inline stays where it is until all of the batch has ended.
+            let value = end.unwrap_or(BatchResult::NOT_ENDED);
+            at.worker.end_part(place, BatchResult { status: Status::OK, count: got as u32, value });
+            return Fate::Answered;
+        }
         let mut body = [0; ListReadReply::HEAD_SIZE - HEADER_SIZE];
         ListReadReply { count: got as u32, end }.encode(&mut body);
-        let method = if self.place == Place::Inline { Method::Inline } else { Method::Direct };
-        at.worker.count_read(call.session, export, method, got as usize);
-        // What a batch reads inline stays where it is until all of the batch has ended.
-        if method == Method::Direct || call.batch.is_some() {
+        if method == Method::Direct {
             at.worker.reply(&call, Status::OK, Answer { body: &body, ..Answer::default() });
             return Fate::Answered;
         }

@@ -1,6 +1,5 @@
 //! Contiguous reads and writes of many ranges of the client's memory, where that is mapped and storage has the data at hand: moved at once.
 //! A list of its own for them takes longer than copying some hundred bytes for each range.
-#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, RemoteRange, Span};

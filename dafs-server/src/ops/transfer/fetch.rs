@@ -1,14 +1,13 @@
 //! The RDMA of transfers.
 
-use dafs_proto::transport::{PostError, Posted, TransportError};
+use dafs_proto::transport::{PostError, Posted};
 use dafs_proto::wire::Status;
 
-use super::super::context::{Context, Fate};
-use super::{Progress, Worker};
+use super::Progress;
 use crate::worker::flight::pipeline::{Chunk, Stage};
+use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::{Direction, Transfer};
-use crate::worker::flight::{State, token_with_slot};
-use crate::worker::ids::ConnectionKey;
+use crate::worker::requests::work::Context;
 
 impl Transfer {
     /// Posts the RDMA of the first chunk that is ready for it.
@@ -21,7 +20,7 @@ impl Transfer {
 
     fn post(&mut self, at: &mut Context<'_>, chunk: Chunk) -> Progress {
         let local = self.segments(chunk.slot, chunk.len);
-        let remote = self.slots.get(usize::from(chunk.slot)).map(|passage| passage.remote);
+        let remote = self.pipeline.passage(chunk.slot).map(|passage| passage.remote);
         let (Some(local), Some(remote)) = (local, remote.and_then(|remote| remote.slice(0, chunk.len)))
         else {
             self.fail_chunk(at, chunk.slot, Status::IO);
@@ -30,7 +29,6 @@ impl Transfer {
         // A window of a file is no buffer: nobody waits for it to be free again.
         let is_window = self.is_window(chunk.slot);
         let token = if is_window { at.token } else { token_with_slot(at.token, chunk.slot) };
-        let index = at.index;
         let Some(connection) = at.connection() else { return Progress::Wait };
         connection.dirty = true;
         let posted = if self.direction == Direction::Read {
@@ -40,9 +38,7 @@ impl Transfer {
         };
         match posted {
             Ok(posted) => {
-                let pending = u32::from(posted == Posted::Pending);
-                connection.rdma_pending += pending;
-                at.worker.operations[index].rdma_pending += pending;
+                at.on_posted(u32::from(posted == Posted::Pending));
                 self.pipeline.posted(chunk.slot);
                 if posted == Posted::Done {
                     at.worker.turns.on_moved(usize::try_from(chunk.len).unwrap_or(usize::MAX));
@@ -53,7 +49,7 @@ impl Transfer {
                 Progress::Continue
             }
             Err(PostError::Full) => {
-                connection.post_waiters.push_back(index);
+                at.wait_for_post_room();
                 self.waits_for_post = true;
                 Progress::Wait
             }
@@ -69,51 +65,15 @@ impl Transfer {
 
     fn is_window(&self, slot: u8) -> bool {
         self.direction == Direction::Read
-            && self.slots.get(usize::from(slot)).is_some_and(|passage| passage.buffer.is_none())
+            && self.pipeline.passage(slot).is_some_and(|passage| passage.buffer.is_none())
     }
 
     /// RDMA of a chunk is over: a read's buffer is free, a write's data is here.
-    fn passage_moved(&mut self, at: &mut Context<'_>, slot: u8) {
+    pub(super) fn passage_moved(&mut self, at: &mut Context<'_>, slot: u8) {
         if self.pipeline.chunk_in(slot, Stage::Rdma).is_none() {
             return;
         }
-        self.pipeline.moved(slot);
-        if self.direction == Direction::Write {
-            self.end_moot_chunks(at);
-        } else {
-            self.end_chunk(at, slot);
-        }
-    }
-}
-
-impl Worker {
-    /// The provider has finished RDMA of a chunk.
-    pub(crate) fn transfer_on_rdma(&mut self, index: usize, slot: u8, result: Result<(), TransportError>) {
-        self.work_on(index, |transfer: &mut Transfer, at| {
-            // Where it failed the connection is broken: closing it abandons the transfer.
-            if result.is_err() {
-                return Fate::Waits;
-            }
-            transfer.passage_moved(at, slot);
-            transfer.advance(at)
-        });
-    }
-
-    /// The provider has room again for a post that found none.
-    pub(crate) fn resume_post(&mut self, index: usize, key: ConnectionKey) {
-        if self.operations.get(index).is_none_or(|operation| operation.call.connection != key)
-            || self.resume_lane_frame(index)
-        {
-            return;
-        }
-        if let State::List(_) = self.operations[index].state {
-            return self.resume_list_post(index);
-        }
-        self.work_on(index, |transfer: &mut Transfer, at| {
-            if !std::mem::take(&mut transfer.waits_for_post) {
-                return Fate::Waits;
-            }
-            transfer.advance(at)
-        });
+        let ended = self.pipeline.moved(slot);
+        self.end_chunks(at, ended);
     }
 }

@@ -15,18 +15,19 @@ mod fetch;
 mod place;
 mod terms;
 
-use dafs_proto::transport::{Access, MemoryRef, OpToken, RemoteRange};
+use dafs_proto::transport::{Access, MemoryRef, RemoteRange, TransportError};
 use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::smallvec;
 
 use super::Worker;
-use super::context::{Context, Fate};
-use crate::storage::{FsOp, FsReply, FsResult, Submitted};
-use crate::worker::buffers::{Buffer, Grant, Owner};
+use crate::storage::{FsOp, FsReply, FsResult};
+use crate::worker::buffers::Buffer;
+use crate::worker::flight::Call;
+use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::Problem;
-use crate::worker::flight::pipeline::Pipeline;
-use crate::worker::flight::transfer::{Direction, Transfer};
-use crate::worker::flight::{Call, State, Wakeup};
+use crate::worker::flight::pipeline::{Pipeline, Stage};
+use crate::worker::flight::transfer::{Direction, Passage, Transfer};
+use crate::worker::requests::work::{Context, Fate, Work};
 use crate::worker::sched::CONTENDED_SIZE;
 
 /// What a step led to.
@@ -53,66 +54,8 @@ impl Worker {
         if transfer.direction == Direction::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
             return Err(Status::TOO_LARGE.into());
         }
-        let token = self.park(*call, State::Transfer(Box::new(transfer)));
-        self.advance(token);
+        self.begin_work(call, Box::new(transfer));
         Ok(())
-    }
-
-    /// Goes on with a transfer until it has to wait or ends.
-    pub(super) fn advance(&mut self, token: OpToken) {
-        if let Some(index) = self.operation_index(token) {
-            self.work_on(index, Transfer::advance);
-        }
-    }
-
-    /// The turn of its connection has come.
-    pub(crate) fn resume_transfer(&mut self, token: OpToken) {
-        let Some(index) = self.operation_index(token).filter(|index| !self.operations[*index].forgotten)
-        else {
-            return;
-        };
-        match &mut self.operations[index].state {
-            State::Transfer(transfer) => {
-                transfer.waits_for_turn = false;
-                self.advance(token);
-            }
-            State::List(_) => self.advance_list(token),
-            State::Batch(_) => self.go_on_with_batch(token),
-            _ => {}
-        }
-    }
-
-    /// Buffers have come for somebody who waited.
-    pub(crate) fn on_granted(&mut self, grant: Grant) {
-        let token = grant.owner.operation;
-        let waiting = self.operation_index(token).filter(|index| !self.operations[*index].forgotten);
-        let Some(index) = waiting else { return self.release_buffers(grant.buffers) };
-        let call = self.operations[index].call;
-        self.mark_dirty(call.connection);
-        let expired = self.expired(&call);
-        match &mut self.operations[index].state {
-            State::List(list) => {
-                let untouched = list.waits_for_buffer();
-                if let Some(unused) = list.grant(grant.buffers) {
-                    self.release_buffer(unused);
-                }
-                self.resume_list_buffer(index, expired && untouched == Some(true));
-            }
-            State::Transfer(transfer) => {
-                transfer.waits_for_buffer = false;
-                let mut buffers = grant.buffers;
-                if transfer.direction == Direction::Append {
-                    transfer.collected = buffers;
-                } else {
-                    transfer.granted = buffers.pop();
-                }
-                if expired && transfer.pipeline.is_untouched() {
-                    transfer.pipeline.refused(Status::TIMED_OUT);
-                }
-                self.advance(token);
-            }
-            _ => self.release_buffers(grant.buffers),
-        }
     }
 
     /// A transfer of so many bytes is moved in several turns, because others are there.
@@ -120,48 +63,9 @@ impl Worker {
     pub(crate) fn is_divided(&self, len: u64) -> bool {
         len > CONTENDED_SIZE as u64 && self.turns.is_contended(self.now)
     }
-
-    /// Answered: it stays only while RDMA holds its memory.
-    pub(crate) fn retire(&mut self, index: usize) {
-        if self.operations[index].rdma_pending == 0 {
-            let operation = self.unpark(index);
-            return self.release_buffers(operation.state.into_buffers());
-        }
-        let owner = Owner { session: self.operations[index].call.session, operation: self.token_of(index) };
-        self.buffers.stop_waiting(owner);
-        let operation = &mut self.operations[index];
-        let state = std::mem::replace(&mut operation.state, State::Draining(Vec::new()));
-        operation.state = State::Draining(state.into_buffers());
-    }
-
-    /// Gives back all buffers of an operation that is over.
-    pub(crate) fn release_buffers(&mut self, buffers: Vec<Buffer>) {
-        for buffer in buffers {
-            self.release_buffer(buffer);
-        }
-    }
-
-    pub(crate) fn release_buffer(&mut self, buffer: Buffer) {
-        self.buffers.release(buffer);
-        if self.buffers.has_waiters() {
-            self.wakeups.push_back(Wakeup::Buffer);
-        }
-    }
-
-    /// Buffers came back: those who wait are served in turn.
-    pub(crate) fn serve_buffer_waiters(&mut self) {
-        while let Some(grant) = self.buffers.serve() {
-            self.on_granted(grant);
-        }
-    }
-
-    pub(crate) fn token_of(&self, index: usize) -> OpToken {
-        crate::worker::flight::token(index, self.operations[index].generation)
-    }
 }
 
-impl Transfer {
-    /// Goes on until it has to wait or ends.
+impl Work for Transfer {
     fn advance(&mut self, at: &mut Context<'_>) -> Fate {
         while !(self.is_final || self.is_broken || self.waits_for_turn) {
             if let Some(outcome) = self.pipeline.outcome() {
@@ -170,7 +74,7 @@ impl Transfer {
             if at.worker.turns.is_over() {
                 // Its connection has had enough for now.
                 self.waits_for_turn = true;
-                at.worker.yield_transfer(at.call.connection, at.token);
+                at.worker.yield_turn(at.call.connection, at.token);
                 break;
             }
             // Storage is kept busy before RDMA is: it is the one that works by itself.
@@ -184,6 +88,83 @@ impl Transfer {
         Fate::Waits
     }
 
+    fn on_turn(&mut self, at: &mut Context<'_>) -> Fate {
+        self.waits_for_turn = false;
+        self.advance(at)
+    }
+
+    fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
+        if self.is_final {
+            return self.finish(at, result);
+        }
+        if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
+            at.worker.leaves_storage(at.call.session, chunk.len);
+        }
+        self.chunk_stored(at, slot, result);
+        match (self.is_broken, self.in_storage()) {
+            (true, false) => self.restart_or_abandon(at),
+            (true, true) => Fate::Waits,
+            (false, _) => self.advance(at),
+        }
+    }
+
+    fn on_forgotten_step(&mut self, slot: u8) {
+        self.is_final = false;
+        // To be given back with the others.
+        let ended = self.pipeline.failed(slot, Status::CANCELLED);
+        self.collected.extend(ended.and_then(|passage| passage.buffer));
+    }
+
+    fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {
+        // Where it failed the connection is broken: closing it abandons the transfer.
+        if result.is_err() {
+            return Fate::Waits;
+        }
+        self.passage_moved(at, slot);
+        self.advance(at)
+    }
+
+    fn on_buffers(&mut self, at: &mut Context<'_>, mut buffers: Vec<Buffer>, expired: bool) -> Fate {
+        self.waits_for_buffer = false;
+        match self.direction {
+            Direction::Append => self.collected = buffers,
+            Direction::Read | Direction::Write => self.granted = buffers.pop(),
+        }
+        if expired && self.pipeline.is_untouched() {
+            self.pipeline.refused(Status::TIMED_OUT);
+        }
+        self.advance(at)
+    }
+
+    fn on_post_room(&mut self, at: &mut Context<'_>) -> Fate {
+        if std::mem::take(&mut self.waits_for_post) { self.advance(at) } else { Fate::Waits }
+    }
+
+    fn waits_for_storage(&self) -> bool {
+        self.waits_for_storage
+    }
+
+    fn on_storage_room(&mut self, at: &mut Context<'_>) -> Fate {
+        self.waits_for_storage = false;
+        self.advance(at)
+    }
+
+    fn in_storage(&self) -> bool {
+        self.is_final || self.pipeline.in_storage()
+    }
+
+    fn on_disconnected(&mut self) {
+        // What storage does at the end needs no connection.
+        self.is_broken |= !self.is_final;
+    }
+
+    fn into_buffers(self: Box<Self>) -> Vec<Buffer> {
+        let passed = self.pipeline.into_passages().filter_map(|passage| passage.buffer);
+        self.collected.into_iter().chain(self.granted).chain(passed).collect()
+    }
+}
+
+impl Transfer {
     /// Begins the next chunk, if one may begin and there is memory for it.
     fn begin_next(&mut self, at: &mut Context<'_>) -> Progress {
         let chunk_max = self.chunk_max(at);
@@ -208,7 +189,7 @@ impl Transfer {
             Ok(true) => Progress::Continue,
             Err(status) => {
                 self.pipeline.refused(status);
-                self.end_moot_chunks(at);
+                self.end_chunks(at, None);
                 Progress::Continue
             }
         }
@@ -219,8 +200,8 @@ impl Transfer {
         if self.direction == Direction::Write
             && let Some(memory) = at.remote_memory(&remote, Access::REMOTE_READ)?
         {
-            let chunk = self.begin(smallvec![memory], None, remote);
-            self.slots[usize::from(chunk.slot)].is_mapped = true;
+            let passage = Passage { memory: smallvec![memory], buffer: None, remote, is_mapped: true };
+            let chunk = self.pipeline.begin(remote.len, passage);
             // It is where storage can take it from.
             self.pipeline.posted(chunk.slot);
             self.pipeline.moved(chunk.slot);
@@ -229,7 +210,8 @@ impl Transfer {
         let taken = self.take_buffer(at, from, remote.len as usize);
         let Some((memory, buffer)) = taken else { return Ok(false) };
         let remote = remote.slice(0, memory.len() as u64).ok_or(Status::INVALID)?;
-        self.begin(smallvec![memory], buffer, remote);
+        let passage = Passage { memory: smallvec![memory], buffer, remote, is_mapped: false };
+        self.pipeline.begin(remote.len, passage);
         Ok(true)
     }
 
@@ -246,11 +228,7 @@ impl Transfer {
         if self.waits_for_buffer {
             return None;
         }
-        let owner = at.owner();
-        let granted = self.granted.take();
-        let buffer = granted.or_else(|| at.worker.buffers.acquire(owner, len));
-        let Some(buffer) = buffer else {
-            at.worker.buffers.wait(owner, len);
+        let Some(buffer) = at.buffer(self.granted.take(), len) else {
             self.waits_for_buffer = true;
             return None;
         };
@@ -291,24 +269,16 @@ impl Transfer {
         Some((memory, None))
     }
 
-    /// Gives back what a chunk passed through.
-    fn end_chunk(&mut self, at: &mut Context<'_>, slot: u8) {
-        if let Some(buffer) = self.end_passage(slot) {
-            at.worker.release_buffer(buffer);
-        }
-    }
-
     /// A chunk failed: what lies behind it is given up.
     fn fail_chunk(&mut self, at: &mut Context<'_>, slot: u8, status: Status) {
-        self.pipeline.failed(slot, status);
-        self.end_chunk(at, slot);
-        self.end_moot_chunks(at);
+        let ended = self.pipeline.failed(slot, status);
+        self.end_chunks(at, ended);
     }
 
-    fn end_moot_chunks(&mut self, at: &mut Context<'_>) {
-        for slot in self.pipeline.take_moot() {
-            self.end_chunk(at, slot);
-        }
+    /// Gives back what a chunk that is over passed through, and what those did that are moved no further.
+    fn end_chunks(&mut self, at: &mut Context<'_>, ended: Option<Passage>) {
+        let ended = ended.into_iter().chain(self.pipeline.take_moot());
+        ended.filter_map(|passage| passage.buffer).for_each(|buffer| at.worker.release_buffer(buffer));
     }
 
     /// Its connection was lost, and storage has let go of its memory: it begins anew on the connection on which the client has asked
@@ -322,7 +292,7 @@ impl Transfer {
         fresh.chunk_size_max = terms.chunk_size;
         fresh.pipeline = Pipeline::new(fresh.direction, fresh.len, terms.depth);
         let broken = std::mem::replace(self, fresh);
-        at.worker.release_buffers(broken.into_buffers());
+        at.worker.release_buffers(Box::new(broken).into_buffers());
         self.advance(at)
     }
 
@@ -336,7 +306,7 @@ impl Transfer {
         let op = match self.direction {
             Direction::Read => {
                 let len = u32::try_from(self.len).unwrap_or(u32::MAX);
-                at.worker.reply_read(&at.call, usize::from(node.export.0), done as usize, len);
+                at.worker.reply_read(&at.call, node.export, done as usize, len);
                 return Fate::Answered;
             }
             Direction::Write if self.stability == Stability::Unstable || done == 0 => {
@@ -353,11 +323,7 @@ impl Transfer {
             }
         };
         self.is_final = true;
-        let Ok(identity) = at.identity() else { return at.refuse(Status::BAD_HANDLE) };
-        match at.worker.storage.submit(at.token, &identity, op) {
-            Submitted::Done(result) => self.finish(at, result),
-            Submitted::Pending => Fate::Waits,
-        }
+        at.submit(at.token, op).map_or(Fate::Waits, |result| self.finish(at, result))
     }
 
     /// The last step of a write or append is done.
@@ -371,10 +337,10 @@ impl Transfer {
     }
 
     fn reply_written(&self, at: &mut Context<'_>, offset: u64, count: usize) -> Fate {
-        let export = usize::from(self.node.export.0);
-        at.worker.count_written(at.call.session, export, Method::Direct, count);
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
-        at.worker.reply_written(&at.call, self.verifier, offset, count, self.stability);
+        let target = Target { node: self.node, verifier: self.verifier };
+        let (stability, method) = (self.stability, Method::Direct);
+        let write = Writing { target, appends: false, offset, stability, method };
+        at.worker.finish_write(&at.call, write, count);
         Fate::Answered
     }
 }

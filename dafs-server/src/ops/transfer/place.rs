@@ -1,19 +1,16 @@
 //! The storage of transfers.
-#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
-use std::sync::Arc;
-
-use dafs_proto::transport::{Access, HeapMemory, LocalSegments, MemoryRef, Provider, RemoteRange};
+use dafs_proto::transport::{Access, LocalSegments, MemoryRef, Provider, RemoteRange};
 use dafs_proto::wire::{Stability, Status};
 use smallvec::smallvec;
 
-use super::super::context::{Context, Fate};
 use super::super::write::write_all;
-use super::{Progress, Worker};
-use crate::storage::{FsOp, FsReply, FsResult, NowError, Submitted};
+use super::Progress;
+use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::pipeline::{Chunk, Stage};
-use crate::worker::flight::token_with_slot;
-use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::flight::transfer::{Direction, Passage, Transfer};
+use crate::worker::flight::{own_memory, token_with_slot};
+use crate::worker::requests::work::Context;
 use crate::worker::sched::CONTENDED_SIZE;
 
 impl Transfer {
@@ -44,13 +41,15 @@ impl Transfer {
         let mapped: usize = window.iter().map(MemoryRef::len).sum();
         if mapped > 0 {
             let remote = remote.slice(0, mapped as u64).ok_or(Status::INVALID)?;
-            let chunk = self.begin(window, None, remote);
+            let passage = Passage { memory: window, buffer: None, remote, is_mapped: false };
+            let chunk = self.pipeline.begin(remote.len, passage);
             self.pipeline.stored(chunk.slot, chunk.len, true);
             return Ok(true);
         }
         let Some((memory, buffer)) = self.take_buffer(at, from, len) else { return Ok(false) };
         let remote = remote.slice(0, memory.len() as u64).ok_or(Status::INVALID)?;
-        let chunk = self.begin(smallvec![memory], buffer, remote);
+        let passage = Passage { memory: smallvec![memory], buffer, remote, is_mapped: false };
+        let chunk = self.pipeline.begin(remote.len, passage);
         self.read_chunk(at, chunk);
         Ok(true)
     }
@@ -59,12 +58,11 @@ impl Transfer {
     #[cold]
     pub(super) fn read_again(&mut self, at: &mut Context<'_>, chunk: Chunk) -> Progress {
         at.worker.distrust_mapped_files(at.call.session);
-        let memory = HeapMemory::allocate(chunk.len as usize).map(|memory| MemoryRef::new(Arc::new(memory)));
-        let Some(memory) = memory.and_then(|memory| memory.slice(0, chunk.len as usize)) else {
+        let Ok(memory) = own_memory(chunk.len as usize) else {
             self.fail_chunk(at, chunk.slot, Status::NO_MEMORY);
             return Progress::Continue;
         };
-        if let Some(passage) = self.slots.get_mut(usize::from(chunk.slot)) {
+        if let Some(passage) = self.pipeline.passage_mut(chunk.slot) {
             passage.memory = smallvec![memory];
         }
         self.pipeline.storing(chunk.slot);
@@ -89,8 +87,8 @@ impl Transfer {
         let waits = matches!(result, Err(NowError::WouldBlock));
         let len = if waits { memory.len() } else { at_once };
         let remote = remote.slice(0, len as u64).ok_or(Status::INVALID)?;
-        let chunk = self.begin(smallvec![memory.clone()], None, remote);
-        self.slots[usize::from(chunk.slot)].is_mapped = true;
+        let passage = Passage { memory: smallvec![memory.clone()], buffer: None, remote, is_mapped: true };
+        let chunk = self.pipeline.begin(remote.len, passage);
         self.on_tried(at, chunk.slot, result, || FsOp::Read { node, offset, into: vec![memory] });
         Ok(true)
     }
@@ -151,54 +149,24 @@ impl Transfer {
     }
 
     fn submit_chunk(&mut self, at: &mut Context<'_>, slot: u8, op: FsOp) {
-        at.worker.stats.storage_waits += 1;
-        let Ok(identity) = at.identity() else {
-            return self.chunk_stored(at, slot, Err(Status::BAD_HANDLE));
-        };
-        match at.worker.storage.submit(token_with_slot(at.token, slot), &identity, op) {
-            Submitted::Pending => {
-                if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
-                    at.worker.enters_storage(at.call.session, chunk.len);
-                }
-            }
-            Submitted::Done(result) => self.chunk_stored(at, slot, result),
+        at.worker.stats.counted.storage_waits += 1;
+        if let Some(result) = at.submit(token_with_slot(at.token, slot), op) {
+            self.chunk_stored(at, slot, result);
+        } else if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
+            at.worker.enters_storage(at.call.session, chunk.len);
         }
     }
 
     /// Storage has moved a chunk, or could not.
-    fn chunk_stored(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) {
+    pub(super) fn chunk_stored(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) {
         let count = match result {
             Ok(FsReply::Count(count)) => count as u64,
             Ok(_) => return self.fail_chunk(at, slot, Status::IO),
             Err(status) => return self.fail_chunk(at, slot, status),
         };
-        let is_mapped = self.slots.get(usize::from(slot)).is_none_or(|passage| passage.is_mapped);
-        self.pipeline.stored(slot, count, !is_mapped);
-        if self.pipeline.chunk_in(slot, Stage::Post).is_none() {
-            self.end_chunk(at, slot);
-        }
-        self.end_moot_chunks(at);
-    }
-
-    /// A chunk is with storage no longer.
-    fn left_storage(&self, at: &mut Context<'_>, slot: u8) {
-        if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
-            at.worker.leaves_storage(at.call.session, chunk.len);
-        }
-    }
-
-    /// Storage has finished a step.
-    fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
-        if self.is_final {
-            return self.finish(at, result);
-        }
-        self.left_storage(at, slot);
-        self.chunk_stored(at, slot, result);
-        match (self.is_broken, self.in_storage()) {
-            (true, false) => self.restart_or_abandon(at),
-            (true, true) => Fate::Waits,
-            (false, _) => self.advance(at),
-        }
+        let is_mapped = self.pipeline.passage(slot).is_none_or(|passage| passage.is_mapped);
+        let ended = self.pipeline.stored(slot, count, !is_mapped);
+        self.end_chunks(at, ended);
     }
 }
 
@@ -206,29 +174,5 @@ impl Context<'_> {
     /// How much of so many bytes that are at hand is moved in one step.
     fn at_once(&self, len: usize) -> usize {
         if self.worker.is_contended() { len.min(CONTENDED_SIZE) } else { len }
-    }
-}
-
-impl Worker {
-    /// Storage has finished a step of a transfer.
-    pub(crate) fn transfer_on_storage(&mut self, index: usize, slot: u8, result: FsResult) {
-        let session = self.operations[index].call.session;
-        self.work_on(index, |transfer: &mut Transfer, at| transfer.on_storage(at, slot, result));
-        self.resume_storage_waiters_of(session);
-    }
-
-    /// A step of a transfer that is nobody's any more is finished; `true` when storage has let go of all its memory.
-    pub(crate) fn forgotten_transfer_on_storage(&mut self, index: usize, slot: u8) -> bool {
-        let session = self.operations[index].call.session;
-        let mut is_free = true;
-        self.work_on(index, |transfer: &mut Transfer, at| {
-            transfer.left_storage(at, slot);
-            transfer.is_final = false;
-            transfer.pipeline.failed(slot, Status::CANCELLED);
-            is_free = !transfer.in_storage();
-            Fate::Waits
-        });
-        self.resume_storage_waiters_of(session);
-        is_free
     }
 }

@@ -1,42 +1,35 @@
 //! Into what chunks a transfer is cut: by what the connection can move, smaller beside others.
 
-use super::super::context::Context;
 use crate::shared::settings::Pipelining;
 use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::sched::CONTENDED_CHUNK_SIZE;
 
 use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::requests::work::Context;
 
 /// The least that is worth a step of its own, bytes.
 const CHUNK_SIZE_MIN: u64 = 128 << 10;
 
-/// What holds for the chunks of one transfer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChunkTerms {
-    pub(crate) chunk_size: u64,
-    pub(crate) depth: usize,
-}
-
 impl Worker {
     /// How a transfer of `len` bytes on this connection is cut; `None` when the connection is gone.
-    pub(crate) fn pipelining(&self, call: &Call, len: u64) -> Option<ChunkTerms> {
+    pub(crate) fn pipelining(&self, call: &Call, len: u64) -> Option<Pipelining> {
         let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;
-        let pipelining = self.listeners.get(connection.listener)?.pipelining;
-        let size_max = connection.endpoint.capabilities().rdma_size_max;
-        let size_max = u64::from(size_max).min(self.buffers.largest() as u64);
-        Some(ChunkTerms { chunk_size: chunk_size(pipelining, len).min(size_max), depth: pipelining.depth })
+        let terms = self.listeners.get(connection.listener)?.pipelining;
+        let size_max = u64::from(connection.endpoint.capabilities().rdma_size_max);
+        let size_max = size_max.min(self.buffers.largest() as u64);
+        Some(Pipelining { chunk_size: chunk_size(terms, len).min(size_max), ..terms })
     }
 }
 
 /// Bytes of the chunks of a transfer of `len` bytes, where nothing else limits them.
-fn chunk_size(pipelining: Pipelining, len: u64) -> u64 {
-    if pipelining.is_set {
-        return pipelining.chunk_size;
+fn chunk_size(terms: Pipelining, len: u64) -> u64 {
+    if terms.is_set {
+        return terms.chunk_size;
     }
     // A transfer of a few chunks has nothing to overlap with fewer.
-    let part = (len / pipelining.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
-    pipelining.chunk_size.min(part)
+    let part = (len / terms.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
+    terms.chunk_size.min(part)
 }
 
 impl Transfer {
@@ -56,10 +49,10 @@ impl Transfer {
     /// Counts a chunk that has begun, beside others of the transfer or alone.
     pub(super) fn count_chunk(&self, at: &mut Context<'_>, overlaps: bool) {
         if let Some(listener) = at.connection().map(|connection| connection.listener)
-            && let Some(counts) = at.worker.stats.pipelines.get_mut(listener)
+            && let Some(counts) = at.worker.stats.counted.pipelines.get_mut(listener)
         {
-            counts[0] += 1;
-            counts[1] += u64::from(overlaps);
+            counts.chunks += 1;
+            counts.overlaps += u64::from(overlaps);
         }
     }
 }

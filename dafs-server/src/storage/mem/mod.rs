@@ -14,15 +14,16 @@ use std::time::SystemTime;
 use dafs_proto::transport::{LocalSegments, MemoryRef, Span};
 use dafs_proto::wire::{
     DirEntry, FileKind, FsStatistics, NAME_SIZE_MAX, OpenFlags, SeekWhat, Stability, Status, Timestamp,
-    XATTR_VALUE_SIZE_MAX, XattrSetMode, encode_dir_entry,
+    XATTR_VALUE_SIZE_MAX, XattrSetMode,
 };
 use smallvec::SmallVec;
 
 use super::file_system::{Attempt, FileSystem, SharedFile};
+use super::listing::Listing;
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError};
-use file::Space;
+use file::{FileData, Space};
 use tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
 
 /// Tells the time of an export in memory.
@@ -225,13 +226,13 @@ impl MemFs {
     }
 
     /// A file opened for reading.
-    fn readable(&self, id: NodeId) -> Result<(Ino, &file::FileData), Status> {
+    fn readable(&self, id: NodeId) -> Result<&FileData, Status> {
         let node = self.node(id)?;
         if !node.read {
             return Err(Status::BAD_HANDLE);
         }
         match &self.tree.inode(node.ino)?.content {
-            Content::File(data) => Ok((node.ino, data)),
+            Content::File(data) => Ok(data),
             _ => Err(Status::IS_DIRECTORY),
         }
     }
@@ -247,7 +248,7 @@ impl MemFs {
     }
 
     fn read(&self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, Status> {
-        let (_, data) = self.readable(node)?;
+        let data = self.readable(node)?;
         check_read_range(offset, into.iter().map(Span::len).sum())?;
         Ok(data.read(offset, into))
     }
@@ -276,7 +277,7 @@ impl MemFs {
     }
 
     fn map(&self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
-        self.readable(node).map(|(_, data)| data.map(offset, len, parts_max)).unwrap_or_default()
+        self.readable(node).map(|data| data.map(offset, len, parts_max)).unwrap_or_default()
     }
 
     fn close(&mut self, node: NodeId) {
@@ -336,7 +337,27 @@ impl MemFs {
                 }
                 Ok(FsReply::Done)
             }
-            FsOp::Truncate { .. } | FsOp::Allocate { .. } | FsOp::Punch { .. } => self.resize(&op),
+            FsOp::Truncate { node, size } => {
+                let opened = self.node(node)?;
+                // As the kernel: a descriptor that may only read cannot be cut.
+                if opened.read && !opened.write {
+                    return Err(Status::INVALID);
+                }
+                self.resize(node, |data, space| {
+                    check_write_range(size, 0)?;
+                    data.truncate(space, size)
+                })
+            }
+            FsOp::Allocate { node, offset, len } => {
+                self.node(node)?;
+                check_len(offset, len)?;
+                self.resize(node, |data, space| data.allocate(space, offset, len))
+            }
+            FsOp::Punch { node, offset, len } => {
+                self.node(node)?;
+                check_len(offset, len)?;
+                self.resize(node, |data, space| data.punch(space, offset, len))
+            }
             FsOp::Seek { node, offset, what } => {
                 let node = self.node(node)?;
                 if !node.read && !node.write {
@@ -363,36 +384,15 @@ impl MemFs {
         }
     }
 
-    fn resize(&mut self, op: &FsOp) -> FsResult {
-        let (FsOp::Truncate { node, .. } | FsOp::Allocate { node, .. } | FsOp::Punch { node, .. }) = op
-        else {
-            return Err(Status::INVALID);
-        };
-        let opened = self.node(*node)?;
-        if let FsOp::Allocate { offset, len, .. } | FsOp::Punch { offset, len, .. } = op {
-            check_len(*offset, *len)?;
-        }
-        let (inode, space, now) = match self.writable(*node) {
-            // As the kernel: a descriptor that may only read cannot be cut, and cannot be allocated for.
-            Err(Status::BAD_HANDLE) if opened.read && matches!(op, FsOp::Truncate { .. }) => {
-                return Err(Status::INVALID);
-            }
-            result => result?,
-        };
+    /// Changes the size of a file, or what space it has.
+    fn resize(
+        &mut self,
+        node: NodeId,
+        change: impl FnOnce(&mut FileData, &mut Space) -> Result<(), Status>,
+    ) -> FsResult {
+        let (inode, space, now) = self.writable(node)?;
         let Content::File(data) = &mut inode.content else { return Err(Status::BAD_HANDLE) };
-        match *op {
-            FsOp::Truncate { size, .. } => {
-                check_write_range(size, 0)?;
-                data.truncate(space, size)?;
-            }
-            FsOp::Allocate { offset, len, .. } => {
-                data.allocate(space, offset, len)?;
-            }
-            FsOp::Punch { offset, len, .. } => {
-                data.punch(space, offset, len)?;
-            }
-            _ => return Err(Status::INVALID),
-        }
+        change(data, space)?;
         inode.lose_set_ids();
         (inode.mtime, inode.ctime) = (now, now);
         Ok(FsReply::Done)
@@ -419,7 +419,7 @@ impl MemFs {
         if i64::try_from(cookie).is_err() {
             return Err(Status::INVALID);
         }
-        let (mut entries, mut size, mut scratch) = (Vec::new(), 0, Vec::new());
+        let mut listing = Listing::new(size_max);
         for (cookie, name) in directory.order.range(cookie + 1..) {
             let visible = attributes && inode.check(identity, May::Search).is_ok();
             let attributes = directory
@@ -428,19 +428,11 @@ impl MemFs {
                 .filter(|_| visible)
                 .and_then(|(ino, _)| Some(self.tree.inodes.get(ino)?.attributes(*ino, self.fs_id)));
             let entry = DirEntry { cookie: *cookie, name: name.clone(), attributes };
-            scratch.clear();
-            encode_dir_entry(&entry, &mut scratch);
-            if size + scratch.len() > size_max {
-                return if entries.is_empty() {
-                    Err(Status::RANGE)
-                } else {
-                    Ok(FsReply::Entries(entries, false))
-                };
+            if !listing.push(entry) {
+                return listing.finish(false);
             }
-            size += scratch.len();
-            entries.push(entry);
         }
-        Ok(FsReply::Entries(entries, true))
+        listing.finish(true)
     }
 
     fn statistics(&self) -> FsStatistics {

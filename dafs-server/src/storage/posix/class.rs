@@ -1,7 +1,7 @@
 //! What kind of file system a file lives on: whether it can wait.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use super::super::pool::lock;
@@ -17,28 +17,10 @@ pub(super) struct FsClass {
     /// Appending is left to the kernel. Overlays lose the flag on the way to the layer below (seen in Linux 6.1): such a
     /// write would replace the file's beginning.
     pub(super) appends: bool,
-    /// Reads that must not wait are refused (`RWF_NOWAIT`): then all may wait.
-    nowait_read_unsupported: AtomicBool,
+    /// Reads that must not wait are taken (`RWF_NOWAIT`), until one is refused: then all may wait.
+    pub(super) nowait_read: AtomicBool,
     /// The same of writes through the page cache.
-    nowait_write_unsupported: AtomicBool,
-}
-
-impl FsClass {
-    pub(super) fn nowait_read(&self) -> bool {
-        !self.nowait_read_unsupported.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn refuse_nowait_read(&self) {
-        self.nowait_read_unsupported.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn nowait_write(&self) -> bool {
-        !self.nowait_write_unsupported.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn refuse_nowait_write(&self) {
-        self.nowait_write_unsupported.store(true, Ordering::Relaxed);
-    }
+    pub(super) nowait_write: AtomicBool,
 }
 
 /// File systems seen, by device number.
@@ -62,8 +44,8 @@ impl Classes {
             memory: matches!(magic, libc::TMPFS_MAGIC | 0x8584_58f6),
             local: is_local(magic),
             appends: magic != OVERLAY_MAGIC,
-            nowait_read_unsupported: AtomicBool::new(false),
-            nowait_write_unsupported: AtomicBool::new(false),
+            nowait_read: AtomicBool::new(true),
+            nowait_write: AtomicBool::new(true),
         });
         if seen.len() >= CLASSES_MAX {
             seen.remove(0);

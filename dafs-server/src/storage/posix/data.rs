@@ -54,38 +54,48 @@ pub(super) fn total(segments: &[libc::iovec]) -> usize {
 
 /// See [`super::super::Storage::read_now`]. Where only a part is at hand, all of it is left to an [`FsOp::Read`].
 pub(super) fn read_now(node: &Node, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
-    let failed = |errno: Errno| NowError::Failed(errno.into());
     let mut segments = segments(into);
     let len = total(&segments);
     check_read_range(offset, len).map_err(NowError::Failed)?;
     if aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
     }
-    let fd = node.buffered_fd();
     let flags = if node.class.memory {
         0
-    } else if node.class.nowait_read() {
+    } else if node.class.nowait_read.load(Ordering::Relaxed) {
         libc::RWF_NOWAIT
     } else {
         return Err(NowError::WouldBlock);
     };
+    read_all(&mut segments, offset, flags, |_, _| node.buffered_fd()).map_err(|errno| match errno {
+        Errno::AGAIN => NowError::WouldBlock,
+        Errno::OPNOTSUPP if flags != 0 => {
+            node.class.nowait_read.store(false, Ordering::Relaxed);
+            NowError::WouldBlock
+        }
+        errno => NowError::Failed(errno.into()),
+    })
+}
+
+/// Reads everything up to the end of the file, in as many calls as that takes; `fd` serves what is left.
+#[inline]
+fn read_all<'f>(
+    segments: &mut [libc::iovec],
+    offset: u64,
+    flags: i32,
+    fd: impl Fn(u64, &[libc::iovec]) -> BorrowedFd<'f>,
+) -> Result<usize, Errno> {
+    let len = total(segments);
     let (mut done, mut first) = (0, 0);
     loop {
-        // SAFETY: the spans are mapped and writable for the time of this call.
-        match unsafe { sys::preadv2(fd, &segments[first..], offset + done as u64, flags) } {
-            Ok(0) => return Ok(done),
-            Ok(count) if done + count == len => return Ok(len),
-            Ok(count) => {
-                done += count;
-                first = advance(&mut segments, first, count);
-            }
-            Err(Errno::AGAIN) => return Err(NowError::WouldBlock),
-            Err(Errno::OPNOTSUPP) if flags != 0 => {
-                node.class.refuse_nowait_read();
-                return Err(NowError::WouldBlock);
-            }
-            Err(errno) => return Err(failed(errno)),
+        let (at, rest) = (offset + done as u64, &segments[first..]);
+        // SAFETY: the memory is mapped and writable for the time of the operation.
+        let count = unsafe { sys::preadv2(fd(at, rest), rest, at, flags) }?;
+        done += count;
+        if count == 0 || done == len {
+            return Ok(done);
         }
+        first = advance(segments, first, count);
     }
 }
 
@@ -138,13 +148,13 @@ pub(super) fn write_now(
     if !node.class.local || aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
     }
-    if node.class.nowait_write() {
+    if node.class.nowait_write.load(Ordering::Relaxed) {
         // SAFETY: the spans are mapped for the time of this call.
         match unsafe { sys::pwritev2(fd, &segments, Some(offset), libc::RWF_NOWAIT) } {
             Ok(count) if count == len => return Ok(len),
             // The rest is written again with all of it.
             Ok(_) | Err(Errno::AGAIN) => return Err(NowError::WouldBlock),
-            Err(Errno::OPNOTSUPP) => node.class.refuse_nowait_write(),
+            Err(Errno::OPNOTSUPP) => node.class.nowait_write.store(false, Ordering::Relaxed),
             Err(errno) => return Err(NowError::Failed(errno.into())),
         }
     }
@@ -180,15 +190,18 @@ fn aligned_range(node: &Node, offset: u64, len: usize) -> bool {
     })
 }
 
-/// Direct I/O can do it in this memory.
-pub(super) fn aligned(node: &Node, offset: u64, segments: &[libc::iovec]) -> bool {
-    let Some(direct) = &node.direct else { return false };
-    let unit = direct.offset_alignment;
-    offset.is_multiple_of(unit)
-        && segments.iter().all(|segment| {
-            (segment.iov_len as u64).is_multiple_of(unit)
-                && segment.iov_base.addr().is_multiple_of(direct.memory_alignment)
-        })
+impl Node {
+    /// Serves a range in this memory: past the page cache where direct I/O can do it.
+    pub(super) fn fd_for(&self, offset: u64, segments: &[libc::iovec]) -> BorrowedFd<'_> {
+        let Some(direct) = &self.direct else { return self.fd.as_fd() };
+        let unit = direct.offset_alignment;
+        let is_aligned = offset.is_multiple_of(unit)
+            && segments.iter().all(|segment| {
+                (segment.iov_len as u64).is_multiple_of(unit)
+                    && segment.iov_base.addr().is_multiple_of(direct.memory_alignment)
+            });
+        if is_aligned { self.fd.as_fd() } else { direct.buffered.as_fd() }
+    }
 }
 
 /// Segments of memory that an operation owns.
@@ -221,7 +234,7 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
         FsOp::Write { offset, from, stability, .. } => {
             let mut segments = owned_segments(from);
             check_write_range(*offset, total(&segments))?;
-            let fd = if aligned(node, *offset, &segments) { node.fd.as_fd() } else { fd };
+            let fd = node.fd_for(*offset, &segments);
             let result = write_all(fd, &mut segments, *offset, write_flags(*stability));
             note_write_back(scope, *stability, &result);
             if *stability == Stability::FileSync && result.is_ok() {
@@ -283,20 +296,9 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
 
 fn read_waiting(node: &Node, offset: u64, into: &[MemoryRef]) -> Result<FsReply, Status> {
     let mut segments = owned_segments(into);
-    let len = total(&segments);
-    check_read_range(offset, len)?;
-    let (mut done, mut first) = (0, 0);
-    loop {
-        let at = offset + done as u64;
-        let fd = if aligned(node, at, &segments[first..]) { node.fd.as_fd() } else { node.buffered_fd() };
-        // SAFETY: the operation owns the memory until it completes.
-        let count = unsafe { sys::preadv2(fd, &segments[first..], at, 0) }?;
-        done += count;
-        if count == 0 || done == len {
-            return Ok(FsReply::Count(done));
-        }
-        first = advance(&mut segments, first, count);
-    }
+    check_read_range(offset, total(&segments))?;
+    let fd = |at, rest: &[libc::iovec]| node.fd_for(at, rest);
+    Ok(FsReply::Count(read_all(&mut segments, offset, 0, fd)?))
 }
 
 /// Writes everything, in as many calls as that takes. After a part was written, the count of it.

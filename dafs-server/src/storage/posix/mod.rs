@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dafs_proto::transport::{LocalSegments, Span};
-use dafs_proto::wire::{FileKind, OpenFlags, Status};
+use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
 
 use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
 use super::nodes::NodeTable;
-use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError};
+use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError, Traits};
 use class::{Classes, FsClass};
 use data::{Inodes, Throttle};
 use hot::HotWindows;
@@ -77,6 +77,22 @@ struct Direct {
 }
 
 impl Node {
+    fn new(fd: OwnedFd, attributes: &Attributes, class: Arc<FsClass>, opened: bool) -> Self {
+        Self {
+            fd,
+            direct: None,
+            kind: attributes.kind,
+            dev: attributes.fs_id,
+            ino: attributes.file_id,
+            class,
+            opened,
+            readable: false,
+            name_unsynced: AtomicBool::new(false),
+            hot: AtomicBool::new(false),
+            position: Mutex::new(()),
+        }
+    }
+
     /// Serves everything but aligned direct I/O.
     fn buffered_fd(&self) -> BorrowedFd<'_> {
         self.direct.as_ref().map_or(self.fd.as_fd(), |direct| direct.buffered.as_fd())
@@ -94,13 +110,12 @@ struct Task {
 
 impl Job for Task {
     fn run(self: Box<Self>) -> Result<Outcome, Status> {
-        let acting = if needs_identity(&self.op) {
-            Some(self.shared.identities.act_as(&self.identity)?)
-        } else {
+        let on_data = self.op.traits().on_data;
+        let acting = (!on_data).then(|| self.shared.identities.act_as(&self.identity)).transpose()?;
+        if on_data {
             // What the last operation here acted as is not to decide about this one.
             self.shared.identities.act_as_itself()?;
-            None
-        };
+        }
         let setting =
             if sets_ids(&self.op) { self.shared.identities.set_ids_as(&self.identity) } else { None };
         let result = self.execute(Where::AnyThread);
@@ -125,7 +140,7 @@ impl Task {
             | FsOp::Getattr { .. }
             | FsOp::Setattr { .. }
             | FsOp::AccessCheck { .. } => namespace::access(&scope, &self.node, &self.op),
-            op if !needs_identity(op) => data::execute(&scope, &self.node, op).map(Outcome::Reply),
+            op if op.traits().on_data => data::execute(&scope, &self.node, op).map(Outcome::Reply),
             FsOp::Readdir { cookie, size_max, attributes, .. } => {
                 readdir::read(&self.node, *cookie, *size_max, *attributes).map(Outcome::Reply)
             }
@@ -135,32 +150,13 @@ impl Task {
             | FsOp::XattrRemove { .. } => {
                 xattr::execute(&scope, &self.node, &self.identity, &self.op).map(Outcome::Reply)
             }
-            FsOp::Statfs { at, .. } if at.path.is_empty() => {
-                Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(self.node.fd.as_fd())?.1)))
-            }
             FsOp::Statfs { at, follow } => {
-                let named = scope.name(&self.node, &at.path, *follow)?;
-                Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(named.as_fd())?.1)))
+                let place = scope.at(&self.node, &at.path, *follow)?;
+                Ok(Outcome::Reply(FsReply::Statistics(sys::statfs(place.as_fd())?.1)))
             }
             _ => namespace::change(&scope, &self.node, self.second.as_ref(), &self.op).map(Outcome::Reply),
         }
     }
-}
-
-/// Operations on open data were permitted when it was opened.
-fn needs_identity(op: &FsOp) -> bool {
-    !matches!(
-        op,
-        FsOp::Read { .. }
-            | FsOp::Write { .. }
-            | FsOp::Append { .. }
-            | FsOp::Commit { .. }
-            | FsOp::Truncate { .. }
-            | FsOp::Allocate { .. }
-            | FsOp::Punch { .. }
-            | FsOp::Seek { .. }
-            | FsOp::Hint { .. }
-    )
 }
 
 /// What user 0 may do to the set-group-id bit of a file whose group is not its own. A thread of the pool does it: the loop writes
@@ -209,20 +205,8 @@ impl PosixExport {
         }
         let classes = Classes::default();
         let class = classes.of(root.as_fd(), attributes.fs_id);
-        let root = Arc::new(Node {
-            fd: root,
-            direct: None,
-            kind: FileKind::Directory,
-            dev: attributes.fs_id,
-            ino: attributes.file_id,
-            class,
-            // As whom it was opened decides nothing for clients.
-            opened: false,
-            readable: false,
-            name_unsynced: AtomicBool::new(false),
-            hot: AtomicBool::new(false),
-            position: Mutex::new(()),
-        });
+        // As whom it was opened decides nothing for clients.
+        let root = Arc::new(Node::new(root, &attributes, class, false));
         let shared = Shared {
             root: Arc::clone(&root),
             identities: Identities::of_process(),
@@ -309,7 +293,7 @@ impl FileSystem for PosixExport {
     }
 
     fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
-        let (first, second) = super::nodes_of(&op);
+        let Traits { node: first, second, on_data, .. } = op.traits();
         let Some(node) = self.nodes.get(first) else { return Attempt::Done(Err(Status::BAD_HANDLE)) };
         if matches!(op, FsOp::Truncate { .. } | FsOp::Punch { .. }) {
             self.hot.forget_file(node);
@@ -327,21 +311,11 @@ impl FileSystem for PosixExport {
             op,
         };
         let elsewhere = sets_ids(&task.op)
-            || self.loop_keeps_identity
-                && needs_identity(&task.op)
-                && self.shared.identities.would_change(identity);
+            || self.loop_keeps_identity && !on_data && self.shared.identities.would_change(identity);
         let place = resolve::place(&task.node.class, &task.op).filter(|_| !elsewhere);
         if let Some(place) = place {
-            let acting = if needs_identity(&task.op) {
-                match self.shared.identities.act_as(identity) {
-                    Ok(acting) => Some(acting),
-                    Err(status) => return Attempt::Done(Err(status)),
-                }
-            } else {
-                None
-            };
-            let result = task.execute(place);
-            drop(acting);
+            let acting = (!on_data).then(|| self.shared.identities.act_as(identity)).transpose();
+            let result = acting.and_then(|_acting| task.execute(place));
             match result {
                 Ok(outcome) => return Attempt::Done(self.finish(outcome)),
                 // Not in the kernel's caches, or it crosses into another file system.

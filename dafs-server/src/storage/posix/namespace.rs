@@ -1,8 +1,8 @@
 //! Names and attributes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
@@ -10,7 +10,7 @@ use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{FsOp, FsReply};
-use super::resolve::Scope;
+use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, FdPath, retry};
 use super::{Direct, Node, data};
 
@@ -28,27 +28,15 @@ pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<O
             Ok(opened(node, attributes, flags.contains(OpenFlags::TRUNCATE)))
         }
         FsOp::Getattr { at, follow } => {
-            let attributes = if at.path.is_empty() {
-                sys::fstat(node.fd.as_fd())?
-            } else {
-                sys::fstat(scope.name(node, &at.path, *follow)?.as_fd())?
-            };
+            let attributes = sys::fstat(scope.at(node, &at.path, *follow)?.as_fd())?;
             Ok(Outcome::Reply(FsReply::Attributes(attributes)))
         }
         FsOp::AccessCheck { at, follow, mode } => {
-            if at.path.is_empty() {
-                sys::faccess(node.fd.as_fd(), *mode)?;
-            } else {
-                sys::faccess(scope.name(node, &at.path, *follow)?.as_fd(), *mode)?;
-            }
+            sys::faccess(scope.at(node, &at.path, *follow)?.as_fd(), *mode)?;
             Ok(Outcome::Reply(FsReply::Done))
         }
         FsOp::Setattr { at, follow, set } => {
-            let attributes = if at.path.is_empty() {
-                set_attributes(node.fd.as_fd(), set)?
-            } else {
-                set_attributes(scope.name(node, &at.path, *follow)?.as_fd(), set)?
-            };
+            let attributes = set_attributes(scope.at(node, &at.path, *follow)?.as_fd(), set)?;
             Ok(Outcome::Reply(FsReply::Attributes(attributes)))
         }
         _ => Err(Status::INVALID),
@@ -106,17 +94,11 @@ pub(super) fn change(
             Ok(FsReply::Attributes(sys::statx(parent.as_fd(), name)?))
         }
         FsOp::Readlink { at } => {
-            let opened;
-            let fd = if at.path.is_empty() {
-                node.fd.as_fd()
-            } else {
-                opened = scope.name(node, &at.path, false)?;
-                opened.as_fd()
-            };
-            if sys::fstat(fd)?.kind != FileKind::Symlink {
+            let link = scope.at(node, &at.path, false)?;
+            if sys::fstat(link.as_fd())?.kind != FileKind::Symlink {
                 return Err(Status::INVALID);
             }
-            Ok(FsReply::Bytes(sys::readlinkat(fd, c"")?))
+            Ok(FsReply::Bytes(sys::readlinkat(link.as_fd(), c"")?))
         }
         _ => Err(Status::INVALID),
     }
@@ -149,21 +131,17 @@ impl Scope<'_> {
         self.open(node, path, OFlags::PATH | if follow { OFlags::empty() } else { OFlags::NOFOLLOW }, 0)
     }
 
+    /// A descriptor of what a path leads to: the node's own where it is empty.
+    pub(super) fn at<'n>(&self, node: &'n Node, path: &[u8], follow: bool) -> Result<Place<'n>, Status> {
+        match path.is_empty() {
+            true => Ok(Place::Node(node)),
+            false => self.name(node, path, follow).map(Place::Opened),
+        }
+    }
+
     fn node(&self, fd: OwnedFd, attributes: &Attributes, opened: bool) -> Node {
         let class = self.shared.classes.of(fd.as_fd(), attributes.fs_id);
-        Node {
-            fd,
-            direct: None,
-            kind: attributes.kind,
-            dev: attributes.fs_id,
-            ino: attributes.file_id,
-            class,
-            opened,
-            readable: false,
-            name_unsynced: AtomicBool::new(false),
-            hot: AtomicBool::new(false),
-            position: Mutex::new(()),
-        }
+        Node::new(fd, attributes, class, opened)
     }
 }
 
@@ -253,14 +231,12 @@ fn check_kind(kind: FileKind, flags: OpenFlags) -> Result<(), Status> {
 
 fn system_flags(flags: OpenFlags) -> Result<OFlags, Status> {
     check_open_flags(flags)?;
-    let access = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
+    let mut system = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
         (true, true) => OFlags::RDWR,
         (false, true) => OFlags::WRONLY,
-        (true, false) => OFlags::RDONLY,
-        // A directory.
-        (false, false) => OFlags::RDONLY,
+        // Without either it is a directory.
+        (_, false) => OFlags::RDONLY,
     };
-    let mut system = access;
     for (flag, value) in [
         (OpenFlags::CREATE, OFlags::CREATE),
         (OpenFlags::EXCLUSIVE, OFlags::EXCL),

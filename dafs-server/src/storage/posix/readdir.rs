@@ -4,10 +4,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use dafs_proto::wire::{DirEntry, FileKind, Status, encode_dir_entry};
+use dafs_proto::wire::{DirEntry, FileKind, Status};
 use rustix::fs::{OFlags, RawDir, SeekFrom, seek};
 
-use super::super::FsReply;
+use super::super::FsResult;
+use super::super::listing::Listing;
 use super::super::paths::OFFSET_MAX;
 use super::super::pool::lock;
 use super::Node;
@@ -16,45 +17,26 @@ use super::sys::{self, Errno, retry};
 /// Bytes asked from the kernel at a time.
 const BUFFER_SIZE: usize = 32 * 1024;
 
-/// Bytes of an encoded entry without its name and attributes: cookie, two lengths.
-const ENTRY_OVERHEAD: usize = 12;
-
 /// See [`super::super::FsOp::Readdir`].
-pub(super) fn read(
-    node: &Arc<Node>,
-    cookie: u64,
-    size_max: usize,
-    attributes: bool,
-) -> Result<FsReply, Status> {
+pub(super) fn read(node: &Arc<Node>, cookie: u64, size_max: usize, attributes: bool) -> FsResult {
     if node.kind != FileKind::Directory {
         return Err(Status::NOT_DIRECTORY);
     }
     if cookie > OFFSET_MAX {
         return Err(Status::INVALID);
     }
-    let opened;
-    let guard;
-    let fd = if node.opened {
-        guard = lock(&node.position);
-        node.fd.as_fd()
-    } else {
-        // The node only names the directory: whether this identity may read it is checked here.
-        opened = sys::reopen(node.fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        guard = lock(&node.position);
-        opened.as_fd()
-    };
+    // Where the node only names the directory, whether this identity may read it is checked here.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let opened = (!node.opened).then(|| sys::reopen(node.fd.as_fd(), flags)).transpose()?;
+    let fd = opened.as_ref().map_or(node.fd.as_fd(), AsFd::as_fd);
+    let _position = lock(&node.position);
     retry(|| seek(fd, SeekFrom::Start(cookie)))?;
-    let mut entries = Vec::new();
-    let mut size = 0;
-    let mut scratch = Vec::new();
+    let mut listing = Listing::new(size_max);
     let mut buffer = [MaybeUninit::uninit(); BUFFER_SIZE];
     let mut names = RawDir::new(fd, &mut buffer[..size_max.clamp(1024, BUFFER_SIZE)]);
     loop {
         let found = match names.next() {
-            None => {
-                drop(guard);
-                return Ok(FsReply::Entries(entries, true));
-            }
+            None => return listing.finish(true),
             Some(Err(Errno::INTR)) => continue,
             Some(found) => found?,
         };
@@ -64,20 +46,11 @@ pub(super) fn read(
         }
         let mut entry =
             DirEntry { cookie: found.next_entry_cookie(), name: name.to_bytes().to_vec(), attributes: None };
-        let fits_bare = size + ENTRY_OVERHEAD + entry.name.len() <= size_max;
-        if attributes && fits_bare {
+        if attributes && listing.fits_bare(&entry) {
             entry.attributes = sys::statx(fd, name).ok();
         }
-        scratch.clear();
-        encode_dir_entry(&entry, &mut scratch);
-        if size + scratch.len() > size_max {
-            return if entries.is_empty() {
-                Err(Status::RANGE)
-            } else {
-                Ok(FsReply::Entries(entries, false))
-            };
+        if !listing.push(entry) {
+            return listing.finish(false);
         }
-        size += scratch.len();
-        entries.push(entry);
     }
 }

@@ -63,13 +63,13 @@ impl Scope<'_> {
         node: &'p Node,
         path: &'p [u8],
         directory: bool,
-    ) -> Result<(Parent<'p>, &'p [u8]), Status> {
+    ) -> Result<(Place<'p>, &'p [u8]), Status> {
         let (parent, last) = split_last(path, directory)?;
         if parent.is_empty() {
-            return Ok((Parent::Node(node), last));
+            return Ok((Place::Node(node), last));
         }
         let fd = self.open(node, parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
-        Ok((Parent::Opened(fd), last))
+        Ok((Place::Opened(fd), last))
     }
 
     fn open_beneath(&self, node: &Node, path: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
@@ -122,15 +122,15 @@ impl Scope<'_> {
     }
 }
 
-/// The directory in which a name is.
-pub(super) enum Parent<'a> {
+/// What a path leads to.
+pub(super) enum Place<'a> {
     /// The node itself.
     Node(&'a Node),
     /// Opened for this.
     Opened(OwnedFd),
 }
 
-impl AsFd for Parent<'_> {
+impl AsFd for Place<'_> {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         match self {
             Self::Node(node) => node.fd.as_fd(),

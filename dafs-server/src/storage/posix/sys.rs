@@ -8,9 +8,7 @@ use std::sync::OnceLock;
 
 use dafs_proto::wire::{AccessMode, Attributes, FileKind, FsStatistics, SetTime, Timestamp};
 use rustix::buffer::spare_capacity;
-use rustix::fs::{
-    self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Uid, XattrFlags,
-};
+use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Uid};
 use rustix::io::Result;
 pub(super) use rustix::io::{Errno, retry_on_intr as retry};
 use rustix::path::{Arg, DecInt};
@@ -245,32 +243,4 @@ pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<
         libc::syscall(SYS_CACHESTAT, fd, range.as_ptr(), counters.as_mut_ptr(), 0 as libc::c_long)
     })?;
     Ok(counters[0])
-}
-
-/// An extended attribute's value, at most `size_max` bytes.
-pub(super) fn xattr_read(fd: BorrowedFd<'_>, name: &[u8], size_max: usize) -> Result<Vec<u8>> {
-    let path = FdPath::new(fd);
-    let mut value = Vec::with_capacity(size_max);
-    retry(|| fs::getxattr(path.as_c_str(), name, spare_capacity(&mut value)))?;
-    Ok(value)
-}
-
-/// Sets an extended attribute.
-pub(super) fn xattr_write(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-    let path = FdPath::new(fd);
-    retry(|| fs::setxattr(path.as_c_str(), name, value, flags))
-}
-
-/// Names of extended attributes, each followed by a zero byte.
-pub(super) fn xattr_list(fd: BorrowedFd<'_>, size_max: usize) -> Result<Vec<u8>> {
-    let path = FdPath::new(fd);
-    let mut names = Vec::with_capacity(size_max);
-    retry(|| fs::listxattr(path.as_c_str(), spare_capacity(&mut names)))?;
-    Ok(names)
-}
-
-/// Removes an extended attribute.
-pub(super) fn xattr_remove(fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-    let path = FdPath::new(fd);
-    retry(|| fs::removexattr(path.as_c_str(), name))
 }

@@ -1,16 +1,15 @@
 //! A read or write in the ring, continued until it is whole.
 #![allow(unsafe_code, reason = "moves segments between threads with the memory they point into")]
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dafs_proto::transport::MemoryRef;
 use dafs_proto::wire::{Stability, Status};
 
 use super::super::paths::{check_read_range, check_write_range};
 use super::super::{FsOp, uring};
-use super::data::{advance, aligned, note_lost, owned_segments, total, write_flags};
+use super::data::{advance, note_lost, owned_segments, total, write_flags};
 use super::{Node, Shared, Task};
 
 /// A read or write with everything it needs.
@@ -18,7 +17,7 @@ pub(in crate::storage) struct Transfer {
     shared: Arc<Shared>,
     node: Arc<Node>,
     /// Keeps alive what the segments point into.
-    _memory: Vec<MemoryRef>,
+    _op: FsOp,
     segments: Vec<libc::iovec>,
     /// Segments before this one are done.
     first: usize,
@@ -50,42 +49,34 @@ impl TryFrom<Task> for Transfer {
     /// Given back where only a thread can do it all.
     fn try_from(task: Task) -> Result<Self, Box<Task>> {
         let name_unsynced = task.node.name_unsynced.load(Ordering::Acquire);
-        let segments = match &task.op {
-            FsOp::Read { into, .. } => owned_segments(into),
+        let (memory, offset, write, stability) = match &task.op {
+            FsOp::Read { offset, into, .. } => (into, *offset, false, Stability::Unstable),
             FsOp::Write { stability: Stability::FileSync, .. } if name_unsynced => {
                 return Err(Box::new(task));
             }
-            FsOp::Write { from, .. } => owned_segments(from),
+            FsOp::Write { offset, from, stability, .. } => (from, *offset, true, *stability),
             _ => return Err(Box::new(task)),
         };
+        let segments = owned_segments(memory);
         let len = total(&segments);
-        let valid = match &task.op {
-            FsOp::Read { offset, .. } => check_read_range(*offset, len),
-            FsOp::Write { offset, .. } => check_write_range(*offset, len),
-            _ => Err(Status::INVALID),
-        };
+        let valid = if write { check_write_range(offset, len) } else { check_read_range(offset, len) };
         if !task.node.opened || len == 0 || valid.is_err() {
             return Err(Box::new(task));
         }
         let Task { shared, node, op, .. } = task;
-        let (memory, offset, write, stability) = match op {
-            FsOp::Read { offset, into, .. } => (into, offset, false, Stability::Unstable),
-            FsOp::Write { offset, from, stability, .. } => (from, offset, true, stability),
-            // Answered above.
-            _ => (Vec::new(), 0, false, Stability::Unstable),
-        };
+        let (first, done, interrupted_count) = (0, 0, 0);
         Ok(Self {
             shared,
             node,
-            _memory: memory,
+            _op: op,
             segments,
-            first: 0,
+            first,
             offset,
             len,
-            done: 0,
+            done,
             write,
             stability,
-            interrupted_count: 0,
+            interrupted_count,
         })
     }
 }
@@ -95,8 +86,7 @@ impl Transfer {
     pub(in crate::storage) fn entry(&self) -> io_uring::squeue::Entry {
         let segments = &self.segments[self.first..];
         let at = self.offset + self.done as u64;
-        let fd =
-            if aligned(&self.node, at, segments) { self.node.fd.as_fd() } else { self.node.buffered_fd() };
+        let fd = self.node.fd_for(at, segments);
         uring::entry(fd.as_raw_fd(), self.write, segments, at, write_flags(self.stability))
     }
 

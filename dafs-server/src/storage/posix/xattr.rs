@@ -4,13 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use dafs_proto::wire::{Status, XATTR_VALUE_SIZE_MAX, XattrSetMode};
-use rustix::fs::XattrFlags;
+use rustix::buffer::spare_capacity;
+use rustix::fs::{self, XattrFlags};
 
 use super::super::paths::check_xattr_name;
 use super::super::{FsOp, FsReply, Identity};
 use super::Node;
 use super::resolve::Scope;
-use super::sys;
+use super::sys::{FdPath, retry};
 
 pub(super) fn execute(
     scope: &Scope<'_>,
@@ -25,17 +26,19 @@ pub(super) fn execute(
     else {
         return Err(Status::INVALID);
     };
-    if at.path.is_empty() {
-        return on_fd(node.buffered_fd(), identity, op);
-    }
-    on_fd(scope.name(node, &at.path, false)?.as_fd(), identity, op)
+    on_fd(scope.at(node, &at.path, false)?.as_fd(), identity, op)
 }
 
 fn on_fd(fd: BorrowedFd<'_>, identity: &Identity, op: &FsOp) -> Result<FsReply, Status> {
+    // There is no call for descriptors that only name.
+    let path = FdPath::new(fd);
+    let path = path.as_c_str();
     match op {
         FsOp::XattrRead { name, .. } => {
             check_xattr_name(name, identity)?;
-            Ok(FsReply::Bytes(sys::xattr_read(fd, name, XATTR_VALUE_SIZE_MAX)?))
+            let mut value = Vec::with_capacity(XATTR_VALUE_SIZE_MAX);
+            retry(|| fs::getxattr(path, &name[..], spare_capacity(&mut value)))?;
+            Ok(FsReply::Bytes(value))
         }
         FsOp::XattrWrite { name, value, mode, .. } => {
             check_xattr_name(name, identity)?;
@@ -47,22 +50,19 @@ fn on_fd(fd: BorrowedFd<'_>, identity: &Identity, op: &FsOp) -> Result<FsReply, 
                 XattrSetMode::Create => XattrFlags::CREATE,
                 XattrSetMode::Replace => XattrFlags::REPLACE,
             };
-            sys::xattr_write(fd, name, value, flags)?;
+            retry(|| fs::setxattr(path, &name[..], value, flags))?;
             Ok(FsReply::Done)
         }
         FsOp::XattrList { .. } => {
-            let names = sys::xattr_list(fd, XATTR_VALUE_SIZE_MAX)?;
-            let mut visible = Vec::with_capacity(names.len());
-            for name in names.split_inclusive(|b| *b == 0) {
-                if identity.uid == 0 || name.starts_with(b"user.") {
-                    visible.extend_from_slice(name);
-                }
-            }
-            Ok(FsReply::Bytes(visible))
+            let mut names = Vec::with_capacity(XATTR_VALUE_SIZE_MAX);
+            retry(|| fs::listxattr(path, spare_capacity(&mut names)))?;
+            let visible = names.split_inclusive(|byte| *byte == 0);
+            let visible = visible.filter(|name| identity.uid == 0 || name.starts_with(b"user."));
+            Ok(FsReply::Bytes(visible.flatten().copied().collect()))
         }
         FsOp::XattrRemove { name, .. } => {
             check_xattr_name(name, identity)?;
-            sys::xattr_remove(fd, name)?;
+            retry(|| fs::removexattr(path, &name[..]))?;
             Ok(FsReply::Done)
         }
         _ => Err(Status::INVALID),

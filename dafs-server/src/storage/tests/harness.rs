@@ -85,9 +85,9 @@ impl Fixture {
                     std::fs::create_dir(&root).unwrap();
                     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
                     std::fs::set_permissions(&root, mode).unwrap();
-                    ExportKind::Posix(root)
+                    ExportKind::Directory(root)
                 }
-                None => ExportKind::Mem { size_max: 1 << 30 },
+                None => ExportKind::Memory { size_max: 1 << 30 },
             },
             read_only: false,
             direct_io: matches!(kind, Kind::Direct(_)),

@@ -277,7 +277,7 @@ fn fifo_or_socket_in_a_directory_is_listed_but_not_opened() {
 // [STOR-25]
 #[test]
 fn names_of_an_export_in_memory_take_space_until_they_are_gone() {
-    let kind = ExportKind::Mem { size_max: 1 << 20 };
+    let kind = ExportKind::Memory { size_max: 1 << 20 };
     let mut f = Fixture::with(Kind::Mem, |export| export.kind = kind, &StorageConfig::default());
     let free = |f: &mut Fixture| match f.run(FsOp::Statfs { at: f.at(""), follow: true }) {
         Ok(FsReply::Statistics(statistics)) => statistics.blocks_free,
@@ -491,7 +491,7 @@ fn times_set_are_kept_to_the_nanosecond() {
 
 #[test]
 fn memory_export_that_is_full_says_so_and_recovers() {
-    let full = |export: &mut ExportConfig| export.kind = ExportKind::Mem { size_max: 1 << 20 };
+    let full = |export: &mut ExportConfig| export.kind = ExportKind::Memory { size_max: 1 << 20 };
     let mut f = Fixture::with(Kind::Mem, full, &StorageConfig::default());
     let node = f.open("a", RWC).unwrap();
     let data = vec![1; 2 << 20];

@@ -94,16 +94,13 @@ pub struct BufferPool {
 struct Zone {
     size: usize,
     free: Vec<Arc<dyn Memory>>,
-    total: usize,
-    lent: usize,
-    lent_from_bigger: u64,
-    chops: u64,
-    waits: u64,
+    /// But for how many are free.
+    counted: ZoneStatistics,
 }
 
 impl std::fmt::Debug for Zone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Zone({}: {} of {} lent)", self.size, self.lent, self.total)
+        write!(f, "Zone({}: {} of {} lent)", self.size, self.counted.lent, self.counted.total)
     }
 }
 
@@ -167,11 +164,7 @@ impl BufferPool {
         let zone = |size: &usize| Zone {
             size: *size,
             free: Vec::new(),
-            total: 0,
-            lent: 0,
-            lent_from_bigger: 0,
-            chops: 0,
-            waits: 0,
+            counted: ZoneStatistics { size: *size as u64, ..ZoneStatistics::default() },
         };
         Self {
             zones: config.sizes.iter().map(zone).collect(),
@@ -212,14 +205,14 @@ impl BufferPool {
     /// Queues an operation for a buffer of at least `size` bytes, or smaller ones.
     pub fn wait(&mut self, owner: Owner, size: usize) {
         let zone = self.fitting(size);
-        self.zones[zone].waits += 1;
+        self.zones[zone].counted.waits += 1;
         self.shares.wait(owner, Want::One(size));
     }
 
     /// Queues an operation for buffers of all these sizes.
     pub fn wait_for_all(&mut self, owner: Owner, sizes: Vec<usize>) {
         let zone = self.fitting(sizes.iter().copied().max().unwrap_or(0));
-        self.zones[zone].waits += 1;
+        self.zones[zone].counted.waits += 1;
         self.shares.wait(owner, Want::All(sizes));
     }
 
@@ -262,7 +255,7 @@ impl BufferPool {
             return;
         };
         let zone = &mut self.zones[lent.zone];
-        zone.lent -= 1;
+        zone.counted.lent -= 1;
         self.lent_size -= zone.size;
         self.shares.on_returned(lent.owner.session, zone.size);
         let idle = Idle { zone: lent.zone, memory: buffer.memory };
@@ -351,15 +344,7 @@ impl BufferPool {
 
     /// Counters, by zone.
     pub fn statistics(&self) -> Vec<ZoneStatistics> {
-        let of = |zone: &Zone| ZoneStatistics {
-            size: zone.size as u64,
-            total: zone.total as u64,
-            free: zone.free.len() as u64,
-            lent: zone.lent as u64,
-            lent_from_bigger: zone.lent_from_bigger,
-            chops: zone.chops,
-            waits: zone.waits,
-        };
+        let of = |zone: &Zone| ZoneStatistics { free: zone.free.len() as u64, ..zone.counted.clone() };
         self.zones.iter().map(of).collect()
     }
 
@@ -403,7 +388,7 @@ impl BufferPool {
         let smaller = (0..fitting).rev().find_map(|zone| {
             (self.zones[zone].size <= room).then(|| self.lend_fitting(owner, zone)).flatten()
         })?;
-        self.zones[fitting].chops += 1;
+        self.zones[fitting].counted.chops += 1;
         Some(smaller)
     }
 
@@ -437,7 +422,7 @@ impl BufferPool {
             if let Some(bigger) = fits
                 && let Some(memory) = self.zones[bigger].free.pop()
             {
-                self.zones[zone].lent_from_bigger += 1;
+                self.zones[zone].counted.lent_from_bigger += 1;
                 return Some(self.lend(owner, bigger, memory));
             }
             self.make_room(size, zone);
@@ -446,14 +431,14 @@ impl BufferPool {
             return None;
         }
         let memory = Arc::new(HeapMemory::allocate(size)?);
-        self.zones[zone].total += 1;
+        self.zones[zone].counted.total += 1;
         self.buffers_size += size;
         Some(self.lend(owner, zone, memory))
     }
 
     fn lend(&mut self, owner: Owner, zone: usize, memory: Arc<dyn Memory>) -> Buffer {
         let size = self.zones[zone].size;
-        self.zones[zone].lent += 1;
+        self.zones[zone].counted.lent += 1;
         self.lent_size += size;
         self.shares.on_lent(owner, size);
         let place = self.lent.insert(Lent { owner, zone });
@@ -470,7 +455,7 @@ impl BufferPool {
                 if zone.free.pop().is_none() {
                     break;
                 }
-                zone.total -= 1;
+                zone.counted.total -= 1;
                 self.buffers_size -= zone.size;
             }
         }
@@ -493,7 +478,7 @@ impl BufferPool {
         if (zone.free.len() + 1) * zone.size <= self.config.kept_size_max {
             zone.free.push(idle.memory);
         } else {
-            zone.total -= 1;
+            zone.counted.total -= 1;
             self.buffers_size -= zone.size;
         }
     }

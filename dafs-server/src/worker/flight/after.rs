@@ -1,9 +1,10 @@
 //! What is left to do when storage has answered.
 
-use dafs_proto::transport::RemoteRange;
+use dafs_proto::transport::{MemoryRef, RemoteRange};
 use dafs_proto::wire::{Method, Stability, Verifier};
 
 use crate::storage::{ExportId, NodeId};
+use crate::worker::ids::ConnectionKey;
 use crate::worker::session::handles::OpenHandle;
 
 /// How the reply is made from what storage answers.
@@ -29,10 +30,33 @@ pub(crate) enum After {
     Entries(Wanted),
     /// A commit's verifier.
     Commit { export: ExportId },
-    /// A write that is already in the file and becomes durable.
-    Written { verifier: Verifier, offset: u64, count: u32, stability: Stability },
-    /// A write by storage itself. The memory is kept until it is done by the operation.
-    Write { target: Target, offset: u64, stability: Stability, method: Method },
+    /// A read into memory of this process.
+    Read(Reading),
+    /// A write of so many bytes that are already in the file and become durable.
+    Written(Writing, u32),
+    /// A write by storage itself.
+    Write(Writing),
+}
+
+/// A read into memory of this process: the reply carries it, or it is in an eager buffer.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) memory: MemoryRef,
+    pub(crate) method: Method,
+    pub(crate) export: ExportId,
+    /// The eager buffer, which is this connection's.
+    pub(crate) lane: (ConnectionKey, u32),
+}
+
+/// A write of data that is in one piece.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writing {
+    pub(crate) target: Target,
+    /// At the end of the file, wherever that is.
+    pub(crate) appends: bool,
+    pub(crate) offset: u64,
+    pub(crate) stability: Stability,
+    pub(crate) method: Method,
 }
 
 /// What is about to be written: its file, and the verifier from before anything of it is. What is written while the verifier changes may
@@ -47,7 +71,6 @@ pub(crate) struct Target {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) cookie: u64,
-    pub(crate) size_max: usize,
     /// The client's memory; in the payload where there is none.
     pub(crate) remote: Option<RemoteRange>,
 }

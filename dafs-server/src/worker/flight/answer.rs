@@ -1,6 +1,7 @@
 //! What a request brings, and what is answered.
 
 use dafs_proto::session::SessionFault;
+use dafs_proto::transport::Span;
 use dafs_proto::wire::{FileHandle, Status, WireError};
 
 /// Why a request is not executed.
@@ -30,7 +31,7 @@ pub(crate) enum Payload<'a> {
     /// It is the message that the connection is at.
     Current,
     /// It was kept.
-    Kept(&'a [u8]),
+    Kept(Span<'a>),
 }
 
 /// What is answered beside the status.

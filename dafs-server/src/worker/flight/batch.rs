@@ -2,14 +2,14 @@
 #![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{HeapMemory, MemoryRef, OpToken, Span};
+use dafs_proto::transport::{MemoryRef, OpToken, Span};
 use dafs_proto::wire::{BatchFlags, BatchOperation, BatchRequest, BatchResult, Lists, Status};
 
 use super::list::pack_behind;
+use super::own_memory;
 
 /// Operations of at most this many bytes are done together, as one list: beyond it each is as quick on its own.
 const GROUPED_LEN_MAX: u64 = 64 * 1024;
@@ -235,12 +235,10 @@ pub(crate) struct InlineData {
 }
 
 impl InlineData {
-    /// Room for the data of these operations; `None` without memory for it.
-    pub(crate) fn new(operations: &[BatchOperation]) -> Option<Self> {
+    /// Room for the data of these operations.
+    pub(crate) fn new(operations: &[BatchOperation]) -> Result<Self, Status> {
         let (places, [written, read]) = places(operations);
-        let memory =
-            MemoryRef::new(Arc::new(HeapMemory::allocate(written + read)?)).slice(0, written + read)?;
-        Some(Self { memory, places, written })
+        Ok(Self { memory: own_memory(written + read)?, places, written })
     }
 
     /// The memory of some operations of one kind that follow each other.

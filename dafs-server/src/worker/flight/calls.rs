@@ -49,11 +49,6 @@ impl Calls {
         Some(call)
     }
 
-    /// Bytes of a call that storage has.
-    pub(crate) fn len_of(&self, slot: u8) -> Option<u64> {
-        Some(self.slots.get(usize::from(slot))?.as_ref()?.len)
-    }
-
     /// No more calls begin; storage said why, or a write found no room.
     pub(crate) fn stop(&mut self, failure: Option<Status>) {
         self.has_stopped = true;

@@ -2,9 +2,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "lengths within a lane")]
 
 use dafs_proto::transport::{Head, MemoryRef, Region, RemoteRange};
-use dafs_proto::wire::{LANE_REQUEST_HEAD_SIZE, LANE_ROOM, Method, lane_frame_data};
-
-use crate::worker::ids::ConnectionKey;
+use dafs_proto::wire::{LANE_REQUEST_HEAD_SIZE, LANE_ROOM, lane_frame_data};
 
 /// The lanes of a connection.
 #[derive(Debug, Default)]
@@ -21,17 +19,6 @@ pub(crate) struct Lane {
     pub(crate) region: Region,
     /// The client's.
     pub(crate) remote: RemoteRange,
-}
-
-/// A read whose data storage puts into a lane.
-#[derive(Debug)]
-pub(crate) struct LaneRead {
-    pub(crate) lane: u32,
-    /// The lane is this connection's.
-    pub(crate) connection: ConnectionKey,
-    pub(crate) method: Method,
-    pub(crate) export: usize,
-    pub(crate) len: usize,
 }
 
 /// A frame that found the provider's queue full.

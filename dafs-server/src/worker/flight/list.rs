@@ -111,20 +111,6 @@ pub(crate) enum Step {
 }
 
 impl List {
-    /// Storage has its hands on the memory.
-    pub(crate) fn in_storage(&self) -> bool {
-        !self.calls.is_empty() || self.step == Step::Commit
-    }
-
-    /// Its connection is gone, and with it what RDMA had.
-    pub(crate) fn on_disconnected(&mut self) {
-        if !self.calls.is_empty() {
-            self.is_broken |= self.place == Place::Buffers;
-            // If its turn was to come, that went with the connection.
-            self.step = Step::Submitted;
-        }
-    }
-
     /// From the first chunk again, with the buffers that come back.
     pub(crate) fn begin_anew(&mut self) -> Vec<Buffer> {
         self.is_broken = false;
@@ -149,31 +135,6 @@ impl List {
         }
         (self.calls, self.step) = (Calls::default(), Step::Begin);
         Some(Vec::new())
-    }
-
-    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
-        let ahead = self.ahead.map(|ahead| ahead.buffer);
-        self.buffers.into_iter().chain(self.granted).chain(ahead).collect()
-    }
-
-    /// It waits for a buffer and has not begun to move data.
-    pub(crate) fn waits_for_buffer(&self) -> Option<bool> {
-        (self.step == Step::Buffer).then_some(self.done == 0)
-    }
-
-    /// It waits until its session has less with storage.
-    pub(crate) fn waits_for_storage(&self) -> bool {
-        self.step == Step::Room
-    }
-
-    /// There is room: it moves on.
-    pub(crate) fn on_room(&mut self) {
-        self.step = Step::Storage;
-    }
-
-    /// Takes the buffer that it waited for; what it has no use for comes back.
-    pub(crate) fn grant(&mut self, mut buffers: Vec<Buffer>) -> Option<Buffer> {
-        std::mem::replace(&mut self.granted, buffers.pop())
     }
 
     pub(crate) fn new(direction: Direction, node: NodeId, lists: Lists, stability: Stability) -> Self {

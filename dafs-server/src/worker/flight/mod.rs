@@ -12,16 +12,13 @@ pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod transfer;
 
-use dafs_proto::session::{ChainLink, Moment};
-use dafs_proto::transport::{MemoryRef, OpToken};
-use dafs_proto::wire::Header;
+use std::sync::Arc;
 
-use self::after::After;
-use self::batch::{Batch, BatchPlace};
-use self::lanes::{LaneFrame, LaneRead};
-use self::list::List;
-use self::transfer::Transfer;
-use crate::worker::buffers::Buffer;
+use dafs_proto::session::{ChainLink, Moment};
+use dafs_proto::transport::{HeapMemory, MemoryRef, OpToken, Span};
+use dafs_proto::wire::{Header, Status};
+
+use self::batch::BatchPlace;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 
 /// A request that was admitted, and where its reply goes.
@@ -38,46 +35,6 @@ pub(crate) struct Call {
     pub(crate) expires: Option<Moment>,
 }
 
-/// An operation that waits.
-#[derive(Debug)]
-pub(crate) struct Operation {
-    pub(crate) call: Call,
-    pub(crate) state: State,
-    /// Tells apart operations that had the same place.
-    pub(crate) generation: u32,
-    /// RDMA operations posted and not completed.
-    pub(crate) rdma_pending: u32,
-    /// Nobody waits for it any more; it stays until storage and RDMA have let go of its memory.
-    pub(crate) forgotten: bool,
-}
-
-/// What it waits for.
-#[derive(Debug)]
-pub(crate) enum State {
-    /// Its turn in a chain; the body and the payload are kept.
-    Chain { body: Vec<u8>, payload: Vec<u8> },
-    /// Storage; then the reply is made.
-    Storage(After),
-    /// Storage reads into memory that is sent in the reply.
-    InlineRead { memory: MemoryRef, export: usize },
-    /// Storage reads into a lane.
-    LaneRead(LaneRead),
-    /// Room for a frame.
-    LaneFrame(LaneFrame),
-    /// Moves data by RDMA.
-    Transfer(Box<Transfer>),
-    /// Moves a list.
-    List(Box<List>),
-    /// Its operations, which are operations of their own here.
-    Batch(Box<Batch>),
-    /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet.
-    FenceDrain { export: usize, others: usize },
-    /// Answered; RDMA still holds its buffers.
-    Draining(Vec<Buffer>),
-    /// It is being worked on.
-    Taken,
-}
-
 /// Something to be looked at before the turn ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wakeup {
@@ -89,40 +46,6 @@ pub(crate) enum Wakeup {
     Buffer,
     /// An operation ended while somebody drains.
     Drain,
-}
-
-impl State {
-    /// The buffers that it holds.
-    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
-        match self {
-            Self::Transfer(transfer) => transfer.into_buffers(),
-            Self::List(list) => list.into_buffers(),
-            Self::Draining(buffers) => buffers,
-            Self::Chain { .. }
-            | Self::Storage(_)
-            | Self::InlineRead { .. }
-            | Self::LaneRead(_)
-            | Self::LaneFrame(_)
-            | Self::Batch(_)
-            | Self::FenceDrain { .. }
-            | Self::Taken => Vec::new(),
-        }
-    }
-
-    /// Storage has its hands on its memory.
-    pub(crate) fn in_storage(&self) -> bool {
-        match self {
-            Self::Storage(_) | Self::InlineRead { .. } | Self::LaneRead(_) => true,
-            Self::Transfer(transfer) => transfer.in_storage(),
-            Self::List(list) => list.in_storage(),
-            Self::Chain { .. }
-            | Self::FenceDrain { .. }
-            | Self::Draining(_)
-            | Self::LaneFrame(_)
-            | Self::Batch(_)
-            | Self::Taken => false,
-        }
-    }
 }
 
 /// Bits of a token that are the operation's place: more operations than anybody has memory for. Above them is the slot of a
@@ -143,4 +66,17 @@ pub(crate) fn token_with_slot(token: OpToken, slot: u8) -> OpToken {
 
 pub(crate) fn slot_of(token: OpToken) -> u8 {
     u8::try_from(token.0 >> INDEX_BITS & NO_SLOT).unwrap_or(u8::MAX)
+}
+
+/// Memory of this process for so many bytes.
+pub(crate) fn own_memory(len: usize) -> Result<MemoryRef, Status> {
+    let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(len).ok_or(Status::NO_MEMORY)?));
+    memory.slice(0, len).ok_or(Status::NO_MEMORY)
+}
+
+/// A copy of these bytes in memory of this process.
+pub(crate) fn own_copy(bytes: Span<'_>) -> Result<MemoryRef, Status> {
+    let memory = own_memory(bytes.len())?;
+    memory.span().copy_from(bytes);
+    Ok(memory)
 }

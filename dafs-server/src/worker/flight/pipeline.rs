@@ -38,19 +38,20 @@ pub(crate) struct Chunk {
     pub(crate) len: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct InProgress {
+#[derive(Debug)]
+struct InProgress<P> {
     chunk: Chunk,
     stage: Stage,
+    passage: P,
 }
 
-/// The chunks of one transfer.
+/// The chunks of one transfer, and what each of them passes through.
 #[derive(Debug)]
-pub(crate) struct Pipeline {
+pub(crate) struct Pipeline<P> {
     direction: Direction,
     depth: usize,
     /// In the order of the file.
-    chunks: SmallVec<[InProgress; 4]>,
+    chunks: SmallVec<[InProgress<P>; 4]>,
     /// Bytes that chunks were made of.
     begun: u64,
     /// Nothing from here on is moved: the length, or where a read found the end of the file or a write had to stop.
@@ -59,7 +60,7 @@ pub(crate) struct Pipeline {
     error: Option<(u64, Status)>,
 }
 
-impl Pipeline {
+impl<P> Pipeline<P> {
     /// A transfer of `len` bytes of which nothing has begun; `depth` is at least 1, at most [`PIPELINE_DEPTH_MAX`].
     pub(crate) fn new(direction: Direction, len: u64, depth: usize) -> Self {
         let depth = depth.clamp(1, PIPELINE_DEPTH_MAX as usize);
@@ -73,13 +74,13 @@ impl Pipeline {
     }
 
     /// Begins the next chunk, of `len` bytes.
-    pub(crate) fn begin(&mut self, len: u64) -> Chunk {
+    pub(crate) fn begin(&mut self, len: u64, passage: P) -> Chunk {
         let taken = |slot: &u8| self.chunks.iter().any(|other| other.chunk.slot == *slot);
         let slot = (0..u8::MAX).find(|slot| !taken(slot)).unwrap_or(u8::MAX);
         let chunk = Chunk { slot, at: self.begun, len };
         let stage = if self.direction == Direction::Read { Stage::Storage } else { Stage::Post };
         self.begun += len;
-        self.chunks.push(InProgress { chunk, stage });
+        self.chunks.push(InProgress { chunk, stage, passage });
         chunk
     }
 
@@ -95,8 +96,26 @@ impl Pipeline {
 
     /// The chunk of a slot, if it is in this stage.
     pub(crate) fn chunk_in(&self, slot: u8, stage: Stage) -> Option<Chunk> {
-        let found = self.chunks.iter().find(|other| other.chunk.slot == slot)?;
-        (found.stage == stage).then_some(found.chunk)
+        self.find(slot).filter(|found| found.stage == stage).map(|found| found.chunk)
+    }
+
+    /// What a chunk passes through.
+    pub(crate) fn passage(&self, slot: u8) -> Option<&P> {
+        self.find(slot).map(|found| &found.passage)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn passage_mut(&mut self, slot: u8) -> Option<&mut P> {
+        self.chunks.iter_mut().find(|other| other.chunk.slot == slot).map(|found| &mut found.passage)
+    }
+
+    /// What all chunks in progress pass through.
+    pub(crate) fn into_passages(self) -> impl Iterator<Item = P> {
+        self.chunks.into_iter().map(|chunk| chunk.passage)
+    }
+
+    fn find(&self, slot: u8) -> Option<&InProgress<P>> {
+        self.chunks.iter().find(|other| other.chunk.slot == slot)
     }
 
     /// The first chunk of the file whose RDMA is to be posted.
@@ -126,17 +145,21 @@ impl Pipeline {
         self.set(slot, Stage::Rdma);
     }
 
-    /// RDMA of a chunk is over.
-    pub(crate) fn moved(&mut self, slot: u8) {
+    /// RDMA of a chunk is over; returns what it passed through where the chunk is too.
+    pub(crate) fn moved(&mut self, slot: u8) -> Option<P> {
         match self.direction {
             Direction::Read | Direction::Append => self.remove(slot),
-            Direction::Write => self.set(slot, Stage::Fetched),
+            Direction::Write => {
+                self.set(slot, Stage::Fetched);
+                None
+            }
         }
     }
 
-    /// Storage has moved `count` bytes of a chunk. `sends`: a read's now wait for RDMA; else the chunk is over.
-    pub(crate) fn stored(&mut self, slot: u8, count: u64, sends: bool) {
-        let Some(chunk) = self.chunk_in(slot, Stage::Storage) else { return };
+    /// Storage has moved `count` bytes of a chunk. `sends`: a read's now wait for RDMA; else the chunk is over, and what it passed through
+    /// is returned.
+    pub(crate) fn stored(&mut self, slot: u8, count: u64, sends: bool) -> Option<P> {
+        let chunk = self.chunk_in(slot, Stage::Storage)?;
         if count < chunk.len {
             self.end = self.end.min(chunk.at + count);
         }
@@ -145,19 +168,19 @@ impl Pipeline {
                 found.chunk.len = count;
                 found.stage = Stage::Post;
             }
+            None
         } else {
-            self.remove(slot);
+            self.remove(slot)
         }
     }
 
     /// A chunk failed, wherever it was. What comes after it does not begin, and is not given to storage.
-    pub(crate) fn failed(&mut self, slot: u8, status: Status) {
-        let Some(found) = self.chunks.iter().find(|other| other.chunk.slot == slot) else { return };
-        let at = found.chunk.at;
+    pub(crate) fn failed(&mut self, slot: u8, status: Status) -> Option<P> {
+        let at = self.find(slot)?.chunk.at;
         if self.error.is_none_or(|(first, _)| at < first) {
             self.error = Some((at, status));
         }
-        self.remove(slot);
+        self.remove(slot)
     }
 
     /// The next chunk cannot begin.
@@ -167,29 +190,28 @@ impl Pipeline {
         }
     }
 
-    /// Slots whose chunks will not be moved any further, because a chunk before them failed or came short: their memory is free.
-    pub(crate) fn take_moot(&mut self) -> SmallVec<[u8; 4]> {
+    /// Chunks that will not be moved any further, because one before them failed or came short: what they passed through is free.
+    pub(crate) fn take_moot(&mut self) -> SmallVec<[P; 4]> {
         let end = match (self.direction, self.error) {
             (Direction::Read, None) => return SmallVec::new(),
             (_, Some((at, _))) => self.end.min(at),
             (_, None) => self.end,
         };
-        let moot = |other: &&InProgress| {
+        let is_moot = |other: &InProgress<P>| {
             other.chunk.at >= end && matches!(other.stage, Stage::Post | Stage::Fetched)
         };
-        let slots: SmallVec<[u8; 4]> =
-            self.chunks.iter().filter(moot).map(|other| other.chunk.slot).collect();
-        for slot in &slots {
-            self.remove(*slot);
+        let mut moot = SmallVec::new();
+        while let Some(place) = self.chunks.iter().position(is_moot) {
+            moot.push(self.chunks.remove(place).passage);
         }
-        slots
+        moot
     }
 
     /// What the transfer came to, once nothing of it is left to do but what order takes care of: bytes from its beginning, or the error.
     pub(crate) fn outcome(&self) -> Option<Result<u64, Status>> {
         let all_begun = self.begun >= self.end || self.error.is_some();
         // The reply of a read goes out behind its data.
-        let is_over = |other: &InProgress| self.direction == Direction::Read && other.stage == Stage::Rdma;
+        let is_over = |other: &InProgress<P>| self.direction == Direction::Read && other.stage == Stage::Rdma;
         if !all_begun || !self.chunks.iter().all(is_over) {
             return None;
         }
@@ -206,8 +228,9 @@ impl Pipeline {
         }
     }
 
-    fn remove(&mut self, slot: u8) {
-        self.chunks.retain(|other| other.chunk.slot != slot);
+    fn remove(&mut self, slot: u8) -> Option<P> {
+        let place = self.chunks.iter().position(|other| other.chunk.slot == slot)?;
+        Some(self.chunks.remove(place).passage)
     }
 }
 
@@ -215,10 +238,11 @@ impl Pipeline {
 mod tests {
     use super::*;
 
-    fn begin(pipeline: &mut Pipeline, size: u64) -> Vec<Chunk> {
+    /// Each passes through what is named by where it begins.
+    fn begin(pipeline: &mut Pipeline<u64>, size: u64) -> Vec<Chunk> {
         let mut chunks = Vec::new();
-        while let Some((_, left)) = pipeline.next() {
-            chunks.push(pipeline.begin(left.min(size)));
+        while let Some((at, left)) = pipeline.next() {
+            chunks.push(pipeline.begin(left.min(size), at));
         }
         chunks
     }
@@ -306,7 +330,7 @@ mod tests {
         assert_eq!(pipeline.next(), None, "nothing more begins");
         assert_eq!(pipeline.outcome(), None, "storage still has memory");
         pipeline.stored(chunks[2].slot, 10, true);
-        assert_eq!(pipeline.take_moot().as_slice(), [chunks[2].slot]);
+        assert_eq!(pipeline.take_moot().as_slice(), [chunks[2].at]);
         pipeline.stored(chunks[0].slot, 10, true);
         pipeline.posted(chunks[0].slot);
         assert_eq!(pipeline.outcome(), Some(Err(Status::IO)));
@@ -345,15 +369,17 @@ mod tests {
         let mut pipeline = Pipeline::new(Direction::Write, 60, 4);
         let chunks = begin(&mut pipeline, 10);
         chunks[..3].iter().for_each(|chunk| pipeline.posted(chunk.slot));
-        chunks[..2].iter().for_each(|chunk| pipeline.moved(chunk.slot));
+        for chunk in &chunks[..2] {
+            pipeline.moved(chunk.slot);
+        }
         chunks[..2].iter().for_each(|chunk| pipeline.storing(chunk.slot));
         pipeline.failed(chunks[1].slot, Status::NO_SPACE);
-        assert_eq!(pipeline.take_moot().as_slice(), [chunks[3].slot], "it was not even posted");
+        assert_eq!(pipeline.take_moot().as_slice(), [chunks[3].at], "it was not even posted");
         assert_eq!(pipeline.next(), None);
         pipeline.stored(chunks[0].slot, 10, true);
         assert_eq!(pipeline.outcome(), None, "RDMA still reads the client's memory");
         pipeline.moved(chunks[2].slot);
-        assert_eq!(pipeline.take_moot().as_slice(), [chunks[2].slot]);
+        assert_eq!(pipeline.take_moot().as_slice(), [chunks[2].at]);
         assert_eq!(pipeline.outcome(), Some(Ok(10)));
         // Nothing before it: that is an error.
         let mut pipeline = Pipeline::new(Direction::Write, 20, 2);
@@ -399,10 +425,10 @@ mod tests {
     #[test]
     fn transfer_refused_before_it_began_is_an_error() {
         for direction in [Direction::Read, Direction::Write, Direction::Append] {
-            let mut pipeline = Pipeline::new(direction, 30, 2);
+            let mut pipeline: Pipeline<u64> = Pipeline::new(direction, 30, 2);
             pipeline.refused(Status::TIMED_OUT);
             assert_eq!(pipeline.outcome(), Some(Err(Status::TIMED_OUT)));
         }
-        assert_eq!(Pipeline::new(Direction::Read, 0, 1).outcome(), Some(Ok(0)));
+        assert_eq!(Pipeline::<u64>::new(Direction::Read, 0, 1).outcome(), Some(Ok(0)));
     }
 }

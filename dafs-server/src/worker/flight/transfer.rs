@@ -5,7 +5,7 @@ use dafs_proto::transport::{LocalSegments, MemoryRef, RegionKey, RemoteRange};
 use dafs_proto::wire::{Stability, Verifier};
 use smallvec::SmallVec;
 
-use super::pipeline::{Chunk, Pipeline};
+use super::pipeline::Pipeline;
 use crate::storage::NodeId;
 use crate::worker::buffers::Buffer;
 
@@ -31,11 +31,9 @@ pub(crate) struct Transfer {
     pub(crate) stability: Stability,
     /// From before anything was written.
     pub(crate) verifier: Verifier,
-    pub(crate) pipeline: Pipeline,
+    pub(crate) pipeline: Pipeline<Passage>,
     /// Largest chunk while nobody else is there, bytes.
     pub(crate) chunk_size_max: u64,
-    /// By slot of the pipeline: what its chunk passes through.
-    pub(crate) slots: SmallVec<[Passage; 4]>,
     /// Appends: one buffer for each chunk, lent before the first.
     pub(crate) collected: Vec<Buffer>,
     /// Lent, and not yet used.
@@ -77,7 +75,6 @@ impl Transfer {
             verifier: Verifier(0),
             pipeline: Pipeline::new(direction, len, 1),
             chunk_size_max: 0,
-            slots: SmallVec::new(),
             collected: Vec::new(),
             granted: None,
             waits_for_buffer: false,
@@ -87,22 +84,6 @@ impl Transfer {
             is_final: false,
             is_broken: false,
         }
-    }
-
-    /// Storage has its hands on the transfer's memory.
-    pub(crate) fn in_storage(&self) -> bool {
-        self.is_final || self.pipeline.in_storage()
-    }
-
-    /// Its connection is gone, and with it what was posted there, while storage still has its memory.
-    pub(crate) fn on_disconnected(&mut self) {
-        // What storage does at the end needs no connection.
-        self.is_broken |= !self.is_final;
-    }
-
-    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
-        let slots = self.slots.into_iter().filter_map(|passage| passage.buffer);
-        self.collected.into_iter().chain(self.granted).chain(slots).collect()
     }
 
     /// The part of the client's memory from `at` on that is contiguous, at most `len_max` bytes.
@@ -129,32 +110,15 @@ impl Transfer {
         sizes.collect()
     }
 
-    /// Begins a chunk that passes through `memory`.
-    pub(crate) fn begin(
-        &mut self,
-        memory: LocalSegments,
-        buffer: Option<Buffer>,
-        remote: RemoteRange,
-    ) -> Chunk {
-        let chunk = self.pipeline.begin(remote.len);
-        let slot = usize::from(chunk.slot);
-        let passage = Passage { memory, buffer, remote, is_mapped: false };
-        match self.slots.get_mut(slot) {
-            Some(place) => *place = passage,
-            None => self.slots.push(passage),
-        }
-        chunk
-    }
-
     /// The memory of a chunk that storage fills or empties, `len` bytes of it.
     pub(crate) fn memory(&self, slot: u8, len: u64) -> Option<MemoryRef> {
-        self.slots.get(usize::from(slot))?.memory.first()?.slice(0, len as usize)
+        self.pipeline.passage(slot)?.memory.first()?.slice(0, len as usize)
     }
 
     /// The memory of a chunk that RDMA moves, `len` bytes of it.
     pub(crate) fn segments(&self, slot: u8, len: u64) -> Option<LocalSegments> {
         let mut left = len as usize;
-        let memory = &self.slots.get(usize::from(slot))?.memory;
+        let memory = &self.pipeline.passage(slot)?.memory;
         let mut segments = LocalSegments::new();
         for part in memory {
             if left == 0 {
@@ -165,13 +129,6 @@ impl Transfer {
             segments.push(part);
         }
         (left == 0).then_some(segments)
-    }
-
-    /// A chunk is over: its buffer, if it had one.
-    pub(crate) fn end_passage(&mut self, slot: u8) -> Option<Buffer> {
-        let passage = self.slots.get_mut(usize::from(slot))?;
-        passage.memory.clear();
-        passage.buffer.take()
     }
 }
 

@@ -3,15 +3,21 @@
 use dafs_proto::session::{
     Admission, CachedReply, ChainStep, REPLY_CACHE_PAYLOAD_MAX, SessionFault, fair_target,
 };
+use dafs_proto::transport::Span;
 use dafs_proto::wire::{
-    CHAIN_HANDLE, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, Status, WireError,
+    BatchResult, CHAIN_HANDLE, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, Status,
+    WireError,
 };
+use slab::Slab;
 
+use crate::storage::{Identity, NodeId};
 use crate::worker::Worker;
+use crate::worker::connection::Connection;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
-use crate::worker::flight::{Call, State, Wakeup};
+use crate::worker::flight::{Call, Wakeup};
 use crate::worker::handshake::ACTIVE_FOR;
 use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
@@ -46,7 +52,7 @@ impl Worker {
                 self.take_turn(call, step, body);
             }
             Admission::Replay(cached) => {
-                self.stats.replies_replayed += 1;
+                self.stats.counted.replies_replayed += 1;
                 if let Some(connection) = self.connection(key) {
                     connection.send(&cached.head, &cached.payload);
                 }
@@ -56,10 +62,8 @@ impl Worker {
             }
             Admission::InProgress => self.readdress(session_key, &header, key),
             Admission::FalseRetry => {
-                let mut head = [0; HEADER_SIZE];
-                header.reply(Status::FALSE_RETRY).encode(&mut head);
                 if let Some(connection) = self.connection(key) {
-                    connection.send(&head, &[]);
+                    connection.send_parts(header.reply(Status::FALSE_RETRY), &[], &[]);
                 }
             }
         }
@@ -179,15 +183,31 @@ impl Worker {
         Ok(open)
     }
 
+    /// The file whose data a request reads or writes, if that was asked for when it was opened.
+    #[inline]
+    pub(crate) fn data_node(&self, call: &Call, writes: bool) -> Result<NodeId, Status> {
+        let open = self.handle(call)?;
+        match if writes { open.writable } else { open.readable } {
+            true => Ok(open.node),
+            false => Err(Status::BAD_HANDLE),
+        }
+    }
+
+    /// As whom storage works for a request.
+    pub(crate) fn identity(&self, call: &Call) -> Result<Identity, Status> {
+        self.handle(call).map(|open| open.rights.identity.clone())
+    }
+
     /// A private copy of the request's payload; bounded by what the connection may receive.
     pub(crate) fn payload(&self, call: &Call, payload: Payload<'_>) -> Vec<u8> {
-        match payload {
-            Payload::Kept(bytes) => bytes.to_vec(),
-            Payload::Current => self
-                .connections
-                .get(call.connection.index)
-                .map(|connection| connection.endpoint.payload().to_vec())
-                .unwrap_or_default(),
+        payload_of(&self.connections, call, payload).to_vec()
+    }
+
+    /// The request has no payload.
+    pub(crate) fn no_payload(&self, call: &Call, payload: Payload<'_>) -> Result<(), WireError> {
+        match payload_of(&self.connections, call, payload).len() {
+            0 => Ok(()),
+            extra => Err(WireError::TrailingBytes { what: "request without a payload", extra }),
         }
     }
 
@@ -205,7 +225,7 @@ impl Worker {
     /// Answers.
     pub(crate) fn reply(&mut self, call: &Call, status: Status, answer: Answer<'_>) {
         if let Some(place) = call.batch {
-            return self.on_batch_part(place, call.header.opcode, status, answer.body);
+            return self.end_part(place, BatchResult::failed(status));
         }
         let mut head = [0; HEAD_SIZE_MAX];
         let len = self.seal(call, status, answer.handle, answer.body, answer.payload.len(), &mut head);
@@ -260,6 +280,20 @@ impl Worker {
         header.encode(head);
         head[HEADER_SIZE..len].copy_from_slice(body);
         len
+    }
+}
+
+/// The request's payload, where it is.
+pub(crate) fn payload_of<'a>(
+    connections: &'a Slab<Connection>,
+    call: &Call,
+    payload: Payload<'a>,
+) -> Span<'a> {
+    match payload {
+        Payload::Kept(bytes) => bytes,
+        Payload::Current => connections
+            .get(call.connection.index)
+            .map_or(Span::EMPTY, |connection| connection.endpoint.payload()),
     }
 }
 

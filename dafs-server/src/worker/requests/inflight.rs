@@ -1,13 +1,16 @@
 //! Operations in flight: those that could not be answered at once and wait for storage, RDMA, a buffer or their turn in a chain.
 
-use dafs_proto::transport::{OpToken, TransportError};
+use dafs_proto::session::ChainStep;
+use dafs_proto::transport::{OpToken, Span, TransportError};
 use dafs_proto::wire::{Header, Status};
 
-use crate::storage::FsResult;
+use crate::storage::{FsReply, FsResult};
 use crate::worker::Worker;
-use crate::worker::buffers::{NOBODY, Owner};
-use crate::worker::flight::{Call, INDEX_MASK, Operation, State, Wakeup, slot_of, token};
+use crate::worker::buffers::{Buffer, Grant, NOBODY, Owner};
+use crate::worker::flight::answer::Payload;
+use crate::worker::flight::{Call, INDEX_MASK, Wakeup, slot_of, token};
 use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::requests::work::{Operation, State};
 
 impl Worker {
     /// Adds an operation; its token names it to storage and providers.
@@ -34,9 +37,7 @@ impl Worker {
     /// Takes an operation out.
     pub(crate) fn unpark(&mut self, index: usize) -> Operation {
         if self.buffers.has_waiters() {
-            let owner =
-                Owner { session: self.operations[index].call.session, operation: self.token_of(index) };
-            self.buffers.stop_waiting(owner);
+            self.buffers.stop_waiting(self.owner_of(index));
         }
         let operation = self.operations.remove(index);
         if let Some(session) = self.sessions.find_mut(operation.call.session) {
@@ -55,40 +56,27 @@ impl Worker {
     pub(crate) fn on_storage(&mut self, token: OpToken, result: FsResult) {
         let Some(index) = self.operation_index(token) else { return };
         let operation = &mut self.operations[index];
-        let call = operation.call;
-        self.mark_dirty(call.connection);
-        if self.operations[index].forgotten {
-            let is_free = match self.operations[index].state {
-                State::Transfer(_) => self.forgotten_transfer_on_storage(index, slot_of(token)),
-                State::List(_) => self.forgotten_list_on_storage(index, slot_of(token)),
-                _ => true,
-            };
-            if !is_free {
-                return;
-            }
-            let operation = self.unpark(index);
-            return self.discard(operation, result);
+        let (call, forgotten) = (operation.call, operation.forgotten);
+        let mut is_over = matches!(operation.state, State::Storage(_));
+        if let (State::Work(work), true) = (&mut operation.state, forgotten) {
+            work.on_forgotten_step(slot_of(token));
+            is_over = !work.in_storage();
         }
-        match self.operations[index].state {
-            State::Transfer(_) => self.transfer_on_storage(index, slot_of(token), result),
-            State::List(_) => self.list_on_storage(index, slot_of(token), result),
-            State::Storage(_) | State::InlineRead { .. } | State::LaneRead(_) => {
-                let operation = self.unpark(index);
-                match operation.state {
-                    State::Storage(after) => self.finish(&call, after, result),
-                    State::InlineRead { memory, export } => {
-                        self.finish_inline_read(&call, &memory, export, result)
+        self.mark_dirty(call.connection);
+        if !is_over && !forgotten {
+            self.work_on(index, |work, at| work.on_storage(at, slot_of(token), result));
+            self.resume_storage_waiters_of(call.session);
+        } else if is_over {
+            match self.unpark(index).state {
+                State::Storage(after) if forgotten => {
+                    if let Ok(FsReply::Node(node, _)) = result {
+                        self.storage.close(node);
                     }
-                    State::LaneRead(read) => self.finish_lane_read(&call, &read, result),
-                    _ => {}
+                    self.release_held(&after);
                 }
+                State::Storage(after) => self.finish(&call, after, result),
+                state => self.release_buffers(state.into_buffers()),
             }
-            State::Chain { .. }
-            | State::FenceDrain { .. }
-            | State::Draining(_)
-            | State::LaneFrame(_)
-            | State::Batch(_)
-            | State::Taken => {}
         }
     }
 
@@ -97,17 +85,78 @@ impl Worker {
         let Some(index) = self.operation_index(token) else { return };
         let operation = &mut self.operations[index];
         operation.rdma_pending = operation.rdma_pending.saturating_sub(1);
-        match operation.state {
-            State::Transfer(_) if !operation.forgotten => {
-                self.transfer_on_rdma(index, slot_of(token), result)
-            }
-            State::List(_) if !operation.forgotten => self.list_on_rdma(index, slot_of(token), result),
-            _ if operation.rdma_pending == 0 => {
-                let operation = self.unpark(index);
-                self.release_buffers(operation.state.into_buffers());
-            }
-            _ => {}
+        if matches!(operation.state, State::Work(_)) && !operation.forgotten {
+            self.work_on(index, |work, at| work.on_rdma(at, slot_of(token), result));
+        } else if operation.rdma_pending == 0 {
+            let operation = self.unpark(index);
+            self.release_buffers(operation.state.into_buffers());
         }
+    }
+
+    /// The turn of its connection has come.
+    pub(crate) fn resume_in_turn(&mut self, token: OpToken) {
+        let Some(index) = self.live_operation(token) else { return };
+        match self.operations[index].state {
+            State::Batch(_) => self.go_on_with_batch(token),
+            _ => self.work_on(index, |work, at| work.on_turn(at)),
+        }
+    }
+
+    /// The provider has room again for a post that found none.
+    pub(crate) fn resume_post(&mut self, index: usize, key: ConnectionKey) {
+        let operation = self.operations.get(index).filter(|operation| operation.call.connection == key);
+        match operation.map(|operation| &operation.state) {
+            Some(State::LaneFrame(_)) => self.resume_lane_frame(index),
+            Some(_) => self.work_on(index, |work, at| work.on_post_room(at)),
+            None => {}
+        }
+    }
+
+    /// Buffers came back: those who wait are served in turn.
+    pub(crate) fn serve_buffer_waiters(&mut self) {
+        while let Some(Grant { owner, buffers }) = self.buffers.serve() {
+            let Some(index) = self.live_operation(owner.operation) else {
+                self.release_buffers(buffers);
+                continue;
+            };
+            let call = self.operations[index].call;
+            self.mark_dirty(call.connection);
+            let expired = self.expired(&call);
+            let mut buffers = Some(buffers);
+            self.work_on(index, |work, at| work.on_buffers(at, buffers.take().unwrap_or_default(), expired));
+            self.release_buffers(buffers.unwrap_or_default());
+        }
+    }
+
+    /// Gives back all buffers of an operation that is over.
+    pub(crate) fn release_buffers(&mut self, buffers: Vec<Buffer>) {
+        for buffer in buffers {
+            self.release_buffer(buffer);
+        }
+    }
+
+    pub(crate) fn release_buffer(&mut self, buffer: Buffer) {
+        self.buffers.release(buffer);
+        if self.buffers.has_waiters() {
+            self.wakeups.push_back(Wakeup::Buffer);
+        }
+    }
+
+    /// Answered: it stays only while RDMA holds its memory.
+    pub(crate) fn retire(&mut self, index: usize) {
+        if self.operations[index].rdma_pending == 0 {
+            let operation = self.unpark(index);
+            return self.release_buffers(operation.state.into_buffers());
+        }
+        self.buffers.stop_waiting(self.owner_of(index));
+        let state = &mut self.operations[index].state;
+        let buffers = std::mem::replace(state, State::Taken).into_buffers();
+        self.operations[index].state = State::Draining(buffers);
+    }
+
+    fn owner_of(&self, index: usize) -> Owner {
+        let operation = &self.operations[index];
+        Owner { session: operation.call.session, operation: token(index, operation.generation) }
     }
 
     /// A connection is gone. What needed it cannot go on; the client asks again on its next connection.
@@ -118,26 +167,14 @@ impl Worker {
             session.connection = None;
             session.last_heard = self.now;
         }
-        let touched: Vec<usize> = self
-            .operations
-            .iter()
-            .filter(|(_, operation)| operation.call.connection == key)
-            .map(|(index, _)| index)
-            .collect();
-        for index in touched {
+        for index in self.places_of(|operation| operation.call.connection == key) {
             // The endpoint is gone and with it all that was posted on it.
             self.operations[index].rdma_pending = 0;
             let state = &mut self.operations[index].state;
-            if state.in_storage() {
-                match state {
-                    State::Transfer(transfer) => transfer.on_disconnected(),
-                    State::List(list) => list.on_disconnected(),
-                    _ => {}
-                }
-                continue;
-            }
+            let in_storage = state.in_storage();
             match state {
-                State::Transfer(_) | State::List(_) | State::Chain { .. } => {
+                State::Work(work) if in_storage => work.on_disconnected(),
+                State::Work(_) | State::Chain { .. } => {
                     let operation = self.unpark(index);
                     self.abandon(operation);
                 }
@@ -150,23 +187,18 @@ impl Worker {
                 _ => {}
             }
         }
-        self.rest_batches(key);
+        // Behind them batches, whose operations have been dealt with.
+        for index in self.places_of(|operation| operation.call.connection == key) {
+            if let State::Batch(batch) = &mut self.operations[index].state {
+                batch.on_disconnected();
+                self.rest_batch(index);
+            }
+        }
     }
 
-    /// Batches of a connection that is gone, whose operations have been dealt with.
-    fn rest_batches(&mut self, key: ConnectionKey) {
-        let batches =
-            self.operations.iter_mut().filter_map(|(index, operation)| match &mut operation.state {
-                State::Batch(batch) if operation.call.connection == key => {
-                    batch.on_disconnected();
-                    Some(index)
-                }
-                _ => None,
-            });
-        let batches: Vec<usize> = batches.collect();
-        for index in batches {
-            self.rest_batch(index);
-        }
+    /// The places of these operations.
+    pub(crate) fn places_of(&self, which: impl Fn(&Operation) -> bool) -> Vec<usize> {
+        self.operations.iter().filter(|(_, operation)| which(operation)).map(|(index, _)| index).collect()
     }
 
     /// The client sent a request again that is being executed: its reply goes to the new connection.
@@ -204,13 +236,7 @@ impl Worker {
 
     /// A session ended: its operations are nobody's. Those whose memory is in use stay until it is not.
     pub(crate) fn forget_operations(&mut self, session: SessionKey) {
-        let own: Vec<usize> = self
-            .operations
-            .iter()
-            .filter(|(_, operation)| operation.call.session == session)
-            .map(|(index, _)| index)
-            .collect();
-        for index in own {
+        for index in self.places_of(|operation| operation.call.session == session) {
             let operation = &mut self.operations[index];
             operation.forgotten = true;
             if !operation.state.in_storage() {
@@ -224,17 +250,6 @@ impl Worker {
                 self.operations[index].call.session = NOBODY;
             }
         }
-    }
-
-    /// What a forgotten operation brought back.
-    fn discard(&mut self, operation: Operation, result: FsResult) {
-        if let Ok(crate::storage::FsReply::Node(node, _)) = result {
-            self.storage.close(node);
-        }
-        if let State::Storage(after) = &operation.state {
-            self.release_held(after);
-        }
-        self.release_buffers(operation.state.into_buffers());
     }
 
     /// Looks at what became possible during this turn.
@@ -255,24 +270,23 @@ impl Worker {
     }
 
     fn resume_chain(&mut self, session: SessionKey, chain: u64) {
-        let next = self.operations.iter().find(|(_, operation)| {
+        let Some(core) = self.sessions.find(session).map(|session| &session.core) else { return };
+        let is_next = |operation: &Operation| {
             matches!(operation.state, State::Chain { .. })
                 && operation.call.session == session
-                && operation.call.link.is_some_and(|link| {
-                    link.chain == chain
-                        && self
-                            .sessions
-                            .find(session)
-                            .is_some_and(|s| s.core.chain_step(link) != dafs_proto::session::ChainStep::Wait)
-                })
-        });
-        let Some((index, _)) = next else { return };
+                && operation
+                    .call
+                    .link
+                    .is_some_and(|link| link.chain == chain && core.chain_step(link) != ChainStep::Wait)
+        };
+        let next = self.operations.iter().find(|(_, operation)| is_next(operation));
+        let Some(index) = next.map(|(index, _)| index) else { return };
         let operation = self.unpark(index);
-        let State::Chain { body, payload } = operation.state else { return };
+        let State::Chain { body, mut payload } = operation.state else { return };
         self.mark_dirty(operation.call.connection);
         if self.expired(&operation.call) {
             return self.reply_status(&operation.call, Status::TIMED_OUT);
         }
-        self.begin(operation.call, &body, crate::worker::flight::answer::Payload::Kept(&payload));
+        self.begin(operation.call, &body, Payload::Kept(Span::from_mut(&mut payload)));
     }
 }

@@ -1,0 +1,243 @@
+//! Operations in flight, and how those that move data go on: one is taken out of its place to be worked on, is lent a [`Context`] with
+//! what it may touch, and is put back unless it is over. What each of them does is `ops`'.
+
+use std::fmt::Debug;
+
+use dafs_proto::transport::{Access, MemoryRef, OpToken, RemoteRange, TransportError};
+use dafs_proto::wire::Status;
+
+use crate::storage::{FsOp, FsResult, Submitted};
+use crate::worker::Worker;
+use crate::worker::buffers::{Buffer, Owner};
+use crate::worker::connection::Connection;
+use crate::worker::flight::after::After;
+use crate::worker::flight::batch::Batch;
+use crate::worker::flight::lanes::LaneFrame;
+use crate::worker::flight::{Call, token};
+
+/// An operation that waits.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) call: Call,
+    pub(crate) state: State,
+    /// Tells apart operations that had the same place.
+    pub(crate) generation: u32,
+    /// RDMA operations posted and not completed.
+    pub(crate) rdma_pending: u32,
+    /// Nobody waits for it any more; it stays until storage and RDMA have let go of its memory.
+    pub(crate) forgotten: bool,
+}
+
+/// What it waits for.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Its turn in a chain; the body and the payload are kept.
+    Chain { body: Vec<u8>, payload: Vec<u8> },
+    /// Storage; then the reply is made.
+    Storage(After),
+    /// Room for a frame.
+    LaneFrame(LaneFrame),
+    /// It moves data, and waits for its next step.
+    Work(Box<dyn Work>),
+    /// Its operations, which are operations of their own here.
+    Batch(Box<Batch>),
+    /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet.
+    FenceDrain { export: usize, others: usize },
+    /// Answered; RDMA still holds its buffers.
+    Draining(Vec<Buffer>),
+    /// It is being worked on.
+    Taken,
+}
+
+impl State {
+    /// The buffers that it holds.
+    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
+        match self {
+            Self::Work(work) => work.into_buffers(),
+            Self::Draining(buffers) => buffers,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Storage has its hands on its memory.
+    pub(crate) fn in_storage(&self) -> bool {
+        match self {
+            Self::Storage(_) => true,
+            Self::Work(work) => work.in_storage(),
+            _ => false,
+        }
+    }
+}
+
+/// An operation that moves data in steps.
+pub(crate) trait Work: Debug + Send {
+    /// Goes on until it has to wait or ends.
+    fn advance(&mut self, at: &mut Context<'_>) -> Fate;
+
+    /// Its connection has its next turn.
+    fn on_turn(&mut self, at: &mut Context<'_>) -> Fate {
+        self.advance(at)
+    }
+
+    /// Storage has finished a step.
+    fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate;
+
+    /// Storage has finished a step that nobody waits for any more.
+    fn on_forgotten_step(&mut self, slot: u8);
+
+    /// RDMA has finished something.
+    fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate;
+
+    /// There are the buffers that it waited for; `expired`: its deadline has passed.
+    fn on_buffers(&mut self, at: &mut Context<'_>, buffers: Vec<Buffer>, expired: bool) -> Fate;
+
+    /// The provider has room again for a post that found none.
+    fn on_post_room(&mut self, at: &mut Context<'_>) -> Fate;
+
+    /// It waits until its session has less with storage.
+    fn waits_for_storage(&self) -> bool;
+
+    /// That is so.
+    fn on_storage_room(&mut self, at: &mut Context<'_>) -> Fate;
+
+    /// Storage has its hands on its memory.
+    fn in_storage(&self) -> bool;
+
+    /// Its connection is gone, and with it what was posted there, while storage has its memory.
+    fn on_disconnected(&mut self);
+
+    /// The buffers that it holds.
+    fn into_buffers(self: Box<Self>) -> Vec<Buffer>;
+}
+
+/// What becomes of an operation that was worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It waits for something that was begun, or for its turn.
+    Waits,
+    /// It was answered: it stays only while RDMA holds its memory.
+    Answered,
+    /// It had no effect, and its client asks again.
+    Abandoned,
+}
+
+/// What an operation is lent when it goes on: the worker, and its own place there.
+pub(crate) struct Context<'w> {
+    pub(crate) worker: &'w mut Worker,
+    pub(crate) index: usize,
+    pub(crate) token: OpToken,
+    pub(crate) call: Call,
+}
+
+impl Context<'_> {
+    /// Whose buffers it takes.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner { session: self.call.session, operation: self.token }
+    }
+
+    /// Hands a step to storage; `None` where that has to be waited for.
+    pub(crate) fn submit(&mut self, token: OpToken, op: FsOp) -> Option<FsResult> {
+        let Ok(identity) = self.worker.identity(&self.call) else { return Some(Err(Status::BAD_HANDLE)) };
+        match self.worker.storage.submit(token, &identity, op) {
+            Submitted::Done(result) => Some(result),
+            Submitted::Pending => None,
+        }
+    }
+
+    /// A buffer for so many bytes, perhaps a smaller one: what was granted, or another. Without one the operation is queued.
+    pub(crate) fn buffer(&mut self, granted: Option<Buffer>, len: usize) -> Option<Buffer> {
+        let owner = self.owner();
+        let buffer = granted.or_else(|| self.worker.buffers.acquire(owner, len));
+        if buffer.is_none() {
+            self.worker.buffers.wait(owner, len);
+        }
+        buffer
+    }
+
+    /// The client's own memory, where the provider maps it.
+    pub(crate) fn remote_memory(
+        &mut self,
+        remote: &RemoteRange,
+        access: Access,
+    ) -> Result<Option<MemoryRef>, Status> {
+        self.worker.remote_memory(&self.call, remote, access).map_err(|_| Status::REMOTE_ACCESS)
+    }
+
+    /// RDMA operations posted for it and not completed.
+    pub(crate) fn rdma_pending(&self) -> u32 {
+        self.worker.operations[self.index].rdma_pending
+    }
+
+    /// RDMA operations were posted for it and wait for their completion.
+    pub(crate) fn on_posted(&mut self, pending: u32) {
+        self.worker.operations[self.index].rdma_pending += pending;
+        if let Some(connection) = self.connection() {
+            connection.rdma_pending += pending;
+        }
+    }
+
+    /// A post found no room: it goes on when there is some.
+    pub(crate) fn wait_for_post_room(&mut self) {
+        let index = self.index;
+        if let Some(connection) = self.connection() {
+            connection.post_waiters.push_back(index);
+        }
+    }
+
+    /// The connection that it works for.
+    pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
+        self.worker.connection(self.call.connection)
+    }
+
+    /// Answers with a status alone.
+    pub(crate) fn refuse(&mut self, status: Status) -> Fate {
+        self.worker.reply_status(&self.call, status);
+        Fate::Answered
+    }
+}
+
+impl Worker {
+    /// Works on an operation: takes it out of its place, and puts it back unless it is over. Nothing happens where none is that moves data.
+    pub(crate) fn work_on(
+        &mut self,
+        index: usize,
+        work: impl FnOnce(&mut dyn Work, &mut Context<'_>) -> Fate,
+    ) {
+        let Some(operation) = self.operations.get_mut(index) else { return };
+        let (call, generation) = (operation.call, operation.generation);
+        let mut own = match std::mem::replace(&mut operation.state, State::Taken) {
+            State::Work(own) => own,
+            other => return operation.state = other,
+        };
+        let token = token(index, generation);
+        let fate = work(&mut *own, &mut Context { worker: self, index, token, call });
+        match self.operations.get_mut(index).filter(|operation| operation.generation == generation) {
+            Some(operation) => operation.state = State::Work(own),
+            None => return self.release_buffers(own.into_buffers()),
+        }
+        match fate {
+            Fate::Waits => {}
+            Fate::Answered => self.retire(index),
+            Fate::Abandoned => {
+                let operation = self.unpark(index);
+                self.abandon(operation);
+            }
+        }
+    }
+
+    /// The same, of one that may be gone, or nobody's.
+    pub(crate) fn work_on_live(
+        &mut self,
+        token: OpToken,
+        work: impl FnOnce(&mut dyn Work, &mut Context<'_>) -> Fate,
+    ) {
+        if let Some(index) = self.live_operation(token) {
+            self.work_on(index, work);
+        }
+    }
+
+    /// The place of an operation that somebody waits for.
+    pub(crate) fn live_operation(&self, token: OpToken) -> Option<usize> {
+        self.operation_index(token).filter(|index| !self.operations[*index].forgotten)
+    }
+}
