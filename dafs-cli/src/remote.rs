@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use dafs_client::{Config, Error, Export, Session, Url};
 
-use crate::report::{Failure, Result};
+use crate::report::{Failure, Failures, Result};
 
 /// Sessions of this command, one for each server.
 pub(crate) struct Remotes {
@@ -69,6 +69,27 @@ impl Remotes {
             }
         };
         Ok(Target { session, export, path: PathBuf::from(OsString::from_vec(url.path)), base })
+    }
+
+    /// Does something with what each of the URLs names. What fails is reported, and the rest is done.
+    pub(crate) fn each(
+        &self,
+        urls: &[OsString],
+        failures: &Failures,
+        mut act: impl FnMut(Target) -> Result<()>,
+    ) -> Result<()> {
+        urls.iter().try_for_each(|url| failures.keep_going(self.target(url).and_then(&mut act)))
+    }
+}
+
+/// The answer to a request that a restart of the server may have left in doubt: then it is asked `again`, which must do no harm.
+pub(crate) fn sure<T>(
+    first: dafs_client::Result<T>,
+    again: impl FnOnce() -> dafs_client::Result<T>,
+) -> dafs_client::Result<T> {
+    match first {
+        Err(Error::InDoubt { .. }) => again(),
+        result => result,
     }
 }
 

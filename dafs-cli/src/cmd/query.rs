@@ -46,40 +46,24 @@ pub(crate) fn ping(flags: &Ping, remotes: &Remotes) -> Result<ExitCode> {
             out.flush()?;
         }
     }
-    if let Some(summary) = Summary::of(&mut times) {
-        out.line(&summary.text(flags.json, times.len(), session.provider().name()))?;
+    times.sort_unstable();
+    if let Some(summary) = summary(&times, flags.json, session.provider().name()) {
+        out.line(&summary)?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of round trips, microseconds.
-struct Summary {
-    min: f64,
-    p50: f64,
-    p99: f64,
-    max: f64,
-}
-
-impl Summary {
-    fn of(times: &mut [Duration]) -> Option<Self> {
-        times.sort_unstable();
-        let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
-        Some(Self {
-            min: microseconds(*times.first()?),
-            p50: microseconds(at(50)?),
-            p99: microseconds(at(99)?),
-            max: microseconds(*times.last()?),
-        })
-    }
-
-    fn text(&self, is_json: bool, count: usize, provider: &str) -> String {
-        let Self { min, p50, p99, max } = self;
-        match is_json {
-            true => json!({ "provider": provider, "count": count, "min_us": min, "p50_us": p50, "p99_us": p99, "max_us": max }).to_string(),
-            false => format!("{count} round trips over {provider}: min {min:.1}, median {p50:.1}, 99 % below {p99:.1}, max {max:.1} us"),
-        }
-    }
+/// What round trips took, in ascending order; `None` of none.
+fn summary(times: &[Duration], is_json: bool, provider: &str) -> Option<String> {
+    let count = times.len();
+    let at = |percent: usize| times.get((count * percent).div_ceil(100).saturating_sub(1)).copied();
+    let (min, p50) = (microseconds(*times.first()?), microseconds(at(50)?));
+    let (p99, max) = (microseconds(at(99)?), microseconds(*times.last()?));
+    Some(match is_json {
+        true => json!({ "provider": provider, "count": count, "min_us": min, "p50_us": p50, "p99_us": p99, "max_us": max }).to_string(),
+        false => format!("{count} round trips over {provider}: min {min:.1}, median {p50:.1}, 99 % below {p99:.1}, max {max:.1} us"),
+    })
 }
 
 fn microseconds(time: Duration) -> f64 {
@@ -93,7 +77,6 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
     let limits = session.limits().map_err(failed)?;
     let stats = session.statistics().map_err(failed)?;
     let agreed = session.agreed();
-    let crossovers = agreed.thresholds.crossovers;
     let mut out = Output::new();
     if flags.json {
         let value = json!({
@@ -107,18 +90,8 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
             "write_inline_max": agreed.write_inline_max,
             "read_inline_limit": agreed.thresholds.read_inline_max,
             "write_inline_limit": agreed.thresholds.write_inline_max,
-            "crossovers": {
-                "read_registered": crossovers.read_registered,
-                "read_unregistered": crossovers.read_unregistered,
-                "write_registered": crossovers.write_registered,
-                "write_unregistered": crossovers.write_unregistered,
-            },
-            "gather": agreed.gather.map(|gather| json!({
-                "read_registered": gather.read_registered,
-                "read_unregistered": gather.read_unregistered,
-                "write_registered": gather.write_registered,
-                "write_unregistered": gather.write_unregistered,
-            })),
+            "crossovers": agreed.thresholds.crossovers,
+            "gather": agreed.gather,
             "transfer_size_max": agreed.transfer_size_max,
             "handles_max": agreed.handles_max,
             "keep_alive_ms": agreed.keep_alive_ms,

@@ -8,7 +8,7 @@ use dafs_proto::wire::{Features, Opcode};
 use smallvec::SmallVec;
 
 use crate::driver::fast_path::{Attempt, Single};
-use crate::driver::pending::{Finish, Pending, count};
+use crate::driver::pending::{Finish, Moved, Pending};
 use crate::driver::{EndOnUnwind, Owner, Shared};
 use crate::engine::choice::Question;
 use crate::engine::core::Core;
@@ -122,7 +122,7 @@ impl Shared {
         {
             buffer.revoke();
         }
-        count(op)
+        Moved::of(op).outcome()
     }
 
     /// Runs a transfer to its end. Blocks.
@@ -304,23 +304,24 @@ impl Shared {
     }
 }
 
-/// Starts a transfer. Does not block. When it cannot be started, `refused` makes the caller's result of the error and
-/// what the operation would have kept.
+/// Starts a transfer. Does not block.
 pub(crate) fn submit_transfer<T>(
     owner: &Arc<Owner>,
     node: Arc<Node>,
     parts: TransferParts,
-    finish: Finish<T>,
-    refused: impl FnOnce(Error, Keep) -> T,
+    finish: fn(Moved) -> T,
 ) -> Pending<T> {
     let shared = &owner.shared;
     let mut core = shared.lock();
     match shared.transfer(&mut core, node, parts, false) {
         Ok(op) => {
             let index = shared.submit_under(&mut core, op);
-            Pending::new(owner, index, finish)
+            Pending::new(owner, index, Finish::Moved(finish))
         }
-        Err((error, keep)) => Pending::ready(refused(error, keep)),
+        Err((error, keep)) => {
+            drop(core);
+            Pending::ready(finish(Moved::refused(keep, error)))
+        }
     }
 }
 

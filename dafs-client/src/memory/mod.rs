@@ -7,7 +7,7 @@
 
 pub(crate) mod registration;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dafs_proto::transport::{
     Access, BorrowedMemory, Domain, MemoryRef, Region, RegionError, RemoteRange, Span,
 };
+use smallvec::SmallVec;
 
 /// Memory of the caller that stays valid, and is touched by nobody else, until the operation that holds this has ended.
 #[derive(Clone, Copy)]
@@ -45,6 +46,16 @@ impl RawMemory {
     /// For memory that a blocking call sends; never written.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self { pointer: bytes.as_ptr().cast_mut(), len: bytes.len() }
+    }
+
+    /// As [`RawMemory::of_mut`], of several slices.
+    pub(crate) fn all_of_mut(slices: &mut [IoSliceMut<'_>]) -> SmallVec<[Self; 1]> {
+        slices.iter_mut().map(|slice| Self::of_mut(slice)).collect()
+    }
+
+    /// As [`RawMemory::of`], of several slices.
+    pub(crate) fn all_of(slices: &[IoSlice<'_>]) -> SmallVec<[Self; 1]> {
+        slices.iter().map(|slice| Self::of(slice)).collect()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -8,7 +8,7 @@ use dafs_proto::extent::Extent;
 use dafs_proto::transport::{PostError, RemoteRange, Span};
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
-    BatchRequest, BatchResult, EXTENT_SIZE, Header, LIST_MAX, Method, REMOTE_RANGE_SIZE, ShortLists, Slot,
+    BatchRequest, BatchResult, EXTENT_SIZE, Header, LIST_MAX, Method, REMOTE_RANGE_SIZE, ShortLists,
     Stability, Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results,
     lists_size,
 };
@@ -290,10 +290,10 @@ impl BatchWork {
     /// Sends a request for some entries.
     pub(crate) fn send(
         &self,
-        mut outlet: impl Outlet,
+        outlet: &mut impl Outlet,
         header: Header,
         request: &Request,
-    ) -> Result<Slot, PostError> {
+    ) -> Result<(), PostError> {
         let (body, mut described) = self.encode(request.at, request.len);
         let payload_len = described.len() + body.data as usize;
         let draft = Draft::new(header, |head| {

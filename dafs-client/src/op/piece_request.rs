@@ -3,7 +3,7 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{PostError, RemoteRange, Span};
 use dafs_proto::wire::{
-    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Slot, Stability, WireRange, encode_lists,
+    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Stability, WireRange, encode_lists,
     encode_segments, lists_size,
 };
 use smallvec::SmallVec;
@@ -17,12 +17,12 @@ use crate::op::transfer::{Transfer, TransferKind};
 
 /// Sends a piece of a transfer.
 pub(crate) fn send_piece(
-    outlet: impl Outlet,
+    outlet: &mut impl Outlet,
     header: Header,
     transfer: &Transfer,
     request: &Request,
     staging: Option<&Staging>,
-) -> Result<Slot, PostError> {
+) -> Result<(), PostError> {
     let (at, len) = (request.at, request.len);
     let segments = segments(transfer, request, staging)?;
     if matches!(request.opcode, Opcode::ReadList | Opcode::WriteList) {
@@ -58,12 +58,12 @@ fn stage(transfer: &Transfer, request: &Request, staging: Option<&Staging>) {
 
 /// Sends a piece whose data is in the message, behind what describes it.
 fn send_data_behind(
-    mut outlet: impl Outlet,
+    outlet: &mut impl Outlet,
     draft: Draft,
     transfer: &Transfer,
     request: &Request,
     described: &mut [u8],
-) -> Result<Slot, PostError> {
+) -> Result<(), PostError> {
     let (at, len) = (request.at, request.len);
     let payload_len = described.len() + len;
     if len > 0 && outlet.prefers_gathered(payload_len)? {
@@ -88,13 +88,13 @@ fn send_data_behind(
     reason = "lists are at most LIST_MAX, pieces at most transfer_size_max"
 )]
 fn send_list(
-    outlet: impl Outlet,
+    outlet: &mut impl Outlet,
     header: Header,
     transfer: &Transfer,
     request: &Request,
     segments: SmallVec<[WireRange; 4]>,
     staging: Option<&Staging>,
-) -> Result<Slot, PostError> {
+) -> Result<(), PostError> {
     let (at, len) = (request.at, request.len);
     let (writes, stability) = match transfer.kind {
         TransferKind::Write(stability) => (true, stability),

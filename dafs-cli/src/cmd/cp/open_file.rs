@@ -12,6 +12,7 @@ use super::item::{Item, SMALL_SIZE_MAX};
 use super::local;
 use super::place::{Cause, KeepOwner, Later, Meta, Place};
 use super::same;
+use crate::remote::sure;
 
 /// How often data that a restart of the server lost is written again before the copy is given up.
 pub(super) const ROUNDS_MAX: u32 = 8;
@@ -40,10 +41,7 @@ impl Source {
                 let pending = target.export.submit_open_with(&own, &options);
                 let export = target.export.clone();
                 Later::Wait(Box::new(move || {
-                    let file = match pending.wait() {
-                        Err(Error::InDoubt { .. }) => export.open_with(&own, &options)?,
-                        result => result?,
-                    };
+                    let file = sure(pending.wait(), || export.open_with(&own, &options))?;
                     let meta = file.attributes_at_open().into();
                     Ok((Self::Remote(file), meta))
                 }))
@@ -124,11 +122,11 @@ impl Sink {
                 let pending = target.export.submit_open_with(&own, &options);
                 let (item, original, export) = (item.clone(), original.clone(), target.export.clone());
                 Later::Wait(Box::new(move || {
-                    let file = match pending.wait().map_err(Cause::from) {
-                        Err(Cause::Client(Error::InDoubt { .. })) => export.open_with(&own, &options)?,
+                    let open = || export.open_with(&own, &options);
+                    let file = match sure(pending.wait(), open).map_err(Cause::from) {
                         Err(cause) if cause.is_link() && !follow => {
                             item.roots.destination.remove_file(&item.path)?;
-                            export.open_with(&own, &options)?
+                            open()?
                         }
                         result => result?,
                     };
@@ -231,10 +229,7 @@ impl Sink {
     pub(super) fn truncate(&self, size: u64) -> Result<(), Cause> {
         match self {
             Self::Local(file) => Ok(file.set_len(size)?),
-            Self::Remote(file) => match file.truncate(size) {
-                Err(Error::InDoubt { .. }) => Ok(file.truncate(size)?),
-                result => Ok(result?),
-            },
+            Self::Remote(file) => Ok(sure(file.truncate(size), || file.truncate(size))?),
         }
     }
 }

@@ -3,12 +3,12 @@
 use dafs_proto::transport::{Access, RegionError, RemoteRange};
 use smallvec::SmallVec;
 
+use crate::api::batch::part::Part;
 use crate::driver::Shared;
 use crate::engine::core::Core;
 use crate::memory::registration::{Hold, RegistrationPolicy};
 use crate::memory::{RawMemory, RegisteredBuf, tell_of_refusal, tell_once};
 use crate::op::batch::Bounce;
-use crate::op::batch_part::Part;
 
 /// Memory that is copied is kept for the next batch up to this many bytes: making and registering it anew costs more than a batch.
 pub(crate) const BOUNCE_KEPT_MAX: usize = 4 << 20;

@@ -9,6 +9,7 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use crate::api::batch::memory::{BOUNCE_KEPT_MAX, memory_of};
+use crate::api::batch::part::{BatchOutcome, Part, Parts};
 use crate::config::Config;
 use crate::driver::Shared;
 use crate::engine::choice::Question;
@@ -20,7 +21,6 @@ use crate::method::io_path::{Circumstances, Direction, Form, IoPath, Registratio
 use crate::op::Op;
 use crate::op::batch::BatchHints;
 use crate::op::batch::{BatchWork, Bounds, Entry, cut};
-use crate::op::batch_part::{BatchOutcome, Part, Parts};
 use crate::op::list::{joined, without_gap};
 
 /// How the operations are done.
