@@ -6,13 +6,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use dafs_proto::session::{ClientSession, HandshakeError};
-use dafs_proto::transport::{ConnectError, Endpoint};
+use dafs_proto::transport::ConnectError;
 use dafs_proto::wire::{
     Attributes, FileHandle, Header, MountReply, NameRequest, Opcode, OpenRequest, Resume, Status,
     decode_message_pack,
 };
 
-use crate::connect::{Answer, CallError, Established, call, establish};
+use crate::connect::{Answer, Caller, Established, establish};
 use crate::driver::driven::Driven;
 use crate::driver::give_up::GIVE_UP_AFTER;
 use crate::driver::{Guard, Shared};
@@ -131,9 +131,10 @@ fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fr
     let mut nodes = Vec::new();
     if !welcome.resumed {
         tracing::warn!(server = %shared.server.name, "the server forgot the session: opening its files again");
-        let endpoint = &mut *established.endpoint;
-        let mut rebuild = Rebuild { shared, endpoint, session: &mut session };
-        nodes = rebuild.reopen_all().map_err(|error| error.at(&shared.server.name))?;
+        let (endpoint, session) = (&mut *established.endpoint, Some(&mut session));
+        let (server, deadline) = (&*shared.server.name, clock.now());
+        let caller = Caller { endpoint, session, server, clock, deadline };
+        nodes = Rebuild { shared, caller }.reopen_all()?;
     }
     Ok(Fresh { established, session, nodes })
 }
@@ -141,13 +142,12 @@ fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fr
 /// A new session, on which everything is opened again.
 struct Rebuild<'a> {
     shared: &'a Shared,
-    endpoint: &'a mut dyn Endpoint,
-    session: &'a mut ClientSession,
+    caller: Caller<'a>,
 }
 
 impl Rebuild<'_> {
     /// Opens everything that the lost session had open.
-    fn reopen_all(&mut self) -> Result<Vec<Renewed>, CallError> {
+    fn reopen_all(&mut self) -> Result<Vec<Renewed>, Error> {
         let open: Vec<Arc<Node>> = {
             let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
             // From here on handles of the lost session are refused: none can slip in between this look and the new session.
@@ -184,14 +184,13 @@ impl Rebuild<'_> {
         Ok(renewed)
     }
 
-    fn remount(&mut self, export: &str) -> Result<Option<FileHandle>, CallError> {
+    fn remount(&mut self, export: &str) -> Result<Option<FileHandle>, Error> {
         let answer = self.call(Opcode::Mount, FileHandle(0), &[], export.as_bytes())?;
         if answer.header.status != Status::OK {
             tracing::warn!(export, "the export cannot be mounted again: {}", answer.header.status);
             return Ok(None);
         }
-        decode_message_pack::<MountReply>("mount reply", &answer.payload)
-            .map_err(|error| CallError::Fault(error.into()))?;
+        decode_message_pack::<MountReply>("mount reply", &answer.payload)?;
         Ok(Some(answer.header.handle))
     }
 
@@ -202,13 +201,12 @@ impl Rebuild<'_> {
         root: FileHandle,
         body: &[u8],
         node: &Node,
-    ) -> Result<Option<FileHandle>, CallError> {
+    ) -> Result<Option<FileHandle>, Error> {
         let answer = self.call(opcode, root, body, &node.path)?;
         if answer.header.status != Status::OK {
             return Ok(None);
         }
-        let attributes = decode_message_pack::<Attributes>("attributes", &answer.payload)
-            .map_err(|error| CallError::Fault(error.into()))?;
+        let attributes = decode_message_pack::<Attributes>("attributes", &answer.payload)?;
         if attributes.file_id == node.file_id {
             return Ok(Some(answer.header.handle));
         }
@@ -222,15 +220,9 @@ impl Rebuild<'_> {
         handle: FileHandle,
         body: &[u8],
         payload: &[u8],
-    ) -> Result<Answer, CallError> {
-        let Self { shared: Shared { clock, config, .. }, endpoint, session } = self;
-        let mut header = Header::request(opcode, handle);
-        // One after the other: a credit is always there.
-        session.begin(&mut header, 1);
-        let deadline = clock.now().after(config.connect_timeout);
-        let answer = call(*endpoint, Some(session), header, body, payload, deadline, &**clock)?;
-        session.on_reply(&answer.header).map_err(CallError::Fault)?;
-        Ok(answer)
+    ) -> Result<Answer, Error> {
+        self.caller.deadline = self.shared.clock.now().after(self.shared.config.connect_timeout);
+        self.caller.call(Header::request(opcode, handle), body, payload)
     }
 }
 

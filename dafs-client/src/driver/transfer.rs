@@ -287,7 +287,13 @@ impl Shared {
     /// Registers or stages, and falls back where that fails: inline always works.
     fn prepare(&self, core: &mut Core, transfer: &mut Transfer, policy: RegistrationPolicy) {
         if transfer.path == IoPath::DirectRegister {
-            match self.registrar.register(&transfer.memory, transfer.kind.access(), policy) {
+            let access = transfer.kind.access();
+            let registered = match &*transfer.memory {
+                // Whether any of it is kept was asked before the way was decided.
+                [single] => self.registrar.register_one(single, access),
+                several => self.registrar.register(several, access, policy),
+            };
+            match registered {
                 Ok(registered) => {
                     transfer.ranges = registered.ranges;
                     transfer.holds = registered.holds;

@@ -151,33 +151,23 @@ fn segments(
     staging: Option<&Staging>,
 ) -> Result<SmallVec<[WireRange; 4]>, PostError> {
     let wire = |range: RemoteRange| [range.key.0, range.offset, range.len];
-    let outside = PostError::Invalid("a piece outside of its registered memory");
+    const OUTSIDE: PostError = PostError::Invalid("a piece outside of its registered memory");
     let mut segments = SmallVec::new();
     if transfer.path == IoPath::Inline {
         return Ok(segments);
     }
     if let (Some(chunk), Some(pool)) = (request.staging, staging) {
         let len = transfer.asked_len(request.len);
-        segments.push(wire(pool.range(chunk, len).ok_or(outside)?));
+        segments.push(wire(pool.range(chunk, len).ok_or(OUTSIDE)?));
         return Ok(segments);
     }
+    // All of the memory, as nearly always: nothing is cut.
     if request.len == transfer.len {
-        // All of the memory, as nearly always: nothing is cut.
         segments.reserve(transfer.ranges.len());
-        for (range, memory) in transfer.ranges.iter().zip(&transfer.memory).filter(|(_, m)| m.len() > 0) {
-            match range.slice(0, memory.len() as u64) {
-                Some(range) => segments.push(wire(range)),
-                None => return Err(outside),
-            }
-        }
-    } else {
-        for (index, from, len) in transfer.parts(request.at, request.len) {
-            let range = transfer.ranges.get(index).and_then(|range| range.slice(from as u64, len as u64));
-            match range {
-                Some(range) => segments.push(wire(range)),
-                None => return Err(outside),
-            }
-        }
+    }
+    for (index, from, len) in transfer.parts(request.at, request.len) {
+        let range = transfer.ranges.get(index).and_then(|range| range.slice(from as u64, len as u64));
+        segments.push(wire(range.ok_or(OUTSIDE)?));
     }
     if segments.is_empty() {
         // An empty transfer still names a range, because the method says so.

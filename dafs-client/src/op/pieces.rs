@@ -190,37 +190,28 @@ fn on_list_read(
     let end = reply.end.unwrap_or(u64::MAX);
     list.end = list.end.min(end);
     let (count, inline) = (reply.count as usize, transfer.path == IoPath::Inline);
-    if reply.end.is_none() {
+    let copies = inline || transfer.path == IoPath::Staged;
+    let got: SmallVec<[(usize, usize); 32]> = match reply.end {
         // All of it came, and nearly always does: one pass over the memory.
-        if count != request.len {
-            return Err(too_much("the count of a list's read", count, request.len).into());
-        }
-        let in_payload = if inline { count } else { 0 };
-        if payload.len() != in_payload {
-            return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
-        }
-        if inline || transfer.path == IoPath::Staged {
-            scatter(transfer, request.at, count, staged.unwrap_or(payload));
-        }
-        return Ok(());
-    }
-    let got: SmallVec<[(usize, usize); 32]> = list
-        .extents(request.at, request.len)
-        .scan(request.at, |place, extent| {
-            let begin = *place;
-            *place += extent.len as usize;
-            Some((begin, extent.len_before(end) as usize))
-        })
-        .collect();
+        None => SmallVec::from_iter([(request.at, request.len)]),
+        Some(_) => list
+            .extents(request.at, request.len)
+            .scan(request.at, |place, extent| {
+                let begin = *place;
+                *place += extent.len as usize;
+                Some((begin, extent.len_before(end) as usize))
+            })
+            .collect(),
+    };
     let total = got.iter().map(|(_, got)| got).sum();
-    if count != total || count == request.len {
+    if count != total || (count == request.len && reply.end.is_some()) {
         return Err(too_much("the count of a list's read", count, total).into());
     }
     let in_payload = if inline { count } else { 0 };
     if payload.len() != in_payload {
         return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
     }
-    if inline || transfer.path == IoPath::Staged {
+    if copies {
         let mut before = 0;
         for &(place, len) in &got {
             // Staged, everything is at its place; in a message, all follows without gaps.
