@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
+use std::slice::from_ref;
 
-use dafs_client::{FileKind, Pending, RegisteredBuf, Status, Transferred};
+use dafs_client::{Extent, FileKind, Pending, RegisteredBuf, Status, Transferred};
 
 use crate::flags::Cat;
 use crate::output::Output;
@@ -45,10 +46,9 @@ fn write(flags: &Cat, target: &Target, out: &mut Output) -> Result<()> {
         if offset >= end || (offset >= known && !reading.is_empty()) {
             return Some(buffer);
         }
-        let (mut buffer, len) = (buffer, usize::try_from(end - offset).unwrap_or(usize::MAX));
-        let len = len.min(buffer.len());
-        drop(buffer.split_off(len));
-        reading.push_back((len, file.submit_read_at(buffer, offset)));
+        let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buffer.len());
+        let extent = Extent::new(offset, len as u64);
+        reading.push_back((len, file.submit_read_list_buf(&[extent], buffer, from_ref(&(0..len)))));
         offset += len as u64;
         None
     };

@@ -70,7 +70,8 @@ impl OpenOptions {
         direct_io: bool;
         /// Permission bits of a file that is made; used as given, without a umask.
         mode: u32;
-        /// When written data is durable, where a call does not say: by the next commit (unstable, the default), or before each write returns.
+        /// When written data is durable, where a call does not say: by the next commit (unstable, the default), or before each write
+        /// returns.
         stability: Stability;
     }
 

@@ -18,7 +18,7 @@ use crate::handle::node::Node;
 use crate::memory::RawMemory;
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::Op;
-use crate::op::body::{Body, DataReply};
+use crate::op::body::{Body, DataReply, wire};
 use crate::op::draft::{Draft, Outlet};
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
@@ -136,9 +136,7 @@ impl Single<'_> {
         let Some(kind) = self.kind else { return Draft::new(header, |_| HEADER_SIZE) };
         let (offset, len) = (self.offset, self.memory.len());
         let body = match (self.path, self.range) {
-            (IoPath::Direct, Some(range)) => {
-                Body::direct(kind, offset, len, &[[range.key.0, range.offset, range.len]])
-            }
+            (IoPath::Direct, Some(range)) => Body::direct(kind, offset, len, &[wire(range)]),
             _ => Body::inline(kind, offset, len),
         };
         Draft::new(header, |head| body.encode(head))

@@ -227,10 +227,7 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
 /// Waits until at least one of the operations has ended, takes out all that have, and answers their results, in order; the others
 /// stay, in order. None when there are none. Blocks.
 pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
-    if wait_any(pendings).is_none() {
-        return Vec::new();
-    }
-    pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
+    wait_some_with(pendings, &BatchHints { completions: 1, window: Duration::ZERO })
 }
 
 /// As [`wait_some`], for fewer and larger parts: waits until as many operations have ended as the hints say, or all, or until the window
@@ -240,7 +237,8 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
         return Vec::new();
     }
     let wanted = hints.completions.min(pendings.len());
-    let owner = pendings.iter().find_map(|pending| match &pending.state {
+    // One has ended.
+    let owner = pendings.iter().filter(|_| wanted > 1).find_map(|pending| match &pending.state {
         State::Op { owner, .. } => Some(Arc::clone(owner)),
         _ => None,
     });

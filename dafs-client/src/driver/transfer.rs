@@ -177,7 +177,11 @@ impl Shared {
             }
             Memory::RegisteredParts(memory, ranges) => {
                 let ranges = Some(ranges.ok_or_else(not_registered_here)?);
-                Ok(Lent { memory, ranges, whole: None })
+                let whole = match (&*memory, keep) {
+                    ([part], Keep::Registered(buffer)) => buffer.memory_of(part),
+                    _ => None,
+                };
+                Ok(Lent { memory, ranges, whole })
             }
         }
     }

@@ -11,7 +11,7 @@ use dafs_proto::transport::{Domain, Head, PostError, Span, TransportError};
 use dafs_proto::wire::{BatchNotice, FileHandle, Flags, Header, NoticeKind, Opcode, Slot, Status};
 use slab::Slab;
 
-use crate::engine::lanes::{LaneState, Next, transmit_through_lane};
+use crate::engine::lanes::{LaneRequest, LaneState, Next};
 use crate::engine::signs::{Demand, Signs};
 use crate::error::Error;
 use crate::handle::closings::Closing;
@@ -175,7 +175,7 @@ impl Core {
         request.order = numbered.order;
         let sent = match (lane, &mut self.lanes) {
             (Some(lane), LaneState::Granted(lanes)) => {
-                transmit_through_lane(outlet, header, op, &request, (lane, lanes))
+                LaneRequest { header, request: &request, lane, lanes }.send(outlet, op)
             }
             _ => op.send(outlet, header, &request, self.staging.as_ref()),
         };

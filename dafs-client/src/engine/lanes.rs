@@ -29,7 +29,7 @@ use crate::engine::core::{Arrived, Core};
 use crate::memory::{Staging, tell_once};
 use crate::method::io_path::{IoPath, MethodOverride};
 use crate::op::Op;
-use crate::op::body::{Body, DataReply};
+use crate::op::body::{Body, DataReply, wire};
 use crate::op::draft::{Draft, Outlet};
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
@@ -100,8 +100,7 @@ impl Side {
             let begin = usize::from(lane) * stride(self.terms);
             self.region.range().slice(begin as u64, self.terms.buffer_size() as u64)
         };
-        let ranges = (0..self.terms.count).filter_map(part);
-        ranges.map(|range| [range.key.0, range.offset, range.len]).collect()
+        (0..self.terms.count).filter_map(part).map(wire).collect()
     }
 
     /// A part of a lane's buffer.
@@ -151,105 +150,95 @@ impl Lanes {
     }
 }
 
-/// Sends a request whose data goes through a lane. RDMA of this side that was posted for it holds the operation's memory from then on,
-/// whatever the answer is.
-pub(crate) fn transmit_through_lane(
-    outlet: &mut impl Outlet,
-    mut header: Header,
-    op: &mut Op,
-    request: &Request,
-    (lane, lanes): (u16, &mut Lanes),
-) -> Result<(), PostError> {
-    let Some(transfer) = op.transfer() else { return Err(PostError::Invalid("names need no lane")) };
-    header.handle = op.target.as_ref().map_or(FileHandle(0), |node| node.handle());
-    let before = lanes.moves.len();
-    let sent = match (transfer.path, transfer.kind) {
-        (_, TransferKind::Read) => send_head(outlet, header, transfer, request, (lane, lanes)),
-        (IoPath::Fast, _) => write_frame(outlet, header, transfer, request, (lane, lanes)),
-        _ => outlet
-            .check_room()
-            .and_then(|()| write_data(outlet, transfer, request, (lane, lanes)))
-            .and_then(|()| send_head(outlet, header, transfer, request, (lane, lanes))),
-    };
-    op.outstanding += u16::from(lanes.moves.len() > before);
-    sent
-}
-
-/// Sends a request as a message, its data being moved apart from it.
-fn send_head(
-    outlet: &mut impl Outlet,
-    header: Header,
-    transfer: &Transfer,
-    request: &Request,
-    (lane, lanes): (u16, &mut Lanes),
-) -> Result<(), PostError> {
-    let is_framed = transfer.path == IoPath::Fast;
-    let method = if is_framed { Method::Fast } else { Method::Client };
-    outlet.send(draft(header, transfer, request, lane, method), 0, |_| {})?;
-    if let Some(awaits) = lanes.awaits.get_mut(usize::from(lane)).filter(|_| is_framed) {
-        *awaits = Some(header.slot);
-    }
-    Ok(())
-}
-
-/// Writes the data of a piece into the server's side of a lane.
-fn write_data(
-    outlet: &mut impl Outlet,
-    transfer: &Transfer,
-    request: &Request,
-    (lane, lanes): (u16, &mut Lanes),
-) -> Result<(), PostError> {
-    let local = transfer.local(request.at, request.len);
-    let remote = lanes.remote(lane, LANE_ROOM, request.len).ok_or(OUTSIDE)?;
-    if outlet.write(lanes.next_token(), local, remote, None)? == Posted::Pending {
-        lanes.begin_move(Move { op: request.op, lane, fetch: None });
-    }
-    Ok(())
-}
-
-/// Writes head and data of a piece into the server's side of a lane, and tells the server by the immediate.
-fn write_frame(
-    outlet: &mut impl Outlet,
-    header: Header,
-    transfer: &Transfer,
-    request: &Request,
-    (lane, lanes): (u16, &mut Lanes),
-) -> Result<(), PostError> {
-    let begin = LANE_ROOM - LANE_REQUEST_HEAD_SIZE;
-    let remote = lanes.remote(lane, begin, LANE_REQUEST_HEAD_SIZE + request.len).ok_or(OUTSIDE)?;
-    let mut draft = draft(header, transfer, request, lane, Method::Fast);
-    let head = draft.head(request.len);
-    lanes.side.span(lane, begin, head.len()).write_from(0, head);
-    let mut local = LocalSegments::new();
-    match &transfer.registered {
-        // Where it is registered, the device gathers it from where it is.
-        Some(_) => {
-            local.extend(lanes.side.part(lane, begin, head.len()));
-            local.extend(transfer.local(request.at, request.len));
-        }
-        None => {
-            transfer.gather(request.at, request.len, lanes.side.span(lane, LANE_ROOM, request.len));
-            local.extend(lanes.side.part(lane, begin, head.len() + request.len));
-        }
-    }
-    match outlet.write(lanes.next_token(), local, remote, Some(u32::from(lane))) {
-        Ok(Posted::Pending) => {
-            lanes.begin_move(Move { op: request.op, lane, fetch: None });
-            Ok(())
-        }
-        // As a message on a closed connection: it counts as sent.
-        Ok(Posted::Done) | Err(PostError::Closed) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
 const OUTSIDE: PostError = PostError::Invalid("a piece outside of its lane");
 
-/// The request for a piece whose data goes through a lane.
-fn draft(header: Header, transfer: &Transfer, request: &Request, lane: u16, method: Method) -> Draft {
-    let offset = transfer.offset + request.at as u64;
-    let body = Body::through_lane(transfer.kind, offset, request.len, method, lane);
-    Draft::new(header, |head| body.encode(head))
+/// A request for a piece whose data goes through a lane.
+pub(crate) struct LaneRequest<'a> {
+    pub(crate) header: Header,
+    pub(crate) request: &'a Request,
+    pub(crate) lane: u16,
+    pub(crate) lanes: &'a mut Lanes,
+}
+
+impl LaneRequest<'_> {
+    /// Sends it. RDMA of this side that was posted for it holds the operation's memory from then on, whatever the answer is.
+    pub(crate) fn send(&mut self, outlet: &mut impl Outlet, op: &mut Op) -> Result<(), PostError> {
+        let Some(transfer) = op.transfer() else { return Err(PostError::Invalid("names need no lane")) };
+        self.header.handle = op.target.as_ref().map_or(FileHandle(0), |node| node.handle());
+        let before = self.lanes.moves.len();
+        let sent = match (transfer.path, transfer.kind) {
+            (_, TransferKind::Read) => self.send_head(outlet, transfer),
+            (IoPath::Fast, _) => self.write_frame(outlet, transfer),
+            _ => outlet
+                .check_room()
+                .and_then(|()| self.write_data(outlet, transfer))
+                .and_then(|()| self.send_head(outlet, transfer)),
+        };
+        op.outstanding += u16::from(self.lanes.moves.len() > before);
+        sent
+    }
+
+    /// Sends it as a message, its data being moved apart from it.
+    fn send_head(&mut self, outlet: &mut impl Outlet, transfer: &Transfer) -> Result<(), PostError> {
+        let is_framed = transfer.path == IoPath::Fast;
+        let method = if is_framed { Method::Fast } else { Method::Client };
+        outlet.send(self.draft(transfer, method), 0, |_| {})?;
+        let awaits = self.lanes.awaits.get_mut(usize::from(self.lane));
+        if let Some(awaits) = awaits.filter(|_| is_framed) {
+            *awaits = Some(self.header.slot);
+        }
+        Ok(())
+    }
+
+    /// Writes its data into the server's side of the lane.
+    fn write_data(&mut self, outlet: &mut impl Outlet, transfer: &Transfer) -> Result<(), PostError> {
+        let local = transfer.local(self.request.at, self.request.len);
+        let remote = self.lanes.remote(self.lane, LANE_ROOM, self.request.len).ok_or(OUTSIDE)?;
+        let posted = outlet.write(self.lanes.next_token(), local, remote, None)?;
+        self.begin_move(posted);
+        Ok(())
+    }
+
+    /// Writes head and data into the server's side of the lane, and tells the server by the immediate.
+    fn write_frame(&mut self, outlet: &mut impl Outlet, transfer: &Transfer) -> Result<(), PostError> {
+        let (lane, at, len) = (self.lane, self.request.at, self.request.len);
+        let begin = LANE_ROOM - LANE_REQUEST_HEAD_SIZE;
+        let remote = self.lanes.remote(lane, begin, LANE_REQUEST_HEAD_SIZE + len).ok_or(OUTSIDE)?;
+        let mut draft = self.draft(transfer, Method::Fast);
+        let (head, side) = (draft.head(len), &self.lanes.side);
+        side.span(lane, begin, head.len()).write_from(0, head);
+        let mut local = LocalSegments::new();
+        match &transfer.registered {
+            // Where it is registered, the device gathers it from where it is.
+            Some(_) => {
+                local.extend(side.part(lane, begin, head.len()));
+                local.extend(transfer.local(at, len));
+            }
+            None => {
+                transfer.gather(at, len, side.span(lane, LANE_ROOM, len));
+                local.extend(side.part(lane, begin, head.len() + len));
+            }
+        }
+        match outlet.write(self.lanes.next_token(), local, remote, Some(u32::from(lane))) {
+            Ok(posted) => self.begin_move(posted),
+            // As a message on a closed connection: it counts as sent.
+            Err(PostError::Closed) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn begin_move(&mut self, posted: Posted) {
+        if posted == Posted::Pending {
+            self.lanes.begin_move(Move { op: self.request.op, lane: self.lane, fetch: None });
+        }
+    }
+
+    fn draft(&self, transfer: &Transfer, method: Method) -> Draft {
+        let offset = transfer.offset + self.request.at as u64;
+        let body = Body::through_lane(transfer.kind, offset, self.request.len, method, self.lane);
+        Draft::new(self.header, |head| body.encode(head))
+    }
 }
 
 impl Core {

@@ -209,6 +209,12 @@ impl RegisteredBuf {
         self.registration.memory.slice(self.offset, self.len)
     }
 
+    /// As [`RegisteredBuf::memory`], of a part that was cut from [`RegisteredBuf::raw`].
+    pub(crate) fn memory_of(&self, part: &RawMemory) -> Option<MemoryRef> {
+        let from = part.address().checked_sub(self.raw().address())?;
+        self.registration.memory.slice(self.offset + from, part.len())
+    }
+
     pub(crate) fn raw(&self) -> RawMemory {
         let span = self.span();
         RawMemory { pointer: span.as_ptr(), len: span.len() }

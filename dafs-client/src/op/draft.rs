@@ -12,8 +12,8 @@ pub(crate) struct Draft {
     head_len: usize,
 }
 
-/// Room for requests, which the driver hands to the engine: they are written where they leave from. What is sent on a closed connection counts
-/// as sent: it is sent again on the next.
+/// Room for requests, which the driver hands to the engine: they are written where they leave from. What is sent on a closed connection
+/// counts as sent: it is sent again on the next.
 pub(crate) trait Outlet {
     /// Segments of memory that one RDMA takes.
     fn segments_max(&self) -> usize;

@@ -29,8 +29,8 @@ use crate::op::batch::{BatchWork, Bounds};
 use crate::op::chain::{ChainWork, Link};
 use crate::op::draft::Outlet;
 use crate::op::named::{Named, NamedReply, Reply};
-use crate::op::piece_request::send_piece;
-use crate::op::pieces::{Piece, next_piece, on_data};
+use crate::op::piece_request::PieceRequest;
+use crate::op::pieces::{Piece, PieceReply, next_piece, on_data};
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::{Transfer, TransferKind};
@@ -216,7 +216,7 @@ impl Op {
         let header = Header { handle, ..header };
         match &self.work {
             Work::Named(named) => named.send(outlet, header),
-            Work::Data(transfer) => send_piece(outlet, header, transfer, request, staging),
+            Work::Data(transfer) => PieceRequest { header, transfer, request, staging }.send(outlet),
             Work::Chain(chain) => chain.send(outlet, header, request.at),
             Work::Batch(batch) => batch.send(outlet, header, request),
         }
@@ -261,8 +261,8 @@ impl Op {
             Work::Data(transfer) => {
                 let staged = request.staging.zip(staging);
                 let staged = staged.map(|(chunk, pool)| pool.span(chunk, transfer.asked_len(request.len)));
-                let target = self.target.as_deref();
-                return on_data(transfer, reply.body, reply.payload, request, staged, target);
+                let answer = PieceReply { body: reply.body, payload: reply.payload, request, staged };
+                return on_data(transfer, answer, self.target.as_deref());
             }
         }
         Ok(())

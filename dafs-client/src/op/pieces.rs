@@ -104,22 +104,26 @@ pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, segments_max: usi
     transfer.parts(at, len).take(segments_max).map(|(_, _, part)| part).sum()
 }
 
-/// The reply to a piece of a transfer.
+/// The reply to the request for a piece of a transfer.
+#[derive(Clone, Copy)]
+pub(crate) struct PieceReply<'a> {
+    pub(crate) body: &'a [u8],
+    pub(crate) payload: Span<'a>,
+    pub(crate) request: &'a Request,
+    /// Where its data was staged.
+    pub(crate) staged: Option<Span<'a>>,
+}
+
+/// A piece of a transfer was answered.
 pub(crate) fn on_data(
     transfer: &mut Transfer,
-    body: &[u8],
-    payload: Span<'_>,
-    request: &Request,
-    staged: Option<Span<'_>>,
+    answer: PieceReply<'_>,
     target: Option<&Node>,
 ) -> Result<(), Broken> {
+    let PieceReply { body, payload, request, staged } = answer;
     match transfer.kind {
-        TransferKind::Read if transfer.sieved > 0 => {
-            on_sieved_read(transfer, body, payload, request, staged)?
-        }
-        TransferKind::Read if request.opcode == Opcode::ReadList => {
-            return on_list_read(transfer, body, payload, request, staged);
-        }
+        TransferKind::Read if transfer.sieved > 0 => on_sieved_read(transfer, answer)?,
+        TransferKind::Read if request.opcode == Opcode::ReadList => on_list_read(transfer, answer)?,
         kind => {
             let reply = DataReply::decode(kind, body)?;
             if transfer.discard {
@@ -138,10 +142,11 @@ pub(crate) fn on_data(
 }
 
 impl Transfer {
-    /// Bytes of a piece of a list up to the first that lies at or behind the end of the file.
-    fn without_gap(&self, request: &Request, end: u64) -> usize {
+    /// The file ended within a piece of a list: what counts are its bytes up to the first that lies at or behind the end.
+    fn on_gap(&mut self, request: &Request, end: u64) {
         let extents = self.list.iter().flat_map(|list| list.extents(request.at, request.len));
-        without_gap(extents, end)
+        let count = without_gap(extents, end);
+        self.on_count(request.at, request.len, count);
     }
 
     /// Remembers what a reply says.
@@ -178,13 +183,8 @@ impl Transfer {
     clippy::cast_possible_truncation,
     reason = "extents of a piece are as long as memory of this process"
 )]
-fn on_list_read(
-    transfer: &mut Transfer,
-    body: &[u8],
-    payload: Span<'_>,
-    request: &Request,
-    staged: Option<Span<'_>>,
-) -> Result<(), Broken> {
+fn on_list_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(), Broken> {
+    let PieceReply { body, payload, request, staged } = answer;
     let reply = ListReadReply::decode(body)?;
     let Some(list) = transfer.list.as_mut().filter(|_| !transfer.discard) else { return Ok(()) };
     let end = reply.end.unwrap_or(u64::MAX);
@@ -224,21 +224,15 @@ fn on_list_read(
         }
     }
     if count < request.len {
-        let without_gap = transfer.without_gap(request, end);
-        transfer.on_count(request.at, request.len, without_gap);
+        transfer.on_gap(request, end);
     }
     Ok(())
 }
 
 /// The reply to a read of a list with its gaps.
 #[allow(clippy::cast_possible_truncation, reason = "within a staging buffer")]
-fn on_sieved_read(
-    transfer: &mut Transfer,
-    body: &[u8],
-    payload: Span<'_>,
-    request: &Request,
-    staged: Option<Span<'_>>,
-) -> Result<(), Broken> {
+fn on_sieved_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(), Broken> {
+    let PieceReply { body, payload, request, staged } = answer;
     let reply = DataReply::decode(TransferKind::Read, body)?;
     if transfer.discard {
         return Ok(());
@@ -251,10 +245,7 @@ fn on_sieved_read(
     list.end = list.end.min(end);
     take_sieved(transfer, request.len, end, staged.unwrap_or(Span::EMPTY));
     if end != u64::MAX {
-        let without_gap = transfer.without_gap(request, end);
-        if without_gap < request.len {
-            transfer.on_count(request.at, request.len, without_gap);
-        }
+        transfer.on_gap(request, end);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use dafs_client::FileKind;
 use super::account::Account;
 use super::item::{Item, Roots, SMALL_SIZE_MAX, is_large};
 use super::large;
-use super::open_file::{Sink, Source};
+use super::open_file::OpenFile;
 use super::place::{Cause, Later, Meta, Place};
 
 /// A file on its way: read, not yet written.
@@ -52,7 +52,7 @@ pub(super) fn copy_files(account: &Account, items: Vec<Item>) {
 
 fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
     let opening = items.into_iter().map(|item| {
-        let later = Source::begin_open(&item.roots.source, &item.path, item.follow);
+        let later = OpenFile::begin_open(&item.roots.source, &item.path, item.follow);
         (item, (), later)
     });
     let opened = settled(account, opening.collect(), SOURCE, "open");
@@ -76,7 +76,7 @@ fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
         }
         // On a server asking again would cost as much as the copy. That the content is not of the size that was told
         // is not enough: there are file systems where it never is.
-        let asks = matches!(file, Source::Local(_)) || data.len() as u64 != meta.size;
+        let asks = matches!(file, OpenFile::Local(_)) || data.len() as u64 != meta.size;
         let now = asks.then(|| file.metadata());
         if matches!(&now, Some(Ok(now)) if now.size != meta.size || now.mtime != meta.mtime) {
             account.changed(&item);
@@ -88,7 +88,7 @@ fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
 
 fn store(account: &Account, loaded: Vec<Loaded>) {
     let creating = loaded.into_iter().map(|(item, meta, data)| {
-        let later = Sink::begin_create(&item, &meta);
+        let later = OpenFile::begin_create(&item, &meta);
         (item, (meta, data), later)
     });
     let created = settled(account, creating.collect(), DESTINATION, "create");

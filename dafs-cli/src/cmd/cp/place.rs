@@ -4,6 +4,7 @@
 //! its requests in flight together; on this machine it is carried out at once.
 
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -301,7 +302,9 @@ impl Place {
             result => result.map(|()| true),
         };
         match self {
-            Self::Local(_) => Later::Now(existing(local::make_dir(&own, mode))),
+            Self::Local(_) => {
+                Later::Now(existing(std::fs::DirBuilder::new().mode(mode).create(&own).map_err(Cause::from)))
+            }
             Self::Remote(target) => {
                 let pending = target.export.submit_create_dir(&own, mode);
                 let export = target.export.clone();
@@ -356,7 +359,7 @@ impl Place {
     pub(super) fn begin_link(&self, first: &Path, path: &Path) -> Later<()> {
         let (first, own) = (self.path(first), self.path(path));
         match self {
-            Self::Local(_) => Later::Now(local::link(&first, &own).map_err(Cause::from)),
+            Self::Local(_) => Later::Now(std::fs::hard_link(&first, &own).map_err(Cause::from)),
             Self::Remote(target) => {
                 let export = target.export.clone();
                 let pending = export.submit_link(&first, &export, &own);

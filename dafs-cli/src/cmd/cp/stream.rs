@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use super::account::Account;
 use super::large::Fault;
-use super::open_file::Sink;
+use super::open_file::OpenFile;
 use crate::signals::progressed;
 
 /// Bytes of one read.
@@ -19,7 +19,7 @@ pub(super) fn copy_rest(
     account: &Account,
     source: &fs::File,
     seeks: bool,
-    sink: &Sink,
+    sink: &OpenFile,
     mut end: u64,
 ) -> Result<Option<u64>, Fault> {
     // Nearly always nothing follows.

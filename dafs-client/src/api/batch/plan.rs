@@ -21,6 +21,7 @@ use crate::method::io_path::{Circumstances, Direction, Form, IoPath, Registratio
 use crate::op::Op;
 use crate::op::batch::BatchHints;
 use crate::op::batch::{BatchWork, Bounds, Entry, cut};
+use crate::op::body::wire;
 use crate::op::list::{joined, without_gap};
 
 /// How the operations are done.
@@ -73,8 +74,7 @@ pub(crate) fn prepare(
     let count = parts.operations.len();
     let (mut entries, mut operations) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for (operation, (part, ranges)) in parts.operations.into_iter().zip(memory.ranges).enumerate() {
-        let ranges: SmallVec<[_; 1]> =
-            ranges.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
+        let ranges: SmallVec<[_; 1]> = ranges.into_iter().map(wire).collect();
         let mut push = |lists, len, memory| {
             let (node, write, stability) = (Arc::clone(&part.node), part.write, part.stability);
             entries.push(Entry { operation, node, write, stability, lists, len, memory, result: None });
