@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use dafs_client::{Config, Error, Export, Session, Url};
 
-use crate::report::{Failure, Failures, Result};
+use crate::report::{Failure, Failures, Result, lock};
 
 /// Sessions of this command, one for each server.
 pub(crate) struct Remotes {
@@ -35,7 +35,7 @@ impl Remotes {
     /// The session with the server of a URL.
     pub(crate) fn session(&self, url: &Url) -> Result<Session> {
         let server = Url { export: None, path: Vec::new(), ..url.clone() };
-        let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = lock(&self.open);
         if let Some((_, session)) = open.iter().find(|(known, _)| *known == server) {
             return Ok(session.clone());
         }
@@ -58,7 +58,7 @@ impl Remotes {
         })?;
         let session = self.session(&url)?;
         let base = Url { path: Vec::new(), ..url.clone() };
-        let mut mounted = self.mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut mounted = lock(&self.mounted);
         let known = mounted.iter().find(|(known, _)| *known == base).map(|(_, export)| export.clone());
         let export = match known {
             Some(export) => export,

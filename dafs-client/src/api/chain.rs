@@ -13,7 +13,7 @@ use crate::api::options::OpenOptions;
 use crate::driver::transfer::check_extent;
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
-use crate::handle::node::{MAKING, Reopen, join};
+use crate::handle::node::{Reopen, join};
 use crate::memory::RawMemory;
 use crate::op::Op;
 use crate::op::body::DataReply;
@@ -83,8 +83,7 @@ impl<'a> Chain<'a> {
         let request = open_request(path.as_ref(), flags, options.mode_bits());
         let request = self.checked(request).unwrap_or_default();
         self.options = options.clone();
-        let repeats = !flags.intersects(MAKING);
-        self.push(Link { reopen: Some(Reopen::open(flags)), repeats, ..Link::new(Opcode::Open, request) })
+        self.push(Link { reopen: Some(Reopen::open(flags)), ..Link::new(Opcode::Open, request) })
     }
 
     /// Reads at `offset` of the file that was opened.

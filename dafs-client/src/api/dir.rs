@@ -16,7 +16,7 @@ use crate::api::reply::{attributes, bytes, decoded, done};
 use crate::driver::Owner;
 use crate::driver::pending::{Call, Pending};
 use crate::error::{Error, Result};
-use crate::handle::node::{Node, NodeParts, Reopen};
+use crate::handle::node::{MAKING, Node, NodeParts, Reopen};
 use crate::op::Op;
 use crate::op::named::{Named, NamedReply};
 
@@ -396,7 +396,7 @@ pub(crate) fn name_request(path: &Path, follow: bool, mode: u32) -> Result<Named
 
 pub(crate) fn open_request(path: &Path, flags: OpenFlags, mode: u32) -> Result<Named> {
     let named = Named::of(8, |body| OpenRequest { flags, mode }.encode(body)).about(clean(path)?);
-    Ok(Named { open_flags: Some(flags), ..named })
+    Ok(Named { makes: flags.intersects(MAKING), ..named })
 }
 
 pub(crate) fn commit_request(offset: u64, len: u64, stability: Stability) -> Named {

@@ -83,7 +83,7 @@ impl Shared {
         threads: Threads,
     ) -> Self {
         let registrar = Registrar::new(Arc::clone(&domain), config.registration);
-        registrar.set_useful_min(core.registered_sizes_min(&config), core.kept_sizes_min(&config));
+        registrar.set_useful_min(core.useful_sizes_min(&config));
         Self {
             core: Mutex::new(core),
             wake: Condvar::new(),
@@ -156,11 +156,6 @@ impl Shared {
     }
 
     /// Starts an operation. It leaves at once, or with others: see [`Config::batch_submits`].
-    pub(crate) fn submit(&self, op: Op) -> usize {
-        self.submit_under(&mut self.lock(), op)
-    }
-
-    /// As [`Shared::submit`], under a lock that is held already.
     pub(crate) fn submit_under(&self, core: &mut Driven, op: Op) -> usize {
         let keep_back = core.uncollected > 0 && self.config.batch_submits;
         let index = self.submit_locked(core, op);
@@ -168,7 +163,7 @@ impl Shared {
         index
     }
 
-    /// As [`Shared::submit`], without sending.
+    /// As [`Shared::submit_under`], without sending.
     pub(crate) fn submit_locked(&self, core: &mut Driven, mut op: Op) -> usize {
         self.collect_closes(core);
         if let Some(timeout) = self.config.operation_timeout {
@@ -211,11 +206,6 @@ impl Shared {
     }
 
     /// Runs an operation to its end and returns it.
-    pub(crate) fn run(&self, op: Op) -> Op {
-        self.run_locked(self.lock(), op)
-    }
-
-    /// As [`Shared::run`], under a lock that is held already.
     pub(crate) fn run_locked(&self, mut core: Guard<'_>, op: Op) -> Op {
         let unwinding = EndOnUnwind { shared: self };
         let index = self.submit_locked(&mut core, op);
@@ -239,11 +229,6 @@ impl Shared {
         if core.uncontended.lasts() {
             self.contended.store(false, Ordering::Relaxed);
         }
-    }
-
-    /// The name of this client, the same in every session.
-    pub(crate) fn server_client_id(&self) -> [u8; 16] {
-        self.config.client_id.unwrap_or_default()
     }
 
     /// Waits until `ready`; the lock is given back meanwhile where others need it.

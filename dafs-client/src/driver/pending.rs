@@ -81,13 +81,13 @@ impl<T> Call<T> {
 
     /// Runs it to its end. Blocks.
     pub(crate) fn run(self, owner: &Arc<Owner>) -> T {
-        let op = owner.shared.run(self.op);
-        self.finish.run(op)
+        let core = owner.shared.lock();
+        self.finish.run(owner.shared.run_locked(core, self.op))
     }
 
     /// Starts it. Does not block.
     pub(crate) fn submit(self, owner: &Arc<Owner>) -> Pending<T> {
-        let index = owner.shared.submit(self.op);
+        let index = owner.shared.submit_under(&mut owner.shared.lock(), self.op);
         Pending::new(owner, index, self.finish)
     }
 }

@@ -122,7 +122,7 @@ fn is_final(error: &Error) -> bool {
 }
 
 fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fresh, Error> {
-    let client_id = shared.server_client_id();
+    let client_id = shared.config.client_id.unwrap_or_default();
     let (config, clock) = (&shared.config, &*shared.clock);
     let mut established =
         establish(&*shared.domain, &shared.server, (config, timeout), client_id, Some(resume), clock)?;
@@ -240,7 +240,7 @@ impl Driven {
         self.core.reconnected(established.terms, session, nodes, shared.clock.now());
         self.give_up.on_connected(self.core.session.replies());
         let config = &shared.config;
-        shared.registrar.set_useful_min(self.registered_sizes_min(config), self.kept_sizes_min(config));
+        shared.registrar.set_useful_min(self.useful_sizes_min(config));
         self.ask_for_lanes(config);
     }
 }

@@ -365,12 +365,8 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
     if !overlaps {
         return;
     }
-    let len_max = match transfer.path {
-        IoPath::Inline => core.terms.write_inline_max as usize,
-        IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
-        // Lists use no lanes.
-        IoPath::Staged | IoPath::Fast | IoPath::Client => 0,
-    };
+    // Lists use no lanes.
+    let len_max = core.terms.request_max(transfer.path, Direction::Write).unwrap_or(0);
     if trim(transfer, 0, transfer.len.min(len_max), core.terms.segments_max, &core.terms) == transfer.len {
         return;
     }
@@ -402,12 +398,11 @@ pub(crate) fn check_extent(offset: u64, len: usize) -> Result<()> {
 
 /// An append and a readdir are one request: what does not fit cannot be cut.
 fn check_undivided(core: &Core, transfer: &Transfer) -> Result<()> {
-    let limit = match transfer.path {
-        IoPath::Inline => core.terms.inline_max(transfer.direction()) as usize,
-        IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
-        IoPath::Staged => core.staging.as_ref().map_or(0, Staging::chunk_size),
-        IoPath::Fast | IoPath::Client => core.lane_size(),
+    let buffered = || match transfer.path {
+        IoPath::Staged => core.buffers.staging.as_ref().map_or(0, Staging::chunk_size),
+        _ => core.lane_size(),
     };
+    let limit = core.terms.request_max(transfer.path, transfer.direction()).unwrap_or_else(buffered);
     match transfer.kind {
         TransferKind::Append(_) if transfer.len > limit => Err(Error::Invalid(format!(
             "an append of {} bytes: at most {limit} are written atomically here",

@@ -44,10 +44,7 @@ pub(crate) struct Core {
     /// Requests that are sent again on a new connection of the same session, in the order of first sending.
     pub(crate) resend: VecDeque<Slot>,
     pub(crate) nodes: Slab<Weak<Node>>,
-    pub(crate) domain: Arc<dyn Domain>,
-    pub(crate) staging: Option<Staging>,
-    /// Memory that a batch was copied through, for the next.
-    pub(crate) batch_bounce: Option<RegisteredBuf>,
+    pub(crate) buffers: Buffers,
     pub(crate) lanes: LaneState,
     /// Finished operations that nobody collected yet.
     pub(crate) uncollected: usize,
@@ -65,6 +62,14 @@ pub(crate) struct Core {
     pub(crate) learned: Learned,
 }
 
+/// Memory of the library's that transfers pass through.
+pub(crate) struct Buffers {
+    pub(crate) domain: Arc<dyn Domain>,
+    pub(crate) staging: Option<Staging>,
+    /// What a batch was copied through, for the next.
+    pub(crate) batch_bounce: Option<RegisteredBuf>,
+}
+
 impl Core {
     /// A session that has just begun.
     pub(crate) fn new(terms: Terms, domain: Arc<dyn Domain>, credits_max: u16, now: Moment) -> Self {
@@ -76,9 +81,7 @@ impl Core {
             queue: VecDeque::new(),
             resend: VecDeque::new(),
             nodes: Slab::new(),
-            domain,
-            staging: None,
-            batch_bounce: None,
+            buffers: Buffers { domain, staging: None, batch_bounce: None },
             lanes: LaneState::None,
             uncollected: 0,
             deadlines: 0,
@@ -160,7 +163,9 @@ impl Core {
             Next::Lane { lane, size, segments_max } => (Some(lane), Some((size, segments_max))),
             Next::NoLanes => (None, None),
         };
-        let Some(piece) = op.next_piece(&self.terms, room, &mut self.staging) else { return Ok(false) };
+        let Some(piece) = op.next_piece(&self.terms, room, &mut self.buffers.staging) else {
+            return Ok(false);
+        };
         let Piece { at, len, staging, is_copied } = piece;
         let opcode = op.request_opcode(at, len);
         let mut header = Header::request(opcode, FileHandle(0));
@@ -177,7 +182,7 @@ impl Core {
             (Some(lane), LaneState::Granted(lanes)) => {
                 LaneRequest { header, request: &request, lane, lanes }.send(outlet, op)
             }
-            _ => op.send(outlet, header, &request, self.staging.as_ref()),
+            _ => op.send(outlet, header, &request, self.buffers.staging.as_ref()),
         };
         if let Err(error) = sent {
             self.session.take_back(numbered.slot);
@@ -225,14 +230,14 @@ impl Core {
         let Some(op) = self.ops.get(request.op) else { return Ok(true) };
         if op.transfer().is_some_and(|transfer| transfer.path.uses_lane()) && request.staging.is_none() {
             // Its lane is gone.
-            let Some(chunk) = self.staging.as_mut().and_then(Staging::take) else { return Ok(false) };
+            let Some(chunk) = self.buffers.staging.as_mut().and_then(Staging::take) else { return Ok(false) };
             request.staging = Some(chunk);
         }
         let mut header = Header::request(request.opcode, FileHandle(0));
         header.credits = self.demand.credits_max;
         self.session.again(&mut header, slot);
         self.signs.spoke = true;
-        match op.send(outlet, header, request, self.staging.as_ref()) {
+        match op.send(outlet, header, request, self.buffers.staging.as_ref()) {
             Ok(()) | Err(PostError::Invalid(_) | PostError::Faulted) => Ok(true),
             Err(PostError::Full) => Ok(false),
             Err(PostError::Closed) => Err(Broken::Lost(TransportError::Closed)),
@@ -291,7 +296,7 @@ impl Core {
 
     /// A request is over: what it was staged in, and its lane, are free.
     pub(crate) fn let_go(&mut self, request: &Request) {
-        if let (Some(chunk), Some(staging)) = (request.staging, self.staging.as_mut()) {
+        if let (Some(chunk), Some(staging)) = (request.staging, self.buffers.staging.as_mut()) {
             staging.give_back(chunk);
         }
         if let Some(lane) = request.lane {
@@ -327,7 +332,7 @@ impl Core {
             return Ok(());
         }
         let reply = Reply { epoch, server_epoch, header, head, body, payload };
-        op.on_reply(&reply, request, self.staging.as_ref())?;
+        op.on_reply(&reply, request, self.buffers.staging.as_ref())?;
         let fetches = op.transfer().is_some_and(Transfer::fetches);
         match request.lane.filter(|_| fetches) {
             Some(lane) => self.fetch(request, lane, body),

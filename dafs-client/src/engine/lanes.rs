@@ -253,14 +253,14 @@ impl Core {
         if !config.method.uses_lanes() || !offered || config.lane_count == 0 || !self.ensure_staging(config) {
             return;
         }
-        let chunk_size = self.staging.as_ref().map_or(0, Staging::chunk_size);
+        let chunk_size = self.buffers.staging.as_ref().map_or(0, Staging::chunk_size);
         let terms = LaneTerms {
             count: config.lane_count.min(dafs_proto::wire::LANES_MAX),
             reads: config.method == MethodOverride::Client,
             // What is under way when a connection ends is staged.
             size: config.lane_size.clamp(1, u32::try_from(chunk_size).unwrap_or(u32::MAX)),
         };
-        let side = match Side::allocate(&*self.domain, terms) {
+        let side = match Side::allocate(&*self.buffers.domain, terms) {
             Ok(side) => side,
             Err(error) => {
                 tell_once(&error);

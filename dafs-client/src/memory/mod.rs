@@ -229,9 +229,9 @@ impl RegisteredBuf {
         self.registration.revoke();
     }
 
-    /// What ends the registration while the buffer is lent to an operation.
-    pub(crate) fn revocation(&self) -> Revocation {
-        Revocation(Arc::clone(&self.registration))
+    /// None of its bytes, by which the registration can be ended while the buffer is lent to an operation.
+    pub(crate) fn revocation(&self) -> Self {
+        Self { registration: Arc::clone(&self.registration), offset: self.offset, len: 0 }
     }
 }
 
@@ -239,16 +239,6 @@ impl Registration {
     fn revoke(&self) {
         self.revoked.store(true, Ordering::Release);
         drop(self.region.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
-}
-
-/// Ends the registration of a buffer that its caller lends to an operation. Keeps the memory.
-pub(crate) struct Revocation(Arc<Registration>);
-
-impl Revocation {
-    /// Afterwards no peer reaches the memory.
-    pub(crate) fn revoke(&self) {
-        self.0.revoke();
     }
 }
 

@@ -18,7 +18,6 @@ pub(crate) struct Link {
     pub(crate) request: Named,
     /// The handle in its reply is saved for those behind it, and opened again like this.
     pub(crate) reopen: Option<Reopen>,
-    pub(crate) repeats: bool,
     pub(crate) answer: Option<Result<NamedReply, Error>>,
 }
 
@@ -35,7 +34,7 @@ const ATTEMPTS_MAX: u32 = 16;
 
 impl Link {
     pub(crate) fn new(opcode: Opcode, request: Named) -> Self {
-        Self { opcode, request, reopen: None, repeats: true, answer: None }
+        Self { opcode, request, reopen: None, answer: None }
     }
 
     /// Moves data of the file that was opened, in the messages.
@@ -84,7 +83,7 @@ impl ChainWork {
 
     /// Doing it all again does no harm.
     pub(crate) fn repeats(&self) -> bool {
-        self.links.iter().all(|link| link.repeats) && self.attempts < ATTEMPTS_MAX
+        self.links.iter().all(|link| !link.request.makes) && self.attempts < ATTEMPTS_MAX
     }
 
     /// Aborted, and no link before has failed: the reply of one that succeeded was lost, and the chain is over on the server.

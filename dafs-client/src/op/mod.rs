@@ -21,7 +21,7 @@ use dafs_proto::wire::{BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER
 
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
-use crate::handle::node::{MAKING, Node, join};
+use crate::handle::node::{Node, join};
 use crate::memory::registration::Hold;
 use crate::memory::{Keep, Staging};
 use crate::method::io_path::IoPath;
@@ -446,9 +446,7 @@ impl Op {
         match (self.opcode, &self.work) {
             (_, Work::Chain(chain)) => chain.repeats(),
             (Opcode::Mount | Opcode::Lookup | Opcode::Close | Opcode::Share | Opcode::OpenToken, _) => true,
-            (Opcode::Open, Work::Named(named)) => {
-                named.open_flags.is_some_and(|flags| !flags.intersects(MAKING))
-            }
+            (Opcode::Open, Work::Named(named)) => !named.makes,
             _ => self.opcode.is_idempotent(),
         }
     }

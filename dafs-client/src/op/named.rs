@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::transport::{Head, PostError, Span};
-use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, Writer};
+use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, Writer};
 use smallvec::SmallVec;
 
 use crate::handle::node::Node;
@@ -21,8 +21,8 @@ pub(crate) struct Named {
     pub(crate) second: Option<Arc<Node>>,
     /// For errors: the path below the target.
     pub(crate) path: Vec<u8>,
-    /// Flags of an open: decide whether it can be sent again after a restart of the server.
-    pub(crate) open_flags: Option<OpenFlags>,
+    /// It may make or cut a file: it is not sent again after a restart of the server.
+    pub(crate) makes: bool,
     /// A handle of its own instead of the target's: closing.
     pub(crate) handle: Option<dafs_proto::wire::FileHandle>,
     pub(crate) sent: bool,

@@ -47,31 +47,29 @@ fn piece_limit(
     staging: &mut Option<Staging>,
 ) -> Option<(usize, Option<u16>)> {
     let transfer_max = terms.welcome.transfer_size_max as usize;
-    match (transfer.path, transfer.kind) {
-        (_, TransferKind::Readdir { .. }) => Some((transfer.len, None)),
-        (IoPath::Inline, TransferKind::Read) => Some((terms.read_inline_max as usize, None)),
-        (IoPath::Inline, _) => Some((terms.write_inline_max as usize, None)),
-        (IoPath::Direct | IoPath::DirectRegister, _) => Some((transfer_max, None)),
-        // Without a lane now, what would use one is staged.
-        (IoPath::Staged | IoPath::Fast | IoPath::Client, _) => {
-            let pool = staging.as_mut()?;
-            let chunk = pool.take()?;
-            let whole = pool.chunk_size().min(transfer_max);
-            let size = match transfer.kind {
-                // One request brings all of it.
-                TransferKind::Read if transfer.sieved > 0 => transfer.len,
-                // Describing and planning a list once takes less time than copying beside the server saves.
-                _ if transfer.list.is_some() => whole,
-                TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
-                // The server, which has the buffers mapped, fills one while another is copied out.
-                TransferKind::Read if terms.staging_overlaps && transfer.memory.len() > 1 => {
-                    whole.min(OVERLAPPED_SIZE_MAX)
-                }
-                _ => whole,
-            };
-            Some((size, Some(chunk)))
-        }
+    if let TransferKind::Readdir { .. } = transfer.kind {
+        return Some((transfer.len, None));
     }
+    if let Some(max) = terms.request_max(transfer.path, transfer.direction()) {
+        return Some((max, None));
+    }
+    // Without a lane now, what would use one is staged.
+    let pool = staging.as_mut()?;
+    let chunk = pool.take()?;
+    let whole = pool.chunk_size().min(transfer_max);
+    let size = match transfer.kind {
+        // One request brings all of it.
+        TransferKind::Read if transfer.sieved > 0 => transfer.len,
+        // Describing and planning a list once takes less time than copying beside the server saves.
+        _ if transfer.list.is_some() => whole,
+        TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
+        // The server, which has the buffers mapped, fills one while another is copied out.
+        TransferKind::Read if terms.staging_overlaps && transfer.memory.len() > 1 => {
+            whole.min(OVERLAPPED_SIZE_MAX)
+        }
+        _ => whole,
+    };
+    Some((size, Some(chunk)))
 }
 
 /// Bytes of the next staged piece after `cut`, where the server works on one piece while the next is copied: the first is small, so that it

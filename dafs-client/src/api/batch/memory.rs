@@ -106,9 +106,9 @@ fn register(shared: &Shared, operations: &[Part]) -> Result<Registered, RegionEr
 
 /// Registered memory of at least `size` bytes: what an earlier batch left, or new.
 fn bounce_buffer(core: &mut Core, size: usize) -> Result<RegisteredBuf, RegionError> {
-    if let Some(buffer) = core.batch_bounce.take_if(|buffer| buffer.len() >= size) {
+    if let Some(buffer) = core.buffers.batch_bounce.take_if(|buffer| buffer.len() >= size) {
         return Ok(buffer);
     }
     let size = if size <= BOUNCE_KEPT_MAX { size.next_power_of_two() } else { size };
-    RegisteredBuf::allocate(&core.domain, size)
+    RegisteredBuf::allocate(&core.buffers.domain, size)
 }

@@ -12,7 +12,7 @@ use crate::driver::Owner;
 use crate::driver::transfer::total_len;
 use crate::error::Error;
 use crate::handle::node::Node;
-use crate::memory::{RawMemory, RegisteredBuf, Revocation};
+use crate::memory::{RawMemory, RegisteredBuf};
 use crate::op::transfer::{Transfer, TransferKind};
 
 /// What became of one operation of a batch.
@@ -32,7 +32,7 @@ pub(crate) struct Parts {
     pub(crate) wrong: Option<Error>,
     pub(crate) expedite: bool,
     /// Registered buffers that the caller lent, and to which operations.
-    pub(crate) lent: Vec<(usize, Revocation)>,
+    pub(crate) lent: Vec<(usize, RegisteredBuf)>,
 }
 
 pub(crate) struct Part {

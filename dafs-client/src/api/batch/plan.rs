@@ -149,7 +149,7 @@ pub(crate) fn results(
         Err(error) => return (keep, Err(error)),
     };
     if let Some(bounce) = batch.bounce.take().filter(|bounce| bounce.buffer.len() <= BOUNCE_KEPT_MAX) {
-        shared.lock().batch_bounce = Some(bounce.buffer);
+        shared.lock().buffers.batch_bounce = Some(bounce.buffer);
     }
     let mut entries = batch.entries.iter().peekable();
     let mut outcomes = Vec::with_capacity(operations.len());

@@ -11,7 +11,7 @@ use crate::driver::transfer::{Memory, TransferParts, submit_transfer};
 use crate::driver::{EndOnUnwind, Owner};
 use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
-use crate::memory::{Keep, Revocation};
+use crate::memory::{Keep, RegisteredBuf};
 use crate::op::transfer::TransferKind;
 
 /// Operations of one batch, each in flight or ended.
@@ -107,7 +107,7 @@ impl Singles {
 pub(crate) fn run_singly(
     owner: &Arc<Owner>,
     operations: Vec<Part>,
-    lent: &[(usize, Revocation)],
+    lent: &[(usize, RegisteredBuf)],
 ) -> Result<Vec<Result<BatchOutcome>>> {
     let unwinding = EndOnUnwind { shared: &owner.shared };
     let (_, results) = Singles::submit(owner, operations, Keep::None).wait();

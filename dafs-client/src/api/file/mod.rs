@@ -10,7 +10,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::Access;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, CommitReply, HintRequest, Opcode, SeekReply, SeekRequest, SeekWhat,
     SetAttributes, Stability,
@@ -26,7 +25,7 @@ use crate::driver::transfer::{Contiguous, Memory, TransferParts, submit_transfer
 use crate::engine::choice::Question;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
-use crate::handle::unstable::{self, Taken};
+use crate::handle::unstable::{self, Unstable};
 use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
@@ -116,17 +115,17 @@ impl File {
             (decide(&circumstances), circumstances)
         };
         let (mut decision, mut circumstances) = look(Registration::Ordinary);
-        let access = match direction {
-            Direction::Read => Access::REMOTE_WRITE,
-            Direction::Write => Access::REMOTE_READ,
-        };
         let mut note = "";
         match policy {
             RegistrationPolicy::Library => {}
             RegistrationPolicy::Operation => note = "; the file's memory is registered for each operation",
             RegistrationPolicy::Kept if shared.registrar.can_keep() => {
                 note = "; the file's registrations are kept";
-                if decision.path == IoPath::Inline || shared.registrar.keeps(access, size) {
+                if decision.path == IoPath::Inline
+                    || shared
+                        .registrar
+                        .keeps(Question::of(direction, size, Registration::Ordinary).kind.access(), size)
+                {
                     (decision, circumstances) = look(Registration::Registered);
                 }
             }
@@ -347,7 +346,7 @@ impl std::fmt::Debug for File {
 /// What a commit in flight covers. Goes back when the commit failed, or nobody collected it.
 struct Covered {
     node: Arc<Node>,
-    taken: Taken,
+    taken: Unstable,
 }
 
 impl Drop for Covered {

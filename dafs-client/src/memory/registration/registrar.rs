@@ -79,9 +79,9 @@ impl Registrar {
     }
 
     /// Smaller reads and writes are better off without registered memory, whether it is there or not.
-    pub(crate) fn set_useful_min(&self, registered: [u64; 2], kept: [u64; 2]) {
-        let minima = self.useful_min.iter().chain(&self.kept_min);
-        for (minimum, bytes) in minima.zip(registered.into_iter().chain(kept)) {
+    pub(crate) fn set_useful_min(&self, sizes: [[u64; 2]; 2]) {
+        for (minimum, bytes) in self.useful_min.iter().chain(&self.kept_min).zip(sizes.into_iter().flatten())
+        {
             minimum.store(bytes, Ordering::Relaxed);
         }
     }
