@@ -99,6 +99,7 @@ fn pack(c: &Circumstances) -> IoPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::method::io_path::Direction;
     use crate::method::io_path::{Form, MethodOverride, decide};
     use dafs_proto::wire::{Crossovers, Thresholds};
 
