@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dafs_client::{Direction, Registration, Session, Statistics, Url};
+use dafs_client::{Direction, LimitsReply, Registration, Session, Statistics, Url};
 use dafs_proto::wire::PipelineStatistics;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::flags::{Info, Ping, Queries};
 use crate::format::Owners;
@@ -81,35 +81,7 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
     let agreed = session.agreed();
     let mut out = Output::new();
     if flags.json {
-        let value = json!({
-            "address": session.address().to_string(),
-            "provider": session.provider().name(),
-            "provider_reason": session.provider_reason(),
-            "slots": agreed.slots,
-            "credits": session.credits(),
-            "credits_target": limits.credits,
-            "read_inline_max": agreed.read_inline_max,
-            "write_inline_max": agreed.write_inline_max,
-            "read_inline_limit": agreed.thresholds.read_inline_max,
-            "write_inline_limit": agreed.thresholds.write_inline_max,
-            "crossovers": agreed.thresholds.crossovers,
-            "gather": agreed.gather,
-            "transfer_size_max": agreed.transfer_size_max,
-            "handles_max": agreed.handles_max,
-            "keep_alive_ms": agreed.keep_alive_ms,
-            "lease_ms": agreed.lease_ms,
-            "registers_ordinary_memory": agreed.registers_ordinary_memory,
-            "buffer_sizes": stats.zones.iter().map(|zone| zone.size).collect::<Vec<_>>(),
-            "pipelines": stats.pipelines.iter().map(|pipeline| json!({
-                "listener": pipeline.listener,
-                "chunk_size": pipeline.chunk_size,
-                "measured": pipeline.measured,
-                "depth": pipeline.depth,
-            })).collect::<Vec<_>>(),
-            "uid": limits.uid,
-            "gid": limits.gid,
-        });
-        out.line(&value.to_string())?;
+        out.line(&info_json(&session, &limits, &stats).to_string())?;
     } else {
         let mut owners = Owners::default();
         let user = owners.user(limits.uid).to_owned();
@@ -155,6 +127,38 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn info_json(session: &Session, limits: &LimitsReply, stats: &Statistics) -> Value {
+    let agreed = session.agreed();
+    json!({
+        "address": session.address().to_string(),
+        "provider": session.provider().name(),
+        "provider_reason": session.provider_reason(),
+        "slots": agreed.slots,
+        "credits": session.credits(),
+        "credits_target": limits.credits,
+        "read_inline_max": agreed.read_inline_max,
+        "write_inline_max": agreed.write_inline_max,
+        "read_inline_limit": agreed.thresholds.read_inline_max,
+        "write_inline_limit": agreed.thresholds.write_inline_max,
+        "crossovers": agreed.thresholds.crossovers,
+        "gather": agreed.gather,
+        "transfer_size_max": agreed.transfer_size_max,
+        "handles_max": agreed.handles_max,
+        "keep_alive_ms": agreed.keep_alive_ms,
+        "lease_ms": agreed.lease_ms,
+        "registers_ordinary_memory": agreed.registers_ordinary_memory,
+        "buffer_sizes": stats.zones.iter().map(|zone| zone.size).collect::<Vec<_>>(),
+        "pipelines": stats.pipelines.iter().map(|pipeline| json!({
+            "listener": pipeline.listener,
+            "chunk_size": pipeline.chunk_size,
+            "measured": pipeline.measured,
+            "depth": pipeline.depth,
+        })).collect::<Vec<_>>(),
+        "uid": limits.uid,
+        "gid": limits.gid,
+    })
 }
 
 /// The RDMA devices of this machine. Fails when none can be used.

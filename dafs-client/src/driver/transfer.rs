@@ -291,13 +291,8 @@ impl Shared {
     /// Registers or stages, and falls back where that fails: inline always works.
     fn prepare(&self, core: &mut Core, transfer: &mut Transfer, policy: RegistrationPolicy) {
         if transfer.path == IoPath::DirectRegister {
-            let access = transfer.kind.access();
-            let registered = match &*transfer.memory {
-                // Whether any of it is kept was asked before the way was decided.
-                [single] => self.registrar.register_one(single, access),
-                several => self.registrar.register(several, access, policy),
-            };
-            match registered {
+            // Of one piece this looks for a kept registration once more: how durable a write is decides its way, and so whether it is kept.
+            match self.registrar.register(&transfer.memory, transfer.kind.access(), policy) {
                 Ok(registered) => {
                     transfer.ranges = registered.ranges;
                     transfer.holds = registered.holds;

@@ -1,6 +1,8 @@
 //! One large or sparse file: chunks of it are in flight together, holes are left out.
 
 use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::slice::from_ref;
@@ -11,7 +13,6 @@ use super::account::Account;
 use super::item::Item;
 use super::open_file::{OpenFile, ROUNDS_MAX, read_full};
 use super::place::{Cause, Meta, Place};
-use super::stream;
 use crate::signals::progressed;
 
 /// Bytes of a chunk.
@@ -21,7 +22,7 @@ const CHUNK_SIZE: usize = 1 << 20;
 const DEPTH: usize = 8;
 
 /// What became of a copy.
-pub(super) enum Outcome {
+enum Outcome {
     /// All of it is there. The source did, or did not, change meanwhile.
     Done { changed: bool },
     /// The user does not want the rest.
@@ -29,7 +30,7 @@ pub(super) enum Outcome {
 }
 
 /// Which side failed.
-pub(super) enum Fault {
+enum Fault {
     Source(&'static str, Cause),
     Sink(&'static str, Cause),
 }
@@ -110,9 +111,44 @@ fn copy_content(
     let Some(end) = Pump::new(account, item, source, sink)?.copy_data(meta)? else { return Ok(None) };
     match source {
         OpenFile::Local(file) if end == meta.size => {
-            stream::copy_rest(account, file, item.meta.kind == FileKind::File, sink, end)
+            copy_rest(account, file, item.meta.kind == FileKind::File, sink, end)
         }
         _ => Ok(Some(end)),
+    }
+}
+
+/// Of what is read to its end because its size says nothing: pipes and devices that the user named, and what follows the end of a file whose
+/// size is not that of its content, as in /proc.
+///
+/// Appends to the copy, which has `end` bytes, what the source has from there on; where it cannot seek, all that it has to give.
+/// Answers where the copy ends now, `None` when interrupted.
+fn copy_rest(
+    account: &Account,
+    source: &fs::File,
+    seeks: bool,
+    sink: &OpenFile,
+    mut end: u64,
+) -> Result<Option<u64>, Fault> {
+    // Nearly always nothing follows.
+    let mut buffer = vec![0; 4096];
+    loop {
+        if account.interrupt.is_set() {
+            return Ok(None);
+        }
+        let read = if seeks { source.read_at(&mut buffer, end) } else { (&mut &*source).read(&mut buffer) };
+        let count = match read {
+            Ok(0) => return Ok(Some(end)),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(Fault::Source("read", error.into())),
+        };
+        sink.write_all_at(&buffer[..count], end).map_err(|cause| Fault::Sink("write", cause))?;
+        progressed();
+        account.tally.bytes(count as u64);
+        end += count as u64;
+        if count == buffer.len() && count < CHUNK_SIZE {
+            buffer.resize(CHUNK_SIZE, 0);
+        }
     }
 }
 

@@ -11,7 +11,6 @@ mod local;
 mod open_file;
 mod place;
 mod same;
-mod stream;
 mod tally;
 
 use std::ffi::OsStr;

@@ -408,11 +408,6 @@ impl Registrar {
         Ok(Registered { ranges, holds: registered.into_iter().map(|(_, hold)| hold).collect() })
     }
 
-    /// Registers one piece for one operation, of which [`Registrar::lease`] found nothing kept.
-    pub(crate) fn register_one(&self, memory: &RawMemory, access: Access) -> Result<Registered, RegionError> {
-        Registered::of(memory, Hold::Region(self.register_counted(extent_of(memory), access)?))
-    }
-
     fn groups(&self, ascending: &[Extent]) -> Result<Vec<Extent>, RegionError> {
         if !self.config.group {
             return Ok(group::group(ascending, &NO_GAPS, 0));
