@@ -120,10 +120,8 @@ impl Driven {
 
     /// Time has passed: operations and the server are timed out, and the server hears of this side. `Err` when it is silent for too long.
     pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
-        let queued = self.queue.len();
         let is_connected = self.endpoint.is_some();
-        self.core.handle_time(now, is_connected)?;
-        if self.queue.len() > queued { self.send_some() } else { Ok(()) }
+        if self.core.handle_time(now, is_connected)? { self.send_some() } else { Ok(()) }
     }
 
     /// Tells the server that the session ends, if a request can be sent now. Answers whether it was told.

@@ -117,8 +117,8 @@ fn copy_content(
     }
 }
 
-/// Of what is read to its end because its size says nothing: pipes and devices that the user named, and what follows the end of a file whose
-/// size is not that of its content, as in /proc.
+/// Of what is read to its end because its size says nothing: pipes and devices that the user named, and what follows the end of a file
+/// whose size is not that of its content, as in /proc.
 ///
 /// Appends to the copy, which has `end` bytes, what the source has from there on; where it cannot seek, all that it has to give.
 /// Answers where the copy ends now, `None` when interrupted.
