@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dafs_client::{Config, Error, Key, MethodOverride, ReconnectPolicy, WaitPolicy};
+use dafs_client::{Config, Error, Key, MethodOverride, WaitPolicy};
 
 use crate::flags::{Global, Method, Poll};
 use crate::report::{Failure, Result};
@@ -43,26 +43,12 @@ impl Settings {
                 )?;
             session.connect_timeout = timeout;
             session.operation_timeout = Some(timeout);
-            session.reconnect.attempts_max = attempts_within(timeout, &session.reconnect);
+            // Time alone bounds them.
+            session.reconnect.attempts_max = u32::MAX;
             session.reconnect.time_max = timeout;
         }
         Ok(Self { session, verbose: flags.verbose > 0 })
     }
-}
-
-/// How often connecting can be tried again within this time, by the pauses between.
-fn attempts_within(timeout: Duration, policy: &ReconnectPolicy) -> u32 {
-    let (mut attempts, mut pause, mut waited) = (1, policy.backoff_min, Duration::ZERO);
-    while waited + pause <= timeout && attempts < u32::MAX && !pause.is_zero() {
-        waited += pause;
-        pause = (pause * 2).min(policy.backoff_max);
-        attempts += 1;
-        if pause == policy.backoff_max {
-            let left = timeout.saturating_sub(waited).as_nanos() / pause.as_nanos().max(1);
-            return attempts.saturating_add(u32::try_from(left).unwrap_or(u32::MAX));
-        }
-    }
-    attempts
 }
 
 /// The library's log on standard error, from `-vv`; warnings always.
@@ -86,24 +72,4 @@ fn load_key(path: &Path) -> Result<Key> {
         Error::Invalid(text) => Failure::text(text),
         other => Failure::text(other.to_string()),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attempts_within_a_time_are_as_many_as_its_pauses_allow() {
-        let policy = ReconnectPolicy {
-            attempts_max: 0,
-            time_max: Duration::MAX,
-            backoff_min: Duration::from_millis(10),
-            backoff_max: Duration::from_millis(40),
-        };
-        // Pauses: 10, 20, 40, 40, … ms after the first attempt.
-        for (timeout_ms, expected) in [(9, 1), (10, 2), (29, 2), (30, 3), (69, 3), (70, 4), (110, 5)] {
-            assert_eq!(attempts_within(Duration::from_millis(timeout_ms), &policy), expected, "{timeout_ms}");
-        }
-        assert_eq!(attempts_within(Duration::MAX, &policy), u32::MAX);
-    }
 }

@@ -10,7 +10,6 @@ mod flags;
 mod format;
 mod local_time;
 mod output;
-mod progress;
 mod quote;
 mod remote;
 mod report;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use dafs_client::{Config, Error, Export, Session, Url};
 
-use crate::report::{Failure, Result};
+use crate::report::{Failure, Failures, Result, lock};
 
 /// Sessions of this command, one for each server.
 pub(crate) struct Remotes {
@@ -35,7 +35,7 @@ impl Remotes {
     /// The session with the server of a URL.
     pub(crate) fn session(&self, url: &Url) -> Result<Session> {
         let server = Url { export: None, path: Vec::new(), ..url.clone() };
-        let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = lock(&self.open);
         if let Some((_, session)) = open.iter().find(|(known, _)| *known == server) {
             return Ok(session.clone());
         }
@@ -58,7 +58,7 @@ impl Remotes {
         })?;
         let session = self.session(&url)?;
         let base = Url { path: Vec::new(), ..url.clone() };
-        let mut mounted = self.mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut mounted = lock(&self.mounted);
         let known = mounted.iter().find(|(known, _)| *known == base).map(|(_, export)| export.clone());
         let export = match known {
             Some(export) => export,
@@ -69,6 +69,27 @@ impl Remotes {
             }
         };
         Ok(Target { session, export, path: PathBuf::from(OsString::from_vec(url.path)), base })
+    }
+
+    /// Does something with what each of the URLs names. What fails is reported, and the rest is done.
+    pub(crate) fn each(
+        &self,
+        urls: &[OsString],
+        failures: &Failures,
+        mut act: impl FnMut(Target) -> Result<()>,
+    ) -> Result<()> {
+        urls.iter().try_for_each(|url| failures.keep_going(self.target(url).and_then(&mut act)))
+    }
+}
+
+/// The answer to a request that a restart of the server may have left in doubt: then it is asked `again`, which must do no harm.
+pub(crate) fn sure<T>(
+    first: dafs_client::Result<T>,
+    again: impl FnOnce() -> dafs_client::Result<T>,
+) -> dafs_client::Result<T> {
+    match first {
+        Err(Error::InDoubt { .. }) => again(),
+        result => result,
     }
 }
 

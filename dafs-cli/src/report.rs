@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dafs_client::{Error, Status, Url};
 use dafs_proto::session::HandshakeError;
@@ -88,6 +88,11 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Takes a lock, whatever became of who had it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Says something on standard error.
 pub(crate) fn say(text: &str) {
     line(&format!("dafs: {text}"));
@@ -110,7 +115,7 @@ pub(crate) struct Failures {
 impl Failures {
     /// From now on lines are printed above this bar.
     pub(crate) fn print_above(&self, bar: indicatif::ProgressBar) {
-        *self.bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(bar);
+        *lock(&self.bar) = Some(bar);
     }
 
     pub(crate) fn report(&self, failure: &Failure) {
@@ -123,7 +128,7 @@ impl Failures {
 
     /// Says something that is no failure.
     pub(crate) fn say(&self, text: &str) {
-        let bar = self.bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let bar = lock(&self.bar);
         match &*bar {
             Some(bar) => bar.suspend(|| say(text)),
             None => say(text),

@@ -1,4 +1,3 @@
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use dafs_proto::session::Moment;
@@ -13,7 +12,7 @@ pub trait Clock: Send + Sync {
 }
 
 /// The system's monotonic clock.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     beginning: Instant,
 }
@@ -31,11 +30,5 @@ impl Clock for SystemClock {
 
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
-    }
-}
-
-impl fmt::Debug for SystemClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SystemClock")
     }
 }

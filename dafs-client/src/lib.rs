@@ -43,6 +43,7 @@ mod op;
 mod testing;
 
 pub use api::batch::io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};
+pub use api::batch::part::BatchOutcome;
 pub use api::chain::{Chain, Chained};
 pub use api::dir::{Dir, Export};
 pub use api::file::durable::DurableWriter;
@@ -75,4 +76,3 @@ pub use method::io_path;
 pub use method::io_path::{Direction, IoPath, MethodOverride, Registration};
 pub use method::noncontiguous::Noncontiguous;
 pub use op::batch::BatchHints;
-pub use op::batch_part::BatchOutcome;

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
+use std::slice::from_ref;
 
-use dafs_client::{File, FileKind, Pending, RegisteredBuf, Status, Transferred};
+use dafs_client::{Extent, FileKind, Pending, RegisteredBuf, Status, Transferred};
 
 use crate::flags::Cat;
 use crate::output::Output;
@@ -17,10 +18,7 @@ const DEPTH: u64 = 8;
 
 pub(crate) fn run(flags: &Cat, remotes: &Remotes) -> Result<ExitCode> {
     let (mut out, failures) = (Output::new(), Failures::default());
-    for url in &flags.urls {
-        let written = remotes.target(url).and_then(|target| write(flags, &target, &mut out));
-        failures.keep_going(written)?;
-    }
+    remotes.each(&flags.urls, &failures, |target| write(flags, &target, &mut out))?;
     out.flush()?;
     Ok(failures.exit())
 }
@@ -48,10 +46,9 @@ fn write(flags: &Cat, target: &Target, out: &mut Output) -> Result<()> {
         if offset >= end || (offset >= known && !reading.is_empty()) {
             return Some(buffer);
         }
-        let (mut buffer, len) = (buffer, usize::try_from(end - offset).unwrap_or(usize::MAX));
-        let len = len.min(buffer.len());
-        drop(buffer.split_off(len));
-        reading.push_back((len, submit(&file, buffer, offset)));
+        let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buffer.len());
+        let extent = Extent::new(offset, len as u64);
+        reading.push_back((len, file.submit_read_list_buf(&[extent], buffer, from_ref(&(0..len)))));
         offset += len as u64;
         None
     };
@@ -67,8 +64,4 @@ fn write(flags: &Cat, target: &Target, out: &mut Output) -> Result<()> {
         drop(begin(buffer, &mut reading));
     }
     Ok(())
-}
-
-fn submit(file: &File, buffer: RegisteredBuf, offset: u64) -> Pending<Transferred<RegisteredBuf>> {
-    file.submit_read_at(buffer, offset)
 }

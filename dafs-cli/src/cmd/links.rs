@@ -9,7 +9,7 @@ use dafs_client::{Attributes, Error, FileKind, Status};
 
 use crate::flags::{Ln, Urls};
 use crate::output::Output;
-use crate::remote::{Remotes, Target, join, normal};
+use crate::remote::{Remotes, Target, join, normal, sure};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
@@ -53,13 +53,10 @@ pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
 
 /// Makes a link that a restart of the server may have left in doubt: what is there then is what was made.
 fn made_once(make: impl Fn() -> dafs_client::Result<()>) -> dafs_client::Result<()> {
-    match make() {
-        Err(Error::InDoubt { .. }) => match make() {
-            Err(error) if error.already_exists() => Ok(()),
-            result => result,
-        },
+    sure(make(), || match make() {
+        Err(error) if error.already_exists() => Ok(()),
         result => result,
-    }
+    })
 }
 
 /// Puts the link in the place of what has its name, which is lost only when the link is there. `first` is what it stands for.
@@ -89,14 +86,11 @@ fn replace(
     }
     let temporary = make_beside(link, make)?;
     let rename = || link.export.rename(&temporary, &link.export, &link.path, true);
-    let renamed = match rename() {
-        Err(Error::InDoubt { .. }) => match rename() {
-            // It was renamed before the server was restarted.
-            Err(error) if error.is_not_found() => Ok(()),
-            result => result,
-        },
+    let renamed = sure(rename(), || match rename() {
+        // It was renamed before the server was restarted.
+        Err(error) if error.is_not_found() => Ok(()),
         result => result,
-    };
+    });
     renamed.map_err(|error| {
         // What cannot be done about it now is said by what failed before.
         let _ = link.export.remove_file(&temporary);
@@ -120,20 +114,17 @@ fn make_beside(link: &Target, make: impl Fn(&Path) -> dafs_client::Result<()>) -
 
 pub(crate) fn readlink(flags: &Urls, remotes: &Remotes) -> Result<ExitCode> {
     let (mut out, failures) = (Output::new(), Failures::default());
-    for url in &flags.urls {
-        let shown = remotes.target(url).and_then(|target| {
-            let points_to = target.export.read_link(&target.path).map_err(|error| match error.status() {
-                Some(Status::INVALID) => Failure::text(format!(
-                    "cannot read the symbolic link '{}': it is no symbolic link",
-                    target.url()
-                )),
-                _ => target.failed("read the symbolic link", &error),
-            })?;
-            out.name(&points_to)?;
-            out.line("")
-        });
-        failures.keep_going(shown)?;
-    }
+    remotes.each(&flags.urls, &failures, |target| {
+        let points_to = target.export.read_link(&target.path).map_err(|error| match error.status() {
+            Some(Status::INVALID) => Failure::text(format!(
+                "cannot read the symbolic link '{}': it is no symbolic link",
+                target.url()
+            )),
+            _ => target.failed("read the symbolic link", &error),
+        })?;
+        out.name(&points_to)?;
+        out.line("")
+    })?;
     out.flush()?;
     Ok(failures.exit())
 }

@@ -3,19 +3,16 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use dafs_client::{Error, FileKind};
+use dafs_client::FileKind;
 
 use crate::flags::Mkdir;
-use crate::remote::{Remotes, Target};
+use crate::remote::{Remotes, Target, sure};
 use crate::report::{Failures, Result};
 
 pub(crate) fn run(flags: &Mkdir, remotes: &Remotes) -> Result<ExitCode> {
     let failures = Failures::default();
     let mode = flags.mode.unwrap_or_else(|| 0o777 & !umask());
-    for url in &flags.urls {
-        let made = remotes.target(url).and_then(|target| make(flags, &target, mode));
-        failures.keep_going(made)?;
-    }
+    remotes.each(&flags.urls, &failures, |target| make(flags, &target, mode))?;
     Ok(failures.exit())
 }
 
@@ -25,18 +22,17 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
     let is_directory =
         || matches!(export.metadata(&target.path), Ok(found) if found.kind == FileKind::Directory);
     if !flags.parents {
-        return match export.create_dir(&target.path, mode) {
-            // It was made before the server was restarted, or is made now.
-            Err(Error::InDoubt { .. }) => match export.create_dir(&target.path, mode) {
-                Err(error) if error.already_exists() && is_directory() => Ok(()),
-                result => result.map(drop).map_err(failed),
-            },
-            result => result.map(drop).map_err(failed),
-        };
+        let make = || export.create_dir(&target.path, mode).map(drop);
+        // It was made before the server was restarted, or is made now.
+        let made = sure(make(), || match make() {
+            Err(error) if error.already_exists() && is_directory() => Ok(()),
+            result => result,
+        });
+        return made.map_err(failed);
     }
-    let make_all = |path: &Path, mode| match export.create_dir_all(path, mode) {
-        Err(Error::InDoubt { .. }) => export.create_dir_all(path, mode),
-        result => result,
+    let make_all = |path: &Path, mode| {
+        let make = || export.create_dir_all(path, mode);
+        sure(make(), make)
     };
     // Bits that were asked for are those of the last: the others are made so that something can be made in them.
     let above = target.path.parent().filter(|parent| flags.mode.is_some() && !parent.as_os_str().is_empty());

@@ -81,17 +81,15 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
             "they are in different exports (copy it with `dafs cp -r`, then remove it with `dafs rm -r`)",
         ));
     }
-    match from.export.rename(&from.path, &to.export, &to.path, !flags.no_clobber) {
+    let rename = || from.export.rename(&from.path, &to.export, &to.path, !flags.no_clobber);
+    match rename() {
         Ok(()) => Ok(()),
         // Done, if what was to be moved is gone and something is there.
         Err(Error::InDoubt { .. }) => {
             let gone = matches!(from.export.symlink_metadata(&from.path), Err(error) if error.is_not_found());
             match gone && to.export.symlink_metadata(&to.path).is_ok() {
                 true => Ok(()),
-                false => from
-                    .export
-                    .rename(&from.path, &to.export, &to.path, !flags.no_clobber)
-                    .map_err(|error| failed(&error)),
+                false => rename().map_err(|error| failed(&error)),
             }
         }
         Err(error) if error.status() == Some(Status::CROSS_DEVICE) => Err(not_moved(

@@ -4,12 +4,14 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dafs_client::{Direction, Registration, Session, Statistics, Url};
-use serde_json::json;
+use dafs_client::{Direction, LimitsReply, Registration, Session, Statistics, Url};
+use dafs_proto::wire::PipelineStatistics;
+use serde_json::{Value, json};
 
 use crate::flags::{Info, Ping, Queries};
 use crate::format::Owners;
 use crate::output::Output;
+use crate::quote::quoted;
 use crate::remote::{Remotes, parse};
 use crate::report::{Failure, Result};
 use crate::signals::Interrupt;
@@ -46,40 +48,24 @@ pub(crate) fn ping(flags: &Ping, remotes: &Remotes) -> Result<ExitCode> {
             out.flush()?;
         }
     }
-    if let Some(summary) = Summary::of(&mut times) {
-        out.line(&summary.text(flags.json, times.len(), session.provider().name()))?;
+    times.sort_unstable();
+    if let Some(summary) = summary(&times, flags.json, session.provider().name()) {
+        out.line(&summary)?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of round trips, microseconds.
-struct Summary {
-    min: f64,
-    p50: f64,
-    p99: f64,
-    max: f64,
-}
-
-impl Summary {
-    fn of(times: &mut [Duration]) -> Option<Self> {
-        times.sort_unstable();
-        let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
-        Some(Self {
-            min: microseconds(*times.first()?),
-            p50: microseconds(at(50)?),
-            p99: microseconds(at(99)?),
-            max: microseconds(*times.last()?),
-        })
-    }
-
-    fn text(&self, is_json: bool, count: usize, provider: &str) -> String {
-        let Self { min, p50, p99, max } = self;
-        match is_json {
-            true => json!({ "provider": provider, "count": count, "min_us": min, "p50_us": p50, "p99_us": p99, "max_us": max }).to_string(),
-            false => format!("{count} round trips over {provider}: min {min:.1}, median {p50:.1}, 99 % below {p99:.1}, max {max:.1} us"),
-        }
-    }
+/// What round trips took, in ascending order; `None` of none.
+fn summary(times: &[Duration], is_json: bool, provider: &str) -> Option<String> {
+    let count = times.len();
+    let at = |percent: usize| times.get((count * percent).div_ceil(100).saturating_sub(1)).copied();
+    let (min, p50) = (microseconds(*times.first()?), microseconds(at(50)?));
+    let (p99, max) = (microseconds(at(99)?), microseconds(*times.last()?));
+    Some(match is_json {
+        true => json!({ "provider": provider, "count": count, "min_us": min, "p50_us": p50, "p99_us": p99, "max_us": max }).to_string(),
+        false => format!("{count} round trips over {provider}: min {min:.1}, median {p50:.1}, 99 % below {p99:.1}, max {max:.1} us"),
+    })
 }
 
 fn microseconds(time: Duration) -> f64 {
@@ -93,47 +79,9 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
     let limits = session.limits().map_err(failed)?;
     let stats = session.statistics().map_err(failed)?;
     let agreed = session.agreed();
-    let crossovers = agreed.thresholds.crossovers;
     let mut out = Output::new();
     if flags.json {
-        let value = json!({
-            "address": session.address().to_string(),
-            "provider": session.provider().name(),
-            "provider_reason": session.provider_reason(),
-            "slots": agreed.slots,
-            "credits": session.credits(),
-            "credits_target": limits.credits,
-            "read_inline_max": agreed.read_inline_max,
-            "write_inline_max": agreed.write_inline_max,
-            "read_inline_limit": agreed.thresholds.read_inline_max,
-            "write_inline_limit": agreed.thresholds.write_inline_max,
-            "crossovers": {
-                "read_registered": crossovers.read_registered,
-                "read_unregistered": crossovers.read_unregistered,
-                "write_registered": crossovers.write_registered,
-                "write_unregistered": crossovers.write_unregistered,
-            },
-            "gather": agreed.gather.map(|gather| json!({
-                "read_registered": gather.read_registered,
-                "read_unregistered": gather.read_unregistered,
-                "write_registered": gather.write_registered,
-                "write_unregistered": gather.write_unregistered,
-            })),
-            "transfer_size_max": agreed.transfer_size_max,
-            "handles_max": agreed.handles_max,
-            "keep_alive_ms": agreed.keep_alive_ms,
-            "lease_ms": agreed.lease_ms,
-            "registers_ordinary_memory": agreed.registers_ordinary_memory,
-            "buffer_sizes": stats.zones.iter().map(|zone| zone.size).collect::<Vec<_>>(),
-            "pipelines": stats.pipelines.iter().map(|pipeline| json!({
-                "listener": pipeline.listener,
-                "chunk_size": pipeline.chunk_size,
-                "depth": pipeline.depth,
-            })).collect::<Vec<_>>(),
-            "uid": limits.uid,
-            "gid": limits.gid,
-        });
-        out.line(&value.to_string())?;
+        out.line(&info_json(&session, &limits, &stats).to_string())?;
     } else {
         let mut owners = Owners::default();
         let user = owners.user(limits.uid).to_owned();
@@ -143,7 +91,7 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
             true => "ordinary memory is registered for single operations",
             false => "ordinary memory is copied through registered buffers, or sent inline",
         };
-        for (name, value) in [
+        let rows = [
             ("server", session.address().to_string()),
             ("provider", format!("{}: {}", session.provider(), session.provider_reason())),
             ("you act as", acts_as),
@@ -174,12 +122,42 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
                     agreed.keep_alive_ms, agreed.lease_ms
                 ),
             ),
-        ] {
-            out.line(&format!("{name:>16}: {value}"))?;
-        }
+        ];
+        table(&mut out, rows)?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn info_json(session: &Session, limits: &LimitsReply, stats: &Statistics) -> Value {
+    let agreed = session.agreed();
+    json!({
+        "address": session.address().to_string(),
+        "provider": session.provider().name(),
+        "provider_reason": session.provider_reason(),
+        "slots": agreed.slots,
+        "credits": session.credits(),
+        "credits_target": limits.credits,
+        "read_inline_max": agreed.read_inline_max,
+        "write_inline_max": agreed.write_inline_max,
+        "read_inline_limit": agreed.thresholds.read_inline_max,
+        "write_inline_limit": agreed.thresholds.write_inline_max,
+        "crossovers": agreed.thresholds.crossovers,
+        "gather": agreed.gather,
+        "transfer_size_max": agreed.transfer_size_max,
+        "handles_max": agreed.handles_max,
+        "keep_alive_ms": agreed.keep_alive_ms,
+        "lease_ms": agreed.lease_ms,
+        "registers_ordinary_memory": agreed.registers_ordinary_memory,
+        "buffer_sizes": stats.zones.iter().map(|zone| zone.size).collect::<Vec<_>>(),
+        "pipelines": stats.pipelines.iter().map(|pipeline| json!({
+            "listener": pipeline.listener,
+            "chunk_size": pipeline.chunk_size,
+            "depth": pipeline.depth,
+        })).collect::<Vec<_>>(),
+        "uid": limits.uid,
+        "gid": limits.gid,
+    })
 }
 
 /// The RDMA devices of this machine. Fails when none can be used.
@@ -191,26 +169,7 @@ fn devices(is_json: bool) -> Result<ExitCode> {
     match (&found, is_json) {
         (Err(missing), true) => out.line(&json!({ "devices": [], "missing": missing }).to_string())?,
         (Err(missing), false) => out.line(&format!("no RDMA: {missing}"))?,
-        (Ok(devices), true) => {
-            let devices: Vec<_> = devices
-                .iter()
-                .map(|device| {
-                    json!({
-                        "name": device.name,
-                        "port": device.port,
-                        "link_layer": device.link_layer,
-                        "state": device.state,
-                        "segments_max": device.segments_max,
-                        "queue_depth_max": device.queue_depth_max,
-                        "reads_max": device.reads_max,
-                        "message_size_max": device.message_size_max,
-                        "connections_max": device.connections_max,
-                        "unusable": device.unusable,
-                    })
-                })
-                .collect();
-            out.line(&json!({ "devices": devices }).to_string())?;
-        }
+        (Ok(devices), true) => out.line(&json!({ "devices": devices }).to_string())?,
         (Ok(devices), false) => {
             for device in devices {
                 out.line(&format!(
@@ -237,11 +196,17 @@ fn devices(is_json: bool) -> Result<ExitCode> {
 
 /// In what chunks large transfers move, on each listener.
 fn pipelines_text(stats: &Statistics) -> String {
-    let each = stats.pipelines.iter().map(|pipeline| {
-        let (chunk, depth) = (pipeline.chunk_size >> 10, pipeline.depth);
-        format!("{}: chunks of {chunk} KiB, {depth} at once", pipeline.listener)
-    });
-    each.collect::<Vec<_>>().join("; ")
+    stats.pipelines.iter().map(pipeline_text).collect::<Vec<_>>().join("; ")
+}
+
+fn pipeline_text(pipeline: &PipelineStatistics) -> String {
+    let (chunk, depth) = (pipeline.chunk_size >> 10, pipeline.depth);
+    format!("{}: chunks of {chunk} KiB, {depth} at once", pipeline.listener)
+}
+
+/// Names, as far to the right as the longest reaches, and what is said of each.
+fn table<N: AsRef<str>>(out: &mut Output, rows: impl IntoIterator<Item = (N, String)>) -> Result<()> {
+    rows.into_iter().try_for_each(|(name, value)| out.line(&format!("{:>16}: {value}", name.as_ref())))
 }
 
 /// What data passes through that storage and network cannot move at once.
@@ -294,47 +259,40 @@ pub(crate) fn stats(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
             .map_err(|error| Failure::text(format!("cannot write the counters: {error}")))?;
         out.line(&value.to_string())?;
     } else {
-        for (name, value) in [
-            ("up", format!("{} s", stats.uptime_ms / 1000)),
-            ("sessions", stats.sessions.to_string()),
-            ("connections", stats.connections.to_string()),
-            ("in flight", stats.in_flight.to_string()),
-            ("open handles", stats.handles.to_string()),
-            ("read", format!("{} bytes inline, {} direct", stats.bytes_read[0], stats.bytes_read[1])),
-            (
-                "written",
-                format!("{} bytes inline, {} direct", stats.bytes_written[0], stats.bytes_written[1]),
-            ),
-            ("replayed", stats.replies_replayed.to_string()),
-            ("protocol errors", stats.protocol_errors.to_string()),
-            ("storage waits", stats.storage_waits.to_string()),
-        ] {
-            out.line(&format!("{name:>16}: {value}"))?;
-        }
-        for (name, count) in stats.operations.iter().filter(|(_, count)| *count > 0) {
-            out.line(&format!("{:>16}: {count}", name.to_lowercase()))?;
-        }
-        for zone in &stats.zones {
+        let [read, written] = [stats.bytes_read, stats.bytes_written]
+            .map(|[inline, direct]| format!("{inline} bytes inline, {direct} direct"));
+        let mut rows = vec![
+            ("up".to_owned(), format!("{} s", stats.uptime_ms / 1000)),
+            ("sessions".into(), stats.sessions.to_string()),
+            ("connections".into(), stats.connections.to_string()),
+            ("in flight".into(), stats.in_flight.to_string()),
+            ("open handles".into(), stats.handles.to_string()),
+            ("read".into(), read),
+            ("written".into(), written),
+            ("replayed".into(), stats.replies_replayed.to_string()),
+            ("protocol errors".into(), stats.protocol_errors.to_string()),
+            ("storage waits".into(), stats.storage_waits.to_string()),
+        ];
+        let operations = stats.operations.iter().filter(|(_, count)| *count > 0);
+        rows.extend(operations.map(|(name, count)| (name.to_lowercase(), count.to_string())));
+        rows.extend(stats.zones.iter().map(|zone| {
             let (size, lent, total) = (zone.size >> 10, zone.lent, zone.total);
-            out.line(&format!(
-                "{:>16}: {size} KiB: {lent} of {total} lent; {} waits, {} chopped, {} by bigger ones",
-                "buffers", zone.waits, zone.chops, zone.lent_from_bigger
-            ))?;
-        }
-        for pipeline in &stats.pipelines {
-            let chunk = pipeline.chunk_size >> 10;
-            out.line(&format!(
-                "{:>16}: {}: chunks of {chunk} KiB, {} at once; {} moved, {} of them beside others",
-                "pipeline", pipeline.listener, pipeline.depth, pipeline.chunks, pipeline.overlaps
-            ))?;
-        }
-        for export in &stats.exports {
-            let name = crate::quote::quoted(export.name.as_bytes());
-            out.line(&format!(
-                "{:>16}: {name}: {} bytes read, {} written",
-                "export", export.bytes_read, export.bytes_written
-            ))?;
-        }
+            let (waits, chops, bigger) = (zone.waits, zone.chops, zone.lent_from_bigger);
+            let lent =
+                format!("{lent} of {total} lent; {waits} waits, {chops} chopped, {bigger} by bigger ones");
+            ("buffers".into(), format!("{size} KiB: {lent}"))
+        }));
+        rows.extend(stats.pipelines.iter().map(|pipeline| {
+            let (chunks, overlaps) = (pipeline.chunks, pipeline.overlaps);
+            let shape = pipeline_text(pipeline);
+            ("pipeline".into(), format!("{shape}; {chunks} moved, {overlaps} of them beside others"))
+        }));
+        rows.extend(stats.exports.iter().map(|export| {
+            let (name, read, written) =
+                (quoted(export.name.as_bytes()), export.bytes_read, export.bytes_written);
+            ("export".into(), format!("{name}: {read} bytes read, {written} written"))
+        }));
+        table(&mut out, rows)?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)

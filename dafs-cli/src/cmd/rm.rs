@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use dafs_client::{Dir, Error, FileKind, Pending};
+use dafs_client::{Dir, FileKind, Pending};
 
 use crate::flags::Rm;
-use crate::remote::{Remotes, Target, entry_name, join, normal};
+use crate::remote::{Remotes, Target, entry_name, join, normal, sure};
 use crate::report::{Failure, Failures, Result};
 use crate::signals::{Interrupt, progressed};
 
@@ -21,10 +21,7 @@ const AHEAD_LEVELS: usize = 32;
 
 pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
     let remover = Remover { flags, failures: Failures::default(), interrupt: Interrupt::catch(|| {}) };
-    for url in &flags.urls {
-        let removed = remotes.target(url).and_then(|target| remover.operand(&target));
-        remover.failures.keep_going(removed)?;
-    }
+    remotes.each(&flags.urls, &remover.failures, |target| remover.operand(&target))?;
     Ok(remover.failures.exit())
 }
 
@@ -58,13 +55,14 @@ impl Remover<'_> {
         };
         if attributes.kind != FileKind::Directory {
             let remove = || target.export.remove_file(&target.path);
-            return match remove() {
-                Err(error) if error.is_not_found() && self.flags.force => Ok(()),
-                Err(Error::InDoubt { .. }) => match remove() {
-                    // It was removed before the server was restarted.
-                    Err(error) if error.is_not_found() => Ok(()),
-                    result => result.map_err(failed),
-                },
+            let mut goes_missing = self.flags.force;
+            let removed = sure(remove(), || {
+                // It was removed before the server was restarted.
+                goes_missing = true;
+                remove()
+            });
+            return match removed {
+                Err(error) if error.is_not_found() && goes_missing => Ok(()),
                 result => result.map_err(failed),
             };
         }
@@ -86,10 +84,7 @@ impl Remover<'_> {
     /// A tree: directories are listed on the way down, and removed on the way up.
     fn tree(&self, target: &Target) -> Result<()> {
         let open = || target.export.open_dir_no_follow(&target.path);
-        let opened = match open() {
-            Err(Error::InDoubt { .. }) => open(),
-            result => result,
-        };
+        let opened = sure(open(), open);
         let mut levels = Vec::new();
         match opened {
             Ok(dir) => levels.push(self.list(target, dir, target.path.clone())?),
@@ -124,10 +119,7 @@ impl Remover<'_> {
         path: PathBuf,
         opening: Pending<dafs_client::Result<Dir>>,
     ) -> Result<Option<Level>> {
-        let opened = match opening.wait() {
-            Err(Error::InDoubt { .. }) => open(&above.dir, &path).wait(),
-            result => result,
-        };
+        let opened = sure(opening.wait(), || open(&above.dir, &path).wait());
         progressed();
         match opened {
             Ok(dir) => return self.list(target, dir, path).map(Some),
@@ -185,11 +177,7 @@ impl Remover<'_> {
         for (path, pending) in removing {
             let waited = pending.wait();
             progressed();
-            let removed = match waited {
-                Err(Error::InDoubt { .. }) => again(&path),
-                result => result,
-            };
-            match removed {
+            match sure(waited, || again(&path)) {
                 Ok(()) => {}
                 // Somebody else was faster: what was asked for is so.
                 Err(error) if error.is_not_found() => {}

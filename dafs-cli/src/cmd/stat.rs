@@ -15,10 +15,7 @@ use crate::report::{Failures, Result};
 pub(crate) fn run(flags: &Stat, remotes: &Remotes) -> Result<ExitCode> {
     let (mut out, failures) = (Output::new(), Failures::default());
     let mut owners = Owners::default();
-    for url in &flags.urls {
-        let shown = remotes.target(url).and_then(|target| show(flags, &target, &mut out, &mut owners));
-        failures.keep_going(shown)?;
-    }
+    remotes.each(&flags.urls, &failures, |target| show(flags, &target, &mut out, &mut owners))?;
     out.flush()?;
     Ok(failures.exit())
 }

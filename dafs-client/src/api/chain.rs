@@ -5,23 +5,20 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
-use dafs_proto::wire::{
-    Attributes, CommitRequest, NameRequest, Opcode, OpenFlags, OpenRequest, Stability, WriteRequest,
-    decode_message_pack,
-};
+use dafs_proto::wire::{Attributes, Opcode, OpenFlags, Stability, WriteRequest, decode_message_pack};
 
-use crate::api::dir::{Dir, clean};
+use crate::api::dir::{Dir, commit_request, name_request, open_request, opened};
 use crate::api::file::File;
 use crate::api::options::OpenOptions;
 use crate::driver::transfer::check_extent;
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
-use crate::handle::node::{Node, NodeParts, Reopen, join};
+use crate::handle::node::{Reopen, join};
 use crate::memory::RawMemory;
 use crate::op::Op;
 use crate::op::body::DataReply;
 use crate::op::chain::{ChainWork, Link};
-use crate::op::named::NamedReply;
+use crate::op::named::{Named, NamedReply};
 use crate::op::transfer::TransferKind;
 
 /// Requests that depend on each other, for one round trip: made by [`Dir::chain`], run by [`Chain::run`].
@@ -75,23 +72,18 @@ impl Dir {
 impl<'a> Chain<'a> {
     /// Looks a path up, below what was looked up before; a symbolic link at its end is followed.
     pub fn lookup(mut self, path: impl AsRef<Path>) -> Self {
-        let path = self.checked(clean(path.as_ref())).unwrap_or_default();
-        let mut link = Link::new(Opcode::Lookup, true);
-        NameRequest { follow: true, mode: 0 }.encode(&mut link.body);
-        (link.body_len, link.reopen) = (8, Some(Reopen::Lookup { follow: true }));
-        self.push(Link { payload: path.clone(), path, saves: true, ..link })
+        let request = self.checked(name_request(path.as_ref(), true, 0)).unwrap_or_default();
+        let reopen = Some(Reopen::Lookup { follow: true });
+        self.push(Link { reopen, ..Link::new(Opcode::Lookup, request) })
     }
 
     /// Opens or makes a file, below what was looked up before. What follows is done to it.
     pub fn open(mut self, path: impl AsRef<Path>, options: &OpenOptions) -> Self {
-        let path = self.checked(clean(path.as_ref())).unwrap_or_default();
         let flags = self.checked(options.flags()).unwrap_or(OpenFlags::READ);
-        let making = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
-        let mut link = Link::new(Opcode::Open, !flags.intersects(making));
-        OpenRequest { flags, mode: options.mode_bits() }.encode(&mut link.body);
-        (link.body_len, link.reopen) = (8, Some(Reopen::open(flags)));
+        let request = open_request(path.as_ref(), flags, options.mode_bits());
+        let request = self.checked(request).unwrap_or_default();
         self.options = options.clone();
-        self.push(Link { payload: path.clone(), path, saves: true, ..link })
+        self.push(Link { reopen: Some(Reopen::open(flags)), ..Link::new(Opcode::Open, request) })
     }
 
     /// Reads at `offset` of the file that was opened.
@@ -105,21 +97,19 @@ impl<'a> Chain<'a> {
     /// Writes at `offset` of the file that was opened, as durable as that was opened for. The data is copied.
     pub fn write_at(mut self, data: &[u8], offset: u64) -> Self {
         self.checked(check_extent(offset, data.len()));
-        let link = Link::data(TransferKind::Write(self.options.stability), offset, data.len());
-        self.push(Link { payload: data.to_vec(), ..link })
+        let mut link = Link::data(TransferKind::Write(self.options.stability), offset, data.len());
+        link.request.payload = data.to_vec();
+        self.push(link)
     }
 
     /// Makes all that was written before durable.
     pub fn commit(self) -> Self {
-        let mut link = Link::new(Opcode::Commit, true);
-        CommitRequest { offset: 0, len: 0, stability: Stability::FileSync }.encode(&mut link.body);
-        link.body_len = 24;
-        self.push(link)
+        self.push(Link::new(Opcode::Commit, commit_request(0, 0, Stability::FileSync)))
     }
 
     /// Closes the file.
     pub fn close(self) -> Self {
-        self.push(Link::new(Opcode::Close, true))
+        self.push(Link::new(Opcode::Close, Named::default()))
     }
 
     /// Sends the chain and waits until all of it is answered. Blocks; one round trip, whatever the number of requests.
@@ -138,8 +128,7 @@ impl<'a> Chain<'a> {
         finish(self.dir, work, outcome, &self.memory, &self.options)
     }
 
-    fn push(mut self, mut link: Link) -> Self {
-        link.on_saved = !self.links.is_empty();
+    fn push(mut self, link: Link) -> Self {
         self.links.push(link);
         self
     }
@@ -176,10 +165,10 @@ impl<'a> Chain<'a> {
                 Opcode::Write => terms.write_inline_max as usize,
                 _ => terms.send_payload_max as usize,
             };
-            if link.payload.len() > limit {
+            if link.request.payload.len() > limit {
                 return invalid(format!(
                     "{} bytes in one request of a chain: {limit} fit",
-                    link.payload.len()
+                    link.request.payload.len()
                 ));
             }
         }
@@ -221,7 +210,7 @@ fn collect(
     let mut memory = memory.iter();
     let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
     let mut path = dir.node.path.clone();
-    let mut opened: Option<(Reopen, NamedReply)> = None;
+    let mut last: Option<(Reopen, NamedReply)> = None;
     let mut written = Vec::new();
     for link in work.links {
         let reply = match link.answer {
@@ -230,9 +219,9 @@ fn collect(
         };
         match (link.opcode, link.reopen) {
             (Opcode::Open | Opcode::Lookup, Some(reopen)) => {
-                path = join(&path, &link.path);
+                path = join(&path, &link.request.path);
                 done.attributes = Some(decode_message_pack("attributes", &reply.payload)?);
-                opened = (link.opcode == Opcode::Open).then_some((reopen, reply));
+                last = (link.opcode == Opcode::Open).then_some((reopen, reply));
             }
             (Opcode::Read, _) => {
                 let count = DataReply::decode(TransferKind::Read, reply.body())?.count;
@@ -246,24 +235,17 @@ fn collect(
             (Opcode::Write, _) => {
                 let reply = DataReply::decode(TransferKind::Write(options.stability), reply.body())?;
                 done.counts.push(reply.count);
-                written.push((reply, WriteRequest::decode(&link.body)?.offset));
+                written.push((reply, WriteRequest::decode(&link.request.body)?.offset));
             }
             (Opcode::Commit, _) => written.clear(),
-            (Opcode::Close, _) => opened = None,
+            (Opcode::Close, _) => last = None,
             _ => {}
         }
     }
-    if let (Some((reopen, reply)), Some(attributes)) = (opened, &done.attributes) {
+    if let (Some((reopen, reply)), Some(attributes)) = (last, &done.attributes) {
         unclosed.retain(|closing| closing.handle != reply.header.handle);
-        let node = dir.owner.shared.node(NodeParts {
-            export: dir.node.export.clone(),
-            path,
-            reopen,
-            file_id: attributes.file_id,
-            handle: reply.header.handle,
-            epoch: reply.epoch,
-        });
-        let node: Arc<Node> = node.ok_or(Error::InDoubt { operation: Opcode::Open })?;
+        let place = (dir.node.export.clone(), path, reopen);
+        let node = opened(&dir.owner, &reply, place, attributes.file_id)?;
         for (reply, offset) in written {
             if let Some(verifier) = reply.unstable {
                 node.wrote(verifier, offset, reply.count);

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use dafs_proto::wire::{
     AccessMode, Attributes, CommitRequest, FsStatistics, MountReply, NameRequest, Opcode, OpenFlags,
-    OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, XattrNames,
-    XattrSetMode, decode_message_pack, encode_message_pack,
+    OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, Writer,
+    XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
 };
 
 use crate::api::file::File;
 use crate::api::options::OpenOptions;
 use crate::api::read_dir::ReadDir;
-use crate::api::reply::{done, reply};
+use crate::api::reply::{attributes, bytes, decoded, done};
 use crate::driver::Owner;
-use crate::driver::pending::{Call, Finish, Pending};
+use crate::driver::pending::{Call, Pending};
 use crate::error::{Error, Result};
-use crate::handle::node::{Node, NodeParts, Reopen, join};
+use crate::handle::node::{MAKING, Node, NodeParts, Reopen};
 use crate::op::Op;
-use crate::op::named::Named;
+use crate::op::named::{Named, NamedReply};
 
 /// A directory that is open on the server: where paths begin.
 ///
@@ -40,10 +40,12 @@ pub struct Export {
     attributes: Attributes,
 }
 
-/// Declares a blocking method and its nonblocking form over one constructor of the request.
+/// Declares blocking methods, and the nonblocking form of each, over one constructor of the request.
 macro_rules! forms {
-    ($(#[$doc:meta])* $name:ident, $submit:ident, $call:ident,
-        (&$self:ident $(, $arg:ident: $type:ty)*) -> $result:ty $body:block) => {
+    ($(
+        $(#[$doc:meta])* $name:ident, $submit:ident, $call:ident,
+        (&$self:ident $(, $arg:ident: $type:ty)*) -> $result:ty $body:block
+    )*) => { $(
         $(#[$doc])*
         pub fn $name(&self, $($arg: $type),*) -> Result<$result> {
             self.$call($($arg),*)?.run(&self.owner)
@@ -51,11 +53,11 @@ macro_rules! forms {
 
         #[doc = concat!("Nonblocking form of [`Self::", stringify!($name), "`].")]
         pub fn $submit(&self, $($arg: $type),*) -> Pending<Result<$result>> {
-            submitted(self.$call($($arg),*), &self.owner)
+            self.$call($($arg),*).map_or_else(|error| Pending::ready(Err(error)), |call| call.submit(&self.owner))
         }
 
         fn $call(&$self, $($arg: $type),*) -> Result<Call<Result<$result>>> $body
-    };
+    )* };
 }
 pub(crate) use forms;
 
@@ -81,99 +83,142 @@ impl Dir {
 
     forms! {
         /// Opens or makes a file as the options say.
-        open_with, submit_open_with, open_call,
-        (&self, path: impl AsRef<Path>, options: &OpenOptions) -> File {
-            let path = clean(path.as_ref())?;
+        open_with, submit_open_with, open_call, (&self, path: impl AsRef<Path>, options: &OpenOptions) -> File {
             let flags = options.flags()?;
-            let named = open_request(&path, flags, options.mode_bits());
-            let (owner, base, options) = (Arc::clone(&self.owner), Arc::clone(&self.node), options.clone());
-            let finish = Finish::boxed(move |op| {
-                let (node, attributes) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
-                Ok(File::new(owner, node, attributes, &options))
-            });
-            Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
+            let named = open_request(path.as_ref(), flags, options.mode_bits())?;
+            let options = options.clone();
+            Ok(self.node_call(Opcode::Open, named, Reopen::open(flags), move |owner, node, attributes| {
+                File::new(owner, node, attributes, &options)
+            }))
         }
-    }
 
-    forms! {
         /// Opens a directory below this one, for its entries and for paths that begin there.
         open_dir, submit_open_dir, open_dir_call, (&self, path: impl AsRef<Path>) -> Dir {
             self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY)
         }
-    }
 
-    forms! {
         /// As [`Dir::open_dir`], of what the last part of the path names itself: a symbolic link there is an error. With a path of one
         /// part nothing leads elsewhere, whatever is renamed meanwhile.
         open_dir_no_follow, submit_open_dir_no_follow, open_dir_no_follow_call,
         (&self, path: impl AsRef<Path>) -> Dir {
             self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY | OpenFlags::NO_FOLLOW)
         }
-    }
 
-    fn directory_call(&self, path: &Path, flags: OpenFlags) -> Result<Call<Result<Dir>>> {
-        let path = clean(path)?;
-        let named = open_request(&path, flags, 0);
-        let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
-        let finish = Finish::boxed(move |op| {
-            let (node, _) = opened(op, &owner, &base, &path, Reopen::open(flags))?;
-            Ok(Dir::new(owner, node))
-        });
-        Ok(Call { op: Op::named(Opcode::Open, Some(Arc::clone(&self.node)), named), finish })
-    }
-
-    forms! {
         /// Makes the directory's own attributes, and the names in it, durable: entries that were made, renamed and removed
         /// before the call. Not what the names stand for, nor directories below.
         commit, submit_commit, commit_call, (&self) -> () {
-            let request = CommitRequest { offset: 0, len: 0, stability: Stability::FileSync };
-            Ok(self.call(Opcode::Commit, Named::of(24, |body| request.encode(body)), done))
+            Ok(self.call(Opcode::Commit, commit_request(0, 0, Stability::FileSync), done))
         }
-    }
 
-    forms! {
         /// Looks a path up: a handle for attributes, and for paths below it where it is a directory; not for data. A
         /// symbolic link at the end is followed when `follow`.
         lookup, submit_lookup, lookup_call,
         (&self, path: impl AsRef<Path>, follow: bool) -> (Dir, Attributes) {
-            let (named, path) = name_request(path.as_ref(), follow, 0)?;
-            let (owner, base) = (Arc::clone(&self.owner), Arc::clone(&self.node));
-            let finish = Finish::boxed(move |op| {
-                let (node, attributes) = opened(op, &owner, &base, &path, Reopen::Lookup { follow })?;
-                Ok((Dir::new(owner, node), attributes))
-            });
-            Ok(Call { op: Op::named(Opcode::Lookup, Some(Arc::clone(&self.node)), named), finish })
+            let named = name_request(path.as_ref(), follow, 0)?;
+            Ok(self.node_call(Opcode::Lookup, named, Reopen::Lookup { follow }, |owner, node, attributes| {
+                (Dir::new(owner, node), attributes)
+            }))
         }
-    }
 
-    forms! {
         /// Attributes of what a path names; a symbolic link at the end is followed.
         metadata, submit_metadata, metadata_call, (&self, path: impl AsRef<Path>) -> Attributes {
-            self.attributes_call(Opcode::Getattr, path.as_ref(), true, 0)
+            Ok(self.call(Opcode::Getattr, name_request(path.as_ref(), true, 0)?, attributes))
         }
-    }
 
-    forms! {
         /// Attributes of what a path names; of a symbolic link itself.
         symlink_metadata, submit_symlink_metadata, symlink_metadata_call,
         (&self, path: impl AsRef<Path>) -> Attributes {
-            self.attributes_call(Opcode::Getattr, path.as_ref(), false, 0)
+            Ok(self.call(Opcode::Getattr, name_request(path.as_ref(), false, 0)?, attributes))
         }
-    }
 
-    forms! {
         /// Changes attributes and answers the new ones. A symbolic link at the end is followed when `follow`.
         set_attributes, submit_set_attributes, set_attributes_call,
         (&self, path: impl AsRef<Path>, follow: bool, set: &SetAttributes) -> Attributes {
-            setattr_call(&self.node, path.as_ref(), follow, set)
+            Ok(self.call(Opcode::Setattr, setattr_request(path.as_ref(), follow, set)?, attributes))
         }
-    }
 
-    forms! {
         /// Makes a directory with these permission bits and answers its attributes.
         create_dir, submit_create_dir, create_dir_call,
         (&self, path: impl AsRef<Path>, mode: u32) -> Attributes {
-            self.attributes_call(Opcode::Mkdir, path.as_ref(), false, mode)
+            Ok(self.call(Opcode::Mkdir, name_request(path.as_ref(), false, mode)?, attributes))
+        }
+
+        /// Removes a name that is no directory.
+        remove_file, submit_remove_file, remove_file_call, (&self, path: impl AsRef<Path>) -> () {
+            Ok(self.call(Opcode::Remove, remove_request(path.as_ref(), false)?, done))
+        }
+
+        /// Removes an empty directory.
+        remove_dir, submit_remove_dir, remove_dir_call, (&self, path: impl AsRef<Path>) -> () {
+            Ok(self.call(Opcode::Remove, remove_request(path.as_ref(), true)?, done))
+        }
+
+        /// Renames: `from` below this directory becomes `to` below `directory`, of the same export. An existing `to`
+        /// is replaced when `replace`, else an error.
+        rename, submit_rename, rename_call,
+        (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>, replace: bool) -> () {
+            let named = self.second_name(from.as_ref(), directory, to.as_ref(), replace)?;
+            Ok(self.call(Opcode::Rename, named, done))
+        }
+
+        /// Makes `to` below `directory` another name of the file `from`, and answers the file's attributes.
+        link, submit_link, link_call,
+        (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>) -> Attributes {
+            let named = self.second_name(from.as_ref(), directory, to.as_ref(), false)?;
+            Ok(self.call(Opcode::Link, named, attributes))
+        }
+
+        /// Makes a symbolic link that points to `target`, which may be any bytes without a zero, and answers its attributes.
+        symlink, submit_symlink, symlink_call,
+        (&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Attributes {
+            let target = target.as_ref().as_os_str().as_bytes();
+            check_path(target)?;
+            let mut named = name_request(path.as_ref(), false, 0)?;
+            named.payload = two_names(target, &named.path);
+            Ok(self.call(Opcode::Symlink, named, attributes))
+        }
+
+        /// What a symbolic link points to.
+        read_link, submit_read_link, read_link_call, (&self, path: impl AsRef<Path>) -> Vec<u8> {
+            Ok(self.call(Opcode::Readlink, name_request(path.as_ref(), false, 0)?, bytes))
+        }
+
+        /// The value of an extended attribute.
+        xattr, submit_xattr, xattr_call, (&self, path: impl AsRef<Path>, name: &str) -> Vec<u8> {
+            Ok(self.call(Opcode::XattrRead, xattr_request(path.as_ref(), name, &[], 0)?, bytes))
+        }
+
+        /// Sets an extended attribute. Its value must fit a message ([`crate::Agreed::write_inline_max`] or a little more).
+        set_xattr, submit_set_xattr, set_xattr_call,
+        (&self, path: impl AsRef<Path>, name: &str, value: &[u8], mode: XattrSetMode) -> () {
+            let named = xattr_request(path.as_ref(), name, value, mode as u32)?;
+            Ok(self.call(Opcode::XattrWrite, named, done))
+        }
+
+        /// Names of the extended attributes.
+        xattrs, submit_xattrs, xattrs_call, (&self, path: impl AsRef<Path>) -> Vec<Vec<u8>> {
+            Ok(self.call(Opcode::XattrList, xattr_request(path.as_ref(), "", &[], 0)?, |op| {
+                let names = bytes(op)?;
+                Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+            }))
+        }
+
+        /// Removes an extended attribute.
+        remove_xattr, submit_remove_xattr, remove_xattr_call,
+        (&self, path: impl AsRef<Path>, name: &str) -> () {
+            Ok(self.call(Opcode::XattrRemove, xattr_request(path.as_ref(), name, &[], 0)?, done))
+        }
+
+        /// Whether the caller may do all that `mode` names with a path, as access(2) says it: an error where not. Nothing asks whether it
+        /// is there. It may have changed when the answer arrives.
+        access, submit_access, access_call, (&self, path: impl AsRef<Path>, mode: AccessMode) -> () {
+            Ok(self.call(Opcode::AccessCheck, name_request(path.as_ref(), true, mode.bits())?, done))
+        }
+
+        /// Space of the file system that a path is on.
+        statfs, submit_statfs, statfs_call, (&self, path: impl AsRef<Path>) -> FsStatistics {
+            let named = name_request(path.as_ref(), true, 0)?;
+            Ok(self.call(Opcode::Statfs, named, |op| decoded("file system statistics", op)))
         }
     }
 
@@ -207,128 +252,6 @@ impl Dir {
         }
     }
 
-    forms! {
-        /// Removes a name that is no directory.
-        remove_file, submit_remove_file, remove_file_call, (&self, path: impl AsRef<Path>) -> () {
-            self.remove_call(path.as_ref(), false)
-        }
-    }
-
-    forms! {
-        /// Removes an empty directory.
-        remove_dir, submit_remove_dir, remove_dir_call, (&self, path: impl AsRef<Path>) -> () {
-            self.remove_call(path.as_ref(), true)
-        }
-    }
-
-    fn remove_call(&self, path: &Path, directory: bool) -> Result<Call<Result<()>>> {
-        let path = clean(path)?;
-        let named = Named::of(8, |body| RemoveRequest { directory }.encode(body)).about(path);
-        Ok(self.call(Opcode::Remove, named, done))
-    }
-
-    forms! {
-        /// Renames: `from` below this directory becomes `to` below `directory`, of the same export. An existing `to`
-        /// is replaced when `replace`, else an error.
-        rename, submit_rename, rename_call,
-        (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>, replace: bool) -> () {
-            let named = self.second_name(from.as_ref(), directory, to.as_ref(), replace)?;
-            Ok(self.call(Opcode::Rename, named, done))
-        }
-    }
-
-    forms! {
-        /// Makes `to` below `directory` another name of the file `from`, and answers the file's attributes.
-        link, submit_link, link_call,
-        (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>) -> Attributes {
-            let named = self.second_name(from.as_ref(), directory, to.as_ref(), false)?;
-            Ok(self.call(Opcode::Link, named, attributes))
-        }
-    }
-
-    forms! {
-        /// Makes a symbolic link that points to `target`, which may be any bytes without a zero, and answers its attributes.
-        symlink, submit_symlink, symlink_call,
-        (&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Attributes {
-            let target = target.as_ref().as_os_str().as_bytes();
-            check_path(target)?;
-            let (mut named, path) = name_request(path.as_ref(), false, 0)?;
-            let names = TwoNames { first: target, second: &path };
-            named.payload = vec![0; names.size()];
-            names.encode(&mut named.payload);
-            Ok(self.call(Opcode::Symlink, named, attributes))
-        }
-    }
-
-    forms! {
-        /// What a symbolic link points to.
-        read_link, submit_read_link, read_link_call, (&self, path: impl AsRef<Path>) -> Vec<u8> {
-            let (named, _) = name_request(path.as_ref(), false, 0)?;
-            Ok(self.call(Opcode::Readlink, named, bytes))
-        }
-    }
-
-    forms! {
-        /// The value of an extended attribute.
-        xattr, submit_xattr, xattr_call, (&self, path: impl AsRef<Path>, name: &str) -> Vec<u8> {
-            let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
-            Ok(self.call(Opcode::XattrRead, named, bytes))
-        }
-    }
-
-    forms! {
-        /// Sets an extended attribute. Its value must fit a message ([`crate::Agreed::write_inline_max`] or a little more).
-        set_xattr, submit_set_xattr, set_xattr_call,
-        (&self, path: impl AsRef<Path>, name: &str, value: &[u8], mode: XattrSetMode) -> () {
-            let mode = match mode {
-                XattrSetMode::Any => 0,
-                XattrSetMode::Create => 1,
-                XattrSetMode::Replace => 2,
-            };
-            let named = xattr_request(path.as_ref(), name.as_bytes(), value, mode)?;
-            Ok(self.call(Opcode::XattrWrite, named, done))
-        }
-    }
-
-    forms! {
-        /// Names of the extended attributes.
-        xattrs, submit_xattrs, xattrs_call, (&self, path: impl AsRef<Path>) -> Vec<Vec<u8>> {
-            let named = xattr_request(path.as_ref(), &[], &[], 0)?;
-            Ok(self.call(Opcode::XattrList, named, |op| {
-                let names = reply(op)?.payload;
-                Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
-            }))
-        }
-    }
-
-    forms! {
-        /// Removes an extended attribute.
-        remove_xattr, submit_remove_xattr, remove_xattr_call,
-        (&self, path: impl AsRef<Path>, name: &str) -> () {
-            let named = xattr_request(path.as_ref(), name.as_bytes(), &[], 0)?;
-            Ok(self.call(Opcode::XattrRemove, named, done))
-        }
-    }
-
-    forms! {
-        /// Whether the caller may do all that `mode` names with a path, as access(2) says it: an error where not. Nothing asks whether it
-        /// is there. It may have changed when the answer arrives.
-        access, submit_access, access_call, (&self, path: impl AsRef<Path>, mode: AccessMode) -> () {
-            let (named, _) = name_request(path.as_ref(), true, mode.bits())?;
-            Ok(self.call(Opcode::AccessCheck, named, done))
-        }
-    }
-
-    forms! {
-        /// Space of the file system that a path is on.
-        statfs, submit_statfs, statfs_call, (&self, path: impl AsRef<Path>) -> FsStatistics {
-            let (named, _) = name_request(path.as_ref(), true, 0)?;
-            Ok(self.call(Opcode::Statfs, named, |op| {
-                Ok(decode_message_pack("file system statistics", &reply(op)?.payload)?)
-            }))
-        }
-    }
-
     /// The entries of a directory below this one, with their attributes when `attributes`; an empty path for this
     /// one. Opens the directory; entries are then fetched as the iterator is asked for them.
     pub fn read_dir(&self, path: impl AsRef<Path>, attributes: bool) -> Result<ReadDir> {
@@ -345,15 +268,27 @@ impl Dir {
         ReadDir::new(self.clone(), attributes, 0)
     }
 
-    fn attributes_call(
+    fn directory_call(&self, path: &Path, flags: OpenFlags) -> Result<Call<Result<Dir>>> {
+        let named = open_request(path, flags, 0)?;
+        Ok(self.node_call(Opcode::Open, named, Reopen::open(flags), |owner, node, _| Dir::new(owner, node)))
+    }
+
+    /// A request that is answered with a handle, which `make` makes something of.
+    pub(crate) fn node_call<T>(
         &self,
         opcode: Opcode,
-        path: &Path,
-        follow: bool,
-        mode: u32,
-    ) -> Result<Call<Result<Attributes>>> {
-        let (named, _) = name_request(path, follow, mode)?;
-        Ok(self.call(opcode, named, attributes))
+        named: Named,
+        reopen: Reopen,
+        make: impl FnOnce(Arc<Owner>, Arc<Node>, Attributes) -> T + Send + 'static,
+    ) -> Call<Result<T>> {
+        let (owner, export) = (Arc::clone(&self.owner), self.node.export.clone());
+        Call::boxed(Some(&self.node), opcode, named, move |op| {
+            let path = op.path();
+            let reply = op.into_reply()?;
+            let attributes: Attributes = decode_message_pack("attributes", &reply.payload)?;
+            let node = opened(&owner, &reply, (export, path, reopen), attributes.file_id)?;
+            Ok(make(owner, node, attributes))
+        })
     }
 
     fn second_name(&self, from: &Path, directory: &Dir, to: &Path, replace: bool) -> Result<Named> {
@@ -361,16 +296,13 @@ impl Dir {
             return Err(Error::Invalid("both names must be in one export of one session".into()));
         }
         let (from, to) = (clean(from)?, clean(to)?);
-        let names = TwoNames { first: &from, second: &to };
-        let mut payload = vec![0; names.size()];
-        names.encode(&mut payload);
-        let second = Some(Arc::clone(&directory.node));
         let named = Named::of(16, |body| RenameRequest { second_handle: 0, replace }.encode(body));
-        Ok(Named { payload, second, path: from, ..named })
+        let second = Some(Arc::clone(&directory.node));
+        Ok(Named { payload: two_names(&from, &to), second, path: from, ..named })
     }
 
     fn call<T>(&self, opcode: Opcode, named: Named, finish: fn(Op) -> T) -> Call<T> {
-        Call { op: Op::named(opcode, Some(Arc::clone(&self.node)), named), finish: Finish::Plain(finish) }
+        Call::plain(Some(&self.node), opcode, named, finish)
     }
 }
 
@@ -408,13 +340,9 @@ impl Export {
     forms! {
         /// Ids of the clients that are fenced off the export.
         fence_list, submit_fence_list, fence_list_call, (&self) -> Vec<[u8; 16]> {
-            Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| {
-                Ok(decode_message_pack("fence list", &reply(op)?.payload)?)
-            }))
+            Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| decoded("fence list", op)))
         }
-    }
 
-    forms! {
         /// Replaces the list of clients that are fenced off the export.
         set_fence_list, submit_set_fence_list, set_fence_list_call, (&self, clients: &[[u8; 16]]) -> () {
             let named = Named { payload: encode_message_pack(&clients), ..Named::default() };
@@ -437,94 +365,65 @@ impl std::fmt::Debug for Export {
     }
 }
 
-/// Submits a request, or answers why it cannot be made.
-pub(crate) fn submitted<T>(call: Result<Call<Result<T>>>, owner: &Arc<Owner>) -> Pending<Result<T>> {
-    match call {
-        Ok(call) => call.submit(owner),
-        Err(error) => Pending::ready(Err(error)),
-    }
-}
-
-/// The request that changes attributes of a node, or of a path below it.
-#[allow(clippy::cast_possible_truncation, reason = "paths are at most PATH_SIZE_MAX")]
-pub(crate) fn setattr_call(
-    node: &Arc<Node>,
-    path: &Path,
-    follow: bool,
-    set: &SetAttributes,
-) -> Result<Call<Result<Attributes>>> {
-    let (mut named, path) = name_request(path, follow, 0)?;
-    let set = encode_message_pack(set);
-    named.payload = Vec::with_capacity(2 + path.len() + set.len());
-    // Paths are at most PATH_SIZE_MAX.
-    named.payload.extend_from_slice(&(path.len() as u16).to_le_bytes());
-    named.payload.extend_from_slice(&path);
-    named.payload.extend_from_slice(&set);
-    let op = Op::named(Opcode::Setattr, Some(Arc::clone(node)), named);
-    Ok(Call { op, finish: Finish::Plain(attributes) })
-}
-
-/// The request for attributes of a node itself.
-pub(crate) fn getattr_call(node: &Arc<Node>) -> Result<Call<Result<Attributes>>> {
-    let (named, _) = name_request(Path::new(""), true, 0)?;
-    let op = Op::named(Opcode::Getattr, Some(Arc::clone(node)), named);
-    Ok(Call { op, finish: Finish::Plain(attributes) })
-}
-
-/// The attributes in a reply.
-fn attributes(op: Op) -> Result<Attributes> {
-    Ok(decode_message_pack("attributes", &reply(op)?.payload)?)
-}
-
-fn bytes(op: Op) -> Result<Vec<u8>> {
-    Ok(reply(op)?.payload)
-}
-
-/// The node that a lookup or open answered.
+/// The node of a handle in a reply, and how it is opened again: of which export and path.
 pub(crate) fn opened(
-    op: Op,
-    owner: &Arc<Owner>,
-    base: &Node,
-    path: &[u8],
-    reopen: Reopen,
-) -> Result<(Arc<Node>, Attributes)> {
-    let operation = op.opcode;
-    let reply = reply(op)?;
-    let attributes: Attributes = decode_message_pack("attributes", &reply.payload)?;
-    let node = owner.shared.node(NodeParts {
-        export: base.export.clone(),
-        path: join(&base.path, path),
-        reopen,
-        file_id: attributes.file_id,
-        handle: reply.header.handle,
-        epoch: reply.epoch,
-    });
-    Ok((node.ok_or(Error::InDoubt { operation })?, attributes))
+    owner: &Owner,
+    reply: &NamedReply,
+    (export, path, reopen): (String, Vec<u8>, Reopen),
+    file_id: u64,
+) -> Result<Arc<Node>> {
+    let (handle, epoch) = (reply.header.handle, reply.epoch);
+    let node = owner.shared.node(NodeParts { export, path, reopen, file_id, handle, epoch });
+    node.ok_or(Error::InDoubt { operation: reply.header.opcode })
 }
 
-fn name_request(path: &Path, follow: bool, mode: u32) -> Result<(Named, Vec<u8>)> {
+/// The request that changes attributes of a path.
+pub(crate) fn setattr_request(path: &Path, follow: bool, set: &SetAttributes) -> Result<Named> {
+    let mut named = name_request(path, follow, 0)?;
+    let set = encode_message_pack(set);
+    named.payload = vec![0; 2 + named.path.len() + set.len()];
+    Writer::new(&mut named.payload).prefixed(&named.path).bytes(&set);
+    Ok(named)
+}
+
+pub(crate) fn name_request(path: &Path, follow: bool, mode: u32) -> Result<Named> {
     let path = clean(path)?;
     if mode > 0o7777 {
         return Err(Error::Invalid(format!("mode {mode:#o}: permission bits are at most 0o7777")));
     }
-    let named = Named::of(8, |body| NameRequest { follow, mode }.encode(body));
-    Ok((named.about(path.clone()), path))
+    Ok(Named::of(8, |body| NameRequest { follow, mode }.encode(body)).about(path))
 }
 
-fn open_request(path: &[u8], flags: OpenFlags, mode: u32) -> Named {
-    let named = Named::of(8, |body| OpenRequest { flags, mode }.encode(body));
-    Named { open_flags: Some(flags), ..named.about(path.to_vec()) }
+pub(crate) fn open_request(path: &Path, flags: OpenFlags, mode: u32) -> Result<Named> {
+    let named = Named::of(8, |body| OpenRequest { flags, mode }.encode(body)).about(clean(path)?);
+    Ok(Named { makes: flags.intersects(MAKING), ..named })
 }
 
-fn xattr_request(path: &Path, name: &[u8], value: &[u8], mode: u32) -> Result<Named> {
-    let (mut named, path) = name_request(path, true, mode)?;
+pub(crate) fn commit_request(offset: u64, len: u64, stability: Stability) -> Named {
+    Named::of(24, |body| CommitRequest { offset, len, stability }.encode(body))
+}
+
+fn remove_request(path: &Path, directory: bool) -> Result<Named> {
+    Ok(Named::of(8, |body| RemoveRequest { directory }.encode(body)).about(clean(path)?))
+}
+
+/// The request about an extended attribute, or with an empty name about all.
+fn xattr_request(path: &Path, name: &str, value: &[u8], mode: u32) -> Result<Named> {
+    let mut named = name_request(path, true, mode)?;
     if !name.is_empty() {
-        check_name(name, "attribute name")?;
+        check_name(name.as_bytes(), "attribute name")?;
     }
-    let names = XattrNames { path: &path, name, value };
+    let names = XattrNames { path: &named.path, name: name.as_bytes(), value };
     named.payload = vec![0; names.size()];
     names.encode(&mut named.payload);
     Ok(named)
+}
+
+fn two_names(first: &[u8], second: &[u8]) -> Vec<u8> {
+    let names = TwoNames { first, second };
+    let mut payload = vec![0; names.size()];
+    names.encode(&mut payload);
+    payload
 }
 
 pub(crate) fn check_name(name: &[u8], what: &str) -> Result<()> {

@@ -17,6 +17,17 @@ pub struct OpenOptions {
     pub(crate) stability: Stability,
 }
 
+/// Declares methods that set the field of their name.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $field:ident: $type:ty;)*) => { $(
+        $(#[$doc])*
+        pub fn $field(&mut self, $field: $type) -> &mut Self {
+            self.$field = $field;
+            self
+        }
+    )* };
+}
+
 impl Default for OpenOptions {
     fn default() -> Self {
         Self::new()
@@ -40,64 +51,28 @@ impl OpenOptions {
         }
     }
 
-    /// Data may be read.
-    pub fn read(&mut self, read: bool) -> &mut Self {
-        self.read = read;
-        self
-    }
-
-    /// Data may be written.
-    pub fn write(&mut self, write: bool) -> &mut Self {
-        self.write = write;
-        self
-    }
-
-    /// Data may be written, and [`std::io::Write`] writes at the end, atomically.
-    pub fn append(&mut self, append: bool) -> &mut Self {
-        self.append = append;
-        self
-    }
-
-    /// The file is made when it is not there. Needs `write` or `append`.
-    pub fn create(&mut self, create: bool) -> &mut Self {
-        self.create = create;
-        self
-    }
-
-    /// The file is made, and must not be there. Needs `write` or `append`.
-    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
-        self.create_new = create_new;
-        self
-    }
-
-    /// The file is cut to no bytes. Needs `write`.
-    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
-        self.truncate = truncate;
-        self
-    }
-
-    /// A symbolic link at the end of the path is an error.
-    pub fn no_follow(&mut self, no_follow: bool) -> &mut Self {
-        self.no_follow = no_follow;
-        self
-    }
-
-    /// The server's page cache is bypassed, where its storage can.
-    pub fn direct_io(&mut self, direct_io: bool) -> &mut Self {
-        self.direct_io = direct_io;
-        self
-    }
-
-    /// Permission bits of a file that is made; used as given, without a umask.
-    pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode;
-        self
-    }
-
-    /// When written data is durable, where a call does not say: by the next commit (unstable, the default), or before each write returns.
-    pub fn stability(&mut self, stability: Stability) -> &mut Self {
-        self.stability = stability;
-        self
+    setters! {
+        /// Data may be read.
+        read: bool;
+        /// Data may be written.
+        write: bool;
+        /// Data may be written, and [`std::io::Write`] writes at the end, atomically.
+        append: bool;
+        /// The file is made when it is not there. Needs `write` or `append`.
+        create: bool;
+        /// The file is made, and must not be there. Needs `write` or `append`.
+        create_new: bool;
+        /// The file is cut to no bytes. Needs `write`.
+        truncate: bool;
+        /// A symbolic link at the end of the path is an error.
+        no_follow: bool;
+        /// The server's page cache is bypassed, where its storage can.
+        direct_io: bool;
+        /// Permission bits of a file that is made; used as given, without a umask.
+        mode: u32;
+        /// When written data is durable, where a call does not say: by the next commit (unstable, the default), or before each write
+        /// returns.
+        stability: Stability;
     }
 
     pub(crate) fn mode_bits(&self) -> u32 {

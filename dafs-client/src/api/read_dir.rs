@@ -65,12 +65,12 @@ impl ReadDir {
             }
             buffer => buffer,
         };
-        let (memory, keep) = match buffer {
-            Some(buffer) => (Memory::Kept, Keep::Registered(buffer)),
-            None => (Memory::Kept, Keep::Vec(vec![0; inline.min(BATCH_SIZE)])),
+        let keep = match buffer {
+            Some(buffer) => Keep::Registered(buffer),
+            None => Keep::Vec(vec![0; inline.min(BATCH_SIZE)]),
         };
         let kind = TransferKind::Readdir { cookie: self.fetched, attributes: self.attributes };
-        let policy = RegistrationPolicy::Library;
+        let (memory, policy) = (Memory::Kept, RegistrationPolicy::Library);
         let parts = TransferParts { kind, offset: 0, extents: None, memory, keep, policy };
         let op = shared.run_transfer(Arc::clone(&self.dir.node), parts)?;
         self.first = false;

@@ -1,15 +1,26 @@
 //! What finished operations answered.
 
+use dafs_proto::wire::{Attributes, decode_message_pack};
+use serde::de::DeserializeOwned;
+
 use crate::error::Result;
 use crate::op::Op;
-use crate::op::named::NamedReply;
-
-/// The reply of a finished operation without data.
-pub(crate) fn reply(op: Op) -> Result<NamedReply> {
-    op.into_reply()
-}
 
 /// The outcome of an operation that answers nothing.
 pub(crate) fn done(op: Op) -> Result<()> {
-    reply(op).map(|_| ())
+    op.into_reply().map(drop)
+}
+
+/// What the payload of a reply says; `what` it is.
+pub(crate) fn decoded<T: DeserializeOwned>(what: &'static str, op: Op) -> Result<T> {
+    Ok(decode_message_pack(what, &op.into_reply()?.payload)?)
+}
+
+/// The attributes in a reply.
+pub(crate) fn attributes(op: Op) -> Result<Attributes> {
+    decoded("attributes", op)
+}
+
+pub(crate) fn bytes(op: Op) -> Result<Vec<u8>> {
+    Ok(op.into_reply()?.payload)
 }

@@ -3,29 +3,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dafs_proto::address::{Address, Url};
-use dafs_proto::session::{ClientSession, KeepAlive};
 use dafs_proto::transport::{Domain, Provider};
 use dafs_proto::wire::{
-    GatherSwitches, LimitsReply, MountReply, Opcode, Resume, SessionId, Statistics, Thresholds,
-    decode_message_pack,
+    GatherSwitches, LimitsReply, MountReply, Opcode, SessionId, Statistics, Thresholds, decode_message_pack,
 };
 
-use crate::api::dir::{Dir, Export, check_name};
-use crate::api::reply::{done, reply};
+use crate::api::dir::{Dir, Export, check_name, forms, opened};
+use crate::api::reply::{decoded, done};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Background, Config};
-use crate::connect::{self, Established, Server};
+use crate::connect::{self, Server};
 use crate::driver::background::{self, Threads};
-use crate::driver::pending::{Call, Finish, Pending};
+use crate::driver::driven::Driven;
+use crate::driver::pending::{Call, Pending};
 use crate::driver::{Owner, Shared};
 use crate::engine::choice::Question;
 use crate::engine::core::Core;
-use crate::engine::lanes::LaneState;
 use crate::error::{Error, Result};
-use crate::handle::node::{NodeParts, Reopen};
+use crate::handle::node::Reopen;
 use crate::memory::RegisteredBuf;
 use crate::method::io_path::{Circumstances, Decision, Direction, Form, Pieces, Registration, decide};
-use crate::method::learned::Learned;
 use crate::method::noncontiguous::Noncontiguous;
 use crate::op::Op;
 use crate::op::named::Named;
@@ -164,7 +161,8 @@ impl Session {
         config.credits = config.credits.clamp(1, crate::config::CREDITS_MAX);
         let limits = (&config, config.connect_timeout);
         let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;
-        let core = core(established, Arc::clone(&domain), &config, &*clock);
+        let core = Core::new(established.terms, Arc::clone(&domain), config.credits, clock.now());
+        let core = Driven::new(core, established.endpoint);
         let shared =
             Arc::new(Shared::new(core, domain, server, config, clock, Threads::new(may_start_threads)));
         let weak = Arc::downgrade(&shared);
@@ -289,9 +287,8 @@ impl Session {
         let mut core = shared.lock();
         shared.collect_closes(&mut core);
         shared.push(&mut core, false);
-        if let Err(broken) = core.flush() {
-            shared.on_broken(&mut core, broken);
-        }
+        let outcome = core.flush();
+        shared.check(&mut core, outcome);
     }
 
     /// Begins a batch: nonblocking operations that are submitted while it lives leave together when it is dropped, in few system
@@ -320,100 +317,42 @@ impl Session {
 
     /// Nonblocking form of a round trip.
     pub fn submit_ping(&self) -> Pending<Result<()>> {
-        self.null_call().submit(&self.owner)
+        self.call(Opcode::Null, done).submit(&self.owner)
     }
 
-    fn null_call(&self) -> Call<Result<()>> {
-        Call { op: Op::named(Opcode::Null, None, Named::default()), finish: Finish::Plain(done) }
-    }
+    forms! {
+        /// Limits and thresholds in force now, asked of the server. Blocks.
+        limits, submit_limits, limits_call, (&self) -> LimitsReply {
+            Ok(self.call(Opcode::Limits, |op| decoded("limits", op)))
+        }
 
-    /// Limits and thresholds in force now, asked of the server. Blocks.
-    pub fn limits(&self) -> Result<LimitsReply> {
-        self.limits_call().run(&self.owner)
-    }
+        /// Counters of the server. Blocks.
+        statistics, submit_statistics, statistics_call, (&self) -> Statistics {
+            Ok(self.call(Opcode::Statistics, |op| decoded("statistics", op)))
+        }
 
-    /// Nonblocking form of [`Session::limits`].
-    pub fn submit_limits(&self) -> Pending<Result<LimitsReply>> {
-        self.limits_call().submit(&self.owner)
-    }
+        /// Names of the exports that this client may mount. Blocks.
+        exports, submit_exports, exports_call, (&self) -> Vec<String> {
+            Ok(self.call(Opcode::Exports, |op| decoded("exports", op)))
+        }
 
-    fn limits_call(&self) -> Call<Result<LimitsReply>> {
-        Call {
-            op: Op::named(Opcode::Limits, None, Named::default()),
-            finish: Finish::Plain(|op| Ok(decode_message_pack("limits", &reply(op)?.payload)?)),
+        /// Opens an export. Blocks.
+        mount, submit_mount, mount_call, (&self, export: &str) -> Export {
+            check_name(export.as_bytes(), "export name")?;
+            let named = Named::default().about(export.as_bytes().to_vec());
+            let (owner, export) = (Arc::clone(&self.owner), export.to_owned());
+            Ok(Call::boxed(None, Opcode::Mount, named, move |op| {
+                let reply = op.into_reply()?;
+                let mounted: MountReply = decode_message_pack("mount reply", &reply.payload)?;
+                let place = (export.clone(), Vec::new(), Reopen::Mount);
+                let node = opened(&owner, &reply, place, mounted.attributes.file_id)?;
+                Ok(Export::new(Dir::new(owner, node), export, mounted))
+            }))
         }
     }
 
-    /// Counters of the server. Blocks.
-    pub fn statistics(&self) -> Result<Statistics> {
-        self.statistics_call().run(&self.owner)
-    }
-
-    /// Nonblocking form of [`Session::statistics`].
-    pub fn submit_statistics(&self) -> Pending<Result<Statistics>> {
-        self.statistics_call().submit(&self.owner)
-    }
-
-    fn statistics_call(&self) -> Call<Result<Statistics>> {
-        Call {
-            op: Op::named(Opcode::Statistics, None, Named::default()),
-            finish: Finish::Plain(|op| Ok(decode_message_pack("statistics", &reply(op)?.payload)?)),
-        }
-    }
-
-    /// Names of the exports that this client may mount. Blocks.
-    pub fn exports(&self) -> Result<Vec<String>> {
-        self.exports_call().run(&self.owner)
-    }
-
-    /// Nonblocking form of [`Session::exports`].
-    pub fn submit_exports(&self) -> Pending<Result<Vec<String>>> {
-        self.exports_call().submit(&self.owner)
-    }
-
-    fn exports_call(&self) -> Call<Result<Vec<String>>> {
-        Call {
-            op: Op::named(Opcode::Exports, None, Named::default()),
-            finish: Finish::Plain(|op| Ok(decode_message_pack("exports", &reply(op)?.payload)?)),
-        }
-    }
-
-    /// Opens an export. Blocks.
-    pub fn mount(&self, export: &str) -> Result<Export> {
-        self.mount_call(export)?.run(&self.owner)
-    }
-
-    /// Nonblocking form of [`Session::mount`].
-    pub fn submit_mount(&self, export: &str) -> Pending<Result<Export>> {
-        match self.mount_call(export) {
-            Ok(call) => call.submit(&self.owner),
-            Err(error) => Pending::ready(Err(error)),
-        }
-    }
-
-    fn mount_call(&self, export: &str) -> Result<Call<Result<Export>>> {
-        check_name(export.as_bytes(), "export name")?;
-        let named = Named {
-            payload: export.as_bytes().to_vec(),
-            path: export.as_bytes().to_vec(),
-            ..Named::default()
-        };
-        let (owner, export) = (Arc::clone(&self.owner), export.to_owned());
-        let finish = Finish::boxed(move |op| {
-            let reply = reply(op)?;
-            let mounted: MountReply = decode_message_pack("mount reply", &reply.payload)?;
-            let node = owner.shared.node(NodeParts {
-                export: export.clone(),
-                path: Vec::new(),
-                reopen: Reopen::Mount,
-                file_id: mounted.attributes.file_id,
-                handle: reply.header.handle,
-                epoch: reply.epoch,
-            });
-            let node = node.ok_or(Error::InDoubt { operation: Opcode::Mount })?;
-            Ok(Export::new(Dir::new(owner, node), export, mounted))
-        });
-        Ok(Call { op: Op::named(Opcode::Mount, None, named), finish })
+    fn call<T>(&self, opcode: Opcode, finish: fn(Op) -> T) -> Call<T> {
+        Call::plain(None, opcode, Named::default(), finish)
     }
 
     /// Ends the session at once: operations in flight end with [`Error::Closed`], and so does every later call.
@@ -434,51 +373,5 @@ impl Session {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Session({})", self.owner.shared.server.name)
-    }
-}
-
-fn core(established: Established, domain: Arc<dyn Domain>, config: &Config, clock: &dyn Clock) -> Core {
-    let Established { endpoint, terms } = established;
-    let welcome = &terms.welcome;
-    Core {
-        endpoint: Some(endpoint),
-        session: ClientSession::new(welcome),
-        resume: Resume { session: welcome.session, secret: welcome.secret },
-        epoch: 0,
-        ops: slab::Slab::with_capacity(64),
-        requests: Vec::with_capacity(usize::from(welcome.slots)),
-        queue: Default::default(),
-        resend: Default::default(),
-        nodes: slab::Slab::new(),
-        domain,
-        staging: None,
-        batch_bounce: None,
-        lanes: LaneState::None,
-        uncollected: 0,
-        unflushed: false,
-        batches: 0,
-        deadlines: 0,
-        alive: KeepAlive::new(
-            Duration::from_millis(u64::from(welcome.keep_alive_ms.max(1))),
-            Duration::from_millis(u64::from(welcome.lease_ms.max(1))),
-            clock.now(),
-        ),
-        heard: false,
-        spoke: false,
-        leader: false,
-        reconnect_wanted: false,
-        leader_sleeps: false,
-        followers: 0,
-        dead: None,
-        draining: false,
-        credits_max: config.credits,
-        peak: 1,
-        peak_replies: 0,
-        reconnects: 0,
-        give_up: Default::default(),
-        batch_notices: 0,
-        learned: Learned::default(),
-        uncontended: Default::default(),
-        terms,
     }
 }

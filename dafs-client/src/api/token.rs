@@ -1,20 +1,17 @@
 //! Tokens: a file that one session has open is opened by others, with one open at the server.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::wire::{Features, Opcode, OpenFlags, ShareReply, ShareRequest, Status, Token};
 
-use crate::api::dir::{Export, clean, forms, opened, submitted};
+use crate::api::dir::{Export, clean, forms};
 use crate::api::file::File;
 use crate::api::options::OpenOptions;
-use crate::api::reply::reply;
 use crate::driver::Owner;
-use crate::driver::pending::{Call, Finish, Pending};
+use crate::driver::pending::{Call, Pending};
 use crate::error::{Error, Result};
 use crate::handle::node::Reopen;
-use crate::op::Op;
 use crate::op::named::Named;
 
 impl File {
@@ -35,13 +32,11 @@ impl File {
             // Rounded up: zero stands for the longest time.
             let ttl_ms = u32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
             let named = Named::of(8, |body| ShareRequest { rights, ttl_ms }.encode(body));
-            let op = Op::named(Opcode::Share, Some(Arc::clone(&self.node)), named);
-            let finish = Finish::Plain(|op| {
-                let reply = reply(op)?;
+            Ok(Call::plain(Some(&self.node), Opcode::Share, named, |op| {
+                let reply = op.into_reply()?;
                 ShareReply::decode(reply.body())?;
                 Ok(Token::decode(&reply.payload)?)
-            });
-            Ok(Call { op, finish })
+            }))
         }
     }
 }
@@ -59,14 +54,11 @@ impl Export {
             let path = clean(path.as_ref())?;
             let reopen = Reopen::open(options.flags()?);
             check_feature(&self.owner, Opcode::OpenToken, &path)?;
-            let named = Named { payload: token.as_bytes().to_vec(), path: path.clone(), ..Named::default() };
-            let op = Op::named(Opcode::OpenToken, Some(Arc::clone(&self.node)), named);
-            let (owner, root, options) = (Arc::clone(&self.owner), Arc::clone(&self.node), options.clone());
-            let finish = Finish::boxed(move |op| {
-                let (node, attributes) = opened(op, &owner, &root, &path, reopen)?;
-                Ok(File::new(owner, node, attributes, &options))
-            });
-            Ok(Call { op, finish })
+            let named = Named { payload: token.as_bytes().to_vec(), path, ..Named::default() };
+            let options = options.clone();
+            Ok(self.node_call(Opcode::OpenToken, named, reopen, move |owner, node, attributes| {
+                File::new(owner, node, attributes, &options)
+            }))
         }
     }
 }

@@ -3,7 +3,7 @@
 use dafs_proto::address::Address;
 
 /// A port of an RDMA device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct RdmaDevice {
     /// Name of the device.
     pub name: String,

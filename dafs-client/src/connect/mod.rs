@@ -182,13 +182,11 @@ pub(crate) fn establish(
     random(&mut nonce)?;
     let introduction = introduction(config, client_id, credits, resume);
     let (handshake, hello) = ClientHandshake::begin(&introduction, nonce);
-    let exchange = |endpoint: &mut dyn Endpoint, opcode, payload: &[u8]| {
-        let header = Header::request(opcode, FileHandle(0));
-        call(endpoint, None, header, &[], payload, deadline, clock).map_err(|error| error.at(&server.name))
-    };
-    let reply = exchange(&mut *endpoint, Opcode::Hello, &hello)?;
+    let server = &*server.name;
+    let mut caller = Caller { endpoint: &mut *endpoint, session: None, server, clock, deadline };
+    let reply = caller.call(Header::request(Opcode::Hello, FileHandle(0)), &[], &hello)?;
     let (proven, authenticate) = handshake.on_hello_reply(reply.header.status, &reply.payload)?;
-    let reply = exchange(&mut *endpoint, Opcode::Authenticate, &authenticate)?;
+    let reply = caller.call(Header::request(Opcode::Authenticate, FileHandle(0)), &[], &authenticate)?;
     let welcome = proven.on_authenticate_reply(reply.header.status, &reply.payload)?;
     let terms = terms(welcome, &*endpoint);
     Ok(Established { endpoint, terms })
@@ -247,114 +245,97 @@ pub(crate) fn random(bytes: &mut [u8]) -> Result<()> {
         .map_err(|error| Error::Invalid(format!("the system's random source does not answer: {error}")))
 }
 
-/// The answer to a [`call`].
+/// The answer to a [`Caller::call`].
 pub(crate) struct Answer {
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
 }
 
-/// Why a [`call`] has no answer.
-pub(crate) enum CallError {
-    Transport(TransportError),
-    Fault(SessionFault),
-    TimedOut,
+/// Makes requests one after the other, on an endpoint that nobody else uses yet.
+pub(crate) struct Caller<'a> {
+    pub(crate) endpoint: &'a mut dyn Endpoint,
+    /// Numbers the requests and counts callbacks, once there is one.
+    pub(crate) session: Option<&'a mut ClientSession>,
+    /// For errors.
+    pub(crate) server: &'a str,
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) deadline: Moment,
 }
 
-impl CallError {
-    pub(crate) fn at(self, server: &str) -> Error {
-        match self {
-            Self::Transport(error) => Error::lost(server, &error),
-            Self::Fault(fault) => Error::Peer(fault),
-            Self::TimedOut => Error::Connection {
-                server: server.to_owned(),
-                cause: "the server did not answer in time".into(),
-            },
+impl Caller<'_> {
+    /// One request and its reply. Blocks until the deadline.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "heads and the payloads of names and handshakes are small"
+    )]
+    pub(crate) fn call(&mut self, mut header: Header, body: &[u8], payload: &[u8]) -> Result<Answer> {
+        if let Some(session) = &mut self.session {
+            // One after the other: a credit is always there.
+            session.begin(&mut header, 1);
         }
-    }
-}
-
-/// One request and its reply, on an endpoint that nobody else uses yet. Callbacks that come meanwhile are counted in
-/// `session`, where there is one. Blocks until `deadline`.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "heads and the payloads of names and handshakes are small"
-)]
-pub(crate) fn call(
-    endpoint: &mut dyn Endpoint,
-    mut session: Option<&mut ClientSession>,
-    mut header: Header,
-    body: &[u8],
-    payload: &[u8],
-    deadline: Moment,
-    clock: &dyn Clock,
-) -> std::result::Result<Answer, CallError> {
-    let mut head = [0; dafs_proto::wire::HEAD_SIZE_MAX];
-    let head_len = HEADER_SIZE + body.len();
-    head[HEADER_SIZE..head_len].copy_from_slice(body);
-    header.head_len = head_len as u16;
-    header.payload_len = payload.len() as u32;
-    header.encode(&mut head);
-    loop {
-        match endpoint.send_copy(&head[..head_len], payload) {
-            Ok(()) => break,
-            Err(PostError::Full) => wait(endpoint, deadline, clock)?,
-            Err(error) => {
-                let error = std::io::Error::other(error.to_string());
-                return Err(CallError::Transport(TransportError::system("send in the handshake", error)));
-            }
-        }
-    }
-    endpoint.flush().map_err(CallError::Transport)?;
-    loop {
-        match endpoint.recv().map_err(CallError::Transport)? {
-            Some(Received::Message { head, payload_len }) => {
-                if let Some(answer) = answer(endpoint, session.as_deref_mut(), &head, payload_len, &header)? {
-                    return Ok(answer);
+        let mut head = [0; dafs_proto::wire::HEAD_SIZE_MAX];
+        let head_len = HEADER_SIZE + body.len();
+        head[HEADER_SIZE..head_len].copy_from_slice(body);
+        header.head_len = head_len as u16;
+        header.payload_len = payload.len() as u32;
+        header.encode(&mut head);
+        loop {
+            match self.endpoint.send_copy(&head[..head_len], payload) {
+                Ok(()) => break,
+                Err(PostError::Full) => self.wait()?,
+                Err(error) => {
+                    let error = std::io::Error::other(error.to_string());
+                    return Err(self.lost(TransportError::system("send in the handshake", error)));
                 }
             }
-            Some(Received::Immediate { .. }) => {}
-            None => wait(endpoint, deadline, clock)?,
         }
-    }
-}
-
-fn wait(
-    endpoint: &mut dyn Endpoint,
-    deadline: Moment,
-    clock: &dyn Clock,
-) -> std::result::Result<(), CallError> {
-    let left = deadline.since(clock.now());
-    if left.is_zero() {
-        return Err(CallError::TimedOut);
-    }
-    endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(CallError::Transport)
-}
-
-/// The reply to `request`; `None` for a callback.
-fn answer(
-    endpoint: &dyn Endpoint,
-    session: Option<&mut ClientSession>,
-    head: &Head,
-    payload_len: u32,
-    request: &Header,
-) -> std::result::Result<Option<Answer>, CallError> {
-    let (header, _) = Header::decode(head.as_bytes(), payload_len)
-        .map_err(|error| CallError::Fault(SessionFault::Wire(error)))?;
-    if header.flags.contains(Flags::CALLBACK) {
-        if let Some(session) = session {
-            session.on_callback(&header).map_err(CallError::Fault)?;
-            if header.opcode == Opcode::CreditTarget {
-                session.on_credit_target(header.credits);
+        self.endpoint.flush().map_err(|error| self.lost(error))?;
+        loop {
+            match self.endpoint.recv().map_err(|error| self.lost(error))? {
+                Some(Received::Message { head, payload_len }) => {
+                    if let Some(answer) = self.answer(&head, payload_len, &header)? {
+                        return Ok(answer);
+                    }
+                }
+                Some(Received::Immediate { .. }) => {}
+                None => self.wait()?,
             }
         }
-        return Ok(None);
     }
-    let expected = (request.opcode, request.slot, request.sequence);
-    if !header.flags.contains(Flags::REPLY) || (header.opcode, header.slot, header.sequence) != expected {
-        return Err(CallError::Fault(SessionFault::UnexpectedReply {
-            slot: header.slot.0,
-            sequence: header.sequence,
-        }));
+
+    fn lost(&self, error: TransportError) -> Error {
+        Error::lost(self.server, &error)
     }
-    Ok(Some(Answer { header, payload: endpoint.payload().to_vec() }))
+
+    fn wait(&mut self) -> Result<()> {
+        let left = self.deadline.since(self.clock.now());
+        if left.is_zero() {
+            let cause = "the server did not answer in time".to_owned();
+            return Err(Error::Connection { server: self.server.to_owned(), cause });
+        }
+        self.endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(|error| self.lost(error))
+    }
+
+    /// The reply to `request`; `None` for a callback.
+    fn answer(&mut self, head: &Head, payload_len: u32, request: &Header) -> Result<Option<Answer>> {
+        let (header, _) = Header::decode(head.as_bytes(), payload_len)?;
+        if header.flags.contains(Flags::CALLBACK) {
+            if let Some(session) = &mut self.session {
+                session.on_callback(&header)?;
+                if header.opcode == Opcode::CreditTarget {
+                    session.on_credit_target(header.credits);
+                }
+            }
+            return Ok(None);
+        }
+        let expected = (request.opcode, request.slot, request.sequence);
+        if !header.flags.contains(Flags::REPLY) || (header.opcode, header.slot, header.sequence) != expected {
+            let (slot, sequence) = (header.slot.0, header.sequence);
+            return Err(SessionFault::UnexpectedReply { slot, sequence }.into());
+        }
+        if let Some(session) = &mut self.session {
+            session.on_reply(&header)?;
+        }
+        Ok(Some(Answer { header, payload: self.endpoint.payload().to_vec() }))
+    }
 }

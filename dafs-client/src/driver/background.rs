@@ -35,13 +35,7 @@ impl Shared {
     /// within a slice, and from then on wherever it waits.
     pub(crate) fn lock_if_free(&self) -> Option<Guard<'_>> {
         match self.core.try_lock() {
-            Ok(mut core) => {
-                if !self.home.is_here() {
-                    core.leave_to_parent();
-                }
-                Some(core)
-            }
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Ok(core) if self.home.is_here() => Some(core),
             Err(TryLockError::WouldBlock) => {
                 if !self.keeping_alive.load(Ordering::Relaxed) {
                     self.contended.store(true, Ordering::Relaxed);
@@ -49,6 +43,7 @@ impl Shared {
                 }
                 None
             }
+            other => Some(self.lock_otherwise(other)),
         }
     }
 

@@ -12,14 +12,13 @@ use dafs_proto::transport::{Head, Received, RemoteRange, Span, TransportError};
 use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, Status};
 use smallvec::SmallVec;
 
+use crate::driver::driven::Driven;
 use crate::driver::{EndOnUnwind, Guard, SLICE, Shared};
-use crate::engine::core::Core;
-use crate::engine::outlet::Door;
 use crate::handle::node::Node;
 use crate::memory::RawMemory;
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::Op;
-use crate::op::body::{Body, DataReply};
+use crate::op::body::{Body, DataReply, wire};
 use crate::op::draft::{Draft, HEAD_ROOM, HeadRoom, Outlet};
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
@@ -98,12 +97,10 @@ impl Shared {
         core.note_request(sent.slot, request);
         let outcome = match came {
             Came::Nothing => Ok(()),
-            Came::Message(head, payload_len) => core.on_message(&head, payload_len),
+            Came::Message(head, payload_len) => core.take_message(&head, payload_len),
             Came::Broken(error) => Err(Broken::Lost(error)),
         };
-        if let Err(broken) = outcome {
-            self.on_broken(&mut core, broken);
-        }
+        self.check(&mut core, outcome);
         let mut core = self.wait_until(core, |core| core.has_ended(index));
         core.collect(index)
     }
@@ -131,15 +128,17 @@ impl Single<'_> {
     }
 
     #[inline]
-    fn draft<'a>(&self, head: &'a mut HeadRoom) -> Draft<'a> {
-        let header = Header::request(self.opcode(), self.node.map_or(FileHandle(0), |node| node.handle()));
+    fn header(&self) -> Header {
+        Header::request(self.opcode(), self.node.map_or(FileHandle(0), |node| node.handle()))
+    }
+
+    #[inline]
+    fn draft<'a>(&self, head: &'a mut HeadRoom, header: Header) -> Draft<'a> {
         Draft::new(head, header, |head| {
             let Some(kind) = self.kind else { return HEADER_SIZE };
             let (offset, len) = (self.offset, self.memory.len());
             let body = match (self.path, self.range) {
-                (IoPath::Direct, Some(range)) => {
-                    Body::direct(kind, offset, len, &[[range.key.0, range.offset, range.len]])
-                }
+                (IoPath::Direct, Some(range)) => Body::direct(kind, offset, len, &[wire(range)]),
                 _ => Body::inline(kind, offset, len),
             };
             body.encode(head)
@@ -147,7 +146,7 @@ impl Single<'_> {
     }
 }
 
-impl Core {
+impl Driven {
     /// Nobody uses the session now, and nothing is left to send.
     #[inline]
     fn is_idle(&self) -> bool {
@@ -176,34 +175,28 @@ impl Core {
     /// Sends the request; `None` when there is no room, and nothing has happened.
     #[inline]
     fn send_single(&mut self, single: &Single<'_>) -> Option<Sent> {
-        let wanted = self.note_wanted(1);
-        let Self { endpoint: Some(endpoint), session, .. } = self else { return None };
+        let Self { core, endpoint: Some(endpoint), .. } = self else { return None };
+        let wanted = core.demand.note(1);
+        let (mut header, payload) = (single.header(), single.payload());
+        let gathers = !payload.is_empty() && Outlet::prefers_gathered(endpoint, payload.len()).ok()?;
+        let sent = core.session.begin(&mut header, wanted)?;
         let mut head = HEAD_ROOM;
-        let draft = single.draft(&mut head);
-        let (payload, mut numbered) = (single.payload(), None);
-        let number = |header: &mut Header| {
-            numbered = session.begin(header, wanted);
-            numbered.map(|sent| sent.slot)
-        };
-        let mut door = Door { endpoint: &mut **endpoint, number };
-        let gathers = !payload.is_empty() && door.prefers_gathered(payload.len()).ok()?;
+        let draft = single.draft(&mut head, header);
         let fill = |room: Span<'_>| {
             if let Some(room) = room.slice(0, payload.len()).filter(|_| !payload.is_empty()) {
                 room.copy_from(payload);
             }
         };
         let posted = match gathers {
-            true => door.send_gathered(draft, &[payload]),
-            false => door.send(draft, payload.len(), fill),
+            true => Outlet::send_gathered(endpoint, draft, &[payload]),
+            false => Outlet::send(endpoint, draft, payload.len(), fill),
         };
         if posted.is_err() {
-            let refused = numbered?;
-            self.session.take_back(refused.slot);
+            core.session.take_back(sent.slot);
             return None;
         }
-        self.spoke = true;
-        self.heard = true;
-        numbered
+        (core.signs.spoke, core.signs.heard) = (true, true);
+        Some(sent)
     }
 
     /// Waits for the reply, once.
@@ -230,6 +223,12 @@ impl Core {
         Ok(count)
     }
 
+    /// The engine takes the message that came.
+    fn take_message(&mut self, head: &Head, payload_len: u32) -> Result<(), Broken> {
+        let Self { core, endpoint: Some(endpoint), .. } = self else { return Ok(()) };
+        core.handle_message(head, payload_len, endpoint.payload())
+    }
+
     /// Takes the reply; `None`, and nothing done, when the message is anything but a good one.
     #[inline]
     fn take_reply(
@@ -243,14 +242,15 @@ impl Core {
         if header.flags != Flags::REPLY || header.status != Status::OK || header.slot != sent.slot {
             return None;
         }
+        let Self { core, endpoint: Some(endpoint), .. } = self else { return None };
         let Some(kind) = single.kind else {
-            self.session.on_reply(&header).ok()?;
+            core.session.on_reply(&header).ok()?;
             return Some(0);
         };
-        let payload = self.endpoint.as_ref().map(|endpoint| endpoint.payload())?;
+        let payload = endpoint.payload();
         let reply = DataReply::decode(kind, body).ok()?;
         reply.check(kind, single.memory.len(), payload.len(), single.path == IoPath::Inline).ok()?;
-        self.session.on_reply(&header).ok()?;
+        core.session.on_reply(&header).ok()?;
         if kind.direction() == Direction::Read && !payload.is_empty() {
             single.memory.span().slice(0, payload.len())?.copy_from(payload);
         }

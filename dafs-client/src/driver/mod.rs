@@ -9,11 +9,15 @@
 //! followed each other for long without another thread in sight, and the oftener it has turned, the longer that takes.
 
 pub(crate) mod background;
+pub(crate) mod driven;
 pub(crate) mod fast_path;
+pub(crate) mod give_up;
+pub(crate) mod outlet;
 pub(crate) mod pending;
 pub(crate) mod reconnect;
 pub(crate) mod sleep;
 pub(crate) mod transfer;
+pub(crate) mod uncontended;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult};
@@ -26,8 +30,8 @@ use crate::clock::Clock;
 use crate::config::{Background, Config};
 use crate::connect::Server;
 use crate::driver::background::Threads;
+use crate::driver::driven::Driven;
 use crate::driver::sleep::Sleeper;
-use crate::engine::core::Core;
 use crate::engine::lanes::LaneState;
 use crate::error::Error;
 use crate::handle::closings::Closings;
@@ -47,7 +51,7 @@ const SPINS_MAX: u32 = 2000;
 
 /// A session as its threads and handles share it.
 pub(crate) struct Shared {
-    pub(crate) core: Mutex<Core>,
+    pub(crate) core: Mutex<Driven>,
     wake: Condvar,
     /// More than one thread uses the session.
     pub(crate) contended: AtomicBool,
@@ -67,11 +71,11 @@ pub(crate) struct Shared {
     pub(crate) home: Home,
 }
 
-pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
+pub(crate) type Guard<'a> = MutexGuard<'a, Driven>;
 
 impl Shared {
     pub(crate) fn new(
-        core: Core,
+        core: Driven,
         domain: Arc<dyn Domain>,
         server: Server,
         config: Config,
@@ -79,7 +83,7 @@ impl Shared {
         threads: Threads,
     ) -> Self {
         let registrar = Registrar::new(Arc::clone(&domain), config.registration);
-        registrar.set_useful_min(core.registered_sizes_min(&config), core.kept_sizes_min(&config));
+        registrar.set_useful_min(core.useful_sizes_min(&config));
         Self {
             core: Mutex::new(core),
             wake: Condvar::new(),
@@ -152,20 +156,15 @@ impl Shared {
     }
 
     /// Starts an operation. It leaves at once, or with others: see [`Config::batch_submits`].
-    pub(crate) fn submit(&self, op: Op) -> usize {
-        self.submit_under(&mut self.lock(), op)
-    }
-
-    /// As [`Shared::submit`], under a lock that is held already.
-    pub(crate) fn submit_under(&self, core: &mut Core, op: Op) -> usize {
+    pub(crate) fn submit_under(&self, core: &mut Driven, op: Op) -> usize {
         let keep_back = core.uncollected > 0 && self.config.batch_submits;
         let index = self.submit_locked(core, op);
         self.push(core, keep_back);
         index
     }
 
-    /// As [`Shared::submit`], without sending.
-    pub(crate) fn submit_locked(&self, core: &mut Core, mut op: Op) -> usize {
+    /// As [`Shared::submit_under`], without sending.
+    pub(crate) fn submit_locked(&self, core: &mut Driven, mut op: Op) -> usize {
         self.collect_closes(core);
         if let Some(timeout) = self.config.operation_timeout {
             op.deadline = Some(self.clock.now().after(timeout));
@@ -175,14 +174,12 @@ impl Shared {
     }
 
     /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
-    pub(crate) fn push(&self, core: &mut Core, keep_back: bool) {
+    pub(crate) fn push(&self, core: &mut Driven, keep_back: bool) {
         let mut outcome = core.send_some();
         if outcome.is_ok() && core.batches == 0 && !(keep_back && self.server.provider == Provider::Tcp) {
             outcome = core.flush();
         }
-        if let Err(broken) = outcome {
-            self.on_broken(core, broken);
-        }
+        self.check(core, outcome);
     }
 
     /// Sends the closes that wait, if the session is not in use now.
@@ -196,7 +193,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn collect_closes(&self, core: &mut Core) {
+    pub(crate) fn collect_closes(&self, core: &mut Driven) {
         for closing in self.closings.take() {
             core.close(closing);
         }
@@ -209,17 +206,11 @@ impl Shared {
     }
 
     /// Runs an operation to its end and returns it.
-    pub(crate) fn run(&self, op: Op) -> Op {
-        self.run_locked(self.lock(), op)
-    }
-
-    /// As [`Shared::run`], under a lock that is held already.
     pub(crate) fn run_locked(&self, mut core: Guard<'_>, op: Op) -> Op {
         let unwinding = EndOnUnwind { shared: self };
         let index = self.submit_locked(&mut core, op);
-        if let Err(broken) = core.send_some() {
-            self.on_broken(&mut core, broken);
-        }
+        let outcome = core.send_some();
+        self.check(&mut core, outcome);
         let mut core = self.wait_until(core, |core| core.has_ended(index));
         let op = core.collect(index);
         self.note_uncontended(&mut core);
@@ -228,7 +219,7 @@ impl Shared {
     }
 
     /// A blocking operation has ended. After many without another thread in sight the session is one thread's again.
-    fn note_uncontended(&self, core: &mut Core) {
+    fn note_uncontended(&self, core: &mut Driven) {
         if !self.contended.load(Ordering::Relaxed) || self.config.background == Background::Progress {
             return;
         }
@@ -240,13 +231,12 @@ impl Shared {
         }
     }
 
-    /// The name of this client, the same in every session.
-    pub(crate) fn server_client_id(&self) -> [u8; 16] {
-        self.config.client_id.unwrap_or_default()
-    }
-
     /// Waits until `ready`; the lock is given back meanwhile where others need it.
-    pub(crate) fn wait_until<'a>(&'a self, mut core: Guard<'a>, ready: impl Fn(&Core) -> bool) -> Guard<'a> {
+    pub(crate) fn wait_until<'a>(
+        &'a self,
+        mut core: Guard<'a>,
+        ready: impl Fn(&Driven) -> bool,
+    ) -> Guard<'a> {
         let mut spins = 0;
         loop {
             if ready(&core) {
@@ -256,18 +246,14 @@ impl Shared {
                 core = self.follow(core);
                 continue;
             }
-            match core.receive() {
-                Err(broken) => self.on_broken(&mut core, broken),
-                Ok(received) => {
-                    if received {
-                        spins = 0;
-                        self.tell(&core);
-                    }
-                    if let Err(broken) = core.send_some() {
-                        self.on_broken(&mut core, broken);
-                    }
+            let outcome = core.receive().and_then(|received| {
+                if received {
+                    spins = 0;
+                    self.tell(&core);
                 }
-            }
+                core.send_some()
+            });
+            self.check(&mut core, outcome);
             if ready(&core) {
                 break;
             }
@@ -300,9 +286,7 @@ impl Shared {
         let outcome = waited
             .map_err(Broken::from)
             .and_then(|()| if amiss { core.tick(self.clock.now()) } else { Ok(()) });
-        if let Err(broken) = outcome {
-            self.on_broken(&mut core, broken);
-        }
+        self.check(&mut core, outcome);
         core
     }
 
@@ -311,9 +295,7 @@ impl Shared {
         let outcome = core
             .flush()
             .and_then(|()| if spins.is_multiple_of(256) { core.tick(self.clock.now()) } else { Ok(()) });
-        if let Err(broken) = outcome {
-            self.on_broken(&mut core, broken);
-        }
+        self.check(&mut core, outcome);
         *spins += 1;
         let spin = *spins < SPINS_MAX && core.endpoint.as_ref().is_some_and(|endpoint| endpoint.spin_pays());
         if spin {
@@ -337,9 +319,8 @@ impl Shared {
         let fds = endpoint.event_fds();
         if fds.is_empty() {
             // Nothing to sleep on: wait in the endpoint, briefly.
-            if let Err(error) = endpoint.wait(Some(timeout.min(Duration::from_millis(1)))) {
-                self.on_broken(&mut core, Broken::Lost(error));
-            }
+            let waited = endpoint.wait(Some(timeout.min(Duration::from_millis(1))));
+            self.check(&mut core, waited.map_err(Broken::Lost));
             return core;
         }
         if !endpoint.arm() {
@@ -360,17 +341,15 @@ impl Shared {
         }
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.leader_sleeps = false;
-        if let Err(broken) = core.tick(self.clock.now()) {
-            self.on_broken(&mut core, broken);
-        }
+        let outcome = core.tick(self.clock.now());
+        self.check(&mut core, outcome);
         core
     }
 
     /// Another thread leads: sleeps until it tells of something.
     fn follow<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
-        if let Err(broken) = core.flush() {
-            self.on_broken(&mut core, broken);
-        }
+        let outcome = core.flush();
+        self.check(&mut core, outcome);
         core.uncontended.on_company();
         core.followers += 1;
         let (mut core, _) = self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
@@ -379,7 +358,7 @@ impl Shared {
     }
 
     /// Something arrived, or ended: others look whether it is theirs.
-    pub(crate) fn tell(&self, core: &Core) {
+    pub(crate) fn tell(&self, core: &Driven) {
         if core.followers > 0 {
             self.wake_all();
         }
@@ -414,16 +393,11 @@ impl Shared {
             core.flush()?;
             core.tick(self.clock.now())
         });
-        if let Err(broken) = outcome {
-            self.on_broken(&mut core, broken);
-        }
+        self.check(&mut core, outcome);
         // A leader asleep must still be woken by what arrives after this.
         while core.leader_sleeps && core.endpoint.as_mut().is_some_and(|endpoint| !endpoint.arm()) {
-            match core.receive() {
-                Ok(true) => self.tell(&core),
-                Ok(false) => {}
-                Err(broken) => self.on_broken(&mut core, broken),
-            }
+            let outcome = core.receive().map(|_| self.tell(&core));
+            self.check(&mut core, outcome);
         }
         core
     }
@@ -445,7 +419,7 @@ impl Shared {
     /// Ends the session, and tells the server. While requests are in flight it takes their replies for [`GOODBYE_MAX`] at most: an end
     /// that the server does not hear of costs it the session's files and memory until the lease is over, and a socket that is closed
     /// with something unread takes back what it has sent.
-    pub(crate) fn end(&self, core: &mut Core) {
+    pub(crate) fn end(&self, core: &mut Driven) {
         let until = self.clock.now().after(GOODBYE_MAX);
         let mut is_told = core.say_goodbye();
         while core.dead.is_none()
@@ -466,8 +440,17 @@ impl Shared {
         core.die(Error::Closed);
     }
 
+    /// What broke the connection, if anything did, is acted upon.
+    #[inline]
+    pub(crate) fn check(&self, core: &mut Driven, outcome: Result<(), Broken>) {
+        if let Err(broken) = outcome {
+            self.on_broken(core, broken);
+        }
+    }
+
     /// The connection is unusable: the next who waits connects again, or everything ends.
-    pub(crate) fn on_broken(&self, core: &mut Core, broken: Broken) {
+    #[cold]
+    fn on_broken(&self, core: &mut Driven, broken: Broken) {
         if core.dead.is_some() {
             return;
         }
@@ -486,10 +469,7 @@ impl Shared {
                 core.die(Error::Peer(fault));
             }
         }
-        if let Some(mut endpoint) = core.endpoint.take() {
-            endpoint.close();
-        }
-        core.unflushed = false;
+        core.disconnect();
         self.tell(core);
     }
 }

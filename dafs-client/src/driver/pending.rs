@@ -1,12 +1,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dafs_proto::wire::{Opcode, Status};
+
 use crate::driver::Owner;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
-use crate::memory::{IoBuffer, KeepBox};
+use crate::handle::node::Node;
+use crate::memory::{IoBuffer, Keep, KeepBox};
 use crate::op::Op;
 use crate::op::batch::BatchHints;
+use crate::op::named::Named;
+use crate::op::transfer::Transfer;
 
 /// A nonblocking operation that was submitted. Its result is collected with [`Pending::wait`]; whether it is there is
 /// asked with [`Pending::test`].
@@ -31,6 +36,7 @@ enum State<T> {
 /// How a finished operation becomes the caller's result.
 pub(crate) enum Finish<T> {
     Plain(fn(Op) -> T),
+    Moved(fn(Moved) -> T),
     Boxed(Box<dyn FnOnce(Op) -> T + Send>),
 }
 
@@ -42,6 +48,7 @@ impl<T> Finish<T> {
     fn run(self, op: Op) -> T {
         match self {
             Self::Plain(finish) => finish(op),
+            Self::Moved(finish) => finish(Moved::of(op)),
             Self::Boxed(finish) => finish(op),
         }
     }
@@ -54,15 +61,33 @@ pub(crate) struct Call<T> {
 }
 
 impl<T> Call<T> {
+    pub(crate) fn plain(
+        target: Option<&Arc<Node>>,
+        opcode: Opcode,
+        named: Named,
+        finish: fn(Op) -> T,
+    ) -> Self {
+        Self { op: Op::named(opcode, target.cloned(), named), finish: Finish::Plain(finish) }
+    }
+
+    pub(crate) fn boxed(
+        target: Option<&Arc<Node>>,
+        opcode: Opcode,
+        named: Named,
+        finish: impl FnOnce(Op) -> T + Send + 'static,
+    ) -> Self {
+        Self { op: Op::named(opcode, target.cloned(), named), finish: Finish::boxed(finish) }
+    }
+
     /// Runs it to its end. Blocks.
     pub(crate) fn run(self, owner: &Arc<Owner>) -> T {
-        let op = owner.shared.run(self.op);
-        self.finish.run(op)
+        let core = owner.shared.lock();
+        self.finish.run(owner.shared.run_locked(core, self.op))
     }
 
     /// Starts it. Does not block.
     pub(crate) fn submit(self, owner: &Arc<Owner>) -> Pending<T> {
-        let index = owner.shared.submit(self.op);
+        let index = owner.shared.submit_under(&mut owner.shared.lock(), self.op);
         Pending::new(owner, index, self.finish)
     }
 }
@@ -202,10 +227,7 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
 /// Waits until at least one of the operations has ended, takes out all that have, and answers their results, in order; the others
 /// stay, in order. None when there are none. Blocks.
 pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
-    if wait_any(pendings).is_none() {
-        return Vec::new();
-    }
-    pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
+    wait_some_with(pendings, &BatchHints { completions: 1, window: Duration::ZERO })
 }
 
 /// As [`wait_some`], for fewer and larger parts: waits until as many operations have ended as the hints say, or all, or until the window
@@ -215,7 +237,8 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
         return Vec::new();
     }
     let wanted = hints.completions.min(pendings.len());
-    let owner = pendings.iter().find_map(|pending| match &pending.state {
+    // One has ended.
+    let owner = pendings.iter().filter(|_| wanted > 1).find_map(|pending| match &pending.state {
         State::Op { owner, .. } => Some(Arc::clone(owner)),
         _ => None,
     });
@@ -254,13 +277,56 @@ impl<B> Transferred<B> {
     }
 }
 
-/// What became of a transfer whose buffer the operation owned.
-pub(crate) fn transferred<B: IoBuffer>(mut op: Op) -> Transferred<B> {
-    let buffer = B::from_keep(KeepBox(op.take_keep()));
-    Transferred { buffer, result: count(op) }
+/// The end of a transfer: what it kept of its caller's, and what came of it.
+pub(crate) struct Moved {
+    pub(crate) keep: Keep,
+    pub(crate) result: Result<Transfer>,
+    target: Option<Arc<Node>>,
 }
 
-/// What became of a transfer whose memory the caller kept.
-pub(crate) fn count(op: Op) -> Result<usize> {
-    op.into_transfer().map(|transfer| transfer.count())
+impl Moved {
+    pub(crate) fn of(mut op: Op) -> Self {
+        let (keep, target) = (op.take_keep(), op.target.take());
+        Self { keep, result: op.into_transfer(), target }
+    }
+
+    /// It was not begun.
+    pub(crate) fn refused(keep: Keep, error: Error) -> Self {
+        Self { keep, result: Err(error), target: None }
+    }
+
+    /// What it moved.
+    pub(crate) fn outcome<T: From<Transfer>>(self) -> Result<T> {
+        self.result.map(T::from)
+    }
+
+    /// Where an append went.
+    pub(crate) fn position(self) -> Result<u64> {
+        let transfer = self.result?;
+        let (count, len) = (transfer.count(), transfer.len);
+        match count == len {
+            true => Ok(transfer.position),
+            false => Err(Error::Status {
+                status: Status::NO_SPACE,
+                operation: Opcode::Append,
+                path: self.target.map_or_else(Vec::new, |node| node.path.clone()),
+                explanation: format!("only {count} of {len} bytes were written"),
+            }),
+        }
+    }
+
+    /// For who gave a buffer.
+    pub(crate) fn transferred<B: IoBuffer>(self) -> Transferred<B> {
+        Transferred {
+            buffer: B::from_keep(KeepBox(self.keep)),
+            result: self.result.map(|moved| moved.count()),
+        }
+    }
+}
+
+/// Bytes moved.
+impl From<Transfer> for usize {
+    fn from(moved: Transfer) -> Self {
+        moved.count()
+    }
 }

@@ -8,7 +8,7 @@ use dafs_proto::wire::{Features, Opcode};
 use smallvec::SmallVec;
 
 use crate::driver::fast_path::{Attempt, Single};
-use crate::driver::pending::{Finish, Pending, count};
+use crate::driver::pending::{Finish, Moved, Pending};
 use crate::driver::{EndOnUnwind, Owner, Shared};
 use crate::engine::choice::Question;
 use crate::engine::core::Core;
@@ -122,7 +122,7 @@ impl Shared {
         {
             buffer.revoke();
         }
-        count(op)
+        Moved::of(op).outcome()
     }
 
     /// Runs a transfer to its end. Blocks.
@@ -177,7 +177,11 @@ impl Shared {
             }
             Memory::RegisteredParts(memory, ranges) => {
                 let ranges = Some(ranges.ok_or_else(not_registered_here)?);
-                Ok(Lent { memory, ranges, whole: None })
+                let whole = match (&*memory, keep) {
+                    ([part], Keep::Registered(buffer)) => buffer.memory_of(part),
+                    _ => None,
+                };
+                Ok(Lent { memory, ranges, whole })
             }
         }
     }
@@ -287,6 +291,7 @@ impl Shared {
     /// Registers or stages, and falls back where that fails: inline always works.
     fn prepare(&self, core: &mut Core, transfer: &mut Transfer, policy: RegistrationPolicy) {
         if transfer.path == IoPath::DirectRegister {
+            // Of one piece this looks for a kept registration once more: how durable a write is decides its way, and so whether it is kept.
             match self.registrar.register(&transfer.memory, transfer.kind.access(), policy) {
                 Ok(registered) => {
                     transfer.ranges = registered.ranges;
@@ -304,23 +309,24 @@ impl Shared {
     }
 }
 
-/// Starts a transfer. Does not block. When it cannot be started, `refused` makes the caller's result of the error and
-/// what the operation would have kept.
+/// Starts a transfer. Does not block.
 pub(crate) fn submit_transfer<T>(
     owner: &Arc<Owner>,
     node: Arc<Node>,
     parts: TransferParts,
-    finish: Finish<T>,
-    refused: impl FnOnce(Error, Keep) -> T,
+    finish: fn(Moved) -> T,
 ) -> Pending<T> {
     let shared = &owner.shared;
     let mut core = shared.lock();
     match shared.transfer(&mut core, node, parts, false) {
         Ok(op) => {
             let index = shared.submit_under(&mut core, op);
-            Pending::new(owner, index, finish)
+            Pending::new(owner, index, Finish::Moved(finish))
         }
-        Err((error, keep)) => Pending::ready(refused(error, keep)),
+        Err((error, keep)) => {
+            drop(core);
+            Pending::ready(finish(Moved::refused(keep, error)))
+        }
     }
 }
 
@@ -354,12 +360,8 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
     if !overlaps {
         return;
     }
-    let len_max = match transfer.path {
-        IoPath::Inline => core.terms.write_inline_max as usize,
-        IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
-        // Lists use no lanes.
-        IoPath::Staged | IoPath::Fast | IoPath::Client => 0,
-    };
+    // Lists use no lanes.
+    let len_max = core.terms.request_max(transfer.path, Direction::Write).unwrap_or(0);
     if trim(transfer, 0, transfer.len.min(len_max), core.terms.segments_max, &core.terms) == transfer.len {
         return;
     }
@@ -391,12 +393,11 @@ pub(crate) fn check_extent(offset: u64, len: usize) -> Result<()> {
 
 /// An append and a readdir are one request: what does not fit cannot be cut.
 fn check_undivided(core: &Core, transfer: &Transfer) -> Result<()> {
-    let limit = match transfer.path {
-        IoPath::Inline => core.terms.inline_max(transfer.direction()) as usize,
-        IoPath::Direct | IoPath::DirectRegister => core.terms.welcome.transfer_size_max as usize,
-        IoPath::Staged => core.staging.as_ref().map_or(0, Staging::chunk_size),
-        IoPath::Fast | IoPath::Client => core.lane_size(),
+    let buffered = || match transfer.path {
+        IoPath::Staged => core.buffers.staging.as_ref().map_or(0, Staging::chunk_size),
+        _ => core.lane_size(),
     };
+    let limit = core.terms.request_max(transfer.path, transfer.direction()).unwrap_or_else(buffered);
     match transfer.kind {
         TransferKind::Append(_) if transfer.len > limit => Err(Error::Invalid(format!(
             "an append of {} bytes: at most {limit} are written atomically here",

@@ -50,7 +50,7 @@ impl Core {
             method: config.method,
             inline_max: self.terms.inline_max(direction),
             registers_ordinary_memory: self.terms.registers_ordinary_memory,
-            can_stage: self.staging.is_some()
+            can_stage: self.buffers.staging.is_some()
                 || config.staging_size > 0
                 || config.method == MethodOverride::Staged,
             has_lanes: lane_size > 0 && fits_lanes,
@@ -66,18 +66,15 @@ impl Core {
         circumstances
     }
 
-    /// The smallest read and the smallest write that may use registered memory, bytes.
-    pub(crate) fn registered_sizes_min(&self, config: &Config) -> [u64; 2] {
-        self.sizes_min(config, Registration::Registered)
-    }
-
-    /// The same for ordinary memory that is kept registered. Where registering takes hold of pages, that is what makes ordinary memory
-    /// slower. Elsewhere it stays slower to reach when its registration is kept, and its own threshold counts.
-    pub(crate) fn kept_sizes_min(&self, config: &Config) -> [u64; 2] {
-        match self.domain.provider() {
-            Provider::Verbs => self.sizes_min(config, Registration::Registered),
-            _ => self.sizes_min(config, Registration::Ordinary),
-        }
+    /// The smallest read and the smallest write that may use registered memory, bytes; and those that may use ordinary memory that is kept
+    /// registered. Where registering takes hold of pages, that is what makes ordinary memory slower. Elsewhere it stays slower to reach
+    /// when its registration is kept, and its own threshold counts.
+    pub(crate) fn useful_sizes_min(&self, config: &Config) -> [[u64; 2]; 2] {
+        let kept = match self.buffers.domain.provider() {
+            Provider::Verbs => Registration::Registered,
+            _ => Registration::Ordinary,
+        };
+        [Registration::Registered, kept].map(|registration| self.sizes_min(config, registration))
     }
 
     fn sizes_min(&self, config: &Config, registration: Registration) -> [u64; 2] {
@@ -104,18 +101,18 @@ impl Core {
     /// One request and one buffer to stage in carry so much.
     pub(crate) fn can_stage_whole(&mut self, config: &Config, len: usize) -> bool {
         self.ensure_staging(config)
-            && self.staging.as_ref().is_some_and(|staging| len <= staging.chunk_size())
+            && self.buffers.staging.as_ref().is_some_and(|staging| len <= staging.chunk_size())
             && len <= self.terms.welcome.transfer_size_max as usize
     }
 
     /// Makes the buffers to stage in, where they are not made yet; whether there are any.
     pub(crate) fn ensure_staging(&mut self, config: &Config) -> bool {
-        if self.staging.is_none() && config.staging_size > 0 {
-            match Staging::allocate(&self.domain, config.staging_size) {
-                Ok(staging) => self.staging = Some(staging),
+        if self.buffers.staging.is_none() && config.staging_size > 0 {
+            match Staging::allocate(&self.buffers.domain, config.staging_size) {
+                Ok(staging) => self.buffers.staging = Some(staging),
                 Err(error) => tell_once(&error),
             }
         }
-        self.staging.is_some()
+        self.buffers.staging.is_some()
     }
 }

@@ -1,46 +1,39 @@
-//! The state of a session, without waiting: operations, requests in flight, and how one becomes the other. Everything
-//! here runs under one lock.
+//! The state of a session, without waiting and without a connection: operations, requests in flight, and how one becomes the other.
+//!
+//! What arrived goes in by `handle_message`, `handle_frame`, `handle_completion` and `handle_time`; after each, [`Core::poll_transmit`]
+//! writes what is to be sent into room that the driver hands it. Everything here runs under one lock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use dafs_proto::session::{ClientSession, KeepAlive, Moment, SessionFault};
-use dafs_proto::transport::{Domain, Endpoint, Head, PostError, Received, Span, TransportError};
-use dafs_proto::wire::{BatchNotice, Flags, Header, NoticeKind, Opcode, Resume, Slot, Status};
+use dafs_proto::session::{ClientSession, Moment, SessionFault};
+use dafs_proto::transport::{Domain, Head, PostError, Span, TransportError};
+use dafs_proto::wire::{BatchNotice, FileHandle, Flags, Header, NoticeKind, Opcode, Slot, Status};
 use slab::Slab;
 
-use crate::engine::give_up::GiveUp;
-use crate::engine::lanes::{LaneState, Next, transmit_through_lane};
-use crate::engine::outlet::Door;
-use crate::engine::uncontended::Uncontended;
+use crate::engine::lanes::{LaneRequest, LaneState, Next};
+use crate::engine::signs::{Demand, Signs};
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::Node;
 use crate::memory::{RegisteredBuf, Staging};
 use crate::method::learned::Learned;
 use crate::op::Op;
+use crate::op::draft::Outlet;
 use crate::op::named::{Named, Reply};
 use crate::op::pieces::Piece;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::Transfer;
 
-/// Messages handled before the pump looks at its caller's operation again.
-const TURN_MESSAGES_MAX: usize = 256;
 /// Bytes of a server's explanation that are kept.
 const EXPLANATION_SIZE_MAX: usize = 512;
-/// Replies after which the remembered peak of wanted credits falls by one.
-const PEAK_DECAY_REPLIES: u32 = 64;
-
 /// Notices of batches after which the client says something: half of what a server tells a client that is silent.
 const NOTICES_PER_ANSWER: u32 = 4;
 
 pub(crate) struct Core {
-    /// `None` while the connection is broken.
-    pub(crate) endpoint: Option<Box<dyn Endpoint>>,
     pub(crate) session: ClientSession,
     pub(crate) terms: Terms,
-    pub(crate) resume: Resume,
     /// Counts sessions with the server: handles of an earlier one mean nothing.
     pub(crate) epoch: u64,
     pub(crate) ops: Slab<Op>,
@@ -51,49 +44,57 @@ pub(crate) struct Core {
     /// Requests that are sent again on a new connection of the same session, in the order of first sending.
     pub(crate) resend: VecDeque<Slot>,
     pub(crate) nodes: Slab<Weak<Node>>,
-    pub(crate) domain: Arc<dyn Domain>,
-    pub(crate) staging: Option<Staging>,
-    /// Memory that a batch was copied through, for the next.
-    pub(crate) batch_bounce: Option<RegisteredBuf>,
+    pub(crate) buffers: Buffers,
     pub(crate) lanes: LaneState,
     /// Finished operations that nobody collected yet.
     pub(crate) uncollected: usize,
-    /// Something was queued in the endpoint since the last flush.
-    pub(crate) unflushed: bool,
-    /// Batches being made up: submissions wait for their ends.
-    pub(crate) batches: usize,
     /// Some operation has a deadline.
     pub(crate) deadlines: usize,
-    pub(crate) alive: KeepAlive,
-    // Noted on the fast path, dated by the next who reads a clock.
-    pub(crate) heard: bool,
-    pub(crate) spoke: bool,
-    /// A thread is responsible for receiving; others wait to be told.
-    pub(crate) leader: bool,
-    /// Somebody who does not wait needs the connection again: for the background thread.
-    pub(crate) reconnect_wanted: bool,
-    /// That thread sleeps without the lock: who receives must arm the endpoint again.
-    pub(crate) leader_sleeps: bool,
-    /// Threads that wait to be told.
-    pub(crate) followers: usize,
+    pub(crate) signs: Signs,
+    pub(crate) demand: Demand,
     /// The session is over; every call answers this.
     pub(crate) dead: Option<Error>,
     /// The server announced that it shuts down.
     pub(crate) draining: bool,
-    pub(crate) credits_max: u16,
-    pub(crate) peak: u16,
-    pub(crate) peak_replies: u32,
-    pub(crate) reconnects: u64,
-    pub(crate) give_up: GiveUp,
     /// Notices of batches so far.
-    pub(crate) batch_notices: u32,
+    batch_notices: u32,
     /// Of hybrid transfers.
     pub(crate) learned: Learned,
-    /// Since threads last met in a session that they share.
-    pub(crate) uncontended: Uncontended,
+}
+
+/// Memory of the library's that transfers pass through.
+pub(crate) struct Buffers {
+    pub(crate) domain: Arc<dyn Domain>,
+    pub(crate) staging: Option<Staging>,
+    /// What a batch was copied through, for the next.
+    pub(crate) batch_bounce: Option<RegisteredBuf>,
 }
 
 impl Core {
+    /// A session that has just begun.
+    pub(crate) fn new(terms: Terms, domain: Arc<dyn Domain>, credits_max: u16, now: Moment) -> Self {
+        Self {
+            session: ClientSession::new(&terms.welcome),
+            epoch: 0,
+            ops: Slab::with_capacity(64),
+            requests: Vec::with_capacity(usize::from(terms.welcome.slots)),
+            queue: VecDeque::new(),
+            resend: VecDeque::new(),
+            nodes: Slab::new(),
+            buffers: Buffers { domain, staging: None, batch_bounce: None },
+            lanes: LaneState::None,
+            uncollected: 0,
+            deadlines: 0,
+            signs: Signs::new(&terms.welcome, now),
+            demand: Demand::new(credits_max),
+            dead: None,
+            draining: false,
+            batch_notices: 0,
+            learned: Learned::default(),
+            terms,
+        }
+    }
+
     /// Takes an operation in. It is sent when there is room, after those before it.
     pub(crate) fn submit(&mut self, mut op: Op) -> usize {
         if let Some(error) = self.dead.clone().or_else(|| op.refusal(&self.terms)) {
@@ -111,21 +112,21 @@ impl Core {
         index
     }
 
-    /// An operation that was just submitted goes before all others.
-    pub(crate) fn put_first(&mut self, index: usize) {
+    /// As [`Core::submit`], of an operation that nobody collects, which goes before all others.
+    pub(crate) fn submit_first(&mut self, op: Op) {
+        let index = self.submit(op);
         self.queue.retain(|queued| *queued != index);
         self.queue.push_front(index);
     }
 
-    /// Sends what credits and room allow. Never blocks, and does not flush.
-    pub(crate) fn send_some(&mut self) -> Result<(), Broken> {
-        if self.endpoint.is_none() {
-            return Ok(());
-        }
+    /// Writes what credits and room allow; answers whether anything was. Never blocks.
+    pub(crate) fn poll_transmit(&mut self, outlet: &mut impl Outlet) -> Result<bool, Broken> {
+        let mut wrote = self.fetch_unposted(outlet);
         while let Some(&slot) = self.resend.front() {
-            if !self.send_again(slot)? {
-                return Ok(());
+            if !self.send_again(slot, outlet)? {
+                return Ok(wrote);
             }
+            wrote = true;
             self.resend.pop_front();
         }
         while let Some(&index) = self.queue.front() {
@@ -144,92 +145,66 @@ impl Core {
                 self.finish_if_ended(index);
                 continue;
             }
-            if !self.session.can_send() || !self.send_next(index)? {
+            if !self.session.can_send() || !self.send_next(index, outlet)? {
                 break;
             }
+            wrote = true;
         }
-        Ok(())
+        Ok(wrote)
     }
 
     /// Sends the next request of an operation; `false` when there is no room now.
-    fn send_next(&mut self, index: usize) -> Result<bool, Broken> {
+    fn send_next(&mut self, index: usize, outlet: &mut impl Outlet) -> Result<bool, Broken> {
         let wanted = self.wanted(index);
-        let next_lane = self.take_lane_for(index);
-        let Some(endpoint) = self.endpoint.as_mut() else { return Ok(false) };
+        let next_lane = self.take_lane_for(index, outlet.segments_max());
         let Some(op) = self.ops.get_mut(index) else { return Ok(true) };
         let (lane, room) = match next_lane {
             Next::Busy => return Ok(false),
             Next::Lane { lane, size, segments_max } => (Some(lane), Some((size, segments_max))),
             Next::NoLanes => (None, None),
         };
-        let Some(piece) = op.next_piece(&self.terms, room, &mut self.staging) else { return Ok(false) };
+        let Some(piece) = op.next_piece(&self.terms, room, &mut self.buffers.staging) else {
+            return Ok(false);
+        };
         let Piece { at, len, staging, is_copied } = piece;
         let opcode = op.request_opcode(at, len);
-        let mut header = Header::request(opcode, dafs_proto::wire::FileHandle(0));
+        let mut header = Header::request(opcode, FileHandle(0));
         header.deadline_ms = op.timeout_ms;
         if self.session.outstanding() == 0 {
-            self.heard = true;
+            self.signs.heard = true;
         }
-        let request = Request { op: index, opcode, order: 0, at, len, staging, lane };
-        let session = &mut self.session;
-        let mut numbered = None;
-        let number = |header: &mut Header| {
-            let sent = session.begin(header, wanted)?;
-            numbered = Some(sent);
-            Some(sent.slot)
+        let mut request = Request { op: index, opcode, order: 0, at, len, staging, lane };
+        let Some(numbered) = self.session.begin(&mut header, wanted) else {
+            return self.on_unsent(&request, PostError::Full);
         };
-        let mut moving = false;
+        request.order = numbered.order;
         let sent = match (lane, &mut self.lanes) {
-            (Some(lane), LaneState::Granted(lanes)) => transmit_through_lane(
-                &mut **endpoint,
-                header,
-                op,
-                &request,
-                (lane, lanes),
-                &mut moving,
-                number,
-            ),
-            _ => {
-                let door = Door { endpoint: &mut **endpoint, number };
-                op.send(door, header, &request, self.staging.as_ref())
+            (Some(lane), LaneState::Granted(lanes)) => {
+                LaneRequest { header, request: &request, lane, lanes }.send(outlet, op)
             }
+            _ => op.send(outlet, header, &request, self.buffers.staging.as_ref()),
         };
-        op.outstanding += u16::from(moving);
-        match sent {
-            Ok(slot) => {
-                op.outstanding += 1;
-                op.on_sent(at, len);
-                if !op.has_more() {
-                    op.queued = false;
-                    self.queue.pop_front();
-                }
-                self.unflushed = true;
-                self.spoke = true;
-                let order = numbered.map_or(0, |sent| sent.order);
-                self.note_request(slot, Request { order, ..request });
-                if is_copied && self.terms.staging_overlaps {
-                    self.flush()?;
-                }
-                Ok(true)
-            }
-            Err(error) => {
-                // The endpoint refused it after it had its number.
-                if let Some(sent) = numbered {
-                    self.session.take_back(sent.slot);
-                }
-                self.on_unsent(&request, error)
-            }
+        if let Err(error) = sent {
+            self.session.take_back(numbered.slot);
+            return self.on_unsent(&request, error);
         }
+        op.outstanding += 1;
+        op.on_sent(at, len);
+        if !op.has_more() {
+            op.queued = false;
+            self.queue.pop_front();
+        }
+        self.signs.spoke = true;
+        self.note_request(numbered.slot, request);
+        if is_copied && self.terms.staging_overlaps {
+            outlet.push()?;
+        }
+        Ok(true)
     }
 
     /// A request was not sent: whether others may be, as in [`Core::send_next`].
     fn on_unsent(&mut self, request: &Request, error: PostError) -> Result<bool, Broken> {
-        if let (Some(chunk), Some(pool)) = (request.staging, self.staging.as_mut()) {
-            pool.give_back(chunk);
-        }
-        if let Some(lane) = request.lane {
-            self.release_lane(lane);
-        }
+        self.let_go(request);
         match error {
             PostError::Full => Ok(false),
             PostError::Closed => Err(Broken::Lost(TransportError::Closed)),
@@ -250,30 +225,20 @@ impl Core {
     }
 
     /// Sends an unanswered request again on a new connection; `false` when there is no room now.
-    fn send_again(&mut self, slot: Slot) -> Result<bool, Broken> {
+    fn send_again(&mut self, slot: Slot, outlet: &mut impl Outlet) -> Result<bool, Broken> {
         let Some(Some(request)) = self.requests.get_mut(slot.0 as usize) else { return Ok(true) };
-        let transfer = self.ops.get(request.op).and_then(Op::transfer);
-        if transfer.is_some_and(|transfer| transfer.path.uses_lane()) && request.staging.is_none() {
+        let Some(op) = self.ops.get(request.op) else { return Ok(true) };
+        if op.transfer().is_some_and(|transfer| transfer.path.uses_lane()) && request.staging.is_none() {
             // Its lane is gone.
-            let Some(chunk) = self.staging.as_mut().and_then(Staging::take) else { return Ok(false) };
+            let Some(chunk) = self.buffers.staging.as_mut().and_then(Staging::take) else { return Ok(false) };
             request.staging = Some(chunk);
         }
-        let request = &*request;
-        let (Some(endpoint), Some(op)) = (self.endpoint.as_mut(), self.ops.get_mut(request.op)) else {
-            return Ok(true);
-        };
-        let mut header = Header::request(request.opcode, dafs_proto::wire::FileHandle(0));
-        header.credits = self.credits_max;
-        let session = &self.session;
-        let number = |header: &mut Header| {
-            session.again(header, slot);
-            Some(slot)
-        };
-        self.unflushed = true;
-        self.spoke = true;
-        let door = Door { endpoint: &mut **endpoint, number };
-        match op.send(door, header, request, self.staging.as_ref()) {
-            Ok(_) | Err(PostError::Invalid(_) | PostError::Faulted) => Ok(true),
+        let mut header = Header::request(request.opcode, FileHandle(0));
+        header.credits = self.demand.credits_max;
+        self.session.again(&mut header, slot);
+        self.signs.spoke = true;
+        match op.send(outlet, header, request, self.buffers.staging.as_ref()) {
+            Ok(()) | Err(PostError::Invalid(_) | PostError::Faulted) => Ok(true),
             Err(PostError::Full) => Ok(false),
             Err(PostError::Closed) => Err(Broken::Lost(TransportError::Closed)),
         }
@@ -283,79 +248,44 @@ impl Core {
     fn wanted(&mut self, index: usize) -> u16 {
         let left = self.ops.get(index).map_or(0, Op::inline_left);
         let more = left / (self.terms.read_inline_max.max(1) as usize);
-        self.note_wanted(usize::from(self.session.outstanding()) + self.queue.len() + more)
+        self.demand.note(usize::from(self.session.outstanding()) + self.queue.len() + more)
     }
 
-    /// As many requests could be outstanding now; answers how many to ask for.
-    #[inline]
-    pub(crate) fn note_wanted(&mut self, now: usize) -> u16 {
-        let now = u16::try_from(now).unwrap_or(u16::MAX).min(self.credits_max);
-        self.peak_replies += 1;
-        if now >= self.peak {
-            self.peak = now;
-            self.peak_replies = 0;
-        } else if self.peak_replies >= PEAK_DECAY_REPLIES {
-            self.peak -= 1;
-            self.peak_replies = 0;
-        }
-        self.peak.max(1)
-    }
-
-    /// Handles what arrived; answers whether anything did.
-    pub(crate) fn receive(&mut self) -> Result<bool, Broken> {
-        let mut any = false;
-        for _ in 0..TURN_MESSAGES_MAX {
-            let Some(endpoint) = self.endpoint.as_mut() else { return Ok(any) };
-            match endpoint.recv()? {
-                None => break,
-                Some(Received::Immediate { data, size }) => {
-                    any = true;
-                    self.on_lane_frame(data, size)?;
-                }
-                Some(Received::Message { head, payload_len }) => {
-                    any = true;
-                    self.on_message(&head, payload_len)?;
-                }
-            }
-        }
-        self.heard |= any;
-        any |= self.poll_moves()?;
-        Ok(any)
-    }
-
-    pub(crate) fn on_message(&mut self, head: &Head, payload_len: u32) -> Result<(), Broken> {
+    /// A message arrived.
+    pub(crate) fn handle_message(
+        &mut self,
+        head: &Head,
+        payload_len: u32,
+        payload: Span<'_>,
+    ) -> Result<(), Broken> {
+        self.signs.heard = true;
         let (header, body) = Header::decode(head.as_bytes(), payload_len)?;
         if header.flags.contains(Flags::CALLBACK) {
-            return self.on_callback(&header, body);
+            return self.on_callback(&header, body, payload);
         }
         if !header.flags.contains(Flags::REPLY) {
             return Err(
                 SessionFault::Misplaced { opcode: header.opcode, place: "as a request to a client" }.into()
             );
         }
-        self.on_answer(&header, head, body, None)
+        self.on_answer(&header, head, body, Arrived::Payload(payload))
     }
 
-    /// A reply, in a message, or in a frame in a lane with so many bytes of data.
+    /// A reply, in a message, or in a frame in a lane.
     pub(crate) fn on_answer(
         &mut self,
         header: &Header,
         head: &Head,
         body: &[u8],
-        frame: Option<(u16, usize)>,
+        arrived: Arrived<'_>,
     ) -> Result<(), Broken> {
         let slot = self.session.on_reply(header)?;
         let request = self.requests.get_mut(slot.0 as usize).and_then(Option::take);
         let Some(request) = request else {
             return Err(SessionFault::UnexpectedReply { slot: slot.0, sequence: header.sequence }.into());
         };
-        let outcome = self.on_reply(header, head, body, &request, frame);
-        if let (Some(chunk), Some(staging)) = (request.staging, self.staging.as_mut()) {
-            staging.give_back(chunk);
-        }
-        if let Some(lane) = request.lane {
-            self.release_lane(lane);
-        }
+        let outcome = self.on_reply(header, head, body, &request, arrived);
+        self.let_go(&request);
         outcome?;
         if let Some(op) = self.ops.get_mut(request.op) {
             op.outstanding -= 1;
@@ -364,21 +294,30 @@ impl Core {
         Ok(())
     }
 
+    /// A request is over: what it was staged in, and its lane, are free.
+    pub(crate) fn let_go(&mut self, request: &Request) {
+        if let (Some(chunk), Some(staging)) = (request.staging, self.buffers.staging.as_mut()) {
+            staging.give_back(chunk);
+        }
+        if let Some(lane) = request.lane {
+            self.release_lane(lane);
+        }
+    }
+
     fn on_reply(
         &mut self,
         header: &Header,
         head: &Head,
         body: &[u8],
         request: &Request,
-        frame: Option<(u16, usize)>,
+        arrived: Arrived<'_>,
     ) -> Result<(), Broken> {
         let (epoch, server_epoch) = (self.epoch, self.terms.welcome.server_epoch);
-        let (Some(endpoint), Some(op)) = (self.endpoint.as_ref(), self.ops.get_mut(request.op)) else {
-            return Ok(());
-        };
-        let payload = match (frame, &self.lanes) {
-            (Some((lane, len)), LaneState::Granted(lanes)) => lanes.arrived(lane, len),
-            _ => endpoint.payload(),
+        let Some(op) = self.ops.get_mut(request.op) else { return Ok(()) };
+        let payload = match (arrived, &self.lanes) {
+            (Arrived::Payload(payload), _) => payload,
+            (Arrived::Frame { lane, len }, LaneState::Granted(lanes)) => lanes.arrived(lane, len),
+            (Arrived::Frame { .. }, _) => Span::EMPTY,
         };
         if header.status != Status::OK {
             let error = Error::Status {
@@ -392,11 +331,8 @@ impl Core {
             }
             return Ok(());
         }
-        op.on_reply(
-            &Reply { epoch, server_epoch, header, head, body, payload },
-            request,
-            self.staging.as_ref(),
-        )?;
+        let reply = Reply { epoch, server_epoch, header, head, body, payload };
+        op.on_reply(&reply, request, self.buffers.staging.as_ref())?;
         let fetches = op.transfer().is_some_and(Transfer::fetches);
         match request.lane.filter(|_| fetches) {
             Some(lane) => self.fetch(request, lane, body),
@@ -404,11 +340,11 @@ impl Core {
         }
     }
 
-    fn on_callback(&mut self, header: &Header, body: &[u8]) -> Result<(), Broken> {
+    fn on_callback(&mut self, header: &Header, body: &[u8], payload: Span<'_>) -> Result<(), Broken> {
         self.session.on_callback(header)?;
         match header.opcode {
             Opcode::CreditTarget => self.session.on_credit_target(header.credits),
-            Opcode::BatchDone => self.on_batch_notice(body)?,
+            Opcode::BatchDone => self.on_batch_notice(body, payload)?,
             Opcode::Notice => {
                 let kind = dafs_proto::wire::Reader::new(body).u32("notice")?;
                 match NoticeKind::from_value(kind) {
@@ -417,9 +353,7 @@ impl Core {
                         self.draining = true;
                     }
                     Some(NoticeKind::ProtocolError) => {
-                        let payload = self.endpoint.as_ref().map(|endpoint| endpoint.payload());
-                        let words = explanation(payload.unwrap_or(Span::EMPTY));
-                        tracing::error!("the server ended the session: {words}");
+                        tracing::error!("the server ended the session: {}", explanation(payload));
                     }
                     None => {}
                 }
@@ -430,7 +364,7 @@ impl Core {
     }
 
     /// Operations of a batch have ended. A notice of a request that is over says nothing new.
-    fn on_batch_notice(&mut self, body: &[u8]) -> Result<(), Broken> {
+    fn on_batch_notice(&mut self, body: &[u8], payload: Span<'_>) -> Result<(), Broken> {
         let notice = BatchNotice::decode(body)?;
         self.batch_notices = self.batch_notices.wrapping_add(1);
         if self.batch_notices.is_multiple_of(NOTICES_PER_ANSWER) && self.session.can_send() {
@@ -442,10 +376,7 @@ impl Core {
             return Ok(());
         }
         let Some(Some(request)) = self.requests.get(slot.0 as usize) else { return Ok(()) };
-        match (&self.endpoint, self.ops.get_mut(request.op)) {
-            (Some(endpoint), Some(op)) => op.on_notice(request, &notice, endpoint.payload()),
-            _ => Ok(()),
-        }
+        self.ops.get_mut(request.op).map_or(Ok(()), |op| op.on_notice(request, &notice, payload))
     }
 
     /// Ends an operation with an error; requests of it that are in flight are waited for before it is done.
@@ -513,39 +444,31 @@ impl Core {
         self.submit(Op::detached(Opcode::Close, named));
     }
 
-    /// What was noted on the fast path gets its date; operations and the server are timed out. `Err` when the server
-    /// is silent for too long.
-    pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
-        if std::mem::take(&mut self.heard) {
-            self.alive.on_heard(now);
-        }
-        if std::mem::take(&mut self.spoke) {
-            self.alive.on_sent(now);
-        }
+    /// Time has passed: what was noted gets its date, and operations are timed out. Over a connection the server is as well, `Err` when it
+    /// is silent for too long. Answers whether this side must speak, for which something is there to be sent.
+    pub(crate) fn handle_time(&mut self, now: Moment, is_connected: bool) -> Result<bool, Broken> {
+        let alive = self.signs.dated(now);
+        let (gives_up, must_speak) = (alive.gives_up(now), alive.must_speak(now));
         self.expire(now);
-        if self.endpoint.is_none() {
-            return Ok(());
-        }
-        if self.session.outstanding() > 0 && self.alive.gives_up(now) {
+        if is_connected && self.session.outstanding() > 0 && gives_up {
             let silent = std::io::Error::from(std::io::ErrorKind::TimedOut);
             return Err(Broken::Lost(TransportError::system("the server was silent for its lease", silent)));
         }
-        if self.alive.must_speak(now) && self.session.can_send() && self.queue.is_empty() {
+        let speaks = is_connected && must_speak && self.session.can_send() && self.queue.is_empty();
+        if speaks {
             self.submit(Op::detached(Opcode::Null, Named::default()));
-            self.send_some()?;
         }
-        Ok(())
+        Ok(speaks)
     }
+}
 
-    /// Pushes out what was queued in the endpoint.
-    pub(crate) fn flush(&mut self) -> Result<(), Broken> {
-        if std::mem::take(&mut self.unflushed)
-            && let Some(endpoint) = self.endpoint.as_mut()
-        {
-            endpoint.flush()?;
-        }
-        Ok(())
-    }
+/// Where the data of a reply is.
+#[derive(Clone, Copy)]
+pub(crate) enum Arrived<'a> {
+    /// In its message.
+    Payload(Span<'a>),
+    /// In this side's buffer of a lane.
+    Frame { lane: u16, len: usize },
 }
 
 /// What the server says of an error.

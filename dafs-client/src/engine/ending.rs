@@ -1,14 +1,12 @@
 //! How operations and sessions end before their time.
 
 use dafs_proto::session::Moment;
-use dafs_proto::wire::Opcode;
 use smallvec::SmallVec;
 
 use crate::engine::core::Core;
 use crate::engine::lanes::LaneState;
 use crate::error::Error;
 use crate::op::Op;
-use crate::op::named::Named;
 
 impl Core {
     /// Whether an operation has ended; one that is not there any more has.
@@ -28,24 +26,20 @@ impl Core {
     }
 
     /// The session is over: every operation ends with `error`, and no peer reaches their memory any more.
-    pub(crate) fn die(&mut self, error: Error) {
-        if let Some(mut endpoint) = self.endpoint.take() {
-            endpoint.close();
-        }
+    pub(crate) fn end_session(&mut self, error: Error) {
         self.dead.get_or_insert(error.clone());
         self.end_all(&error, Op::revoke_memory);
     }
 
-    /// This process is a child of the one that has the session: it lets go of all without a word, for connection and memory are the
-    /// parent's.
+    /// This process is a child of the one that has the session: it lets go of all, and of no memory, which is the parent's.
     pub(crate) fn leave_to_parent(&mut self) {
-        if matches!(self.dead, Some(Error::Forked)) {
-            return;
-        }
-        std::mem::forget(self.endpoint.take());
         self.dead = Some(Error::Forked);
-        self.leader = false;
         self.end_all(&Error::Forked, |_| {});
+    }
+
+    /// Operations of which this holds.
+    pub(crate) fn indices(&self, matches: impl Fn(&Op) -> bool) -> SmallVec<[usize; 8]> {
+        self.ops.iter().filter(|(_, op)| matches(op)).map(|(index, _)| index).collect()
     }
 
     fn end_all(&mut self, error: &Error, let_go: fn(&mut Op)) {
@@ -53,9 +47,7 @@ impl Core {
         self.requests.clear();
         self.resend.clear();
         self.queue.clear();
-        let indices: SmallVec<[usize; 8]> =
-            self.ops.iter().filter(|(_, op)| !op.done).map(|(index, _)| index).collect();
-        for index in indices {
+        for index in self.indices(|op| !op.done) {
             if let Some(op) = self.ops.get_mut(index) {
                 let_go(op);
                 op.outstanding = 0;
@@ -65,29 +57,13 @@ impl Core {
         }
     }
 
-    /// Tells the server that the session ends, if a request can be sent now. Answers whether it was told.
-    pub(crate) fn say_goodbye(&mut self) -> bool {
-        if self.dead.is_some() || self.endpoint.is_none() || !self.session.can_send() {
-            return false;
-        }
-        let index = self.submit(Op::detached(Opcode::Bye, Named::default()));
-        self.put_first(index);
-        let _ = self.send_some().and_then(|()| self.flush());
-        true
-    }
-
     /// Ends operations whose time is over, where that is possible now.
     pub(crate) fn expire(&mut self, now: Moment) {
         if self.deadlines == 0 {
             return;
         }
-        let late: SmallVec<[usize; 8]> = self
-            .ops
-            .iter()
-            .filter(|(_, op)| !op.done && op.deadline.is_some_and(|deadline| now >= deadline))
-            .map(|(index, _)| index)
-            .collect();
-        for index in late {
+        let is_late = |op: &Op| !op.done && op.deadline.is_some_and(|deadline| now >= deadline);
+        for index in self.indices(is_late) {
             let Some(op) = self.ops.get_mut(index) else { continue };
             let error = Error::TimedOut { operation: op.opcode, timeout_ms: u64::from(op.timeout_ms) };
             self.withdraw(index, error);

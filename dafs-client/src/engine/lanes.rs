@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 
 use dafs_proto::session::SessionFault;
 use dafs_proto::transport::{
-    Access, Domain, Endpoint, Head, LocalSegments, MemoryRef, OpToken, PostError, Posted, Region, RegionKey,
-    RemoteRange, Span,
+    Access, Completion, Domain, Head, LocalSegments, MemoryRef, OpToken, PostError, Posted, Region,
+    RegionKey, RemoteRange, Span,
 };
 use dafs_proto::wire::{
     Features, FileHandle, Flags, HEADER_SIZE, Header, LANE_REPLY_HEAD_SIZE, LANE_REQUEST_HEAD_SIZE,
@@ -25,13 +25,12 @@ use dafs_proto::wire::{
 use slab::Slab;
 
 use crate::config::Config;
-use crate::engine::core::Core;
-use crate::engine::outlet::counts_as_sent;
+use crate::engine::core::{Arrived, Core};
 use crate::memory::{Staging, tell_once};
 use crate::method::io_path::{IoPath, MethodOverride};
 use crate::op::Op;
-use crate::op::body::{Body, DataReply};
-use crate::op::draft::{Draft, HEAD_ROOM, HeadRoom};
+use crate::op::body::{Body, DataReply, wire};
+use crate::op::draft::{Draft, HEAD_ROOM, HeadRoom, Outlet};
 use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
 use crate::op::transfer::{Transfer, TransferKind};
@@ -101,8 +100,7 @@ impl Side {
             let begin = usize::from(lane) * stride(self.terms);
             self.region.range().slice(begin as u64, self.terms.buffer_size() as u64)
         };
-        let ranges = (0..self.terms.count).filter_map(part);
-        ranges.map(|range| [range.key.0, range.offset, range.len]).collect()
+        (0..self.terms.count).filter_map(part).map(wire).collect()
     }
 
     /// A part of a lane's buffer.
@@ -138,6 +136,11 @@ impl Lanes {
         self.side.span(lane, LANE_ROOM, len)
     }
 
+    /// Names the RDMA that begins next.
+    fn next_token(&self) -> OpToken {
+        OpToken(self.moves.vacant_key() as u64)
+    }
+
     /// RDMA of this side begins, for an operation, through a lane.
     fn begin_move(&mut self, one: Move) -> usize {
         if let Some(users) = self.users.get_mut(usize::from(one.lane)) {
@@ -147,122 +150,97 @@ impl Lanes {
     }
 }
 
-/// Sends a request whose data goes through a lane. `moving` tells whether RDMA of this side holds the operation's memory
-/// from now on, whatever the answer is.
-pub(crate) fn transmit_through_lane(
-    endpoint: &mut dyn Endpoint,
-    mut header: Header,
-    op: &Op,
-    request: &Request,
-    (lane, lanes): (u16, &mut Lanes),
-    moving: &mut bool,
-    number: impl FnOnce(&mut Header) -> Option<Slot>,
-) -> Result<Slot, PostError> {
-    let Some(transfer) = op.transfer() else { return Err(PostError::Invalid("names need no lane")) };
-    header.handle = op.target.as_ref().map_or(FileHandle(0), |node| node.handle());
-    let writes = transfer.kind != TransferKind::Read;
-    if writes && transfer.path == IoPath::Fast {
-        return write_frame(endpoint, header, transfer, request, (lane, lanes), moving, number);
-    }
-    let room = endpoint.reserve(0)?;
-    if writes && let Err(error) = write_data(endpoint, transfer, request, (lane, lanes), moving) {
-        endpoint.cancel_send(room);
-        return Err(error);
-    }
-    let method = if transfer.path == IoPath::Fast { Method::Fast } else { Method::Client };
-    let mut head = HEAD_ROOM;
-    let mut draft = draft(&mut head, header, transfer, request, lane, method);
-    let slot = match draft.seal(0, number) {
-        Ok(slot) => slot,
-        Err(full) => {
-            endpoint.cancel_send(room);
-            return Err(full);
-        }
-    };
-    if let (IoPath::Fast, Some(awaits)) = (transfer.path, lanes.awaits.get_mut(usize::from(lane))) {
-        *awaits = Some(slot);
-    }
-    counts_as_sent(slot, endpoint.send(room, draft.head(), 0)).inspect_err(|_| {
-        if let Some(awaits) = lanes.awaits.get_mut(usize::from(lane)) {
-            *awaits = None;
-        }
-    })
-}
-
-/// Writes the data of a piece into the server's side of a lane.
-fn write_data(
-    endpoint: &mut dyn Endpoint,
-    transfer: &Transfer,
-    request: &Request,
-    (lane, lanes): (u16, &mut Lanes),
-    moving: &mut bool,
-) -> Result<(), PostError> {
-    let local = transfer.local(request.at, request.len);
-    let remote = lanes.remote(lane, LANE_ROOM, request.len).ok_or(OUTSIDE)?;
-    let token = OpToken(lanes.moves.vacant_key() as u64);
-    if endpoint.rdma_write(token, local, remote, None)? == Posted::Pending {
-        lanes.begin_move(Move { op: request.op, lane, fetch: None });
-        *moving = true;
-    }
-    Ok(())
-}
-
-/// Writes head and data of a piece into the server's side of a lane, and tells the server by the immediate.
-fn write_frame(
-    endpoint: &mut dyn Endpoint,
-    header: Header,
-    transfer: &Transfer,
-    request: &Request,
-    (lane, lanes): (u16, &mut Lanes),
-    moving: &mut bool,
-    number: impl FnOnce(&mut Header) -> Option<Slot>,
-) -> Result<Slot, PostError> {
-    let begin = LANE_ROOM - LANE_REQUEST_HEAD_SIZE;
-    let remote = lanes.remote(lane, begin, LANE_REQUEST_HEAD_SIZE + request.len).ok_or(OUTSIDE)?;
-    let mut head = HEAD_ROOM;
-    let mut draft = draft(&mut head, header, transfer, request, lane, Method::Fast);
-    let slot = draft.seal(request.len, number)?;
-    let head_len = draft.head().len();
-    lanes.side.span(lane, begin, head_len).write_from(0, draft.head());
-    let mut local = LocalSegments::new();
-    match &transfer.registered {
-        // Where it is registered, the device gathers it from where it is.
-        Some(_) => {
-            local.extend(lanes.side.part(lane, begin, head_len));
-            local.extend(transfer.local(request.at, request.len));
-        }
-        None => {
-            transfer.gather(request.at, request.len, lanes.side.span(lane, LANE_ROOM, request.len));
-            local.extend(lanes.side.part(lane, begin, head_len + request.len));
-        }
-    }
-    let token = OpToken(lanes.moves.vacant_key() as u64);
-    match endpoint.rdma_write(token, local, remote, Some(u32::from(lane))) {
-        Ok(Posted::Pending) => {
-            lanes.begin_move(Move { op: request.op, lane, fetch: None });
-            *moving = true;
-            Ok(slot)
-        }
-        // As a message on a closed connection: it counts as sent.
-        Ok(Posted::Done) | Err(PostError::Closed) => Ok(slot),
-        Err(error) => Err(error),
-    }
-}
-
 const OUTSIDE: PostError = PostError::Invalid("a piece outside of its lane");
 
-/// The request for a piece whose data goes through a lane.
-fn draft<'a>(
-    head: &'a mut HeadRoom,
-    header: Header,
-    transfer: &Transfer,
-    request: &Request,
-    lane: u16,
-    method: Method,
-) -> Draft<'a> {
-    let offset = transfer.offset + request.at as u64;
-    let body = Body::through_lane(transfer.kind, offset, request.len, method, lane);
-    Draft::new(head, header, |head| body.encode(head))
+/// A request for a piece whose data goes through a lane.
+pub(crate) struct LaneRequest<'a> {
+    pub(crate) header: Header,
+    pub(crate) request: &'a Request,
+    pub(crate) lane: u16,
+    pub(crate) lanes: &'a mut Lanes,
+}
+
+impl LaneRequest<'_> {
+    /// Sends it. RDMA of this side that was posted for it holds the operation's memory from then on, whatever the answer is.
+    pub(crate) fn send(&mut self, outlet: &mut impl Outlet, op: &mut Op) -> Result<(), PostError> {
+        let Some(transfer) = op.transfer() else { return Err(PostError::Invalid("names need no lane")) };
+        self.header.handle = op.target.as_ref().map_or(FileHandle(0), |node| node.handle());
+        let before = self.lanes.moves.len();
+        let sent = match (transfer.path, transfer.kind) {
+            (_, TransferKind::Read) => self.send_head(outlet, transfer),
+            (IoPath::Fast, _) => self.write_frame(outlet, transfer),
+            _ => outlet
+                .check_room()
+                .and_then(|()| self.write_data(outlet, transfer))
+                .and_then(|()| self.send_head(outlet, transfer)),
+        };
+        op.outstanding += u16::from(self.lanes.moves.len() > before);
+        sent
+    }
+
+    /// Sends it as a message, its data being moved apart from it.
+    fn send_head(&mut self, outlet: &mut impl Outlet, transfer: &Transfer) -> Result<(), PostError> {
+        let is_framed = transfer.path == IoPath::Fast;
+        let method = if is_framed { Method::Fast } else { Method::Client };
+        let mut head = HEAD_ROOM;
+        outlet.send(self.draft(&mut head, transfer, method), 0, |_| {})?;
+        let awaits = self.lanes.awaits.get_mut(usize::from(self.lane));
+        if let Some(awaits) = awaits.filter(|_| is_framed) {
+            *awaits = Some(self.header.slot);
+        }
+        Ok(())
+    }
+
+    /// Writes its data into the server's side of the lane.
+    fn write_data(&mut self, outlet: &mut impl Outlet, transfer: &Transfer) -> Result<(), PostError> {
+        let local = transfer.local(self.request.at, self.request.len);
+        let remote = self.lanes.remote(self.lane, LANE_ROOM, self.request.len).ok_or(OUTSIDE)?;
+        let posted = outlet.write(self.lanes.next_token(), local, remote, None)?;
+        self.begin_move(posted);
+        Ok(())
+    }
+
+    /// Writes head and data into the server's side of the lane, and tells the server by the immediate.
+    fn write_frame(&mut self, outlet: &mut impl Outlet, transfer: &Transfer) -> Result<(), PostError> {
+        let (lane, at, len) = (self.lane, self.request.at, self.request.len);
+        let begin = LANE_ROOM - LANE_REQUEST_HEAD_SIZE;
+        let remote = self.lanes.remote(lane, begin, LANE_REQUEST_HEAD_SIZE + len).ok_or(OUTSIDE)?;
+        let mut head = HEAD_ROOM;
+        let mut draft = self.draft(&mut head, transfer, Method::Fast);
+        let (head, side) = (draft.head(len), &self.lanes.side);
+        side.span(lane, begin, head.len()).write_from(0, head);
+        let mut local = LocalSegments::new();
+        match &transfer.registered {
+            // Where it is registered, the device gathers it from where it is.
+            Some(_) => {
+                local.extend(side.part(lane, begin, head.len()));
+                local.extend(transfer.local(at, len));
+            }
+            None => {
+                transfer.gather(at, len, side.span(lane, LANE_ROOM, len));
+                local.extend(side.part(lane, begin, head.len() + len));
+            }
+        }
+        match outlet.write(self.lanes.next_token(), local, remote, Some(u32::from(lane))) {
+            Ok(posted) => self.begin_move(posted),
+            // As a message on a closed connection: it counts as sent.
+            Err(PostError::Closed) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn begin_move(&mut self, posted: Posted) {
+        if posted == Posted::Pending {
+            self.lanes.begin_move(Move { op: self.request.op, lane: self.lane, fetch: None });
+        }
+    }
+
+    fn draft<'a>(&self, head: &'a mut HeadRoom, transfer: &Transfer, method: Method) -> Draft<'a> {
+        let offset = transfer.offset + self.request.at as u64;
+        let body = Body::through_lane(transfer.kind, offset, self.request.len, method, self.lane);
+        Draft::new(head, self.header, |head| body.encode(head))
+    }
 }
 
 impl Core {
@@ -277,14 +255,14 @@ impl Core {
         if !config.method.uses_lanes() || !offered || config.lane_count == 0 || !self.ensure_staging(config) {
             return;
         }
-        let chunk_size = self.staging.as_ref().map_or(0, Staging::chunk_size);
+        let chunk_size = self.buffers.staging.as_ref().map_or(0, Staging::chunk_size);
         let terms = LaneTerms {
             count: config.lane_count.min(dafs_proto::wire::LANES_MAX),
             reads: config.method == MethodOverride::Client,
             // What is under way when a connection ends is staged.
             size: config.lane_size.clamp(1, u32::try_from(chunk_size).unwrap_or(u32::MAX)),
         };
-        let side = match Side::allocate(&*self.domain, terms) {
+        let side = match Side::allocate(&*self.buffers.domain, terms) {
             Ok(side) => side,
             Err(error) => {
                 tell_once(&error);
@@ -293,13 +271,12 @@ impl Core {
         };
         let ranges = side.ranges();
         let body_len = LaneTerms::HEAD_SIZE - HEADER_SIZE;
-        let mut named = Named::of(body_len, |body| terms.encode(&mut body[..body_len]));
+        let mut named = Named::of(body_len, |body| terms.encode(body));
         named.payload = vec![0; terms.payload_size()];
         encode_segments(&ranges, &mut named.payload);
         self.lanes = LaneState::Asked(side);
-        let index = self.submit(Op::detached(Opcode::Lanes, named));
         // Before what may use them.
-        self.put_first(index);
+        self.submit_first(Op::detached(Opcode::Lanes, named));
     }
 
     /// The server has answered, or never will.
@@ -326,11 +303,9 @@ impl Core {
 
     /// Takes a lane for the next piece of an operation, where it uses lanes. An append that is larger than the lanes that there are
     /// now is not cut.
-    pub(crate) fn take_lane_for(&mut self, op: usize) -> Next {
+    pub(crate) fn take_lane_for(&mut self, op: usize, segments_max: usize) -> Next {
         let Some(transfer) = self.ops.get(op).and_then(Op::transfer) else { return Next::NoLanes };
         let LaneState::Granted(lanes) = &mut self.lanes else { return Next::NoLanes };
-        let Some(endpoint) = &self.endpoint else { return Next::NoLanes };
-        let segments_max = usize::from(endpoint.capabilities().segments_max);
         let fits = transfer.len <= lanes.size && transfer.memory.len() <= segments_max
             || !matches!(transfer.kind, TransferKind::Append(_));
         if !transfer.path.uses_lane() || !fits {
@@ -352,7 +327,8 @@ impl Core {
     }
 
     /// The server wrote a frame into a lane: the reply of the read that waits there.
-    pub(crate) fn on_lane_frame(&mut self, lane: u32, written: u32) -> Result<(), Broken> {
+    pub(crate) fn handle_frame(&mut self, lane: u32, written: u32) -> Result<(), Broken> {
+        self.signs.heard = true;
         let misplaced =
             || SessionFault::Misplaced { opcode: Opcode::Read, place: "as a frame where none is awaited" };
         let LaneState::Granted(lanes) = &mut self.lanes else { return Err(misplaced().into()) };
@@ -375,7 +351,7 @@ impl Core {
         if !is_reply || header.opcode != Opcode::Read || header.status != Status::OK || header.slot != slot {
             return Err(misplaced().into());
         }
-        self.on_answer(&header, &head, body, Some((place, data)))
+        self.on_answer(&header, &head, body, Arrived::Frame { lane: place, len: data })
     }
 
     /// A read was answered whose data is in the server's side of its lane.
@@ -390,14 +366,13 @@ impl Core {
         if let Some(op) = self.ops.get_mut(request.op) {
             op.outstanding += 1;
         }
-        self.post_fetches();
         Ok(())
     }
 
-    /// Posts what waits for room.
-    fn post_fetches(&mut self) {
-        let LaneState::Granted(lanes) = &mut self.lanes else { return };
-        let Some(endpoint) = self.endpoint.as_mut() else { return };
+    /// Posts what waits for room; answers whether anything.
+    pub(crate) fn fetch_unposted(&mut self, outlet: &mut impl Outlet) -> bool {
+        let LaneState::Granted(lanes) = &mut self.lanes else { return false };
+        let before = lanes.unposted.len();
         let mut ended = Vec::new();
         while let Some(&index) = lanes.unposted.front() {
             let one = lanes.moves.get(index);
@@ -410,7 +385,7 @@ impl Core {
                 lanes.unposted.pop_front();
                 continue;
             };
-            match endpoint.rdma_read(OpToken(index as u64), local, remote) {
+            match outlet.read(OpToken(index as u64), local, remote) {
                 Ok(Posted::Pending) => {}
                 Ok(Posted::Done) => ended.push(index),
                 Err(PostError::Full) => break,
@@ -418,30 +393,25 @@ impl Core {
                 Err(PostError::Closed | PostError::Invalid(_) | PostError::Faulted) => {}
             }
             lanes.unposted.pop_front();
-            self.unflushed = true;
         }
+        let any = lanes.unposted.len() < before;
         for index in ended {
             self.end_move(index);
         }
+        any
     }
 
-    /// Takes what RDMA of this side has done; answers whether anything.
-    pub(crate) fn poll_moves(&mut self) -> Result<bool, Broken> {
-        let mut any = false;
-        loop {
-            let LaneState::Granted(lanes) = &self.lanes else { return Ok(any) };
-            if lanes.moves.is_empty() {
-                return Ok(any);
-            }
-            let completion = self.endpoint.as_mut().and_then(|endpoint| endpoint.poll_completion());
-            let Some(completion) = completion else { break };
-            any = true;
-            // What failed is asked for again on the next connection.
-            completion.result?;
-            self.end_move(usize::try_from(completion.token.0).unwrap_or(usize::MAX));
-        }
-        self.post_fetches();
-        Ok(any)
+    /// RDMA of this side is under way: its ends are to be told.
+    #[inline]
+    pub(crate) fn awaits_completions(&self) -> bool {
+        matches!(&self.lanes, LaneState::Granted(lanes) if !lanes.moves.is_empty())
+    }
+
+    /// RDMA of this side has ended. What failed is asked for again on the next connection.
+    pub(crate) fn handle_completion(&mut self, completion: Completion) -> Result<(), Broken> {
+        completion.result?;
+        self.end_move(usize::try_from(completion.token.0).unwrap_or(usize::MAX));
+        Ok(())
     }
 
     fn end_move(&mut self, index: usize) {
@@ -467,8 +437,7 @@ impl Core {
             op.outstanding -= 1;
             if let (Some((at, len)), true) = (one.fetch, op.error.is_none()) {
                 op.redo(at, len);
-                if !op.queued {
-                    op.queued = true;
+                if !std::mem::replace(&mut op.queued, true) {
                     self.queue.push_front(one.op);
                 }
             }

@@ -23,10 +23,13 @@ pub(crate) enum Reopen {
     },
 }
 
+/// Flags by which an open makes or cuts a file.
+pub(crate) const MAKING: OpenFlags = OpenFlags::CREATE.union(OpenFlags::EXCLUSIVE).union(OpenFlags::TRUNCATE);
+
 impl Reopen {
     /// How a file is opened again that was opened by these flags: without those that make or cut a file.
     pub(crate) fn open(flags: OpenFlags) -> Self {
-        Self::Open { flags: flags - (OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE) }
+        Self::Open { flags: flags - MAKING }
     }
 }
 

@@ -5,19 +5,12 @@ use dafs_proto::wire::Verifier;
 /// Ranges remembered per file at most; beyond it ranges are joined across gaps, so a loss is then reported too large, never too small.
 const RANGES_MAX: usize = 1024;
 
-/// What was done to a file and is not committed.
+/// What was done to a file and is not committed, or what of that a commit in flight covers.
 #[derive(Debug, Default)]
 pub(crate) struct Unstable {
     /// Written unstable.
     ranges: Vec<(Verifier, Range<u64>)>,
     /// The epoch of the server that was the first to change size or attributes.
-    changed: Option<u64>,
-}
-
-/// What a commit covers.
-#[derive(Debug, Default)]
-pub(crate) struct Taken {
-    ranges: Vec<(Verifier, Range<u64>)>,
     changed: Option<u64>,
 }
 
@@ -48,16 +41,16 @@ impl Unstable {
     }
 
     /// Takes out what a commit of `range` covers whole; the rest stays. `all`: it covers attributes too.
-    pub(crate) fn take(&mut self, range: &Range<u64>, all: bool) -> Taken {
+    pub(crate) fn take(&mut self, range: &Range<u64>, all: bool) -> Self {
         let (ranges, rest) = std::mem::take(&mut self.ranges)
             .into_iter()
             .partition(|(_, own)| range.start <= own.start && own.end <= range.end);
         self.ranges = rest;
-        Taken { ranges, changed: self.changed.take_if(|_| all) }
+        Self { ranges, changed: self.changed.take_if(|_| all) }
     }
 
     /// Puts back what a failed commit took.
-    pub(crate) fn put_back(&mut self, taken: Taken) {
+    pub(crate) fn put_back(&mut self, taken: Self) {
         for (verifier, range) in taken.ranges {
             self.add(verifier, range);
         }
@@ -86,7 +79,7 @@ impl Unstable {
 
 /// What the server may have lost, given the verifier and the epoch that its commit answered with: ranges, sorted, joined where they touch;
 /// and whether changes of size or attributes are among it.
-pub(crate) fn lost(taken: &Taken, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
+pub(crate) fn lost(taken: &Unstable, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
     let mut ranges: Vec<_> = taken
         .ranges
         .iter()

@@ -7,7 +7,7 @@
 
 pub(crate) mod registration;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dafs_proto::transport::{
     Access, BorrowedMemory, Domain, MemoryRef, Region, RegionError, RemoteRange, Span,
 };
+use smallvec::SmallVec;
 
 /// Memory of the caller that stays valid, and is touched by nobody else, until the operation that holds this has ended.
 #[derive(Clone, Copy)]
@@ -45,6 +46,16 @@ impl RawMemory {
     /// For memory that a blocking call sends; never written.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self { pointer: bytes.as_ptr().cast_mut(), len: bytes.len() }
+    }
+
+    /// As [`RawMemory::of_mut`], of several slices.
+    pub(crate) fn all_of_mut(slices: &mut [IoSliceMut<'_>]) -> SmallVec<[Self; 1]> {
+        slices.iter_mut().map(|slice| Self::of_mut(slice)).collect()
+    }
+
+    /// As [`RawMemory::of`], of several slices.
+    pub(crate) fn all_of(slices: &[IoSlice<'_>]) -> SmallVec<[Self; 1]> {
+        slices.iter().map(|slice| Self::of(slice)).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -198,6 +209,12 @@ impl RegisteredBuf {
         self.registration.memory.slice(self.offset, self.len)
     }
 
+    /// As [`RegisteredBuf::memory`], of a part that was cut from [`RegisteredBuf::raw`].
+    pub(crate) fn memory_of(&self, part: &RawMemory) -> Option<MemoryRef> {
+        let from = part.address().checked_sub(self.raw().address())?;
+        self.registration.memory.slice(self.offset + from, part.len())
+    }
+
     pub(crate) fn raw(&self) -> RawMemory {
         let span = self.span();
         RawMemory { pointer: span.as_ptr(), len: span.len() }
@@ -212,9 +229,9 @@ impl RegisteredBuf {
         self.registration.revoke();
     }
 
-    /// What ends the registration while the buffer is lent to an operation.
-    pub(crate) fn revocation(&self) -> Revocation {
-        Revocation(Arc::clone(&self.registration))
+    /// None of its bytes, by which the registration can be ended while the buffer is lent to an operation.
+    pub(crate) fn revocation(&self) -> Self {
+        Self { registration: Arc::clone(&self.registration), offset: self.offset, len: 0 }
     }
 }
 
@@ -222,16 +239,6 @@ impl Registration {
     fn revoke(&self) {
         self.revoked.store(true, Ordering::Release);
         drop(self.region.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
-}
-
-/// Ends the registration of a buffer that its caller lends to an operation. Keeps the memory.
-pub(crate) struct Revocation(Arc<Registration>);
-
-impl Revocation {
-    /// Afterwards no peer reaches the memory.
-    pub(crate) fn revoke(&self) {
-        self.0.revoke();
     }
 }
 

@@ -336,12 +336,8 @@ impl Decision {
 
 fn crossover(c: &Circumstances) -> u32 {
     let all = &c.thresholds.crossovers;
-    match (c.direction, c.registration) {
-        (Direction::Read, Registration::Registered) => all.read_registered,
-        (Direction::Read, Registration::Ordinary) => all.read_unregistered,
-        (Direction::Write, Registration::Registered) => all.write_registered,
-        (Direction::Write, Registration::Ordinary) => all.write_unregistered,
-    }
+    let reads = [all.read_registered, all.read_unregistered];
+    [reads, [all.write_registered, all.write_unregistered]][c.direction as usize][c.registration as usize]
 }
 
 /// The methods of lanes, or what takes their place.

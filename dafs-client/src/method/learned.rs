@@ -202,12 +202,7 @@ fn cell(direction: Direction, registration: Registration, size: u64, pieces: usi
     let doublings = |value: u64, from: u64| (value / from).checked_ilog2().map_or(0, |log| log as usize + 1);
     let piece = doublings(size / (pieces.max(1) as u64), PIECE_MIN).min(PIECE_CLASSES - 1);
     let total = doublings(size, TOTAL_MIN).div_ceil(3).min(TOTAL_CLASSES - 1);
-    let kind = match (direction, registration) {
-        (Direction::Read, Registration::Registered) => 0,
-        (Direction::Read, Registration::Ordinary) => 1,
-        (Direction::Write, Registration::Registered) => 2,
-        (Direction::Write, Registration::Ordinary) => 3,
-    };
+    let kind = 2 * direction as usize + registration as usize;
     (kind * PIECE_CLASSES + piece) * TOTAL_CLASSES + total
 }
 

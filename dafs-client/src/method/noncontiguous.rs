@@ -4,7 +4,7 @@
 use dafs_proto::wire::GatherSwitches;
 
 use crate::method::io_path::{
-    Circumstances, Decision, Direction, IoPath, Pieces, Reason, Registration, decide_contiguous, direct,
+    Circumstances, Decision, IoPath, Pieces, Reason, Registration, decide_contiguous, direct,
 };
 
 /// How the data of transfers travels whose memory is in several pieces.
@@ -81,14 +81,9 @@ fn average(c: &Circumstances, pieces: &Pieces) -> u64 {
 
 /// Bytes of a piece from which gathering pays. Where nothing was measured: registered memory is gathered, other memory packed.
 fn switch(c: &Circumstances, switches: Option<GatherSwitches>) -> u32 {
-    match (switches, c.direction, c.registration) {
-        (Some(from), Direction::Read, Registration::Registered) => from.read_registered,
-        (Some(from), Direction::Read, Registration::Ordinary) => from.read_unregistered,
-        (Some(from), Direction::Write, Registration::Registered) => from.write_registered,
-        (Some(from), Direction::Write, Registration::Ordinary) => from.write_unregistered,
-        (None, _, Registration::Registered) => 0,
-        (None, _, Registration::Ordinary) => u32::MAX,
-    }
+    let Some(from) = switches else { return [0, u32::MAX][c.registration as usize] };
+    let reads = [from.read_registered, from.read_unregistered];
+    [reads, [from.write_registered, from.write_unregistered]][c.direction as usize][c.registration as usize]
 }
 
 /// Through the message, or through registered buffers of the library: as memory that is registered already.
@@ -104,6 +99,7 @@ fn pack(c: &Circumstances) -> IoPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::method::io_path::Direction;
     use crate::method::io_path::{Form, MethodOverride, decide};
     use dafs_proto::wire::{Crossovers, Thresholds};
 

@@ -8,7 +8,7 @@ use dafs_proto::extent::Extent;
 use dafs_proto::transport::{PostError, RemoteRange, Span};
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
-    BatchRequest, BatchResult, EXTENT_SIZE, Header, LIST_MAX, Method, REMOTE_RANGE_SIZE, ShortLists, Slot,
+    BatchRequest, BatchResult, EXTENT_SIZE, Header, LIST_MAX, Method, REMOTE_RANGE_SIZE, ShortLists,
     Stability, Status, Verifier, WireError, WireRange, decode_batch_results, decode_noticed_results,
     lists_size,
 };
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::handle::node::Node;
 use crate::memory::registration::Hold;
-use crate::memory::{Keep, RawMemory, RegisteredBuf, Revocation};
+use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::op::body::too_much;
 use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 use crate::op::pieces::overlapped_size;
@@ -44,7 +44,7 @@ pub(crate) struct BatchWork {
     pub(crate) holds: SmallVec<[Hold; 1]>,
     pub(crate) keep: Keep,
     /// Registered buffers of the caller, and the operations that they are lent to.
-    pub(crate) lent: Vec<(usize, Revocation)>,
+    pub(crate) lent: Vec<(usize, RegisteredBuf)>,
     /// What the server reaches in place of the callers' memory.
     pub(crate) bounce: Option<Bounce>,
     /// Entries of which a notice told, not collected.
@@ -290,10 +290,10 @@ impl BatchWork {
     /// Sends a request for some entries.
     pub(crate) fn send(
         &self,
-        mut outlet: impl Outlet,
+        outlet: &mut impl Outlet,
         header: Header,
         request: &Request,
-    ) -> Result<Slot, PostError> {
+    ) -> Result<(), PostError> {
         let (body, mut described) = self.encode(request.at, request.len);
         let payload_len = described.len() + body.data as usize;
         let mut head = HEAD_ROOM;
@@ -341,10 +341,6 @@ impl BatchWork {
         let mut left = payload.slice(described, data).unwrap_or(Span::EMPTY);
         let results = decode_batch_results(&results.to_vec(), request.len)?;
         for (index, result) in results.into_iter().enumerate() {
-            if self.entries.get(request.at + index).is_some_and(|entry| entry.result.is_none()) {
-                // The requests behind it may take long.
-                self.told.push(request.at + index);
-            }
             self.take_result(request.at + index, result)?;
             if let Some(entry) = self.entries.get(request.at + index) {
                 left = entry.take_data(&result, left)?;
@@ -367,17 +363,17 @@ impl BatchWork {
         payload: Span<'_>,
     ) -> Result<(), Broken> {
         for (index, result) in decode_noticed_results(&payload.to_vec(), notice, request.len)? {
-            let at = request.at + index;
-            if self.entries.get(at).is_some_and(|entry| entry.result.is_none()) {
-                self.told.push(at);
-            }
-            self.take_result(at, result)?;
+            self.take_result(request.at + index, result)?;
         }
         Ok(())
     }
 
     fn take_result(&mut self, at: usize, result: BatchResult) -> Result<(), Broken> {
         let Some(entry) = self.entries.get_mut(at) else { return Ok(()) };
+        if entry.result.is_none() {
+            // By a reply too: the requests behind it may take long.
+            self.told.push(at);
+        }
         if result.count as usize > entry.len {
             return Err(too_much("the count of an operation", result.count as usize, entry.len).into());
         }

@@ -1,12 +1,19 @@
 //! Bodies of the requests that move data, and of their replies: written and read here, whichever path a request takes.
 
 use dafs_proto::session::SessionFault;
+use dafs_proto::transport::RemoteRange;
 use dafs_proto::wire::{
     Method, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Stability, Verifier, WireError, WireRange,
     WriteReply, WriteRequest,
 };
 
 use crate::op::transfer::TransferKind;
+
+/// A range as requests name it.
+#[inline]
+pub(crate) fn wire(range: RemoteRange) -> WireRange {
+    [range.key.0, range.offset, range.len]
+}
 
 /// What a request says of its data.
 #[derive(Clone, Copy, Debug)]

@@ -1,36 +1,25 @@
 //! A chain among the operations of a session.
 
 use dafs_proto::transport::PostError;
-use dafs_proto::wire::{
-    CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Opcode, ReadRequest, Slot, Status,
-};
+use dafs_proto::wire::{CHAIN_HANDLE, Flags, HEADER_SIZE, Header, Opcode, Status};
 
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::{Reopen, join};
 use crate::op::body::Body;
-use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
-use crate::op::named::NamedReply;
+use crate::op::draft::Outlet;
+use crate::op::named::{BODY_MAX, Named, NamedReply};
 use crate::op::transfer::TransferKind;
 
 /// One request of a chain.
 pub(crate) struct Link {
     pub(crate) opcode: Opcode,
-    pub(crate) body: [u8; BODY_MAX],
-    pub(crate) body_len: usize,
-    pub(crate) payload: Vec<u8>,
-    /// Uses the handle that was saved last.
-    pub(crate) on_saved: bool,
-    /// The handle in its reply is saved for those behind it.
-    pub(crate) saves: bool,
-    /// Below what it begins at.
-    pub(crate) path: Vec<u8>,
+    /// Its reply is in `answer`.
+    pub(crate) request: Named,
+    /// The handle in its reply is saved for those behind it, and opened again like this.
     pub(crate) reopen: Option<Reopen>,
-    pub(crate) repeats: bool,
     pub(crate) answer: Option<Result<NamedReply, Error>>,
 }
-
-const BODY_MAX: usize = ReadRequest::HEAD_SIZE - HEADER_SIZE;
 
 /// A chain among the operations of a session.
 pub(crate) struct ChainWork {
@@ -44,28 +33,16 @@ pub(crate) struct ChainWork {
 const ATTEMPTS_MAX: u32 = 16;
 
 impl Link {
-    pub(crate) fn new(opcode: Opcode, repeats: bool) -> Self {
-        Self {
-            opcode,
-            body: [0; BODY_MAX],
-            body_len: 0,
-            payload: Vec::new(),
-            on_saved: false,
-            saves: false,
-            path: Vec::new(),
-            reopen: None,
-            repeats,
-            answer: None,
-        }
+    pub(crate) fn new(opcode: Opcode, request: Named) -> Self {
+        Self { opcode, request, reopen: None, answer: None }
     }
-}
 
-impl Link {
     /// Moves data of the file that was opened, in the messages.
     pub(crate) fn data(kind: TransferKind, offset: u64, len: usize) -> Self {
-        let mut link = Self::new(kind.opcode(), true);
-        link.body_len = Body::inline(kind, offset, len).encode(&mut link.body) - HEADER_SIZE;
-        link
+        let mut request = Named::of(BODY_MAX, |_| {});
+        let head_len = Body::inline(kind, offset, len).encode(&mut request.body);
+        request.body.truncate(head_len - HEADER_SIZE);
+        Self::new(kind.opcode(), request)
     }
 }
 
@@ -74,35 +51,23 @@ impl ChainWork {
         Self { links, sent: 0, attempts: 0 }
     }
 
-    /// Flags of a link, and its handle where that is the saved one.
-    fn place(&self, index: usize) -> (Flags, Option<FileHandle>) {
-        let mut flags = Flags::empty();
-        flags.set(Flags::CHAIN_BACK, index > 0);
-        flags.set(Flags::CHAIN_FORWARD, index + 1 < self.links.len());
-        let Some(link) = self.links.get(index) else { return (flags, None) };
-        flags.set(Flags::SAVE_HANDLE, link.saves);
-        (flags, link.on_saved.then_some(CHAIN_HANDLE))
-    }
-
-    /// Sends a link.
+    /// Sends a link. Those behind the first use the handle that was saved last.
     pub(crate) fn send(
         &self,
-        outlet: impl Outlet,
+        outlet: &mut impl Outlet,
         mut header: Header,
         index: usize,
-    ) -> Result<Slot, PostError> {
+    ) -> Result<(), PostError> {
         let Some(link) = self.links.get(index) else {
             return Err(PostError::Invalid("a link that a chain does not have"));
         };
-        let (flags, handle) = self.place(index);
-        header.flags |= flags;
-        header.handle = handle.unwrap_or(header.handle);
-        let mut head = HEAD_ROOM;
-        let draft = Draft::new(&mut head, header, |body| {
-            body[..link.body_len].copy_from_slice(&link.body[..link.body_len]);
-            HEADER_SIZE + link.body_len
-        });
-        outlet.send(draft, link.payload.len(), |room| room.write_from(0, &link.payload))
+        header.flags.set(Flags::CHAIN_BACK, index > 0);
+        header.flags.set(Flags::CHAIN_FORWARD, index + 1 < self.links.len());
+        header.flags.set(Flags::SAVE_HANDLE, link.reopen.is_some());
+        if index > 0 {
+            header.handle = CHAIN_HANDLE;
+        }
+        link.request.send(outlet, header)
     }
 
     /// A link was answered.
@@ -110,7 +75,7 @@ impl ChainWork {
         let Some(link) = self.links.get_mut(index) else { return };
         link.answer = Some(answer.map_err(|mut error| {
             if let Error::Status { path, .. } = &mut error {
-                *path = join(path, &link.path);
+                *path = join(path, &link.request.path);
             }
             error
         }));
@@ -118,7 +83,7 @@ impl ChainWork {
 
     /// Doing it all again does no harm.
     pub(crate) fn repeats(&self) -> bool {
-        self.links.iter().all(|link| link.repeats) && self.attempts < ATTEMPTS_MAX
+        self.links.iter().all(|link| !link.request.makes) && self.attempts < ATTEMPTS_MAX
     }
 
     /// Aborted, and no link before has failed: the reply of one that succeeded was lost, and the chain is over on the server.
@@ -161,7 +126,7 @@ impl ChainWork {
         let mut gained: Vec<Closing> = Vec::new();
         for link in &self.links {
             match (&link.answer, link.opcode) {
-                (Some(Ok(reply)), _) if link.saves => {
+                (Some(Ok(reply)), _) if link.reopen.is_some() => {
                     gained.push(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle });
                 }
                 // It closes what was saved last.

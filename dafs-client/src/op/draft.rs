@@ -1,34 +1,63 @@
-//! A request that has no number yet, and where it goes when it has one.
+//! A request that is ready to be sent, and where it goes.
 
-use dafs_proto::transport::{HEAD_SIZE_MAX, PostError, Span};
-use dafs_proto::wire::{HEADER_SIZE, Header, Slot};
+use dafs_proto::transport::{
+    HEAD_SIZE_MAX, LocalSegments, OpToken, PostError, Posted, RemoteRange, Span, TransportError,
+};
+use dafs_proto::wire::{HEADER_SIZE, Header};
 
 /// Room for a request's head, which is too large to be moved about.
 pub(crate) type HeadRoom = [u8; HEAD_SIZE_MAX];
 pub(crate) const HEAD_ROOM: HeadRoom = [0; HEAD_SIZE_MAX];
 
-/// A request's head.
+/// A request's head, and its length.
 pub(crate) struct Draft<'a> {
     header: Header,
     head: &'a mut HeadRoom,
     head_len: usize,
 }
 
-/// Takes one request, gives it slot and sequence, and sends it.
+/// Room for requests, which the driver hands to the engine: they are written where they leave from. What is sent on a closed connection
+/// counts as sent: it is sent again on the next.
 pub(crate) trait Outlet {
+    /// Segments of memory that one RDMA takes.
+    fn segments_max(&self) -> usize;
+
     /// Whether a payload of this length is better sent from where it is.
     fn prefers_gathered(&mut self, payload_len: usize) -> Result<bool, PostError>;
 
     /// Sends it with a payload that `fill` writes, once there is room.
     fn send(
-        self,
+        &mut self,
         draft: Draft<'_>,
         payload_len: usize,
         fill: impl FnOnce(Span<'_>),
-    ) -> Result<Slot, PostError>;
+    ) -> Result<(), PostError>;
 
     /// Sends it with a payload from where that is, which [`Outlet::prefers_gathered`].
-    fn send_gathered(self, draft: Draft<'_>, payload: &[Span<'_>]) -> Result<Slot, PostError>;
+    fn send_gathered(&mut self, draft: Draft<'_>, payload: &[Span<'_>]) -> Result<(), PostError>;
+
+    /// Whether a request without a payload can be sent now.
+    fn check_room(&mut self) -> Result<(), PostError>;
+
+    /// Writes into the server's memory; with `immediate` the server is told.
+    fn write(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: RemoteRange,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError>;
+
+    /// Reads from the server's memory.
+    fn read(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: RemoteRange,
+    ) -> Result<Posted, PostError>;
+
+    /// What was sent is to leave now.
+    fn push(&mut self) -> Result<(), TransportError>;
 }
 
 impl<'a> Draft<'a> {
@@ -43,26 +72,16 @@ impl<'a> Draft<'a> {
         Self { header, head, head_len }
     }
 
-    /// Gives it slot and sequence by `number`, which answers `None` when none is free; then its head is complete.
+    /// The complete head, of a request with so much payload.
     #[inline]
     #[allow(
         clippy::cast_possible_truncation,
         reason = "heads are at most HEAD_SIZE_MAX, payloads at most send_payload_max"
     )]
-    pub(crate) fn seal(
-        &mut self,
-        payload_len: usize,
-        number: impl FnOnce(&mut Header) -> Option<Slot>,
-    ) -> Result<Slot, PostError> {
-        let slot = number(&mut self.header).ok_or(PostError::Full)?;
+    pub(crate) fn head(&mut self, payload_len: usize) -> &[u8] {
         self.header.head_len = self.head_len as u16;
         self.header.payload_len = payload_len as u32;
         self.header.encode(self.head);
-        Ok(slot)
-    }
-
-    #[inline]
-    pub(crate) fn head(&self) -> &[u8] {
         &self.head[..self.head_len]
     }
 }

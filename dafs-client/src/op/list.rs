@@ -68,30 +68,24 @@ impl List {
         if joined.len() <= 1 {
             return Ok((None, joined.first().map_or(0, |extent| extent.offset)));
         }
-        let ascending = is_ascending(&joined);
-        let list = Self {
-            places: places(joined.iter().map(|extent| as_len(extent.len))),
-            extents: joined,
-            memory_places: Vec::new(),
-            ascending,
-            each_part: false,
-            end: u64::MAX,
-            original: None,
-        };
-        Ok((Some(Box::new(list)), 0))
+        Ok((Some(Box::new(Self::of(joined, false))), 0))
     }
 
     /// A list of one extent, of which each piece of memory is a request.
     pub(crate) fn of_pieces(extent: Extent) -> Box<Self> {
-        Box::new(Self {
-            extents: vec![extent],
-            places: vec![0],
+        Box::new(Self::of(vec![extent], true))
+    }
+
+    fn of(extents: Vec<Extent>, each_part: bool) -> Self {
+        Self {
+            places: places(extents.iter().map(|extent| as_len(extent.len))),
+            ascending: is_ascending(&extents),
+            extents,
             memory_places: Vec::new(),
-            ascending: true,
-            each_part: true,
+            each_part,
             end: u64::MAX,
             original: None,
-        })
+        }
     }
 
     /// Bytes that its extents take in a request.

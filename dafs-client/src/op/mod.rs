@@ -2,7 +2,6 @@
 //! kinds of operations. It writes requests into an outlet, and sends nothing itself. Imports `handle`, `method` and `memory`.
 
 pub(crate) mod batch;
-pub(crate) mod batch_part;
 pub(crate) mod body;
 pub(crate) mod chain;
 pub(crate) mod draft;
@@ -18,9 +17,7 @@ use std::sync::Arc;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{PostError, Span};
-use dafs_proto::wire::{
-    BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER_SIZE, Header, Opcode, OpenFlags, Slot,
-};
+use dafs_proto::wire::{BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER_SIZE, Header, Opcode};
 
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
@@ -32,8 +29,8 @@ use crate::op::batch::{BatchWork, Bounds};
 use crate::op::chain::{ChainWork, Link};
 use crate::op::draft::Outlet;
 use crate::op::named::{Named, NamedReply, Reply};
-use crate::op::piece_request::send_piece;
-use crate::op::pieces::{Piece, next_piece, on_data};
+use crate::op::piece_request::PieceRequest;
+use crate::op::pieces::{Piece, PieceReply, next_piece, on_data};
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::{Transfer, TransferKind};
@@ -210,16 +207,16 @@ impl Op {
     /// Sends a request for a piece.
     pub(crate) fn send(
         &self,
-        outlet: impl Outlet,
+        outlet: &mut impl Outlet,
         header: Header,
         request: &Request,
         staging: Option<&Staging>,
-    ) -> std::result::Result<Slot, PostError> {
+    ) -> std::result::Result<(), PostError> {
         let handle = self.target.as_ref().map_or(FileHandle(0), |node| node.handle());
         let header = Header { handle, ..header };
         match &self.work {
             Work::Named(named) => named.send(outlet, header),
-            Work::Data(transfer) => send_piece(outlet, header, transfer, request, staging),
+            Work::Data(transfer) => PieceRequest { header, transfer, request, staging }.send(outlet),
             Work::Chain(chain) => chain.send(outlet, header, request.at),
             Work::Batch(batch) => batch.send(outlet, header, request),
         }
@@ -264,8 +261,8 @@ impl Op {
             Work::Data(transfer) => {
                 let staged = request.staging.zip(staging);
                 let staged = staged.map(|(chunk, pool)| pool.span(chunk, transfer.asked_len(request.len)));
-                let target = self.target.as_deref();
-                return on_data(transfer, reply.body, reply.payload, request, staged, target);
+                let answer = PieceReply { body: reply.body, payload: reply.payload, request, staged };
+                return on_data(transfer, answer, self.target.as_deref());
             }
         }
         Ok(())
@@ -407,16 +404,11 @@ impl Op {
     pub(crate) fn stand_in(&mut self) -> Op {
         let work = match &mut self.work {
             // It may be needed again after a reconnect.
-            Work::Named(named) => Work::Named(Box::new(Named {
-                body: named.body,
-                body_len: named.body_len,
-                payload: std::mem::take(&mut named.payload),
-                second: named.second.clone(),
-                handle: named.handle,
-                open_flags: named.open_flags,
-                sent: true,
-                ..Named::default()
-            })),
+            Work::Named(named) => {
+                let path = named.path.clone();
+                let taken = std::mem::replace(&mut **named, Named { path, ..Named::default() });
+                Work::Named(Box::new(Named { sent: true, ..taken }))
+            }
             Work::Data(transfer) => Work::Data(Transfer::void(transfer.kind)),
             Work::Chain(_) | Work::Batch(_) => Work::Data(Transfer::void(TransferKind::Read)),
         };
@@ -451,13 +443,10 @@ impl Op {
     /// It may be sent again in a new session although it had been sent in the old one: executing it twice does no
     /// harm, or its only effect was on the session that is gone.
     pub(crate) fn can_repeat(&self) -> bool {
-        let making = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
         match (self.opcode, &self.work) {
             (_, Work::Chain(chain)) => chain.repeats(),
             (Opcode::Mount | Opcode::Lookup | Opcode::Close | Opcode::Share | Opcode::OpenToken, _) => true,
-            (Opcode::Open, Work::Named(named)) => {
-                named.open_flags.is_some_and(|flags| !flags.intersects(making))
-            }
+            (Opcode::Open, Work::Named(named)) => !named.makes,
             _ => self.opcode.is_idempotent(),
         }
     }
@@ -471,7 +460,7 @@ impl Op {
     pub(crate) fn expediting() -> Op {
         let request = BatchRequest { flags: BatchFlags::EXPEDITE, ..BatchRequest::default() };
         let body_len = BatchRequest::HEAD_SIZE - HEADER_SIZE;
-        let named = Named::of(body_len, |body| request.encode(&mut body[..body_len]));
+        let named = Named::of(body_len, |body| request.encode(body));
         Self::detached(Opcode::Batch, named)
     }
 }

@@ -3,26 +3,26 @@
 use std::sync::Arc;
 
 use dafs_proto::transport::{Head, PostError, Span};
-use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, Slot, Writer};
+use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, Writer};
+use smallvec::SmallVec;
 
 use crate::handle::node::Node;
 use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 
 /// Bytes of a body that is kept with its operation.
-const BODY_MAX: usize = 32;
+pub(crate) const BODY_MAX: usize = 64;
 
 /// A request about names or ranges.
 #[derive(Default)]
 pub(crate) struct Named {
-    pub(crate) body: [u8; BODY_MAX],
-    pub(crate) body_len: usize,
+    pub(crate) body: SmallVec<[u8; BODY_MAX]>,
     pub(crate) payload: Vec<u8>,
     /// Whose handle is written over the first 8 bytes of the body.
     pub(crate) second: Option<Arc<Node>>,
     /// For errors: the path below the target.
     pub(crate) path: Vec<u8>,
-    /// Flags of an open: decide whether it can be sent again after a restart of the server.
-    pub(crate) open_flags: Option<OpenFlags>,
+    /// It may make or cut a file: it is not sent again after a restart of the server.
+    pub(crate) makes: bool,
     /// A handle of its own instead of the target's: closing.
     pub(crate) handle: Option<dafs_proto::wire::FileHandle>,
     pub(crate) sent: bool,
@@ -32,9 +32,9 @@ pub(crate) struct Named {
 impl Named {
     /// A request with so many bytes of body, which `encode` writes.
     pub(crate) fn of(body_len: usize, encode: impl FnOnce(&mut [u8])) -> Self {
-        let mut named = Self { body_len, ..Self::default() };
-        encode(&mut named.body);
-        named
+        let mut body = SmallVec::from_elem(0, body_len);
+        encode(&mut body);
+        Self { body, ..Self::default() }
     }
 
     /// A request about a path below the target.
@@ -43,15 +43,15 @@ impl Named {
     }
 
     /// Sends it.
-    pub(crate) fn send(&self, outlet: impl Outlet, mut header: Header) -> Result<Slot, PostError> {
+    pub(crate) fn send(&self, outlet: &mut impl Outlet, mut header: Header) -> Result<(), PostError> {
         header.handle = self.handle.unwrap_or(header.handle);
         let mut head = HEAD_ROOM;
         let draft = Draft::new(&mut head, header, |body| {
-            body[..self.body_len].copy_from_slice(&self.body[..self.body_len]);
+            body[..self.body.len()].copy_from_slice(&self.body);
             if let Some(second) = &self.second {
                 Writer::new(body).u64(second.handle().0);
             }
-            HEADER_SIZE + self.body_len
+            HEADER_SIZE + self.body.len()
         });
         let payload = &self.payload;
         outlet.send(draft, payload.len(), |room| room.write_from(0, payload))

@@ -1,137 +1,170 @@
 //! The request for a piece of a transfer.
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{PostError, RemoteRange, Span};
+use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{
-    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Slot, Stability, WireRange, encode_lists,
+    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Stability, WireRange, encode_lists,
     encode_segments, lists_size,
 };
 use smallvec::SmallVec;
 
 use crate::memory::Staging;
 use crate::method::io_path::{Direction, IoPath};
-use crate::op::body::Body;
+use crate::op::body::{Body, wire};
 use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 use crate::op::request::Request;
 use crate::op::transfer::{Transfer, TransferKind};
 
-/// Sends a piece of a transfer.
-pub(crate) fn send_piece(
-    outlet: impl Outlet,
-    header: Header,
-    transfer: &Transfer,
-    request: &Request,
-    staging: Option<&Staging>,
-) -> Result<Slot, PostError> {
-    let (at, len) = (request.at, request.len);
-    let segments = segments(transfer, request, staging)?;
-    if matches!(request.opcode, Opcode::ReadList | Opcode::WriteList) {
-        return send_list(outlet, header, transfer, request, segments, staging);
-    }
-    let (inline, offset) = (transfer.path == IoPath::Inline, transfer.offset_at(at));
-    let body = match inline {
-        true => Body::inline(transfer.kind, offset, len),
-        false => Body::direct(transfer.kind, offset, transfer.asked_len(len), &segments),
-    };
-    let mut head = HEAD_ROOM;
-    let draft = Draft::new(&mut head, header, |head| body.encode(head));
-    if inline && transfer.direction() == Direction::Write {
-        return send_data_behind(outlet, draft, transfer, request, &mut []);
-    }
-    let payload_len = if segments.len() > 1 { segments.len() * REMOTE_RANGE_SIZE } else { 0 };
-    let fill = |room: Span<'_>| {
-        stage(transfer, request, staging);
-        if payload_len > 0 {
-            let mut bytes: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, payload_len);
-            encode_segments(&segments, &mut bytes);
-            room.write_from(0, &bytes);
-        }
-    };
-    outlet.send(draft, payload_len, fill)
+/// A request for a piece of a transfer.
+pub(crate) struct PieceRequest<'a> {
+    pub(crate) header: Header,
+    pub(crate) transfer: &'a Transfer,
+    pub(crate) request: &'a Request,
+    pub(crate) staging: Option<&'a Staging>,
 }
 
-/// Copies what a piece writes to where it is staged.
-fn stage(transfer: &Transfer, request: &Request, staging: Option<&Staging>) {
-    if let (Some(chunk), Some(pool), Direction::Write) = (request.staging, staging, transfer.direction()) {
-        transfer.gather(request.at, request.len, pool.span(chunk, request.len));
-    }
-}
-
-/// Sends a piece whose data is in the message, behind what describes it.
-fn send_data_behind(
-    mut outlet: impl Outlet,
-    draft: Draft<'_>,
-    transfer: &Transfer,
-    request: &Request,
-    described: &mut [u8],
-) -> Result<Slot, PostError> {
-    let (at, len) = (request.at, request.len);
-    let payload_len = described.len() + len;
-    if len > 0 && outlet.prefers_gathered(payload_len)? {
-        let parts = transfer.parts(at, len);
-        let data = parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len));
-        let described = (!described.is_empty()).then(|| Span::from_mut(described));
-        let payload: SmallVec<[Span<'_>; 4]> = described.into_iter().chain(data).collect();
-        return outlet.send_gathered(draft, &payload);
-    }
-    let fill = |room: Span<'_>| {
-        room.write_from(0, described);
-        if let Some(room) = room.slice(described.len(), len) {
-            transfer.gather(at, len, room);
+impl PieceRequest<'_> {
+    /// Sends it.
+    pub(crate) fn send(&self, outlet: &mut impl Outlet) -> Result<(), PostError> {
+        let (transfer, len) = (self.transfer, self.request.len);
+        let segments = self.segments()?;
+        if matches!(self.request.opcode, Opcode::ReadList | Opcode::WriteList) {
+            return self.send_list(outlet, segments);
         }
-    };
-    outlet.send(draft, payload_len, fill)
-}
-
-/// A piece that is a list: its extents and ranges, and the data of an inline write, are the payload.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "lists are at most LIST_MAX, pieces at most transfer_size_max"
-)]
-fn send_list(
-    outlet: impl Outlet,
-    header: Header,
-    transfer: &Transfer,
-    request: &Request,
-    segments: SmallVec<[WireRange; 4]>,
-    staging: Option<&Staging>,
-) -> Result<Slot, PostError> {
-    let (at, len) = (request.at, request.len);
-    let (writes, stability) = match transfer.kind {
-        TransferKind::Write(stability) => (true, stability),
-        _ => (false, Stability::Unstable),
-    };
-    let mut extents: SmallVec<[Extent; 32]> = SmallVec::new();
-    if let Some(list) = &transfer.list {
-        if len == transfer.len {
-            extents.reserve(list.extent_count());
+        let (inline, offset) = (transfer.path == IoPath::Inline, transfer.offset_at(self.request.at));
+        let body = match inline {
+            true => Body::inline(transfer.kind, offset, len),
+            false => Body::direct(transfer.kind, offset, transfer.asked_len(len), &segments),
+        };
+        let mut head = HEAD_ROOM;
+        let draft = Draft::new(&mut head, self.header, |head| body.encode(head));
+        if inline && transfer.direction() == Direction::Write {
+            return self.send_data_behind(outlet, draft, &mut []);
         }
-        extents.extend(list.extents(at, len));
+        let payload_len = if segments.len() > 1 { segments.len() * REMOTE_RANGE_SIZE } else { 0 };
+        let fill = |room: Span<'_>| {
+            self.stage();
+            if payload_len > 0 {
+                let mut bytes: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, payload_len);
+                encode_segments(&segments, &mut bytes);
+                room.write_from(0, &bytes);
+            }
+        };
+        outlet.send(draft, payload_len, fill)
     }
-    let segments = joined(segments);
-    let inline = transfer.path == IoPath::Inline;
-    let mut lists: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, lists_size(extents.len(), segments.len()));
-    encode_lists(extents.iter().copied(), &segments, &mut lists);
-    let body = ListRequest {
-        len: len as u32,
-        method: if inline { Method::Inline } else { Method::Direct },
-        stability,
-        extent_count: extents.len() as u32,
-        segment_count: segments.len() as u32,
-    };
-    let mut head = HEAD_ROOM;
-    let draft = Draft::new(&mut head, header, |head| {
-        body.encode(head);
-        ListRequest::HEAD_SIZE
-    });
-    if inline && writes {
-        return send_data_behind(outlet, draft, transfer, request, &mut lists);
+
+    /// Copies what it writes to where it is staged.
+    fn stage(&self) {
+        let (transfer, request) = (self.transfer, self.request);
+        if let (Some(chunk), Some(pool), Direction::Write) =
+            (request.staging, self.staging, transfer.direction())
+        {
+            transfer.gather(request.at, request.len, pool.span(chunk, request.len));
+        }
     }
-    let fill = |room: Span<'_>| {
-        stage(transfer, request, staging);
-        room.write_from(0, &lists);
-    };
-    outlet.send(draft, lists.len(), fill)
+
+    /// Sends it with its data in the message, behind what describes it.
+    fn send_data_behind(
+        &self,
+        outlet: &mut impl Outlet,
+        draft: Draft<'_>,
+        described: &mut [u8],
+    ) -> Result<(), PostError> {
+        let (transfer, at, len) = (self.transfer, self.request.at, self.request.len);
+        let payload_len = described.len() + len;
+        if len > 0 && outlet.prefers_gathered(payload_len)? {
+            let parts = transfer.parts(at, len);
+            let data = parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len));
+            let described = (!described.is_empty()).then(|| Span::from_mut(described));
+            let payload: SmallVec<[Span<'_>; 4]> = described.into_iter().chain(data).collect();
+            return outlet.send_gathered(draft, &payload);
+        }
+        let fill = |room: Span<'_>| {
+            room.write_from(0, described);
+            if let Some(room) = room.slice(described.len(), len) {
+                transfer.gather(at, len, room);
+            }
+        };
+        outlet.send(draft, payload_len, fill)
+    }
+
+    /// Of a list: its extents and ranges, and the data of an inline write, are the payload.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "lists are at most LIST_MAX, pieces at most transfer_size_max"
+    )]
+    fn send_list(
+        &self,
+        outlet: &mut impl Outlet,
+        segments: SmallVec<[WireRange; 4]>,
+    ) -> Result<(), PostError> {
+        let (transfer, at, len) = (self.transfer, self.request.at, self.request.len);
+        let (writes, stability) = match transfer.kind {
+            TransferKind::Write(stability) => (true, stability),
+            _ => (false, Stability::Unstable),
+        };
+        let mut extents: SmallVec<[Extent; 32]> = SmallVec::new();
+        if let Some(list) = &transfer.list {
+            if len == transfer.len {
+                extents.reserve(list.extent_count());
+            }
+            extents.extend(list.extents(at, len));
+        }
+        let segments = joined(segments);
+        let inline = transfer.path == IoPath::Inline;
+        let mut lists: SmallVec<[u8; 1024]> =
+            SmallVec::from_elem(0, lists_size(extents.len(), segments.len()));
+        encode_lists(extents.iter().copied(), &segments, &mut lists);
+        let body = ListRequest {
+            len: len as u32,
+            method: if inline { Method::Inline } else { Method::Direct },
+            stability,
+            extent_count: extents.len() as u32,
+            segment_count: segments.len() as u32,
+        };
+        let mut head = HEAD_ROOM;
+        let draft = Draft::new(&mut head, self.header, |head| {
+            body.encode(head);
+            ListRequest::HEAD_SIZE
+        });
+        if inline && writes {
+            return self.send_data_behind(outlet, draft, &mut lists);
+        }
+        let fill = |room: Span<'_>| {
+            self.stage();
+            room.write_from(0, &lists);
+        };
+        outlet.send(draft, lists.len(), fill)
+    }
+
+    /// The ranges of registered memory that it uses.
+    fn segments(&self) -> Result<SmallVec<[WireRange; 4]>, PostError> {
+        let (transfer, request) = (self.transfer, self.request);
+        const OUTSIDE: PostError = PostError::Invalid("a piece outside of its registered memory");
+        let mut segments = SmallVec::new();
+        if transfer.path == IoPath::Inline {
+            return Ok(segments);
+        }
+        if let (Some(chunk), Some(pool)) = (request.staging, self.staging) {
+            let len = transfer.asked_len(request.len);
+            segments.push(wire(pool.range(chunk, len).ok_or(OUTSIDE)?));
+            return Ok(segments);
+        }
+        // All of the memory, as nearly always: nothing is cut.
+        if request.len == transfer.len {
+            segments.reserve(transfer.ranges.len());
+        }
+        for (index, from, len) in transfer.parts(request.at, request.len) {
+            let range = transfer.ranges.get(index).and_then(|range| range.slice(from as u64, len as u64));
+            segments.push(wire(range.ok_or(OUTSIDE)?));
+        }
+        if segments.is_empty() {
+            // An empty transfer still names a range, because the method says so.
+            let range = transfer.ranges.first().and_then(|range| range.slice(0, 0));
+            segments.push(range.map_or([0; 3], wire));
+        }
+        Ok(segments)
+    }
 }
 
 /// Ranges that follow each other in one region become one.
@@ -144,47 +177,4 @@ fn joined(mut ranges: SmallVec<[WireRange; 4]>) -> SmallVec<[WireRange; 4]> {
         follows
     });
     ranges
-}
-
-/// The ranges of registered memory that a piece of a transfer uses.
-fn segments(
-    transfer: &Transfer,
-    request: &Request,
-    staging: Option<&Staging>,
-) -> Result<SmallVec<[WireRange; 4]>, PostError> {
-    let wire = |range: RemoteRange| [range.key.0, range.offset, range.len];
-    let outside = PostError::Invalid("a piece outside of its registered memory");
-    let mut segments = SmallVec::new();
-    if transfer.path == IoPath::Inline {
-        return Ok(segments);
-    }
-    if let (Some(chunk), Some(pool)) = (request.staging, staging) {
-        let len = transfer.asked_len(request.len);
-        segments.push(wire(pool.range(chunk, len).ok_or(outside)?));
-        return Ok(segments);
-    }
-    if request.len == transfer.len {
-        // All of the memory, as nearly always: nothing is cut.
-        segments.reserve(transfer.ranges.len());
-        for (range, memory) in transfer.ranges.iter().zip(&transfer.memory).filter(|(_, m)| m.len() > 0) {
-            match range.slice(0, memory.len() as u64) {
-                Some(range) => segments.push(wire(range)),
-                None => return Err(outside),
-            }
-        }
-    } else {
-        for (index, from, len) in transfer.parts(request.at, request.len) {
-            let range = transfer.ranges.get(index).and_then(|range| range.slice(from as u64, len as u64));
-            match range {
-                Some(range) => segments.push(wire(range)),
-                None => return Err(outside),
-            }
-        }
-    }
-    if segments.is_empty() {
-        // An empty transfer still names a range, because the method says so.
-        let range = transfer.ranges.first().and_then(|range| range.slice(0, 0));
-        segments.push(range.map_or([0; 3], wire));
-    }
-    Ok(segments)
 }

@@ -47,31 +47,29 @@ fn piece_limit(
     staging: &mut Option<Staging>,
 ) -> Option<(usize, Option<u16>)> {
     let transfer_max = terms.welcome.transfer_size_max as usize;
-    match (transfer.path, transfer.kind) {
-        (_, TransferKind::Readdir { .. }) => Some((transfer.len, None)),
-        (IoPath::Inline, TransferKind::Read) => Some((terms.read_inline_max as usize, None)),
-        (IoPath::Inline, _) => Some((terms.write_inline_max as usize, None)),
-        (IoPath::Direct | IoPath::DirectRegister, _) => Some((transfer_max, None)),
-        // Without a lane now, what would use one is staged.
-        (IoPath::Staged | IoPath::Fast | IoPath::Client, _) => {
-            let pool = staging.as_mut()?;
-            let chunk = pool.take()?;
-            let whole = pool.chunk_size().min(transfer_max);
-            let size = match transfer.kind {
-                // One request brings all of it.
-                TransferKind::Read if transfer.sieved > 0 => transfer.len,
-                // Describing and planning a list once takes less time than copying beside the server saves.
-                _ if transfer.list.is_some() => whole,
-                TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
-                // The server, which has the buffers mapped, fills one while another is copied out.
-                TransferKind::Read if terms.staging_overlaps && transfer.memory.len() > 1 => {
-                    whole.min(OVERLAPPED_SIZE_MAX)
-                }
-                _ => whole,
-            };
-            Some((size, Some(chunk)))
-        }
+    if let TransferKind::Readdir { .. } = transfer.kind {
+        return Some((transfer.len, None));
     }
+    if let Some(max) = terms.request_max(transfer.path, transfer.direction()) {
+        return Some((max, None));
+    }
+    // Without a lane now, what would use one is staged.
+    let pool = staging.as_mut()?;
+    let chunk = pool.take()?;
+    let whole = pool.chunk_size().min(transfer_max);
+    let size = match transfer.kind {
+        // One request brings all of it.
+        TransferKind::Read if transfer.sieved > 0 => transfer.len,
+        // Describing and planning a list once takes less time than copying beside the server saves.
+        _ if transfer.list.is_some() => whole,
+        TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
+        // The server, which has the buffers mapped, fills one while another is copied out.
+        TransferKind::Read if terms.staging_overlaps && transfer.memory.len() > 1 => {
+            whole.min(OVERLAPPED_SIZE_MAX)
+        }
+        _ => whole,
+    };
+    Some((size, Some(chunk)))
 }
 
 /// Bytes of the next staged piece after `cut`, where the server works on one piece while the next is copied: the first is small, so that it
@@ -104,22 +102,26 @@ pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, segments_max: usi
     transfer.parts(at, len).take(segments_max).map(|(_, _, part)| part).sum()
 }
 
-/// The reply to a piece of a transfer.
+/// The reply to the request for a piece of a transfer.
+#[derive(Clone, Copy)]
+pub(crate) struct PieceReply<'a> {
+    pub(crate) body: &'a [u8],
+    pub(crate) payload: Span<'a>,
+    pub(crate) request: &'a Request,
+    /// Where its data was staged.
+    pub(crate) staged: Option<Span<'a>>,
+}
+
+/// A piece of a transfer was answered.
 pub(crate) fn on_data(
     transfer: &mut Transfer,
-    body: &[u8],
-    payload: Span<'_>,
-    request: &Request,
-    staged: Option<Span<'_>>,
+    answer: PieceReply<'_>,
     target: Option<&Node>,
 ) -> Result<(), Broken> {
+    let PieceReply { body, payload, request, staged } = answer;
     match transfer.kind {
-        TransferKind::Read if transfer.sieved > 0 => {
-            on_sieved_read(transfer, body, payload, request, staged)?
-        }
-        TransferKind::Read if request.opcode == Opcode::ReadList => {
-            return on_list_read(transfer, body, payload, request, staged);
-        }
+        TransferKind::Read if transfer.sieved > 0 => on_sieved_read(transfer, answer)?,
+        TransferKind::Read if request.opcode == Opcode::ReadList => on_list_read(transfer, answer)?,
         kind => {
             let reply = DataReply::decode(kind, body)?;
             if transfer.discard {
@@ -138,10 +140,11 @@ pub(crate) fn on_data(
 }
 
 impl Transfer {
-    /// Bytes of a piece of a list up to the first that lies at or behind the end of the file.
-    fn without_gap(&self, request: &Request, end: u64) -> usize {
+    /// The file ended within a piece of a list: what counts are its bytes up to the first that lies at or behind the end.
+    fn on_gap(&mut self, request: &Request, end: u64) {
         let extents = self.list.iter().flat_map(|list| list.extents(request.at, request.len));
-        without_gap(extents, end)
+        let count = without_gap(extents, end);
+        self.on_count(request.at, request.len, count);
     }
 
     /// Remembers what a reply says.
@@ -178,49 +181,35 @@ impl Transfer {
     clippy::cast_possible_truncation,
     reason = "extents of a piece are as long as memory of this process"
 )]
-fn on_list_read(
-    transfer: &mut Transfer,
-    body: &[u8],
-    payload: Span<'_>,
-    request: &Request,
-    staged: Option<Span<'_>>,
-) -> Result<(), Broken> {
+fn on_list_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(), Broken> {
+    let PieceReply { body, payload, request, staged } = answer;
     let reply = ListReadReply::decode(body)?;
     let Some(list) = transfer.list.as_mut().filter(|_| !transfer.discard) else { return Ok(()) };
     let end = reply.end.unwrap_or(u64::MAX);
     list.end = list.end.min(end);
     let (count, inline) = (reply.count as usize, transfer.path == IoPath::Inline);
-    if reply.end.is_none() {
+    let copies = inline || transfer.path == IoPath::Staged;
+    let got: SmallVec<[(usize, usize); 32]> = match reply.end {
         // All of it came, and nearly always does: one pass over the memory.
-        if count != request.len {
-            return Err(too_much("the count of a list's read", count, request.len).into());
-        }
-        let in_payload = if inline { count } else { 0 };
-        if payload.len() != in_payload {
-            return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
-        }
-        if inline || transfer.path == IoPath::Staged {
-            scatter(transfer, request.at, count, staged.unwrap_or(payload));
-        }
-        return Ok(());
-    }
-    let got: SmallVec<[(usize, usize); 32]> = list
-        .extents(request.at, request.len)
-        .scan(request.at, |place, extent| {
-            let begin = *place;
-            *place += extent.len as usize;
-            Some((begin, extent.len_before(end) as usize))
-        })
-        .collect();
+        None => SmallVec::from_iter([(request.at, request.len)]),
+        Some(_) => list
+            .extents(request.at, request.len)
+            .scan(request.at, |place, extent| {
+                let begin = *place;
+                *place += extent.len as usize;
+                Some((begin, extent.len_before(end) as usize))
+            })
+            .collect(),
+    };
     let total = got.iter().map(|(_, got)| got).sum();
-    if count != total || count == request.len {
+    if count != total || (count == request.len && reply.end.is_some()) {
         return Err(too_much("the count of a list's read", count, total).into());
     }
     let in_payload = if inline { count } else { 0 };
     if payload.len() != in_payload {
         return Err(too_much("the payload of a list's reply", payload.len(), in_payload).into());
     }
-    if inline || transfer.path == IoPath::Staged {
+    if copies {
         let mut before = 0;
         for &(place, len) in &got {
             // Staged, everything is at its place; in a message, all follows without gaps.
@@ -233,21 +222,15 @@ fn on_list_read(
         }
     }
     if count < request.len {
-        let without_gap = transfer.without_gap(request, end);
-        transfer.on_count(request.at, request.len, without_gap);
+        transfer.on_gap(request, end);
     }
     Ok(())
 }
 
 /// The reply to a read of a list with its gaps.
 #[allow(clippy::cast_possible_truncation, reason = "within a staging buffer")]
-fn on_sieved_read(
-    transfer: &mut Transfer,
-    body: &[u8],
-    payload: Span<'_>,
-    request: &Request,
-    staged: Option<Span<'_>>,
-) -> Result<(), Broken> {
+fn on_sieved_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(), Broken> {
+    let PieceReply { body, payload, request, staged } = answer;
     let reply = DataReply::decode(TransferKind::Read, body)?;
     if transfer.discard {
         return Ok(());
@@ -260,10 +243,7 @@ fn on_sieved_read(
     list.end = list.end.min(end);
     take_sieved(transfer, request.len, end, staged.unwrap_or(Span::EMPTY));
     if end != u64::MAX {
-        let without_gap = transfer.without_gap(request, end);
-        if without_gap < request.len {
-            transfer.on_count(request.at, request.len, without_gap);
-        }
+        transfer.on_gap(request, end);
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use dafs_proto::wire::Welcome;
 
-use crate::method::io_path::Direction;
+use crate::method::io_path::{Direction, IoPath};
 
 /// What holds for the session that is there now.
 #[derive(Clone, Debug)]
@@ -28,6 +28,15 @@ impl Terms {
         match direction {
             Direction::Read => self.read_inline_max,
             Direction::Write => self.write_inline_max,
+        }
+    }
+
+    /// Bytes that one request moves at most; `None` where a buffer of the library's or a lane bounds that.
+    pub(crate) fn request_max(&self, path: IoPath, direction: Direction) -> Option<usize> {
+        match path {
+            IoPath::Inline => Some(self.inline_max(direction) as usize),
+            IoPath::Direct | IoPath::DirectRegister => Some(self.welcome.transfer_size_max as usize),
+            IoPath::Staged | IoPath::Fast | IoPath::Client => None,
         }
     }
 

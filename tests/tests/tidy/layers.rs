@@ -85,6 +85,16 @@ pub(crate) const LAYERS: &[Layer] = &[
         because: "a provider moves bytes and knows no protocol",
     },
     Layer {
+        under: "dafs-client/src/engine/",
+        forbidden: &[
+            "dafs_proto::transport::Endpoint",
+            "crate::driver",
+            "std::thread",
+            "std::time::Instant::now",
+        ],
+        because: "the engine has no connection, no thread and no clock: its driver hands it what arrived, and room to send",
+    },
+    Layer {
         under: "proto/src/transport/sim/",
         forbidden: &["std::time::Instant::now", "std::time::SystemTime::now", "getrandom", "mio"],
         because: "a simulated run must be the same every time",

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::item::{Item, Linked, Options};
 use super::place::{Cause, Place};
 use super::tally::Tally;
-use crate::report::Failures;
+use crate::report::{Failures, lock};
 use crate::signals::Interrupt;
 
 /// Shared by all threads of a copy.
@@ -91,8 +91,4 @@ impl Account {
             self.failures.say(&format!("interrupted: {copy} is incomplete"));
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

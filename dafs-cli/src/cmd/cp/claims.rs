@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use dafs_client::FileKind;
 
 use super::item::Item;
 use super::place::{Cause, Meta};
 use crate::remote::normal;
+use crate::report::lock;
 
 /// Destinations that have a source already.
 #[derive(Default)]
@@ -34,7 +35,7 @@ impl Claims {
     pub(super) fn name(&self, item: &Item) -> Claim {
         let source = item.roots.source.shown(&item.path);
         let path = normal(&item.roots.destination.path(&item.path));
-        match self.names.lock().unwrap_or_else(PoisonError::into_inner).entry(path) {
+        match lock(&self.names).entry(path) {
             Entry::Vacant(entry) => {
                 entry.insert(source);
                 Claim::New
@@ -50,7 +51,7 @@ impl Claims {
             return Ok(());
         }
         let copy = item.roots.destination.shown(&item.path);
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = lock(&self.files);
         let first = files.entry(found.id).or_insert_with(|| copy.clone());
         match *first == copy {
             true => Ok(()),

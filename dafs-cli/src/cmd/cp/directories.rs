@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use dafs_client::{Dir, Error, FileKind, Pending};
+use dafs_client::{Dir, FileKind};
 
 use super::account::Account;
 use super::item::{BATCH_COUNT, Item};
 use super::place::{Cause, Later, Place};
-use crate::remote::Target;
+use crate::remote::{Target, sure};
 
 /// Sets the attributes of the directories that were made, deepest first: a directory may lose the permission that is
 /// needed to reach those in it. Then makes them durable, with the names of what no commit of a file covers:
@@ -56,7 +56,7 @@ pub(super) fn commit_names(account: &Account, tops: &[Item]) {
 
 fn commit_directory(target: &Target, path: &Path) -> Result<(), Cause> {
     let dir = target.export.open_dir(path)?;
-    Ok(commit_again(dir.submit_commit(), &dir)?)
+    Ok(sure(dir.commit(), || dir.commit())?)
 }
 
 /// Opens the copy of a directory for its commit; `None` where nothing is committed: files of this machine are left to its page cache.
@@ -67,10 +67,7 @@ fn begin_open(account: &Account, item: &Item) -> Option<Later<Dir>> {
     }
     let path: PathBuf = item.roots.destination.path(&item.path);
     let (pending, export) = (target.export.submit_open_dir(&path), target.export.clone());
-    Some(Later::Wait(Box::new(move || match pending.wait() {
-        Err(Error::InDoubt { .. }) => Ok(export.open_dir(&path)?),
-        result => Ok(result?),
-    })))
+    Some(Later::Wait(Box::new(move || Ok(sure(pending.wait(), || export.open_dir(&path))?))))
 }
 
 fn commit(account: &Account, items: &[Item], opened: Vec<Option<Result<Dir, Cause>>>) {
@@ -81,19 +78,11 @@ fn commit(account: &Account, items: &[Item], opened: Vec<Option<Result<Dir, Caus
     for (item, committing) in items.iter().zip(committing) {
         let durable = match committing {
             None => Ok(()),
-            Some(Ok((pending, dir))) => commit_again(pending, &dir).map_err(Cause::from),
+            Some(Ok((pending, dir))) => sure(pending.wait(), || dir.commit()).map_err(Cause::from),
             Some(Err(cause)) => Err(cause),
         };
         if let Err(cause) = durable {
             account.failed(&item.roots.destination, "make durable", &item.path, &cause);
         }
-    }
-}
-
-/// Waits for a commit, which may be repeated when a restart of the server leaves it open.
-fn commit_again(pending: Pending<Result<(), Error>>, dir: &Dir) -> Result<(), Error> {
-    match pending.wait() {
-        Err(Error::InDoubt { .. }) => dir.commit(),
-        result => result,
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use dafs_client::FileKind;
 
@@ -19,7 +19,7 @@ use super::item::{BATCH_COUNT, Item, Linked, is_large, is_sparse};
 use super::large;
 use super::place::{Cause, Place};
 use super::same;
-use crate::report::Failure;
+use crate::report::{Failure, lock};
 
 /// Bytes of a batch.
 const BATCH_SIZE: u64 = 4 << 20;
@@ -330,8 +330,4 @@ impl Work {
 /// A pipe or device of this machine that the user named.
 fn is_local_stream(item: &Item) -> bool {
     item.follow && matches!(item.roots.source, Place::Local(_))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

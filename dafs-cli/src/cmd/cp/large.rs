@@ -1,16 +1,18 @@
 //! One large or sparse file: chunks of it are in flight together, holes are left out.
 
 use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::slice::from_ref;
 
-use dafs_client::{Error, FileKind, Pending, RegisteredBuf, Session, Stability, Transferred};
+use dafs_client::{Error, Extent, FileKind, Pending, RegisteredBuf, Session, Transferred};
 
 use super::account::Account;
 use super::item::Item;
-use super::open_file::{ROUNDS_MAX, Sink, Source, read_full};
+use super::open_file::{OpenFile, ROUNDS_MAX, read_full};
 use super::place::{Cause, Meta, Place};
-use super::stream;
 use crate::signals::progressed;
 
 /// Bytes of a chunk.
@@ -20,7 +22,7 @@ const CHUNK_SIZE: usize = 1 << 20;
 const DEPTH: usize = 8;
 
 /// What became of a copy.
-pub(super) enum Outcome {
+enum Outcome {
     /// All of it is there. The source did, or did not, change meanwhile.
     Done { changed: bool },
     /// The user does not want the rest.
@@ -28,7 +30,7 @@ pub(super) enum Outcome {
 }
 
 /// Which side failed.
-pub(super) enum Fault {
+enum Fault {
     Source(&'static str, Cause),
     Sink(&'static str, Cause),
 }
@@ -61,15 +63,15 @@ fn copy(account: &Account, item: &Item) -> Result<Outcome, Fault> {
     let roots = &item.roots;
     let seeks = item.meta.kind == FileKind::File;
     let opened = match seeks {
-        true => Source::begin_open(&roots.source, &item.path, item.follow).wait(),
-        false => Source::open_stream(&roots.source, &item.path),
+        true => OpenFile::begin_open(&roots.source, &item.path, item.follow).wait(),
+        false => OpenFile::open_stream(&roots.source, &item.path),
     };
     let (source, meta) = opened.map_err(|cause| Fault::Source("open", cause))?;
     if meta.kind != item.meta.kind {
         return Err(Fault::Source("copy", Cause::Text("it was replaced while the tree was copied".into())));
     }
     let (sink, existing) =
-        Sink::begin_create(item, &meta).wait().map_err(|cause| Fault::Sink("create", cause))?;
+        OpenFile::begin_create(item, &meta).wait().map_err(|cause| Fault::Sink("create", cause))?;
     let mut found = existing;
     for _ in 0..ROUNDS_MAX {
         sink.begin_empty(found).wait().map_err(|cause| Fault::Sink("empty", cause))?;
@@ -102,16 +104,51 @@ fn copy(account: &Account, item: &Item) -> Result<Outcome, Fault> {
 fn copy_content(
     account: &Account,
     item: &Item,
-    source: &Source,
+    source: &OpenFile,
     meta: &Meta,
-    sink: &Sink,
+    sink: &OpenFile,
 ) -> Result<Option<u64>, Fault> {
     let Some(end) = Pump::new(account, item, source, sink)?.copy_data(meta)? else { return Ok(None) };
     match source {
-        Source::Local(file) if end == meta.size => {
-            stream::copy_rest(account, file, item.meta.kind == FileKind::File, sink, end)
+        OpenFile::Local(file) if end == meta.size => {
+            copy_rest(account, file, item.meta.kind == FileKind::File, sink, end)
         }
         _ => Ok(Some(end)),
+    }
+}
+
+/// Of what is read to its end because its size says nothing: pipes and devices that the user named, and what follows the end of a file
+/// whose size is not that of its content, as in /proc.
+///
+/// Appends to the copy, which has `end` bytes, what the source has from there on; where it cannot seek, all that it has to give.
+/// Answers where the copy ends now, `None` when interrupted.
+fn copy_rest(
+    account: &Account,
+    source: &fs::File,
+    seeks: bool,
+    sink: &OpenFile,
+    mut end: u64,
+) -> Result<Option<u64>, Fault> {
+    // Nearly always nothing follows.
+    let mut buffer = vec![0; 4096];
+    loop {
+        if account.interrupt.is_set() {
+            return Ok(None);
+        }
+        let read = if seeks { source.read_at(&mut buffer, end) } else { (&mut &*source).read(&mut buffer) };
+        let count = match read {
+            Ok(0) => return Ok(Some(end)),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(Fault::Source("read", error.into())),
+        };
+        sink.write_all_at(&buffer[..count], end).map_err(|cause| Fault::Sink("write", cause))?;
+        progressed();
+        account.tally.bytes(count as u64);
+        end += count as u64;
+        if count == buffer.len() && count < CHUNK_SIZE {
+            buffer.resize(CHUNK_SIZE, 0);
+        }
     }
 }
 
@@ -124,18 +161,24 @@ enum Reading {
 /// Moves chunks from a source to a sink.
 struct Pump<'a> {
     account: &'a Account,
-    source: &'a Source,
-    sink: &'a Sink,
+    source: &'a OpenFile,
+    sink: &'a OpenFile,
     /// For reads, and for writes too where they go to the same session, or come from this machine.
     buffers: Vec<RegisteredBuf>,
     /// For writes to another session than is read from.
     copies: Option<Vec<RegisteredBuf>>,
-    reading: VecDeque<(u64, usize, Reading, Option<RegisteredBuf>)>,
-    writing: VecDeque<(u64, Pending<Transferred<RegisteredBuf>>, Option<RegisteredBuf>)>,
+    /// Offsets, lengths, and the reads or writes themselves.
+    reading: VecDeque<(u64, usize, Reading)>,
+    writing: VecDeque<(u64, usize, Pending<Transferred<RegisteredBuf>>)>,
 }
 
 impl<'a> Pump<'a> {
-    fn new(account: &'a Account, item: &Item, source: &'a Source, sink: &'a Sink) -> Result<Self, Fault> {
+    fn new(
+        account: &'a Account,
+        item: &Item,
+        source: &'a OpenFile,
+        sink: &'a OpenFile,
+    ) -> Result<Self, Fault> {
         let (reads, writes) = match (&item.roots.source, &item.roots.destination) {
             (Place::Remote(from), Place::Remote(to)) => {
                 (Some(&from.session), (!item.roots.one_session).then_some(&to.session))
@@ -203,16 +246,16 @@ impl<'a> Pump<'a> {
                 if self.buffers.is_empty() && !self.reading.is_empty() {
                     break;
                 }
-                let buffer = self.free_buffer()?;
+                let buffer = self.free_buffer(false)?;
                 let len = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(buffer.len());
                 self.begin_read(buffer, offset, len)?;
                 offset += len as u64;
                 // Reads of this machine are done at once: write each before the next.
-                if matches!(self.source, Source::Local(_)) {
+                if matches!(self.source, OpenFile::Local(_)) {
                     break;
                 }
             }
-            let Some((at, len, reading, rest)) = self.reading.pop_front() else { return Ok(None) };
+            let Some((at, len, reading)) = self.reading.pop_front() else { return Ok(None) };
             let (count, buffer) = match reading {
                 Reading::Done(buffer, count) => (count, buffer),
                 Reading::Running(pending) => {
@@ -220,7 +263,6 @@ impl<'a> Pump<'a> {
                 }
             };
             progressed();
-            let buffer = whole(buffer, rest);
             self.write(buffer, at, count)?;
             if count < len {
                 self.drain()?;
@@ -231,59 +273,51 @@ impl<'a> Pump<'a> {
 
     fn begin_read(&mut self, mut buffer: RegisteredBuf, offset: u64, len: usize) -> Result<(), Fault> {
         let reading = match self.source {
-            Source::Local(file) => {
+            OpenFile::Local(file) => {
                 let count = read_full(file, &mut buffer[..len], offset)
                     .map_err(|error| Fault::Source("read", error.into()))?;
-                (offset, len, Reading::Done(buffer, count), None)
+                Reading::Done(buffer, count)
             }
-            Source::Remote(file) => {
-                let rest = (len < buffer.len()).then(|| buffer.split_off(len));
-                (offset, len, Reading::Running(file.submit_read_at(buffer, offset)), rest)
+            OpenFile::Remote(file) => {
+                let extent = Extent::new(offset, len as u64);
+                Reading::Running(file.submit_read_list_buf(&[extent], buffer, from_ref(&(0..len))))
             }
         };
-        self.reading.push_back(reading);
+        self.reading.push_back((offset, len, reading));
         Ok(())
     }
 
     /// Writes the first `count` bytes of a buffer, which comes back by itself.
     fn write(&mut self, mut buffer: RegisteredBuf, offset: u64, count: usize) -> Result<(), Fault> {
         let file = match self.sink {
-            Sink::Local(file) => {
+            OpenFile::Local(file) => {
                 file.write_all_at(&buffer[..count], offset)
                     .map_err(|error| Fault::Sink("write", error.into()))?;
                 self.account.tally.bytes(count as u64);
                 self.buffers.push(buffer);
                 return Ok(());
             }
-            Sink::Remote(file) => file,
+            OpenFile::Remote(file) => file,
         };
         if count == 0 {
             self.buffers.push(buffer);
             return Ok(());
         }
         if self.copies.is_some() {
-            let mut copy = self.free_copy()?;
+            let mut copy = self.free_buffer(true)?;
             copy[..count].copy_from_slice(&buffer[..count]);
             self.buffers.push(std::mem::replace(&mut buffer, copy));
         }
-        let rest = (count < buffer.len()).then(|| buffer.split_off(count));
-        let pending = file.submit_write_at_with(buffer, offset, Stability::Unstable);
-        self.writing.push_back((offset, pending, rest));
+        let extent = Extent::new(offset, count as u64);
+        let pending = file.submit_write_list_buf(&[extent], buffer, from_ref(&(0..count)));
+        self.writing.push_back((offset, count, pending));
         Ok(())
     }
 
-    fn free_buffer(&mut self) -> Result<RegisteredBuf, Fault> {
+    fn free_buffer(&mut self, is_copy: bool) -> Result<RegisteredBuf, Fault> {
         loop {
-            match self.buffers.pop() {
-                Some(buffer) => return Ok(buffer),
-                None => self.finish_write()?,
-            }
-        }
-    }
-
-    fn free_copy(&mut self) -> Result<RegisteredBuf, Fault> {
-        loop {
-            match self.copies.as_mut().and_then(Vec::pop) {
+            let free = if is_copy { self.copies.as_mut() } else { Some(&mut self.buffers) };
+            match free.and_then(Vec::pop) {
                 Some(buffer) => return Ok(buffer),
                 None => self.finish_write()?,
             }
@@ -292,21 +326,20 @@ impl<'a> Pump<'a> {
 
     /// Waits for the oldest write.
     fn finish_write(&mut self) -> Result<(), Fault> {
-        let Some((offset, pending, rest)) = self.writing.pop_front() else {
+        let Some((offset, len, pending)) = self.writing.pop_front() else {
             return Err(Fault::Sink("write", Cause::Text("no buffer is left".into())));
         };
         let (count, buffer) =
             pending.wait().into_result().map_err(|error| Fault::Sink("write", error.into()))?;
         progressed();
-        if let Sink::Remote(file) = self.sink
-            && count < buffer.len()
+        if let OpenFile::Remote(file) = self.sink
+            && count < len
         {
             // The rest tells the reason.
-            file.write_all_at(&buffer[count..], offset + count as u64)
+            file.write_all_at(&buffer[count..len], offset + count as u64)
                 .map_err(|error| Fault::Sink("write", error.into()))?;
         }
-        self.account.tally.bytes(buffer.len() as u64);
-        let buffer = whole(buffer, rest);
+        self.account.tally.bytes(len as u64);
         match &mut self.copies {
             Some(copies) => copies.push(buffer),
             None => self.buffers.push(buffer),
@@ -315,24 +348,15 @@ impl<'a> Pump<'a> {
     }
 
     fn drain(&mut self) -> Result<(), Fault> {
-        while let Some((_, _, reading, rest)) = self.reading.pop_front() {
-            match reading {
-                Reading::Done(buffer, _) => self.buffers.push(buffer),
-                Reading::Running(pending) => self.buffers.push(whole(pending.wait().buffer, rest)),
-            }
+        while let Some((_, _, reading)) = self.reading.pop_front() {
+            self.buffers.push(match reading {
+                Reading::Done(buffer, _) => buffer,
+                Reading::Running(pending) => pending.wait().buffer,
+            });
         }
         while !self.writing.is_empty() {
             self.finish_write()?;
         }
         Ok(())
     }
-}
-
-/// A buffer and the part that did not take part.
-fn whole(mut buffer: RegisteredBuf, rest: Option<RegisteredBuf>) -> RegisteredBuf {
-    if let Some(rest) = rest {
-        // They were one.
-        let _ = buffer.unsplit(rest);
-    }
-    buffer
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use dafs_client::{FileKind, Timestamp};
@@ -48,24 +48,10 @@ pub(super) fn open(path: &Path, follow: bool) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// Opens a pipe or a device that the user named. Waits for the other end of a pipe, as cat does.
-pub(super) fn open_stream(path: &Path) -> io::Result<File> {
-    File::open(path)
-}
-
 /// Opens a file for writing, made where there is none. Until its attributes are set only the user may use one that is made.
 pub(super) fn create(path: &Path, follow: bool) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | if follow { 0 } else { libc::O_NOFOLLOW };
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path)
-}
-
-pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), Cause> {
-    Ok(fs::DirBuilder::new().mode(mode).create(path)?)
-}
-
-/// Makes another name; of a symbolic link itself, were it one.
-pub(super) fn link(first: &Path, path: &Path) -> io::Result<()> {
-    fs::hard_link(first, path)
 }
 
 /// Sets the attributes of a directory or symbolic link.

@@ -11,7 +11,6 @@ mod local;
 mod open_file;
 mod place;
 mod same;
-mod stream;
 mod tally;
 
 use std::ffi::OsStr;
@@ -29,7 +28,6 @@ use self::item::{Item, Options, Roots};
 use self::place::{Cause, KeepOwner, Meta, Place};
 use self::tally::Tally;
 use crate::flags::Cp;
-use crate::progress::Progress;
 use crate::remote::{Remotes, is_remote, join};
 use crate::report::{Failure, Failures, INTERRUPTED, Result, say};
 use crate::signals::Interrupt;
@@ -55,8 +53,8 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     if items.is_empty() {
         return Ok(failures.exit());
     }
-    let progress = Arc::new(Progress::new(!flags.quiet));
-    failures.print_above(progress.bar());
+    let tally = Tally::new(!flags.quiet);
+    failures.print_above(tally.bar().clone());
     let options = Options { sync: !flags.no_sync, jobs: flags.jobs };
     // Not to keep the sessions: they shall end with the command.
     let running: Arc<OnceLock<Weak<Engine>>> = Arc::default();
@@ -69,12 +67,11 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         }
     });
     let again = plan.again(&items);
-    let tally = Tally::new(Arc::clone(&progress));
     let engine =
         Arc::new(Engine::new(Account::new(options, tally, Arc::clone(&failures), interrupt.clone())));
     let _ = running.set(Arc::downgrade(&engine));
     engine.run(&items);
-    progress.finish();
+    engine.account.tally.bar().finish_and_clear();
     let tell = verbose || interrupt.is_set() || failures.count() > 0 || is_terminal();
     if tell && !flags.quiet {
         crate::report::line(&engine.account.tally.summary(failures.count()));

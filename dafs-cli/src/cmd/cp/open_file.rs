@@ -12,23 +12,19 @@ use super::item::{Item, SMALL_SIZE_MAX};
 use super::local;
 use super::place::{Cause, KeepOwner, Later, Meta, Place};
 use super::same;
+use crate::remote::sure;
 
 /// How often data that a restart of the server lost is written again before the copy is given up.
 pub(super) const ROUNDS_MAX: u32 = 8;
 
-/// A file that is copied from.
-pub(super) enum Source {
-    Local(fs::File),
-    Remote(File),
-}
-
-/// A file that is copied to.
-pub(super) enum Sink {
+/// A file that is copied from or to.
+pub(super) enum OpenFile {
     Local(fs::File),
     Remote(Arc<File>),
 }
 
-impl Source {
+/// What is done with files that are copied from.
+impl OpenFile {
     /// Begins to open a file, and answers what it is by then.
     pub(super) fn begin_open(place: &Place, path: &Path, follow: bool) -> Later<(Self, Meta)> {
         let own = place.path(path);
@@ -40,12 +36,9 @@ impl Source {
                 let pending = target.export.submit_open_with(&own, &options);
                 let export = target.export.clone();
                 Later::Wait(Box::new(move || {
-                    let file = match pending.wait() {
-                        Err(Error::InDoubt { .. }) => export.open_with(&own, &options)?,
-                        result => result?,
-                    };
+                    let file = sure(pending.wait(), || export.open_with(&own, &options))?;
                     let meta = file.attributes_at_open().into();
-                    Ok((Self::Remote(file), meta))
+                    Ok((Self::Remote(Arc::new(file)), meta))
                 }))
             }
         }
@@ -53,7 +46,7 @@ impl Source {
 
     /// Opens a pipe or a device of this machine, and answers what it is by then. Blocks until a pipe has another end.
     pub(super) fn open_stream(place: &Place, path: &Path) -> Result<(Self, Meta), Cause> {
-        let file = local::open_stream(&place.path(path))?;
+        let file = fs::File::open(place.path(path))?;
         let meta = local::meta(&file.metadata()?);
         // No size that it may have says how much comes.
         Ok((Self::Local(file), Meta { size: 0, allocated: 0, ..meta }))
@@ -109,7 +102,8 @@ impl Source {
     }
 }
 
-impl Sink {
+/// What is done with files that are copied to.
+impl OpenFile {
     /// Begins to open the copy of an item, made where there is none; with its final mode less what others may do, until
     /// its attributes are set. Answers the size of what was there, which is still all there. `original` is what is copied: a copy
     /// that is the same file is refused.
@@ -124,11 +118,11 @@ impl Sink {
                 let pending = target.export.submit_open_with(&own, &options);
                 let (item, original, export) = (item.clone(), original.clone(), target.export.clone());
                 Later::Wait(Box::new(move || {
-                    let file = match pending.wait().map_err(Cause::from) {
-                        Err(Cause::Client(Error::InDoubt { .. })) => export.open_with(&own, &options)?,
+                    let open = || export.open_with(&own, &options);
+                    let file = match sure(pending.wait(), open).map_err(Cause::from) {
                         Err(cause) if cause.is_link() && !follow => {
                             item.roots.destination.remove_file(&item.path)?;
-                            export.open_with(&own, &options)?
+                            open()?
                         }
                         result => result?,
                     };
@@ -158,14 +152,6 @@ impl Sink {
         match self {
             Self::Local(file) => Ok(file.write_all_at(data, offset)?),
             Self::Remote(file) => Ok(file.write_all_at(data, offset)?),
-        }
-    }
-
-    /// What the file is now.
-    fn metadata(&self) -> Result<Meta, Cause> {
-        match self {
-            Self::Local(file) => Ok(local::meta(&file.metadata()?)),
-            Self::Remote(file) => Ok((&file.metadata()?).into()),
         }
     }
 
@@ -231,10 +217,7 @@ impl Sink {
     pub(super) fn truncate(&self, size: u64) -> Result<(), Cause> {
         match self {
             Self::Local(file) => Ok(file.set_len(size)?),
-            Self::Remote(file) => match file.truncate(size) {
-                Err(Error::InDoubt { .. }) => Ok(file.truncate(size)?),
-                result => Ok(result?),
-            },
+            Self::Remote(file) => Ok(sure(file.truncate(size), || file.truncate(size))?),
         }
     }
 }
@@ -253,10 +236,10 @@ pub(super) fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::
     Ok(filled)
 }
 
-fn open_local(path: &Path, follow: bool) -> Result<(Source, Meta), Cause> {
+fn open_local(path: &Path, follow: bool) -> Result<(OpenFile, Meta), Cause> {
     let file = local::open(path, follow)?;
     let meta = local::meta(&file.metadata()?);
-    Ok((Source::Local(file), meta))
+    Ok((OpenFile::Local(file), meta))
 }
 
 /// Reads a file to its end, at most one byte beyond [`SMALL_SIZE_MAX`].
@@ -276,7 +259,7 @@ fn read_small(file: &fs::File, size: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-fn create_local(item: &Item, original: &Meta) -> Result<(Sink, u64), Cause> {
+fn create_local(item: &Item, original: &Meta) -> Result<(OpenFile, u64), Cause> {
     let (place, path, follow) = (&item.roots.destination, &item.path, item.follow);
     let own = place.path(path);
     let file = match local::create(&own, follow).map_err(Cause::from) {
@@ -290,7 +273,7 @@ fn create_local(item: &Item, original: &Meta) -> Result<(Sink, u64), Cause> {
     if found.kind != FileKind::File {
         return Err(Cause::Text("something that is no regular file is in the way".into()));
     }
-    let sink = Sink::Local(file);
+    let sink = OpenFile::Local(file);
     same::refuse(item, original, &found, || sink.metadata())?;
     Ok((sink, found.size))
 }

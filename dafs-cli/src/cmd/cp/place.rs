@@ -4,6 +4,7 @@
 //! its requests in flight together; on this machine it is carried out at once.
 
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dafs_client::{Attributes, Error, FileKind, Pending, SetAttributes, SetTime, Status, Timestamp};
 
 use super::local;
-use crate::remote::{Target, entry_name, join};
+use crate::remote::{Target, entry_name, join, sure};
 use crate::report::{Failure, explain, system_message};
 use crate::signals::progressed;
 
@@ -66,10 +67,7 @@ impl Later<()> {
         pending: Pending<Result<R, Error>>,
         again: impl FnOnce() -> Result<R, Error> + 'static,
     ) -> Self {
-        Self::Wait(Box::new(move || match pending.wait() {
-            Err(Error::InDoubt { .. }) => Ok(again().map(drop)?),
-            result => Ok(result.map(drop)?),
-        }))
+        Self::Wait(Box::new(move || Ok(sure(pending.wait(), again).map(drop)?)))
     }
 }
 
@@ -182,11 +180,9 @@ impl KeepOwner {
         let (pending, keep, without) = (submit(&set), self.clone(), meta.to_set(false));
         Later::Wait(Box::new(move || {
             // Setting them twice does no harm.
-            let settled =
-                |pending: Pending<Result<Attributes, Error>>, set: &SetAttributes| match pending.wait() {
-                    Err(Error::InDoubt { .. }) => submit(set).wait(),
-                    result => result,
-                };
+            let settled = |pending: Pending<Result<Attributes, Error>>, set: &SetAttributes| {
+                sure(pending.wait(), || submit(set).wait())
+            };
             match settled(pending, &set) {
                 Err(error) if with_owner && error.status() == Some(Status::PERMISSION) => {
                     settled(submit(&without), &without)?;
@@ -306,15 +302,14 @@ impl Place {
             result => result.map(|()| true),
         };
         match self {
-            Self::Local(_) => Later::Now(existing(local::make_dir(&own, mode))),
+            Self::Local(_) => {
+                Later::Now(existing(std::fs::DirBuilder::new().mode(mode).create(&own).map_err(Cause::from)))
+            }
             Self::Remote(target) => {
                 let pending = target.export.submit_create_dir(&own, mode);
                 let export = target.export.clone();
                 Later::Wait(Box::new(move || {
-                    let result = match pending.wait() {
-                        Err(Error::InDoubt { .. }) => export.create_dir(&own, mode),
-                        result => result,
-                    };
+                    let result = sure(pending.wait(), || export.create_dir(&own, mode));
                     existing(result.map(drop).map_err(Cause::from))
                 }))
             }
@@ -364,7 +359,7 @@ impl Place {
     pub(super) fn begin_link(&self, first: &Path, path: &Path) -> Later<()> {
         let (first, own) = (self.path(first), self.path(path));
         match self {
-            Self::Local(_) => Later::Now(local::link(&first, &own).map_err(Cause::from)),
+            Self::Local(_) => Later::Now(std::fs::hard_link(&first, &own).map_err(Cause::from)),
             Self::Remote(target) => {
                 let export = target.export.clone();
                 let pending = export.submit_link(&first, &export, &own);

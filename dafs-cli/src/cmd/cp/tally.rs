@@ -1,10 +1,13 @@
-//! What has been copied so far.
+//! What has been copied so far, and how far that is: a line on a terminal, nothing elsewhere.
 
-use std::sync::Arc;
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::progress::Progress;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+const TEMPLATE: &str =
+    "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} ETA {eta}";
 
 pub(super) struct Tally {
     files: AtomicU64,
@@ -13,11 +16,22 @@ pub(super) struct Tally {
     skipped: AtomicU64,
     bytes: AtomicU64,
     begin: Instant,
-    progress: Arc<Progress>,
+    /// On standard error.
+    bar: ProgressBar,
 }
 
 impl Tally {
-    pub(super) fn new(progress: Arc<Progress>) -> Self {
+    /// Nothing so far. The line is shown where it is `wanted`.
+    pub(super) fn new(wanted: bool) -> Self {
+        let mut bar = ProgressBar::hidden();
+        if wanted && std::io::stderr().is_terminal() {
+            bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10));
+            if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.set_message("0 files");
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
         Self {
             files: AtomicU64::new(0),
             directories: AtomicU64::new(0),
@@ -25,26 +39,36 @@ impl Tally {
             skipped: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             begin: Instant::now(),
-            progress,
+            bar,
         }
+    }
+
+    pub(super) fn bar(&self) -> &ProgressBar {
+        &self.bar
     }
 
     /// A file of this many bytes will be copied.
     pub(super) fn expect(&self, bytes: u64) {
-        self.progress.expect(bytes);
+        self.bar.inc_length(bytes);
     }
 
     /// A file is there, with bytes that were not counted yet.
     pub(super) fn file(&self, bytes: u64) {
-        let files = self.files.fetch_add(1, Relaxed) + 1;
-        self.bytes.fetch_add(bytes, Relaxed);
-        self.progress.advance(files, bytes);
+        self.files.fetch_add(1, Relaxed);
+        self.bytes(bytes);
     }
 
     /// Part of a large file.
     pub(super) fn bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
-        self.progress.advance(self.files.load(Relaxed), bytes);
+        if self.bar.is_hidden() {
+            return;
+        }
+        let files = self.files.load(Relaxed);
+        if files.is_multiple_of(64) || bytes >= 1 << 16 {
+            self.bar.set_message(format!("{} files", grouped(files)));
+        }
+        self.bar.inc(bytes);
     }
 
     pub(super) fn directory(&self) {

@@ -4,22 +4,20 @@ use std::io::{IoSlice, IoSliceMut};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use dafs_proto::extent::{Extent, total};
-use dafs_proto::wire::Stability;
-use smallvec::SmallVec;
+use dafs_proto::extent::Extent;
+use smallvec::smallvec;
 
+use crate::api::batch::part::{BatchOutcome, Parts};
 use crate::api::batch::plan::{Plan, Prepared, prepare, results};
 use crate::api::batch::singly::{Singles, run_singly};
 use crate::api::file::File;
 use crate::api::session::Session;
 use crate::driver::Owner;
 use crate::driver::pending::{Finish, Pending};
-use crate::driver::transfer::total_len;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{IoBuffer, Keep, RawMemory, RegisteredBuf};
 use crate::op::Op;
 use crate::op::batch::{BatchHints, BatchWork};
-use crate::op::batch_part::{BatchOutcome, Part, Parts};
 
 /// Many independent reads and writes on any files of a session, to and from memory that the caller lends: made by
 /// [`Session::batch_io`], run by [`BatchIo::run`].
@@ -40,7 +38,6 @@ use crate::op::batch_part::{BatchOutcome, Part, Parts};
 /// ```
 #[must_use = "a batch is sent by `run`"]
 pub struct BatchIo<'a> {
-    owner: Arc<Owner>,
     parts: Parts,
     life: PhantomData<&'a mut [u8]>,
 }
@@ -48,7 +45,6 @@ pub struct BatchIo<'a> {
 /// As [`BatchIo`], of buffers that the batch owns until it has ended: for [`OwnedBatch::submit`]. Made by [`Session::owned_batch`].
 #[must_use = "a batch is sent by `submit`"]
 pub struct OwnedBatch<B> {
-    owner: Arc<Owner>,
     parts: Parts,
     buffers: Vec<Keep>,
     kind: PhantomData<B>,
@@ -86,13 +82,12 @@ impl Session {
     /// Begins a batch of reads and writes. Sends nothing yet. (For operations that are submitted one by one and leave together see
     /// [`Session::batch`].)
     pub fn batch_io(&self) -> BatchIo<'_> {
-        BatchIo { owner: Arc::clone(&self.owner), parts: Parts::default(), life: PhantomData }
+        BatchIo { parts: Parts::new(&self.owner), life: PhantomData }
     }
 
     /// Begins a batch whose operations own their buffers, `Vec<u8>`s or [`RegisteredBuf`]s. Sends nothing yet.
     pub fn owned_batch<B: IoBuffer>(&self) -> OwnedBatch<B> {
-        let owner = Arc::clone(&self.owner);
-        OwnedBatch { owner, parts: Parts::default(), buffers: Vec::new(), kind: PhantomData }
+        OwnedBatch { parts: Parts::new(&self.owner), buffers: Vec::new(), kind: PhantomData }
     }
 }
 
@@ -100,14 +95,14 @@ impl<'a> BatchIo<'a> {
     /// Reads at `offset`.
     pub fn read_at(&mut self, file: &File, buffer: &'a mut [u8], offset: u64) -> &mut Self {
         let extent = Extent::new(offset, buffer.len() as u64);
-        self.parts.push(&self.owner, file, false, &[extent], SmallVec::from_buf([RawMemory::of_mut(buffer)]));
+        self.parts.push(file, false, &[extent], smallvec![RawMemory::of_mut(buffer)]);
         self
     }
 
     /// Writes at `offset`, as durable as the file was opened for.
     pub fn write_at(&mut self, file: &File, data: &'a [u8], offset: u64) -> &mut Self {
         let extent = Extent::new(offset, data.len() as u64);
-        self.parts.push(&self.owner, file, true, &[extent], SmallVec::from_buf([RawMemory::of(data)]));
+        self.parts.push(file, true, &[extent], smallvec![RawMemory::of(data)]);
         self
     }
 
@@ -118,31 +113,31 @@ impl<'a> BatchIo<'a> {
         extents: &[Extent],
         buffers: &'a mut [IoSliceMut<'_>],
     ) -> &mut Self {
-        let memory = buffers.iter_mut().map(|buffer| RawMemory::of_mut(buffer)).collect();
-        self.parts.push(&self.owner, file, false, extents, memory);
+        let memory = RawMemory::all_of_mut(buffers);
+        self.parts.push(file, false, extents, memory);
         self
     }
 
     /// Writes a list of extents, as [`File::write_list`]; of one that is too long for a request the extents ascend and do not overlap.
     pub fn write_list(&mut self, file: &File, extents: &[Extent], buffers: &'a [IoSlice<'_>]) -> &mut Self {
-        let memory = buffers.iter().map(|buffer| RawMemory::of(buffer)).collect();
-        self.parts.push(&self.owner, file, true, extents, memory);
+        let memory = RawMemory::all_of(buffers);
+        self.parts.push(file, true, extents, memory);
         self
     }
 
     /// Reads at `offset` into a registered buffer: no copy, no registration.
     pub fn read_buf_at(&mut self, file: &File, buffer: &'a mut RegisteredBuf, offset: u64) -> &mut Self {
         let extent = Extent::new(offset, buffer.len() as u64);
-        self.parts.push(&self.owner, file, false, &[extent], SmallVec::from_buf([buffer.raw()]));
-        self.parts.lends(buffer, &self.owner);
+        self.parts.push(file, false, &[extent], smallvec![buffer.raw()]);
+        self.parts.lends(buffer);
         self
     }
 
     /// Writes a registered buffer at `offset`: no copy, no registration.
     pub fn write_buf_at(&mut self, file: &File, buffer: &'a RegisteredBuf, offset: u64) -> &mut Self {
         let extent = Extent::new(offset, buffer.len() as u64);
-        self.parts.push(&self.owner, file, true, &[extent], SmallVec::from_buf([buffer.raw()]));
-        self.parts.lends(buffer, &self.owner);
+        self.parts.push(file, true, &[extent], smallvec![buffer.raw()]);
+        self.parts.lends(buffer);
         self
     }
 
@@ -162,8 +157,9 @@ impl<'a> BatchIo<'a> {
     /// end of any file, a file of another session); and when the session ends. Registered buffers that the server may then still be
     /// reading or writing lose their registration.
     pub fn run(&mut self) -> Result<Vec<Result<BatchOutcome>>> {
-        let parts = std::mem::take(&mut self.parts);
-        let shared = &self.owner.shared;
+        let owner = Arc::clone(&self.parts.owner);
+        let parts = std::mem::replace(&mut self.parts, Parts::new(&owner));
+        let shared = &owner.shared;
         let mut core = shared.lock();
         match prepare(shared, &mut core, parts, None, Keep::None).map_err(|(error, _)| error)? {
             Plan::Batch(Prepared { op, operations }) => {
@@ -172,7 +168,7 @@ impl<'a> BatchIo<'a> {
             }
             Plan::Singly { parts, .. } => {
                 drop(core);
-                run_singly(&self.owner, parts.operations, &parts.lent)
+                run_singly(&owner, parts.operations, &parts.lent)
             }
         }
     }
@@ -209,7 +205,8 @@ impl<B: IoBuffer> OwnedBatch<B> {
     /// Starts the batch. With `hints` the server tells of ends while others run ([`PendingBatch::wait_some`]), and gathers as many of them
     /// as the hints say; without, it tells once, of all, unless the batch is expedited. Does not block.
     pub fn submit(self, hints: Option<BatchHints>) -> PendingBatch<B> {
-        let Self { owner, parts, buffers, .. } = self;
+        let Self { parts, buffers, .. } = self;
+        let owner = Arc::clone(&parts.owner);
         let count = parts.operations.len();
         let shared = &owner.shared;
         let mut core = shared.lock();
@@ -253,9 +250,9 @@ impl<B: IoBuffer> OwnedBatch<B> {
         let mut keep = buffer.into_keep().0;
         let memory = keep.raw();
         let extents = extents(memory.len() as u64);
-        self.parts.push(&self.owner, file, write, &extents, SmallVec::from_buf([memory]));
+        self.parts.push(file, write, &extents, smallvec![memory]);
         if let Keep::Registered(buffer) = &keep {
-            self.parts.is_registered(buffer, &self.owner);
+            self.parts.is_registered(buffer);
         }
         self.buffers.push(keep);
         self
@@ -344,54 +341,6 @@ fn tell_all(untold: &mut [usize]) -> Vec<usize> {
             operation
         })
         .collect()
-}
-
-impl Parts {
-    fn push(
-        &mut self,
-        owner: &Arc<Owner>,
-        file: &File,
-        write: bool,
-        extents: &[Extent],
-        memory: SmallVec<[RawMemory; 1]>,
-    ) {
-        let place = self.operations.len();
-        let wrong = match (total(extents), total_len(&memory)) {
-            _ if !Arc::ptr_eq(owner, &file.owner) => Some("its file is another session's".to_owned()),
-            (None, _) => Some("an extent lies beyond the end of any file".to_owned()),
-            (_, None) => Some("its memory is more than there are addresses".to_owned()),
-            (Some(bytes), Some(len)) if bytes != len as u64 => {
-                Some(format!("its extents hold {bytes} bytes, its memory {len}: the totals must agree"))
-            }
-            _ => None,
-        };
-        if let Some(what) = wrong {
-            self.wrong.get_or_insert(Error::Invalid(format!("operation {place} of a batch: {what}")));
-        }
-        let stability = if write { file.stability } else { Stability::Unstable };
-        let (node, extents) = (Arc::clone(&file.node), SmallVec::from_slice(extents));
-        self.operations.push(Part { node, write, stability, extents, memory, range: None, inline: false });
-    }
-
-    /// The memory of the last operation is that of a registered buffer.
-    fn is_registered(&mut self, buffer: &RegisteredBuf, owner: &Arc<Owner>) {
-        if let Some(part) = self.operations.last_mut()
-            && buffer.is_registered()
-        {
-            part.range = buffer.range_in(&owner.shared.domain);
-            if part.range.is_none() && !buffer.is_empty() {
-                let what = "a buffer of a batch is not registered with this session".to_owned();
-                self.wrong.get_or_insert(Error::Invalid(what));
-            }
-        }
-    }
-
-    /// As [`Parts::is_registered`], of a buffer that the caller has back when the batch has ended.
-    fn lends(&mut self, buffer: &RegisteredBuf, owner: &Arc<Owner>) {
-        self.is_registered(buffer, owner);
-        let place = self.operations.len().saturating_sub(1);
-        self.lent.extend(buffer.is_registered().then(|| (place, buffer.revocation())));
-    }
 }
 
 impl<B> std::fmt::Debug for PendingBatch<B> {

@@ -3,12 +3,12 @@
 use dafs_proto::transport::{Access, RegionError, RemoteRange};
 use smallvec::SmallVec;
 
+use crate::api::batch::part::Part;
 use crate::driver::Shared;
 use crate::engine::core::Core;
 use crate::memory::registration::{Hold, RegistrationPolicy};
 use crate::memory::{RawMemory, RegisteredBuf, tell_of_refusal, tell_once};
 use crate::op::batch::Bounce;
-use crate::op::batch_part::Part;
 
 /// Memory that is copied is kept for the next batch up to this many bytes: making and registering it anew costs more than a batch.
 pub(crate) const BOUNCE_KEPT_MAX: usize = 4 << 20;
@@ -106,9 +106,9 @@ fn register(shared: &Shared, operations: &[Part]) -> Result<Registered, RegionEr
 
 /// Registered memory of at least `size` bytes: what an earlier batch left, or new.
 fn bounce_buffer(core: &mut Core, size: usize) -> Result<RegisteredBuf, RegionError> {
-    if let Some(buffer) = core.batch_bounce.take_if(|buffer| buffer.len() >= size) {
+    if let Some(buffer) = core.buffers.batch_bounce.take_if(|buffer| buffer.len() >= size) {
         return Ok(buffer);
     }
     let size = if size <= BOUNCE_KEPT_MAX { size.next_power_of_two() } else { size };
-    RegisteredBuf::allocate(&core.domain, size)
+    RegisteredBuf::allocate(&core.buffers.domain, size)
 }

@@ -2,5 +2,6 @@
 
 pub(crate) mod io;
 pub(crate) mod memory;
+pub(crate) mod part;
 pub(crate) mod plan;
 pub(crate) mod singly;

@@ -9,6 +9,7 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use crate::api::batch::memory::{BOUNCE_KEPT_MAX, memory_of};
+use crate::api::batch::part::{BatchOutcome, Part, Parts};
 use crate::config::Config;
 use crate::driver::Shared;
 use crate::engine::choice::Question;
@@ -20,7 +21,7 @@ use crate::method::io_path::{Circumstances, Direction, Form, IoPath, Registratio
 use crate::op::Op;
 use crate::op::batch::BatchHints;
 use crate::op::batch::{BatchWork, Bounds, Entry, cut};
-use crate::op::batch_part::{BatchOutcome, Part, Parts};
+use crate::op::body::wire;
 use crate::op::list::{joined, without_gap};
 
 /// How the operations are done.
@@ -73,8 +74,7 @@ pub(crate) fn prepare(
     let count = parts.operations.len();
     let (mut entries, mut operations) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for (operation, (part, ranges)) in parts.operations.into_iter().zip(memory.ranges).enumerate() {
-        let ranges: SmallVec<[_; 1]> =
-            ranges.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
+        let ranges: SmallVec<[_; 1]> = ranges.into_iter().map(wire).collect();
         let mut push = |lists, len, memory| {
             let (node, write, stability) = (Arc::clone(&part.node), part.write, part.stability);
             entries.push(Entry { operation, node, write, stability, lists, len, memory, result: None });
@@ -149,7 +149,7 @@ pub(crate) fn results(
         Err(error) => return (keep, Err(error)),
     };
     if let Some(bounce) = batch.bounce.take().filter(|bounce| bounce.buffer.len() <= BOUNCE_KEPT_MAX) {
-        shared.lock().batch_bounce = Some(bounce.buffer);
+        shared.lock().buffers.batch_bounce = Some(bounce.buffer);
     }
     let mut entries = batch.entries.iter().peekable();
     let mut outcomes = Vec::with_capacity(operations.len());

@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use crate::api::file::list::{list_parts, list_read};
-use crate::driver::pending::{Finish, Pending, count, wait_any};
-use crate::driver::transfer::{Memory, submit_transfer};
+use crate::api::batch::part::{BatchOutcome, Part};
+use crate::driver::pending::{Pending, wait_any};
+use crate::driver::transfer::{Memory, TransferParts, submit_transfer};
 use crate::driver::{EndOnUnwind, Owner};
 use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
-use crate::memory::{Keep, Revocation};
-use crate::op::Op;
-use crate::op::batch_part::{BatchOutcome, Part};
+use crate::memory::{Keep, RegisteredBuf};
 use crate::op::transfer::TransferKind;
 
 /// Operations of one batch, each in flight or ended.
@@ -109,7 +107,7 @@ impl Singles {
 pub(crate) fn run_singly(
     owner: &Arc<Owner>,
     operations: Vec<Part>,
-    lent: &[(usize, Revocation)],
+    lent: &[(usize, RegisteredBuf)],
 ) -> Result<Vec<Result<BatchOutcome>>> {
     let unwinding = EndOnUnwind { shared: &owner.shared };
     let (_, results) = Singles::submit(owner, operations, Keep::None).wait();
@@ -129,17 +127,10 @@ fn submit_single(owner: &Arc<Owner>, part: Part, keep: Keep) -> Pending<Single> 
         Some(range) => Memory::RegisteredParts(part.memory, Some(smallvec![range])),
         None => Memory::Raw(part.memory),
     };
-    let write = part.write;
-    let parts = list_parts(kind, &part.extents, memory, keep, RegistrationPolicy::Library);
-    let finish = Finish::boxed(move |op| finished(op, write));
-    submit_transfer(owner, part.node, parts, finish, |error, keep| Single { keep, result: Err(error) })
-}
-
-fn finished(mut op: Op, write: bool) -> Single {
-    let keep = op.take_keep();
-    let result = match write {
-        true => count(op).map(|count| BatchOutcome { count, end: None }),
-        false => list_read(op).map(|read| BatchOutcome { count: read.count, end: read.end }),
-    };
-    Single { keep, result }
+    let (extents, policy) = (Some(part.extents.to_vec()), RegistrationPolicy::Library);
+    let parts = TransferParts { kind, offset: 0, extents, memory, keep, policy };
+    submit_transfer(owner, part.node, parts, |moved| Single {
+        keep: moved.keep,
+        result: moved.result.map(BatchOutcome::from),
+    })
 }

@@ -10,13 +10,11 @@ use dafs_proto::wire::Stability;
 use smallvec::SmallVec;
 
 use crate::api::file::File;
-use crate::driver::pending::{Finish, Pending, Transferred, count, transferred};
-use crate::driver::transfer::{Memory, TransferParts, submit_transfer};
+use crate::driver::pending::{Moved, Pending, Transferred};
+use crate::driver::transfer::Memory;
 use crate::error::{Error, Result};
-use crate::memory::registration::RegistrationPolicy;
-use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory, RegisteredBuf};
-use crate::op::Op;
-use crate::op::transfer::TransferKind;
+use crate::memory::{IoBuffer, Keep, RawMemory, RegisteredBuf};
+use crate::op::transfer::{Transfer, TransferKind};
 
 /// What a read of a list brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +66,8 @@ impl File {
     /// # }
     /// ```
     pub fn read_list(&self, extents: &[Extent], buffers: &mut [IoSliceMut<'_>]) -> Result<ListRead> {
-        let memory = buffers.iter_mut().filter(|b| !b.is_empty()).map(|b| RawMemory::of_mut(b)).collect();
-        list_read(self.run_list(TransferKind::Read, extents, Memory::Raw(memory))?)
+        let memory = Memory::Raw(RawMemory::all_of_mut(buffers));
+        self.run_list(TransferKind::Read, extents, memory)?.outcome()
     }
 
     /// Writes slices to a list of extents, as durable as the file was opened for; answers the bytes written without a gap from the
@@ -85,8 +83,8 @@ impl File {
         buffers: &[IoSlice<'_>],
         stability: Stability,
     ) -> Result<usize> {
-        let memory = buffers.iter().filter(|b| !b.is_empty()).map(|b| RawMemory::of(b)).collect();
-        count(self.run_list(TransferKind::Write(stability), extents, Memory::Raw(memory))?)
+        let memory = Memory::Raw(RawMemory::all_of(buffers));
+        self.run_list(TransferKind::Write(stability), extents, memory)?.outcome()
     }
 
     /// Reads a list of extents into parts of a registered buffer: no copy, no registration. Blocks. Where the parts overlap, the bytes are
@@ -97,7 +95,7 @@ impl File {
         buffer: &mut RegisteredBuf,
         parts: &[Range<usize>],
     ) -> Result<ListRead> {
-        list_read(self.run_list_buf(TransferKind::Read, extents, buffer, parts)?)
+        self.run_list_buf(TransferKind::Read, extents, buffer, parts)?.outcome()
     }
 
     /// Writes parts of a registered buffer to a list of extents: no copy, no registration. Otherwise as [`File::write_list`].
@@ -107,7 +105,7 @@ impl File {
         buffer: &RegisteredBuf,
         parts: &[Range<usize>],
     ) -> Result<usize> {
-        count(self.run_list_buf(TransferKind::Write(self.stability), extents, buffer, parts)?)
+        self.run_list_buf(TransferKind::Write(self.stability), extents, buffer, parts)?.outcome()
     }
 
     /// Nonblocking form of [`File::read_list`], into `Vec<u8>`s (all `len` bytes of each) or [`RegisteredBuf`]s, which the operation owns
@@ -117,7 +115,7 @@ impl File {
         extents: &[Extent],
         buffers: Vec<B>,
     ) -> Pending<ListTransferred<B, ListRead>> {
-        self.submit_list(TransferKind::Read, extents, buffers, list_read)
+        self.submit_list(TransferKind::Read, extents, buffers)
     }
 
     /// Nonblocking form of [`File::write_list`]. The operation owns the buffers until it is collected.
@@ -126,7 +124,7 @@ impl File {
         extents: &[Extent],
         buffers: Vec<B>,
     ) -> Pending<ListTransferred<B, usize>> {
-        self.submit_list(TransferKind::Write(self.stability), extents, buffers, count)
+        self.submit_list(TransferKind::Write(self.stability), extents, buffers)
     }
 
     /// Nonblocking form of [`File::read_list_buf`]; the count is that of [`ListRead`].
@@ -149,9 +147,9 @@ impl File {
         self.submit_list_buf(TransferKind::Write(self.stability), extents, buffer, parts)
     }
 
-    pub(crate) fn run_list(&self, kind: TransferKind, extents: &[Extent], memory: Memory) -> Result<Op> {
-        let parts = list_parts(kind, extents, memory, Keep::None, self.registration_policy());
-        self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
+    pub(crate) fn run_list(&self, kind: TransferKind, extents: &[Extent], memory: Memory) -> Result<Moved> {
+        let parts = self.parts(kind, 0, Some(extents), memory, Keep::None);
+        self.owner.shared.run_transfer(Arc::clone(&self.node), parts).map(Moved::of)
     }
 
     fn run_list_buf(
@@ -160,12 +158,12 @@ impl File {
         extents: &[Extent],
         buffer: &RegisteredBuf,
         parts: &[Range<usize>],
-    ) -> Result<Op> {
-        let op = self.run_list(kind, extents, self.parts_of(buffer, parts)?)?;
-        if op.error.is_some() && self.owner.shared.lock().dead.is_some() {
+    ) -> Result<Moved> {
+        let moved = self.run_list(kind, extents, self.parts_of(buffer, parts)?)?;
+        if moved.result.is_err() && self.owner.shared.lock().dead.is_some() {
             buffer.revoke();
         }
-        Ok(op)
+        Ok(moved)
     }
 
     /// Parts of a buffer as memory of a transfer.
@@ -192,12 +190,11 @@ impl File {
         }
     }
 
-    fn submit_list<B: IoBuffer, T: 'static>(
+    fn submit_list<B: IoBuffer, T: From<Transfer>>(
         &self,
         kind: TransferKind,
         extents: &[Extent],
         buffers: Vec<B>,
-        result: fn(Op) -> Result<T>,
     ) -> Pending<ListTransferred<B, T>> {
         let mut keeps: Vec<Keep> = buffers.into_iter().map(|buffer| buffer.into_keep().0).collect();
         let registered = keeps.iter().map(|keep| match keep {
@@ -213,14 +210,10 @@ impl File {
             Some(ranges) if !ranges.is_empty() => Memory::RegisteredParts(raw, ranges.into_iter().collect()),
             _ => Memory::Raw(raw),
         };
-        let parts = list_parts(kind, extents, memory, Keep::Many(keeps), self.registration_policy());
-        let finish = Finish::boxed(move |mut op| ListTransferred {
-            buffers: op.take_keep().unpacked(),
-            result: result(op),
-        });
-        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| ListTransferred {
-            buffers: keep.unpacked(),
-            result: Err(error),
+        let parts = self.parts(kind, 0, Some(extents), memory, Keep::Many(keeps));
+        self.submit(parts, |moved| ListTransferred {
+            buffers: moved.keep.unpacked(),
+            result: moved.result.map(T::from),
         })
     }
 
@@ -235,27 +228,13 @@ impl File {
             Ok(memory) => memory,
             Err(error) => return Pending::ready(Transferred { buffer, result: Err(error) }),
         };
-        let parts = list_parts(kind, extents, memory, Keep::Registered(buffer), self.registration_policy());
-        let finish = Finish::Plain(transferred::<RegisteredBuf>);
-        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| Transferred {
-            buffer: RegisteredBuf::from_keep(KeepBox(keep)),
-            result: Err(error),
-        })
+        let parts = self.parts(kind, 0, Some(extents), memory, Keep::Registered(buffer));
+        self.submit(parts, Moved::transferred)
     }
 }
 
-pub(crate) fn list_parts(
-    kind: TransferKind,
-    extents: &[Extent],
-    memory: Memory,
-    keep: Keep,
-    policy: RegistrationPolicy,
-) -> TransferParts {
-    TransferParts { kind, offset: 0, extents: Some(extents.to_vec()), memory, keep, policy }
-}
-
-/// What came of a read of a list.
-pub(crate) fn list_read(op: Op) -> Result<ListRead> {
-    let transfer = op.into_transfer()?;
-    Ok(ListRead { count: transfer.count(), end: transfer.file_end() })
+impl From<Transfer> for ListRead {
+    fn from(moved: Transfer) -> Self {
+        Self { count: moved.count(), end: moved.file_end() }
+    }
 }

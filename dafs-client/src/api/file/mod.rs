@@ -9,23 +9,23 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::transport::Access;
+use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
-    AllocateRequest, Attributes, CommitReply, CommitRequest, HintRequest, Opcode, SeekReply, SeekRequest,
-    SeekWhat, SetAttributes, Stability,
+    AllocateRequest, Attributes, CommitReply, HintRequest, Opcode, SeekReply, SeekRequest, SeekWhat,
+    SetAttributes, Stability,
 };
 use smallvec::SmallVec;
 
-use crate::api::dir::{forms, getattr_call, setattr_call, submitted};
+use crate::api::dir::{commit_request, forms, name_request, setattr_request};
 use crate::api::options::OpenOptions;
-use crate::api::reply::{done, reply};
+use crate::api::reply::{attributes, done};
 use crate::driver::Owner;
-use crate::driver::pending::{Call, Finish, Pending, count};
-use crate::driver::transfer::{Contiguous, Memory, TransferParts};
+use crate::driver::pending::{Call, Moved, Pending};
+use crate::driver::transfer::{Contiguous, Memory, TransferParts, submit_transfer};
 use crate::engine::choice::Question;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
-use crate::handle::unstable::{self, Taken};
+use crate::handle::unstable::{self, Unstable};
 use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
@@ -53,15 +53,15 @@ pub struct File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessPattern {
     /// Nothing is known.
-    Normal,
+    Normal = 0,
     /// From beginning to end.
-    Sequential,
+    Sequential = 1,
     /// Anywhere.
-    Random,
+    Random = 2,
     /// Soon.
-    WillNeed,
+    WillNeed = 3,
     /// Not again soon.
-    WillNotNeed,
+    WillNotNeed = 4,
 }
 
 impl File {
@@ -115,17 +115,17 @@ impl File {
             (decide(&circumstances), circumstances)
         };
         let (mut decision, mut circumstances) = look(Registration::Ordinary);
-        let access = match direction {
-            Direction::Read => Access::REMOTE_WRITE,
-            Direction::Write => Access::REMOTE_READ,
-        };
         let mut note = "";
         match policy {
             RegistrationPolicy::Library => {}
             RegistrationPolicy::Operation => note = "; the file's memory is registered for each operation",
             RegistrationPolicy::Kept if shared.registrar.can_keep() => {
                 note = "; the file's registrations are kept";
-                if decision.path == IoPath::Inline || shared.registrar.keeps(access, size) {
+                if decision.path == IoPath::Inline
+                    || shared
+                        .registrar
+                        .keeps(Question::of(direction, size, Registration::Ordinary).kind.access(), size)
+                {
                     (decision, circumstances) = look(Registration::Registered);
                 }
             }
@@ -154,8 +154,7 @@ impl File {
 
     /// Reads at `offset` into several slices, in order.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        let memory = buffers.iter_mut().filter(|b| !b.is_empty()).map(|b| RawMemory::of_mut(b)).collect();
-        self.run(TransferKind::Read, offset, memory).and_then(count)
+        self.run(TransferKind::Read, offset, RawMemory::all_of_mut(buffers))?.outcome()
     }
 
     /// Reads at `offset` into a registered buffer: no copy, no registration.
@@ -190,8 +189,7 @@ impl File {
 
     /// Writes several slices, in order, at `offset`.
     pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
-        let memory = buffers.iter().filter(|b| !b.is_empty()).map(|b| RawMemory::of(b)).collect();
-        self.run(TransferKind::Write(self.stability), offset, memory).and_then(count)
+        self.run(TransferKind::Write(self.stability), offset, RawMemory::all_of(buffers))?.outcome()
     }
 
     /// Writes a registered buffer at `offset`: no copy, no registration.
@@ -203,8 +201,7 @@ impl File {
     /// [`crate::Agreed::transfer_size_max`] bytes.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         let memory = SmallVec::from_buf([RawMemory::of(data)]);
-        let op = self.run(TransferKind::Append(self.stability), 0, memory)?;
-        appended(op, &self.node.path)
+        self.run(TransferKind::Append(self.stability), 0, memory)?.position()
     }
 
     forms! {
@@ -214,9 +211,7 @@ impl File {
         commit, submit_commit, commit_call, (&self) -> () {
             self.commit_range_call(0, 0, Stability::FileSync)
         }
-    }
 
-    forms! {
         /// Makes a range durable (`len` 0: to the end of the file): its data (`DataSync`), or all of it (`FileSync`).
         /// As [`File::commit`] otherwise.
         commit_range, submit_commit_range, commit_range_call,
@@ -225,13 +220,12 @@ impl File {
                 return Err(Error::Invalid("a commit makes data durable: DataSync or FileSync".into()));
             }
             let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
-            let named = Named::of(24, |body| CommitRequest { offset, len, stability }.encode(body));
             // Of a part only data: who names a range has that in mind.
             let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
             let taken = self.node.unstable().take(&(offset..end), all);
             let mut covered = Covered { node: Arc::clone(&self.node), taken };
-            let finish = Finish::boxed(move |op| {
-                let reply = reply(op)?;
+            let finish = move |op: Op| {
+                let reply = op.into_reply()?;
                 let committed = CommitReply::decode(reply.body())?.verifier;
                 let taken = std::mem::take(&mut covered.taken);
                 match unstable::lost(&taken, committed, reply.server_epoch) {
@@ -240,89 +234,66 @@ impl File {
                         Err(Error::WritesLost { path: covered.node.path.clone(), ranges, attributes })
                     }
                 }
-            });
-            Ok(self.call_with(Opcode::Commit, named, finish))
+            };
+            let named = commit_request(offset, len, stability);
+            Ok(Call::boxed(Some(&self.node), Opcode::Commit, named, finish))
         }
-    }
 
-    forms! {
         /// Attributes now.
         metadata, submit_metadata, metadata_call, (&self) -> Attributes {
-            getattr_call(&self.node)
+            Ok(self.call(Opcode::Getattr, name_request(Path::new(""), true, 0)?, attributes))
         }
-    }
 
-    forms! {
         /// Changes attributes and answers the new ones.
         set_attributes, submit_set_attributes, set_attributes_call,
         (&self, set: &SetAttributes) -> Attributes {
-            setattr_call(&self.node, Path::new(""), true, set)
+            Ok(self.call(Opcode::Setattr, setattr_request(Path::new(""), true, set)?, attributes))
         }
-    }
 
-    forms! {
         /// Sets the size: cuts the file, or extends it by a hole.
         truncate, submit_truncate, truncate_call, (&self, size: u64) -> () {
             Ok(self.range_call(Opcode::Truncate, size, 0))
         }
-    }
 
-    forms! {
         /// Reserves space for a range; the file grows to cover it.
         allocate, submit_allocate, allocate_call, (&self, offset: u64, len: u64) -> () {
             Ok(self.range_call(Opcode::Allocate, offset, len))
         }
-    }
 
-    forms! {
         /// Gives the space of a range back: it reads as zeros. The size stays.
         punch_hole, submit_punch_hole, punch_hole_call, (&self, offset: u64, len: u64) -> () {
             Ok(self.range_call(Opcode::Punch, offset, len))
         }
-    }
 
-    forms! {
         /// Where the next data at or after `offset` begins; the status `NO_DEVICE` when none follows.
         seek_data, submit_seek_data, seek_data_call, (&self, offset: u64) -> u64 {
             Ok(self.seek_call(offset, SeekWhat::Data))
         }
-    }
 
-    forms! {
         /// Where the next hole at or after `offset` begins; the end of the file is one.
         seek_hole, submit_seek_hole, seek_hole_call, (&self, offset: u64) -> u64 {
             Ok(self.seek_call(offset, SeekWhat::Hole))
         }
-    }
 
-    forms! {
         /// Tells how a range will be used (`len` 0: to the end of the file).
         hint, submit_hint, hint_call, (&self, offset: u64, len: u64, pattern: AccessPattern) -> () {
-            let pattern = match pattern {
-                AccessPattern::Normal => 0,
-                AccessPattern::Sequential => 1,
-                AccessPattern::Random => 2,
-                AccessPattern::WillNeed => 3,
-                AccessPattern::WillNotNeed => 4,
-            };
+            let pattern = pattern as u32;
             let named = Named::of(24, |body| HintRequest { offset, len, pattern }.encode(body));
-            Ok(self.call_with(Opcode::Hint, named, Finish::Plain(done)))
+            Ok(self.call(Opcode::Hint, named, done))
         }
     }
 
     fn range_call(&self, opcode: Opcode, offset: u64, len: u64) -> Call<Result<()>> {
-        let named = Named::of(16, |body| AllocateRequest { offset, len }.encode(body));
-        self.call_with(opcode, named, Finish::Plain(done))
+        self.call(opcode, Named::of(16, |body| AllocateRequest { offset, len }.encode(body)), done)
     }
 
     fn seek_call(&self, offset: u64, what: SeekWhat) -> Call<Result<u64>> {
         let named = Named::of(16, |body| SeekRequest { offset, what }.encode(body));
-        let finish = Finish::Plain(|op| Ok(SeekReply::decode(reply(op)?.body())?.offset));
-        self.call_with(Opcode::Seek, named, finish)
+        self.call(Opcode::Seek, named, |op| Ok(SeekReply::decode(op.into_reply()?.body())?.offset))
     }
 
-    fn call_with<T>(&self, opcode: Opcode, named: Named, finish: Finish<T>) -> Call<T> {
-        Call { op: Op::named(opcode, Some(Arc::clone(&self.node)), named), finish }
+    fn call<T>(&self, opcode: Opcode, named: Named, finish: fn(Op) -> T) -> Call<T> {
+        Call::plain(Some(&self.node), opcode, named, finish)
     }
 
     /// Runs a transfer of memory in one piece, of a buffer that the caller lends where one is given.
@@ -339,14 +310,26 @@ impl File {
         self.owner.shared.run_contiguous(&self.node, &asked)
     }
 
-    fn run(&self, kind: TransferKind, offset: u64, memory: SmallVec<[RawMemory; 1]>) -> Result<Op> {
-        let parts = self.parts(kind, offset, Memory::Raw(memory), Keep::None);
-        self.owner.shared.run_transfer(Arc::clone(&self.node), parts)
+    fn run(&self, kind: TransferKind, offset: u64, memory: SmallVec<[RawMemory; 1]>) -> Result<Moved> {
+        let parts = self.parts(kind, offset, None, Memory::Raw(memory), Keep::None);
+        self.owner.shared.run_transfer(Arc::clone(&self.node), parts).map(Moved::of)
     }
 
-    /// A transfer of one extent.
-    pub(crate) fn parts(&self, kind: TransferKind, offset: u64, memory: Memory, keep: Keep) -> TransferParts {
-        TransferParts { kind, offset, extents: None, memory, keep, policy: self.registration_policy() }
+    /// A transfer of one extent, or of a list.
+    pub(crate) fn parts(
+        &self,
+        kind: TransferKind,
+        offset: u64,
+        extents: Option<&[Extent]>,
+        memory: Memory,
+        keep: Keep,
+    ) -> TransferParts {
+        let (extents, policy) = (extents.map(<[Extent]>::to_vec), self.registration_policy());
+        TransferParts { kind, offset, extents, memory, keep, policy }
+    }
+
+    pub(crate) fn submit<T>(&self, parts: TransferParts, finish: fn(Moved) -> T) -> Pending<T> {
+        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish)
     }
 
     pub(crate) fn position(&self) -> std::sync::MutexGuard<'_, u64> {
@@ -363,26 +346,11 @@ impl std::fmt::Debug for File {
 /// What a commit in flight covers. Goes back when the commit failed, or nobody collected it.
 struct Covered {
     node: Arc<Node>,
-    taken: Taken,
+    taken: Unstable,
 }
 
 impl Drop for Covered {
     fn drop(&mut self) {
         self.node.unstable().put_back(std::mem::take(&mut self.taken));
-    }
-}
-
-/// Where an append went.
-pub(crate) fn appended(op: Op, path: &[u8]) -> Result<u64> {
-    let transfer = op.into_transfer()?;
-    let (count, len) = (transfer.count(), transfer.len);
-    match count == len {
-        true => Ok(transfer.position),
-        false => Err(Error::Status {
-            status: dafs_proto::wire::Status::NO_SPACE,
-            operation: Opcode::Append,
-            path: path.to_vec(),
-            explanation: format!("only {count} of {len} bytes were written"),
-        }),
     }
 }

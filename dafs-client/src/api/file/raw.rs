@@ -4,8 +4,7 @@
 use dafs_proto::extent::Extent;
 
 use crate::api::file::File;
-use crate::api::file::list::{ListRead, list_read};
-use crate::driver::pending::count;
+use crate::api::file::list::ListRead;
 use crate::driver::transfer::Memory;
 use crate::error::Result;
 use crate::memory::RawMemory;
@@ -24,7 +23,7 @@ impl File {
     ) -> Result<ListRead> {
         // SAFETY: promised by the caller.
         let memory = memory.into_iter().map(|(pointer, len)| unsafe { RawMemory::new(pointer, len) });
-        list_read(self.run_list(TransferKind::Read, extents, Memory::Raw(memory.collect()))?)
+        self.run_list(TransferKind::Read, extents, Memory::Raw(memory.collect()))?.outcome()
     }
 
     /// As [`File::write_list`], from memory by address and length, bytes. Blocks.
@@ -41,6 +40,6 @@ impl File {
             // SAFETY: promised by the caller; a write only reads the memory.
             .map(|(pointer, len)| unsafe { RawMemory::new(pointer.cast_mut(), len) });
         let kind = TransferKind::Write(self.stability);
-        count(self.run_list(kind, extents, Memory::Raw(memory.collect()))?)
+        self.run_list(kind, extents, Memory::Raw(memory.collect()))?.outcome()
     }
 }

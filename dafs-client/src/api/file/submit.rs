@@ -1,19 +1,17 @@
 //! Nonblocking transfers of a file.
 #![allow(unsafe_code, reason = "the documented unsafe forms that borrow memory")]
 
-use std::sync::Arc;
-
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::Stability;
 use smallvec::SmallVec;
 
-use crate::api::file::list::{ListRead, list_parts, list_read};
-use crate::api::file::{File, appended};
-use crate::driver::pending::{Finish, Pending, Transferred, count, transferred};
-use crate::driver::transfer::{Memory, submit_transfer};
+use crate::api::file::File;
+use crate::api::file::list::ListRead;
+use crate::driver::pending::{Moved, Pending, Transferred};
+use crate::driver::transfer::Memory;
 use crate::error::Result;
-use crate::memory::{IoBuffer, Keep, KeepBox, RawMemory};
-use crate::op::transfer::TransferKind;
+use crate::memory::{IoBuffer, Keep, RawMemory};
+use crate::op::transfer::{Transfer, TransferKind};
 
 impl File {
     /// Nonblocking form of [`File::read_at`], into a `Vec<u8>` (all `len` bytes of it) or a [`crate::RegisteredBuf`],
@@ -40,10 +38,7 @@ impl File {
     /// Nonblocking form of [`File::append`]: answers where the data went. The operation owns the buffer until it has ended, and drops it.
     pub fn submit_append<B: IoBuffer>(&self, buffer: B) -> Pending<Result<u64>> {
         let kind = TransferKind::Append(self.stability);
-        let parts = self.parts(kind, 0, Memory::Kept, buffer.into_keep().0);
-        let path = self.node.path.clone();
-        let finish = Finish::boxed(move |op| appended(op, &path));
-        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, _| Err(error))
+        self.submit(self.parts(kind, 0, None, Memory::Kept, buffer.into_keep().0), Moved::position)
     }
 
     /// Nonblocking read into memory that the caller keeps.
@@ -91,15 +86,7 @@ impl File {
     ) -> Pending<Result<ListRead>> {
         // SAFETY: promised by the caller.
         let memory = memory.iter().map(|&(pointer, len)| unsafe { RawMemory::new(pointer, len) });
-        let parts = list_parts(
-            TransferKind::Read,
-            extents,
-            Memory::Raw(memory.collect()),
-            Keep::None,
-            self.registration_policy(),
-        );
-        let finish = Finish::Plain(list_read);
-        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, _| Err(error))
+        self.submit_list_raw(TransferKind::Read, extents, memory.collect())
     }
 
     /// Nonblocking write of a list from memory that the caller keeps: addresses and lengths, bytes.
@@ -115,12 +102,7 @@ impl File {
             .iter()
             // SAFETY: promised by the caller; a write only reads the memory.
             .map(|&(pointer, len)| unsafe { RawMemory::new(pointer.cast_mut(), len) });
-        let kind = TransferKind::Write(self.stability);
-        let parts =
-            list_parts(kind, extents, Memory::Raw(memory.collect()), Keep::None, self.registration_policy());
-        submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| {
-            Err(error)
-        })
+        self.submit_list_raw(TransferKind::Write(self.stability), extents, memory.collect())
     }
 
     fn submit_owned<B: IoBuffer>(
@@ -129,19 +111,20 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> Pending<Transferred<B>> {
-        let parts = self.parts(kind, offset, Memory::Kept, buffer.into_keep().0);
-        let finish = Finish::Plain(transferred::<B>);
-        submit_transfer(&self.owner, Arc::clone(&self.node), parts, finish, |error, keep| Transferred {
-            buffer: B::from_keep(KeepBox(keep)),
-            result: Err(error),
-        })
+        self.submit(self.parts(kind, offset, None, Memory::Kept, buffer.into_keep().0), Moved::transferred)
     }
 
     fn submit_raw(&self, kind: TransferKind, memory: RawMemory, offset: u64) -> Pending<Result<usize>> {
         let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        let parts = self.parts(kind, offset, memory, Keep::None);
-        submit_transfer(&self.owner, Arc::clone(&self.node), parts, Finish::Plain(count), |error, _| {
-            Err(error)
-        })
+        self.submit(self.parts(kind, offset, None, memory, Keep::None), Moved::outcome)
+    }
+
+    fn submit_list_raw<T: From<Transfer>>(
+        &self,
+        kind: TransferKind,
+        extents: &[Extent],
+        memory: SmallVec<[RawMemory; 1]>,
+    ) -> Pending<Result<T>> {
+        self.submit(self.parts(kind, 0, Some(extents), Memory::Raw(memory), Keep::None), Moved::outcome)
     }
 }

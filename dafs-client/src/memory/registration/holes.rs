@@ -20,9 +20,26 @@ pub(super) fn page_size() -> usize {
 ///
 /// By `PROCMAP_QUERY` (Linux 6.11), a call for each mapping; before that by one read of `/proc/self/maps`.
 pub(crate) fn accessible(extent: Extent, write: bool) -> io::Result<Vec<Extent>> {
-    let mut found = Found::new(extent);
-    each_mapping(extent, &mut |mapping| found.add(mapping.extent, mapping.permits(write)))?;
-    Ok(found.parts)
+    accessible_by(each_mapping, extent, write)
+}
+
+fn accessible_by(
+    ask: fn(Extent, &mut dyn FnMut(Mapping)) -> io::Result<()>,
+    extent: Extent,
+    write: bool,
+) -> io::Result<Vec<Extent>> {
+    let (within, mut parts) = (extent.to_pages(), Vec::<Extent>::new());
+    ask(extent, &mut |mapping| {
+        let (start, end) = (mapping.extent.start.max(within.start), mapping.extent.end.min(within.end));
+        if !mapping.permits(write) || start >= end {
+            return;
+        }
+        match parts.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => parts.push(Extent { start, end }),
+        }
+    })?;
+    Ok(parts)
 }
 
 /// The mappings of which any lies in the extent, whole, ascending; of those that the system merges, one.
@@ -32,7 +49,7 @@ pub(crate) fn mappings(extent: Extent) -> io::Result<Vec<Extent>> {
     Ok(mappings)
 }
 
-fn each_mapping(extent: Extent, found: &mut impl FnMut(Mapping)) -> io::Result<()> {
+fn each_mapping(extent: Extent, found: &mut dyn FnMut(Mapping)) -> io::Result<()> {
     match query(extent, found) {
         // A system that does not know the question says so at the first.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS)) => {
@@ -88,7 +105,7 @@ const COVERING_OR_NEXT_VMA: u64 = 0x10;
 /// `/proc/self/maps` and whose it is: after a fork the child's is another.
 static MAPS: Mutex<Option<(u32, File)>> = Mutex::new(None);
 
-fn query(extent: Extent, found: &mut impl FnMut(Mapping)) -> io::Result<()> {
+fn query(extent: Extent, found: &mut dyn FnMut(Mapping)) -> io::Result<()> {
     let mut kept = MAPS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let me = std::process::id();
     let maps = match &mut *kept {
@@ -128,7 +145,7 @@ fn query(extent: Extent, found: &mut impl FnMut(Mapping)) -> io::Result<()> {
     Ok(())
 }
 
-fn list(extent: Extent, found: &mut impl FnMut(Mapping)) -> io::Result<()> {
+fn list(extent: Extent, found: &mut dyn FnMut(Mapping)) -> io::Result<()> {
     for line in BufReader::with_capacity(1 << 16, File::open("/proc/self/maps")?).split(b'\n') {
         let Some((mapping, readable, writable)) = parse(&line?) else { continue };
         if mapping.start >= extent.end {
@@ -152,30 +169,6 @@ fn parse(line: &[u8]) -> Option<(Extent, bool, bool)> {
     Some((extent, protection.first() == Some(&b'r'), protection.get(1) == Some(&b'w')))
 }
 
-/// Accessible parts so far.
-struct Found {
-    within: Extent,
-    parts: Vec<Extent>,
-}
-
-impl Found {
-    fn new(extent: Extent) -> Self {
-        Self { within: extent.to_pages(), parts: Vec::new() }
-    }
-
-    fn add(&mut self, mapping: Extent, accessible: bool) {
-        let start = mapping.start.max(self.within.start);
-        let end = mapping.end.min(self.within.end);
-        if !accessible || start >= end {
-            return;
-        }
-        match self.parts.last_mut() {
-            Some(last) if last.end == start => last.end = end,
-            _ => self.parts.push(Extent { start, end }),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,10 +177,9 @@ mod tests {
     const PAGE: usize = 4096;
 
     fn both(extent: Extent, write: bool) -> Vec<Extent> {
-        let mut found = Found::new(extent);
-        list(extent, &mut |mapping| found.add(mapping.extent, mapping.permits(write))).unwrap();
-        assert_eq!(accessible(extent, write).unwrap(), found.parts, "both ways of asking agree");
-        found.parts
+        let parts = accessible_by(list, extent, write).unwrap();
+        assert_eq!(accessible(extent, write).unwrap(), parts, "both ways of asking agree");
+        parts
     }
 
     #[test]

@@ -37,6 +37,14 @@ pub(crate) struct Registered {
     pub(crate) holds: SmallVec<[Hold; 1]>,
 }
 
+impl Registered {
+    /// Of one piece.
+    pub(super) fn of(memory: &RawMemory, hold: Hold) -> Result<Self, RegionError> {
+        let range = hold.range_of(extent_of(memory))?;
+        Ok(Self { ranges: SmallVec::from_buf([range]), holds: SmallVec::from_iter([hold]) })
+    }
+}
+
 impl Kept {
     pub(super) fn new(extent: Extent, access: Access, pinned: bool, region: Region) -> Self {
         Self { extent, access, pinned, range: region.range(), region: Mutex::new(Some(region)) }

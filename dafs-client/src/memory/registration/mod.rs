@@ -17,6 +17,7 @@ mod lease;
 mod policy;
 mod ranges;
 mod registrar;
+mod state;
 mod watch;
 
 #[cfg(test)]
@@ -31,7 +32,8 @@ pub use group::RegistrationCost;
 pub(crate) use lease::{Hold, Lease};
 pub(crate) use policy::PolicyCell;
 pub use policy::RegistrationPolicy;
-pub(crate) use registrar::{PinId, Registrar};
+pub(crate) use registrar::Registrar;
+pub(crate) use state::PinId;
 
 /// A stretch of this process's address space: `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

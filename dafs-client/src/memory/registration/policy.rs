@@ -69,15 +69,13 @@ mod tests {
             write_registered: 2003,
             write_unregistered: 5000,
         };
-        assert_eq!(core.registered_sizes_min(&shared.config), [1001, 2003]);
         // No pages are held here: ordinary memory is ordinary memory still when its registration is kept.
-        let kept_min = core.kept_sizes_min(&shared.config);
-        assert_eq!(kept_min, [3000, 5000]);
+        assert_eq!(core.useful_sizes_min(&shared.config), [[1001, 2003], [3000, 5000]]);
         drop(core);
         let can_keep = shared.registrar.can_keep();
         assert_eq!(can_keep, Watch::start(|_| {}).is_ok());
         // As where pages are held.
-        shared.registrar.set_useful_min([1001, 2003], [1001, 2003]);
+        shared.registrar.set_useful_min([[1001, 2003]; 2]);
         let kept_min = if can_keep { 1001 } else { 3000 };
         for (policy, size_min) in
             [(RegistrationPolicy::Operation, 3000), (RegistrationPolicy::Kept, kept_min)]

@@ -1,17 +1,15 @@
 //! What transfers ask for: memory of the caller's, as ranges that the server reaches.
 #![allow(unsafe_code, reason = "memory of the caller's is registered for the time that it promised")]
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dafs_proto::transport::{Access, BorrowedMemory, Domain, MemoryRef, Provider, Region, RegionError};
-use slab::Slab;
 use smallvec::SmallVec;
 
-use super::cache::Cache;
 use super::lease::{Hold, Kept, Lease, Registered, extent_of};
-use super::watch::{Change, Watch, Watched};
+use super::state::{Making, PinId, State};
+use super::watch::Watch;
 use super::{
     Extent, RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy, cost, group,
     holes,
@@ -33,29 +31,6 @@ pub(crate) struct Registrar {
     // Smallest reads and writes for which registered memory is of use, bytes; and those of memory that a policy keeps registered.
     useful_min: [AtomicU64; 2],
     kept_min: [AtomicU64; 2],
-}
-
-/// Names what [`Registrar::pin`] pinned: where it begins, and a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PinId(usize, u64);
-
-struct State {
-    cache: Cache<Kept>,
-    // Where they end.
-    pins: BTreeMap<PinId, usize>,
-    pins_made: u64,
-    // No pin is longer.
-    longest_pin: usize,
-    // What is being registered, without the lock, to be kept.
-    making: Slab<Making>,
-    cost: Option<RegistrationCost>,
-    counters: RegistrationCounters,
-}
-
-struct Making {
-    extent: Extent,
-    // The memory is not what it was, or no longer pinned.
-    changed: bool,
 }
 
 /// Which kept registrations an operation uses, and of which memory it makes some.
@@ -90,15 +65,7 @@ const PINNED_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 impl Registrar {
     pub(crate) fn new(domain: Arc<dyn Domain>, config: RegistrationConfig) -> Arc<Self> {
-        let state = State {
-            cache: Cache::new(),
-            pins: BTreeMap::new(),
-            pins_made: 0,
-            longest_pin: 0,
-            making: Slab::new(),
-            cost: config.cost,
-            counters: RegistrationCounters::default(),
-        };
+        let state = State::new(config.cost);
         Arc::new(Self {
             domain,
             config,
@@ -112,9 +79,9 @@ impl Registrar {
     }
 
     /// Smaller reads and writes are better off without registered memory, whether it is there or not.
-    pub(crate) fn set_useful_min(&self, registered: [u64; 2], kept: [u64; 2]) {
-        let minima = self.useful_min.iter().chain(&self.kept_min);
-        for (minimum, bytes) in minima.zip(registered.into_iter().chain(kept)) {
+    pub(crate) fn set_useful_min(&self, sizes: [[u64; 2]; 2]) {
+        for (minimum, bytes) in self.useful_min.iter().chain(&self.kept_min).zip(sizes.into_iter().flatten())
+        {
             minimum.store(bytes, Ordering::Relaxed);
         }
     }
@@ -421,24 +388,13 @@ impl Registrar {
     ) -> Result<Registered, RegionError> {
         let keep = self.keep_by(policy);
         if let [single] = memory {
-            let hold = self.hold(extent_of(single), access, keep)?;
-            let range = hold.range_of(extent_of(single))?;
-            return Ok(Registered {
-                ranges: SmallVec::from_buf([range]),
-                holds: SmallVec::from_iter([hold]),
-            });
+            return Registered::of(single, self.hold(extent_of(single), access, keep)?);
         }
         let mut ascending: Vec<Extent> = memory.iter().map(extent_of).collect();
         ascending.sort_unstable();
         let mut registered: Vec<(Extent, Hold)> = Vec::new();
         for extent in self.groups(&ascending)? {
-            let first = ascending.partition_point(|segment| segment.start < extent.start);
-            let last = ascending.partition_point(|segment| segment.start <= extent.end);
-            let segments: SmallVec<[Extent; 8]> = ascending[first..last.max(first)]
-                .iter()
-                .copied()
-                .filter(|segment| extent.contains(segment))
-                .collect();
+            let segments = inside(&ascending, extent);
             self.register_group(extent, &segments, (access, keep), &mut registered)?;
         }
         let ranges = memory.iter().map(|piece| {
@@ -497,10 +453,7 @@ impl Registrar {
             Vec::new()
         });
         for part in group::divide(segments, &accessible) {
-            let first = segments.partition_point(|segment| segment.start < part.start);
-            let near = segments[first..].iter().take_while(|segment| segment.start <= part.end);
-            let inside: SmallVec<[Extent; 8]> =
-                near.filter(|segment| part.contains(segment)).copied().collect();
+            let inside = inside(segments, part);
             if inside.len() < 2 {
                 into.push((part, self.hold(part, access, keep)?));
                 continue;
@@ -534,18 +487,7 @@ impl Registrar {
                 return None;
             }
         }
-        let region = self.register_extent(extent, access);
-        let mut state = self.lock();
-        match region {
-            Ok(region) => {
-                state.counters.registrations += 1;
-                Some(Hold::Region(region))
-            }
-            Err(_) => {
-                state.counters.failures += 1;
-                None
-            }
-        }
+        self.register_counted(extent, access).ok().map(Hold::Region)
     }
 
     fn hold(&self, extent: Extent, access: Access, keep: Keep) -> Result<Hold, RegionError> {
@@ -554,18 +496,14 @@ impl Registrar {
         {
             return Ok(Hold::Lease(lease));
         }
+        self.register_counted(extent, access).map(Hold::Region)
+    }
+
+    fn register_counted(&self, extent: Extent, access: Access) -> Result<Region, RegionError> {
         let region = self.register_extent(extent, access);
-        let mut state = self.lock();
-        match region {
-            Ok(region) => {
-                state.counters.registrations += 1;
-                Ok(Hold::Region(region))
-            }
-            Err(error) => {
-                state.counters.failures += 1;
-                Err(error)
-            }
-        }
+        let counters = &mut self.lock().counters;
+        *(if region.is_ok() { &mut counters.registrations } else { &mut counters.failures }) += 1;
+        region
     }
 
     fn register_extent(&self, extent: Extent, access: Access) -> Result<Region, RegionError> {
@@ -580,58 +518,9 @@ impl Registrar {
     }
 }
 
-impl State {
-    /// A pin that has all of the extent.
-    fn pin_around(&self, extent: Extent) -> Option<Extent> {
-        let first = PinId(extent.start.saturating_sub(self.longest_pin), 0);
-        let before = self.pins.range(first..=PinId(extent.start, u64::MAX)).rev();
-        let mut around = before.filter(|(_, end)| **end >= extent.end && extent.len() > 0);
-        around.next().map(|(id, end)| Extent { start: id.0, end: *end })
-    }
-
-    /// Who needs any of the pages of an extent watched.
-    fn users(&self, extent: Extent) -> Vec<Extent> {
-        let pages = extent.to_pages();
-        let first = PinId(pages.start.saturating_sub(self.longest_pin), 0);
-        let pins = self.pins.range(first..PinId(pages.end, 0));
-        let pins = pins.map(|(id, end)| Extent { start: id.0, end: *end });
-        let making = self.making.iter().map(|(_, making)| making.extent);
-        let mut users = self.cache.overlapping(pages);
-        users.extend(pins.chain(making).filter(|user| user.overlaps(&pages)));
-        users
-    }
-
-    fn count_evicted(&mut self, count: usize) {
-        if count > 0 {
-            self.counters.batches += 1;
-            self.counters.evictions += count as u64;
-        }
-    }
-
-    fn invalidate(&mut self, extent: Extent) -> Vec<Arc<Kept>> {
-        let ended = self.changed(extent);
-        self.counters.invalidations += ended.len() as u64;
-        ended
-    }
-
-    /// Acts upon what the kernel told. Answers what is to be dropped, without the lock.
-    fn settle(&mut self, watch: &Watched) -> Vec<Arc<Kept>> {
-        let mut stale = Vec::new();
-        for gone in watch.take() {
-            stale.extend(self.changed(gone.extent));
-            if let Change::Moved(to) = gone.change {
-                watch.forget_moved(to, |mapping| self.users(mapping));
-            }
-        }
-        self.counters.stale += stale.len() as u64;
-        stale
-    }
-
-    /// Registrations of the extent are not used any more.
-    fn changed(&mut self, extent: Extent) -> Vec<Arc<Kept>> {
-        for (_, making) in &mut self.making {
-            making.changed |= making.extent.overlaps(&extent);
-        }
-        self.cache.take_overlapping(extent)
-    }
+/// Those of some extents that lie in this one.
+fn inside(ascending: &[Extent], whole: Extent) -> SmallVec<[Extent; 8]> {
+    let first = ascending.partition_point(|segment| segment.start < whole.start);
+    let near = ascending[first..].iter().take_while(|segment| segment.start <= whole.end);
+    near.filter(|segment| whole.contains(segment)).copied().collect()
 }
