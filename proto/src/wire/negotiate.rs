@@ -140,17 +140,7 @@ pub struct Welcome {
 
 /// Bytes of a segment of memory, on average, from which RDMA that gathers or scatters the segments of a noncontiguous
 /// transfer is faster than packing them into one; measured by the provider, `spec/list-io.md`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GatherSwitches {
-    /// Reads into memory registered already.
-    pub read_registered: u32,
-    /// Reads into memory that is registered for the operation.
-    pub read_unregistered: u32,
-    /// Writes from memory registered already.
-    pub write_registered: u32,
-    /// Writes from memory that is registered for the operation.
-    pub write_unregistered: u32,
-}
+pub type GatherSwitches = Crossovers;
 
 /// The last request that the server knows of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
