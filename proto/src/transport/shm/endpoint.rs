@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, HEAD_SIZE_MAX, LocalSegments, MemoryRef, OpToken,
-    PostError, Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
-    WaitPolicy,
+    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
+    Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
 };
 use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
@@ -231,8 +231,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Room for one more message: looks at the shared word only when there seems to be none.
-    pub(super) fn make_room(&mut self) -> Result<(), PostError> {
+    /// Nothing is to leave before a message does.
+    fn check_order(&mut self) -> Result<(), PostError> {
         if !self.is_open() {
             return Err(PostError::Closed);
         }
@@ -240,6 +240,12 @@ impl ShmEndpoint {
             self.starved = true;
             return Err(PostError::Full);
         }
+        Ok(())
+    }
+
+    /// Room for one more message: looks at the shared word only when there seems to be none.
+    pub(super) fn make_room(&mut self) -> Result<(), PostError> {
+        self.check_order()?;
         if !self.send_ring.has_room() {
             self.look_taken();
             if !self.send_ring.has_room() {
@@ -322,19 +328,8 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
-        let invalid = if head.is_empty() || head.len() > HEAD_SIZE_MAX {
-            Some(PostError::Invalid("the head is empty or too long"))
-        } else if payload_len > slot.payload_capacity as usize {
-            Some(PostError::Invalid("the payload is longer than its slot"))
-        } else if !self.is_open() {
-            Some(PostError::Closed)
-        } else if self.connection.has_waiting() && !self.connection.send_waiting() {
-            self.starved = true;
-            Some(PostError::Full)
-        } else {
-            None
-        };
-        if let Some(error) = invalid {
+        let checked = check_message(head, payload_len, slot.payload_capacity);
+        if let Err(error) = checked.and_then(|()| self.check_order()) {
             self.cancel_send(slot);
             return Err(error);
         }

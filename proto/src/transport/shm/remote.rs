@@ -113,30 +113,32 @@ impl RemoteRegions {
         }
     }
 
+    fn find(&self, key: RegionKey) -> Option<&RemoteRegion> {
+        let region = self.slots.get(usize::from(key_slot(key.0)))?.as_ref();
+        region.filter(|region| region.key == key.0)
+    }
+
     /// A memory file that holds a region of this key is mapped here.
     #[inline]
     pub(super) fn knows(&self, key: RegionKey) -> bool {
-        let region = self.slots.get(usize::from(key_slot(key.0))).and_then(Option::as_ref);
-        region.is_some_and(|region| region.key == key.0)
+        self.find(key).is_some()
+    }
+
+    /// The mapping of a range in a memory file, which lies inside.
+    #[inline]
+    fn mapping(&self, range: &RemoteRange, access: Access) -> Result<&Arc<Mapping>, Unreachable> {
+        let region = self.find(range.key).ok_or(Unreachable::Unknown)?;
+        check(range, access, region.len, region.access)?;
+        let failed = |code: &i32| Unreachable::System(std::io::Error::from_raw_os_error(*code));
+        region.mapping.as_ref().map_err(failed)
     }
 
     /// The bytes of a range in a memory file that [`RemoteRegions::knows`]; they are mapped as long as `self` is not changed. The access
     /// must be counted already.
     #[inline]
-    pub(super) fn mapped(
-        &self,
-        range: &RemoteRange,
-        access: Access,
-    ) -> Result<Option<Span<'_>>, Unreachable> {
-        let region = self.slots.get(usize::from(key_slot(range.key.0))).and_then(Option::as_ref);
-        let region = region.filter(|region| region.key == range.key.0).ok_or(Unreachable::Unknown)?;
-        check(range, access, region.len, region.access)?;
-        let mapping = region.mapping.as_ref();
-        let mapping =
-            mapping.map_err(|code| Unreachable::System(std::io::Error::from_raw_os_error(*code)))?;
-        // In bounds of a mapping that exists, so both numbers fit.
-        let (offset, len) = (usize::try_from(range.offset), usize::try_from(range.len));
-        Ok(mapping.span().slice(offset.unwrap_or(usize::MAX), len.unwrap_or(usize::MAX)))
+    pub(super) fn mapped(&self, range: &RemoteRange, access: Access) -> Result<Span<'_>, Unreachable> {
+        let mapping = self.mapping(range, access)?;
+        range.within(mapping.span()).map_err(Unreachable::Fault)
     }
 
     /// Finds a range. A lease on it must be held already, so that what is found stays the peer's region.
@@ -146,20 +148,12 @@ impl RemoteRegions {
         range: &RemoteRange,
         access: Access,
     ) -> Result<Resolved, Unreachable> {
-        let key = range.key.0;
-        if key & KEY_ORDINARY != 0 {
+        if range.key.0 & KEY_ORDINARY != 0 {
             return resolve_ordinary(connection, range, access);
         }
-        let region = self.slots.get(usize::from(key_slot(key))).and_then(Option::as_ref);
-        let region = region.filter(|region| region.key == key).ok_or(Unreachable::Unknown)?;
-        check(range, access, region.len, region.access)?;
-        match &region.mapping {
-            // In bounds of a mapping that exists, so it fits.
-            Ok(mapping) => {
-                Ok(Resolved::Mapped(Arc::clone(mapping), usize::try_from(range.offset).unwrap_or(0)))
-            }
-            Err(code) => Err(Unreachable::System(std::io::Error::from_raw_os_error(*code))),
-        }
+        let mapping = self.mapping(range, access)?;
+        // In bounds of a mapping that exists, so it fits.
+        Ok(Resolved::Mapped(Arc::clone(mapping), usize::try_from(range.offset).unwrap_or(0)))
     }
 }
 
@@ -207,14 +201,7 @@ fn resolve_ordinary(
 }
 
 fn check(range: &RemoteRange, access: Access, region_len: u64, rights: Access) -> Result<(), Unreachable> {
-    if !rights.contains(access) {
-        let access = match (access.contains(Access::REMOTE_READ), access.contains(Access::REMOTE_WRITE)) {
-            (true, true) => "remote read and write",
-            (false, true) => "remote write",
-            _ => "remote read",
-        };
-        return Err(Unreachable::Fault(RegionFault::Access { key: range.key, access }));
-    }
+    rights.check(range.key, access).map_err(Unreachable::Fault)?;
     range.check_bounds(region_len).map_err(Unreachable::Fault)
 }
 

@@ -1,20 +1,21 @@
 //! One connection.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use smallvec::smallvec;
 
 use crate::back_off::BackOff;
 
+use super::super::util::{check_destination, check_rdma, poll};
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PeerFault,
-    PeerIdentity, PostError, Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot,
-    Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
+    Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
+    WaitPolicy,
 };
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
@@ -98,18 +99,7 @@ impl TcpEndpoint {
         policy: WaitPolicy,
     ) -> Self {
         sys::report_queue(socket.as_fd());
-        let capabilities = Capabilities {
-            provider: Provider::Tcp,
-            send_payload_max: theirs.recv_payload_max,
-            recv_payload_max: own.recv_payload_max,
-            send_depth: theirs.recv_depth,
-            rdma_depth: own.rdma_depth.min(theirs.rdma_depth),
-            segments_max: SEGMENTS_MAX,
-            rdma_size_max: RDMA_SIZE_MAX,
-            remote_mapped: false,
-            registers_ordinary_memory: true,
-            peer: PeerIdentity { address: Some(peer), credentials: None },
-        };
+        let capabilities = own.agree(&theirs, Provider::Tcp, Some(peer), SEGMENTS_MAX, RDMA_SIZE_MAX);
         Self {
             link: Link { socket, shared, completions: VecDeque::new(), counters: Counters::default() },
             input: Input::new(own.recv_payload_max),
@@ -217,24 +207,42 @@ impl TcpEndpoint {
         !self.input.starved || !self.link.completions.is_empty()
     }
 
-    fn check_rdma(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<usize, PostError> {
-        if self.closed || self.output.is_broken() {
-            return Err(PostError::Closed);
-        }
-        if local.len() > usize::from(SEGMENTS_MAX) {
-            return Err(PostError::Invalid("more segments than segments_max"));
-        }
-        let len: usize = local.iter().map(MemoryRef::len).sum();
-        if len as u64 != remote.len {
-            return Err(PostError::Invalid("the segments do not add up to the remote range"));
-        }
-        if remote.len > u64::from(RDMA_SIZE_MAX) {
-            return Err(PostError::Invalid("the operation exceeds rdma_size_max"));
-        }
-        if self.rdma_in_flight >= self.capabilities.rdma_depth {
+    fn check_open(&self) -> Result<(), PostError> {
+        if self.closed || self.output.is_broken() { Err(PostError::Closed) } else { Ok(()) }
+    }
+
+    fn check_rdma(&self, local: &[MemoryRef], remote: &RemoteRange) -> Result<(), PostError> {
+        self.check_open()?;
+        check_rdma(&self.capabilities, local, remote)?;
+        if self.rdma_in_flight < self.capabilities.rdma_depth { Ok(()) } else { Err(PostError::Full) }
+    }
+
+    fn post_write(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: &[RemoteRange],
+        immediate: Option<u32>,
+    ) {
+        self.rdma_in_flight += 1;
+        self.output.write(token, local, remote, immediate);
+    }
+
+    fn post_read(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: &[RemoteRange],
+    ) -> Result<(), PostError> {
+        check_destination(&local)?;
+        let is_list = remote.len() > 1;
+        if is_list && !self.input.has_room_for_list() {
             return Err(PostError::Full);
         }
-        Ok(len)
+        self.rdma_in_flight += 1;
+        let id = self.input.add_read(token, local, is_list);
+        self.output.read(id, remote);
+        Ok(())
     }
 
     /// As many of the ranges as one frame takes, and the memory for them.
@@ -351,9 +359,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn reserve(&mut self, payload_len_max: usize) -> Result<SendSlot, PostError> {
-        if self.closed || self.output.is_broken() {
-            return Err(PostError::Closed);
-        }
+        self.check_open()?;
         let slot = self.output.reserve(&self.link, payload_len_max);
         if let Err(PostError::Full) = slot {
             self.refused_at = Some(self.link.counters.bytes_sent);
@@ -366,9 +372,9 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
-        if self.closed || self.output.is_broken() {
+        if let Err(closed) = self.check_open() {
             self.output.cancel(&self.link, &slot);
-            return Err(PostError::Closed);
+            return Err(closed);
         }
         if self.input.drained() {
             // The peer answers what has left: until the next flush there is nothing that it is worth asking for.
@@ -390,9 +396,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn prefers_gathered(&mut self, payload_len: usize) -> Result<bool, PostError> {
-        if self.closed || self.output.is_broken() {
-            return Err(PostError::Closed);
-        }
+        self.check_open()?;
         if payload_len < GATHERED_MIN {
             return Ok(false);
         }
@@ -410,9 +414,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn send_gathered(&mut self, head: &[u8], payload: &[Span<'_>]) -> Result<(), PostError> {
-        if self.closed || self.output.is_broken() {
-            return Err(PostError::Closed);
-        }
+        self.check_open()?;
         if self.input.drained() {
             // As in `send`; the message has left, but its answer has hardly come.
             self.drained_answered = false;
@@ -480,8 +482,7 @@ impl Endpoint for TcpEndpoint {
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
         self.check_rdma(&local, &remote)?;
-        self.rdma_in_flight += 1;
-        self.output.write(token, local, remote, immediate);
+        self.post_write(token, local, &[remote], immediate);
         Ok(Posted::Pending)
     }
 
@@ -491,13 +492,8 @@ impl Endpoint for TcpEndpoint {
         local: LocalSegments,
         remote: RemoteRange,
     ) -> Result<Posted, PostError> {
-        let len = self.check_rdma(&local, &remote)?;
-        if local.iter().any(|segment| segment.memory().may_fault()) {
-            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
-        }
-        self.rdma_in_flight += 1;
-        let id = self.input.add_read(token, local, len, false);
-        self.output.read_request(id, remote);
+        self.check_rdma(&local, &remote)?;
+        self.post_read(token, local, &[remote])?;
         Ok(Posted::Pending)
     }
 
@@ -508,11 +504,7 @@ impl Endpoint for TcpEndpoint {
         remote: &[RemoteRange],
     ) -> Result<PostedList, PostError> {
         let (taken, local) = self.check_list(local, remote)?;
-        if let [range] = *taken {
-            return self.rdma_write(token, local, range, None).map(PostedList::from);
-        }
-        self.rdma_in_flight += 1;
-        self.output.write_list(token, local, taken);
+        self.post_write(token, local, taken, None);
         Ok(PostedList { ranges: taken.len(), pending: 1 })
     }
 
@@ -523,19 +515,7 @@ impl Endpoint for TcpEndpoint {
         remote: &[RemoteRange],
     ) -> Result<PostedList, PostError> {
         let (taken, local) = self.check_list(local, remote)?;
-        if let [range] = *taken {
-            return self.rdma_read(token, local, range).map(PostedList::from);
-        }
-        if local.iter().any(|segment| segment.memory().may_fault()) {
-            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
-        }
-        if !self.input.has_room_for_list() {
-            return Err(PostError::Full);
-        }
-        self.rdma_in_flight += 1;
-        let len = local.iter().map(MemoryRef::len).sum();
-        let id = self.input.add_read(token, local, len, true);
-        self.output.read_list(id, taken);
+        self.post_read(token, local, taken)?;
         Ok(PostedList { ranges: taken.len(), pending: 1 })
     }
 
@@ -618,12 +598,14 @@ impl Endpoint for TcpEndpoint {
             return self.wait_in_receive(left);
         }
         self.link.counters.polls += 1;
-        let ready = sys::poll(self.link.socket.as_fd(), !self.output.is_empty(), left)
+        let wanted = if self.output.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let [ready] = poll([(self.link.socket.as_fd(), wanted)], left)
             .map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
-        if ready.readable {
+        // Data, the end of the stream or an error.
+        if ready.intersects(!PollFlags::OUT) {
             self.input.left = Left::Unknown;
         }
-        if ready.writable {
+        if ready.contains(PollFlags::OUT) {
             self.flush_output()?;
         }
         Ok(())
@@ -661,14 +643,4 @@ impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// What an `io::Error` during a handshake means.
-pub(super) fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
-}
-
-/// A fault of the handshake.
-pub(super) fn handshake_timeout(limit: Duration) -> PeerFault {
-    PeerFault::HandshakeTimeout { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX) }
 }

@@ -17,7 +17,7 @@ use super::super::{
     Address, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError, WaitPolicy,
 };
 use super::domain::configure;
-use super::endpoint::{TcpEndpoint, handshake_timeout};
+use super::endpoint::TcpEndpoint;
 use super::frame::{HEADER_SIZE, Hello};
 use super::shared::Shared;
 
@@ -301,7 +301,7 @@ impl Listener for TcpListener {
             .collect();
         for index in late {
             let handshake = self.unwatch(index);
-            tracing::debug!(peer = %handshake.peer, failure = %handshake_timeout(limit), "handshake failed");
+            tracing::debug!(peer = %handshake.peer, failure = %PeerFault::handshake_timeout(limit), "handshake failed");
         }
         if self.out_of_descriptors {
             self.accept_some(true);

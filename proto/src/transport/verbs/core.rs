@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 use super::super::{
-    Access, Capabilities, Completion, Head, PeerFault, PeerIdentity, Provider, Received, Span,
-    TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Head, PeerFault, Provider, Received, Span, TransportError, WaitPolicy,
 };
 use super::abort::Abortable;
 use super::buffers::{RECEIVE, Receives, Slots, slots_max};
@@ -139,18 +138,8 @@ impl Core {
         let slots = Slots::new(&shared, &prepared.device, slots_max);
         slots.make_sure(own.recv_payload_max.min(theirs.recv_payload_max) as usize)?;
         let Prepared { id, qp, cq, receives, device, send_queue_depth, sge_max, inline_max } = prepared;
-        let capabilities = Capabilities {
-            provider: Provider::Verbs,
-            send_payload_max: theirs.recv_payload_max,
-            recv_payload_max: own.recv_payload_max,
-            send_depth: theirs.recv_depth,
-            rdma_depth: own.rdma_depth.min(theirs.rdma_depth),
-            segments_max: SEGMENTS_MAX,
-            rdma_size_max: RDMA_SIZE_MAX.min(device.limits.message_size_max),
-            remote_mapped: false,
-            registers_ordinary_memory: true,
-            peer: PeerIdentity { address: id.peer(), credentials: None },
-        };
+        let rdma_size_max = RDMA_SIZE_MAX.min(device.limits.message_size_max);
+        let capabilities = own.agree(&theirs, Provider::Verbs, id.peer(), SEGMENTS_MAX, rdma_size_max);
         super::connect::set_rnr_timer(qp);
         let abortable = Abortable::new(qp, id.weak_name());
         let fate = Arc::new(Fate::default());

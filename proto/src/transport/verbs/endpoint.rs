@@ -222,7 +222,7 @@ impl Core {
         }
         self.progress();
         if self.is_lingering() {
-            let _ = poll_readable(&self.event_fds(), Some(Duration::from_millis(50)));
+            let _ = poll_readable(self.event_fds(), Some(Duration::from_millis(50)));
             self.take_events();
             self.progress();
         }

@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::super::TransportError;
+use super::super::util::lock;
 use super::abort::AbortHandle;
 use super::device::Device;
 use super::ffi::{self, ibv_event_type as event};
@@ -98,7 +99,7 @@ struct Entry {
 static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
 
 fn table() -> MutexGuard<'static, Table> {
-    TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    lock(TABLE.get_or_init(Mutex::default))
 }
 
 impl Table {

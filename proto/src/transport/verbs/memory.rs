@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use super::super::util::{RandomNumbers, lock};
 use super::super::{
     Access, HeapMemory, Memory, MemoryRef, Region, RegionError, RegionFault, RegionKey, RegionOwner,
     RemoteRange, Span,
@@ -39,8 +40,10 @@ const ADDRESS_BITS: u64 = (1 << 62) - 1;
 ///
 /// A key is the device's 32 bits and, above them, a number that is never used again. The device checks its own 32 bits, the rights
 /// and the address; the address begins at a random place, so that range as a whole cannot be guessed, nor come again.
+#[derive(Default)]
 pub(super) struct Registry {
     regions: Mutex<HashMap<RegionKey, Registered>>,
+    random: Mutex<RandomNumbers>,
     generation: AtomicU32,
 }
 
@@ -53,10 +56,6 @@ struct Registered {
 }
 
 impl Registry {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { regions: Mutex::new(HashMap::new()), generation: AtomicU32::new(0) })
-    }
-
     pub(super) fn register(
         self: &Arc<Self>,
         device: &Arc<Device>,
@@ -66,7 +65,8 @@ impl Registry {
         if self.len() >= REGIONS_MAX {
             return Err(RegionError::TooMany { limit: REGIONS_MAX });
         }
-        let address = random_address(memory.span().as_ptr() as u64)?;
+        let own = memory.span().as_ptr() as u64;
+        let address = lock(&self.random).draw()? & ADDRESS_BITS & !ADDRESS_LOW_BITS | own & ADDRESS_LOW_BITS;
         let region = if memory.is_empty() {
             None
         } else {
@@ -77,19 +77,16 @@ impl Registry {
         let device_key = region.as_ref().map_or(0, MemoryRegion::remote_key);
         let key = RegionKey(u64::from(generation) << 32 | u64::from(device_key));
         let len = memory.len() as u64;
-        self.lock().insert(key, Registered { _region: region, address, len, access });
+        lock(&self.regions).insert(key, Registered { _region: region, address, len, access });
         let range = RemoteRange { key, offset: address, len };
         Ok(Region::new(range, memory, Arc::clone(self) as Arc<dyn RegionOwner>))
     }
 
     /// Checks an operation of 0 bytes, which the device does not.
     pub(super) fn check_empty(&self, key: RegionKey, offset: u64, access: Access) -> Result<(), RegionFault> {
-        let regions = self.lock();
+        let regions = lock(&self.regions);
         let registered = regions.get(&key).ok_or(RegionFault::UnknownKey(key))?;
-        if !registered.access.contains(access) {
-            let access = if access == Access::REMOTE_WRITE { "remote write" } else { "remote read" };
-            return Err(RegionFault::Access { key, access });
-        }
+        registered.access.check(key, access)?;
         match offset.checked_sub(registered.address) {
             Some(inside) if inside <= registered.len => Ok(()),
             _ => Err(RegionFault::OutOfBounds { key, offset, len: 0, region_len: registered.len }),
@@ -97,29 +94,16 @@ impl Registry {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<RegionKey, Registered>> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.regions).len()
     }
 }
 
 impl RegionOwner for Registry {
     fn deregister(&self, key: RegionKey) {
         // The device's part, which takes its time, happens without the lock.
-        let gone = self.lock().remove(&key);
+        let gone = lock(&self.regions).remove(&key);
         drop(gone);
     }
-}
-
-fn random_address(own: u64) -> Result<u64, RegionError> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| RegionError::System {
-        what: "draw an address for registered memory",
-        source: io::Error::other(error),
-    })?;
-    Ok(u64::from_ne_bytes(bytes) & ADDRESS_BITS & !ADDRESS_LOW_BITS | own & ADDRESS_LOW_BITS)
 }
 
 fn registration_failed(error: RegistrationError) -> RegionError {
@@ -155,7 +139,7 @@ impl PinCache {
             return None;
         }
         let place = Arc::as_ptr(memory).cast::<()>() as usize;
-        let mut pinned = self.lock();
+        let mut pinned = lock(&self.pinned);
         if let Some(found) = pinned.get(&place).filter(|found| found.owner.strong_count() > 0) {
             return Some(Arc::clone(&found.region));
         }
@@ -184,14 +168,10 @@ impl PinCache {
 
     /// Gives back what no operation uses now. Tells whether there was anything.
     pub(super) fn shrink(&self) -> bool {
-        let mut pinned = self.lock();
+        let mut pinned = lock(&self.pinned);
         let idle: Vec<_> = pinned.extract_if(|_, pinned| Arc::strong_count(&pinned.region) == 1).collect();
         drop(pinned);
         !idle.is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Pinned>> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -212,19 +192,16 @@ impl Staging {
 }
 
 /// Free staging buffers of a domain.
+#[derive(Default)]
 pub(super) struct StagingPool {
     free: Mutex<Vec<Staging>>,
 }
 
 impl StagingPool {
-    pub(super) fn new() -> Self {
-        Self { free: Mutex::new(Vec::new()) }
-    }
-
     /// A buffer of at least `len` bytes.
     pub(super) fn take(&self, device: &Arc<Device>, len: usize) -> io::Result<Staging> {
         let size = len.max(STAGING_SIZE_MIN).next_power_of_two();
-        let mut free = self.lock();
+        let mut free = lock(&self.free);
         if let Some(place) = free.iter().position(|staging| staging.memory.len() == size) {
             return Ok(free.swap_remove(place));
         }
@@ -234,7 +211,7 @@ impl StagingPool {
     }
 
     pub(super) fn give_back(&self, staging: Staging) {
-        let mut free = self.lock();
+        let mut free = lock(&self.free);
         let kept: usize = free.iter().map(|staging| staging.memory.len()).sum();
         if kept + staging.memory.len() <= STAGING_KEPT_MAX {
             free.push(staging);
@@ -243,11 +220,7 @@ impl StagingPool {
 
     /// Gives free buffers back to the system. Tells whether there were any.
     pub(super) fn shrink(&self) -> bool {
-        !std::mem::take(&mut *self.lock()).is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Staging>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        !std::mem::take(&mut *lock(&self.free)).is_empty()
     }
 }
 
@@ -276,9 +249,9 @@ impl Shared {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             device: OnceLock::new(),
-            registry: Registry::new(),
+            registry: Arc::default(),
             pins: PinCache::new(),
-            staging: StagingPool::new(),
+            staging: StagingPool::default(),
             buffers: BufferPool::new(),
         })
     }

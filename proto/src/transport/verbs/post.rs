@@ -6,17 +6,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::super::util::{check_destination, check_message, check_rdma, copy_through_kernel};
 use super::super::{
-    Completion, HEAD_SIZE_MAX, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, SendSlot,
-    Span, TransportError,
+    Completion, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, SendSlot, Span,
+    TransportError,
 };
 use super::core::Core;
 use super::frame::{Frame, HEADER_SIZE, NOTE_SIZE, PREFIX_SIZE, message_header};
 use super::memory::{Pin, Staging};
 use super::queue::{Action, Done, Segment};
 use super::status::{SUCCESS, explain};
-use super::sys::copy_through_kernel;
-use super::{RDMA_SIZE_MAX, SEGMENTS_MAX};
 
 /// Work requests that leave without waiting for a flush, when so many are queued.
 const LIST_MAX: usize = 64;
@@ -80,14 +79,8 @@ impl Core {
     /// As `Endpoint::send`.
     pub(super) fn send(&mut self, slot: &SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
         self.reserved = self.reserved.saturating_sub(1);
-        let invalid = if head.is_empty() || head.len() > HEAD_SIZE_MAX {
-            Some(PostError::Invalid("the head is empty or too long"))
-        } else if payload_len > slot.payload_capacity as usize {
-            Some(PostError::Invalid("the payload is longer than its slot"))
-        } else {
-            self.check_open().and_then(|()| self.make_room(1)).err()
-        };
-        if let Some(error) = invalid {
+        let checked = check_message(head, payload_len, slot.payload_capacity);
+        if let Err(error) = checked.and_then(|()| self.check_open()).and_then(|()| self.make_room(1)) {
             self.slots.give_back(slot.id);
             return Err(error);
         }
@@ -117,8 +110,8 @@ impl Core {
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
         let len = self.check_rdma(&local, &remote)?;
-        if read && local.iter().any(|segment| segment.memory().may_fault()) {
-            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
+        if read {
+            check_destination(&local)?;
         }
         if len == 0 {
             return self.rdma_of_nothing(read, token, remote, immediate);
@@ -193,20 +186,8 @@ impl Core {
 
     fn check_rdma(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<usize, PostError> {
         self.check_open()?;
-        if local.len() > usize::from(SEGMENTS_MAX) {
-            return Err(PostError::Invalid("more segments than segments_max"));
-        }
-        let len: usize = local.iter().map(MemoryRef::len).sum();
-        if len as u64 != remote.len {
-            return Err(PostError::Invalid("the segments do not add up to the remote range"));
-        }
-        if remote.len > u64::from(self.capabilities.rdma_size_max.min(RDMA_SIZE_MAX)) {
-            return Err(PostError::Invalid("the operation exceeds rdma_size_max"));
-        }
-        if self.rdma_in_flight >= self.capabilities.rdma_depth {
-            return Err(PostError::Full);
-        }
-        Ok(len)
+        let len = check_rdma(&self.capabilities, local, remote)?;
+        if self.rdma_in_flight < self.capabilities.rdma_depth { Ok(len) } else { Err(PostError::Full) }
     }
 
     fn check_open(&self) -> Result<(), PostError> {
