@@ -57,33 +57,26 @@ pub enum Scheme {
 }
 
 impl Scheme {
+    const ALL: [Self; 5] = [Self::Any, Self::Tcp, Self::Shm, Self::Verbs, Self::Sim];
+
     /// The part of an address before `://`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Any => "dafs",
-            Self::Tcp => "dafs+tcp",
-            Self::Shm => "dafs+shm",
-            Self::Verbs => "dafs+verbs",
-            Self::Sim => "dafs+sim",
-        }
+        self.row().0
     }
 
-    fn example(self) -> &'static str {
-        match self {
-            Self::Any => "dafs://host:12049/export/path",
-            Self::Tcp => "dafs+tcp://host:12049/export/path",
-            Self::Shm => "dafs+shm:///run/dafs.sock:/export/path",
-            Self::Verbs => "dafs+verbs://host:12049/export/path",
-            Self::Sim => "dafs+sim://1/export/path",
-        }
+    /// The same, where a server listens; there `dafs+` may stand before it.
+    fn listen_name(self) -> Option<&'static str> {
+        self.name().strip_prefix("dafs+")
     }
 
-    fn listen_example(self) -> &'static str {
+    /// The name, an address of a server, and one to listen on.
+    fn row(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Any | Self::Tcp => "tcp://127.0.0.1:12049",
-            Self::Shm => "shm:///run/dafs.sock",
-            Self::Verbs => "verbs://192.0.2.1:12049",
-            Self::Sim => "sim://1",
+            Self::Any => ("dafs", "dafs://host:12049/export/path", "tcp://127.0.0.1:12049"),
+            Self::Tcp => ("dafs+tcp", "dafs+tcp://host:12049/export/path", "tcp://127.0.0.1:12049"),
+            Self::Shm => ("dafs+shm", "dafs+shm:///run/dafs.sock:/export/path", "shm:///run/dafs.sock"),
+            Self::Verbs => ("dafs+verbs", "dafs+verbs://host:12049/export/path", "verbs://192.0.2.1:12049"),
+            Self::Sim => ("dafs+sim", "dafs+sim://1/export/path", "sim://1"),
         }
     }
 }
@@ -127,17 +120,17 @@ pub struct Url {
 impl Url {
     /// Reads an address such as `dafs+tcp://host:12049/export/path`. Does not resolve names.
     pub fn parse(text: &OsStr) -> Result<Self, AddressError> {
-        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.example());
+        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.row().1);
         let bytes = text.as_bytes();
         let (name, rest) = split_scheme(bytes).ok_or_else(|| fault(Scheme::Any, Problem::NoScheme))?;
-        let scheme = match name {
-            b"dafs" => Scheme::Any,
-            b"dafs+tcp" => Scheme::Tcp,
-            b"dafs+shm" => Scheme::Shm,
-            b"dafs+verbs" => Scheme::Verbs,
-            b"dafs+sim" => Scheme::Sim,
-            b"tcp" | b"shm" | b"verbs" | b"sim" => return Err(fault(Scheme::Any, Problem::ListenForm)),
-            _ => return Err(fault(Scheme::Any, Problem::Scheme(lossy(name)))),
+        let is_named =
+            |listening: Option<&str>| listening.is_some_and(|listening| listening.as_bytes() == name);
+        let scheme = match Scheme::ALL.into_iter().find(|scheme| is_named(Some(scheme.name()))) {
+            Some(scheme) => scheme,
+            None if Scheme::ALL.into_iter().any(|scheme| is_named(scheme.listen_name())) => {
+                return Err(fault(Scheme::Any, Problem::ListenForm));
+            }
+            None => return Err(fault(Scheme::Any, Problem::Scheme(lossy(name)))),
         };
         let fault = |problem| fault(scheme, problem);
         if rest.contains(&0) {
@@ -206,16 +199,15 @@ impl ListenUrl {
     /// Reads `tcp://127.0.0.1:0`, `tcp://[::1]:7` or `shm:///run/dafs.sock`; `dafs+tcp://…` and the like mean the same. Does not
     /// resolve names.
     pub fn parse(text: &OsStr) -> Result<Self, AddressError> {
-        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.listen_example());
+        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.row().2);
         let (name, rest) =
             split_scheme(text.as_bytes()).ok_or_else(|| fault(Scheme::Any, Problem::NoListenScheme))?;
-        let scheme = match name.strip_prefix(b"dafs+").unwrap_or(name) {
-            b"tcp" => Scheme::Tcp,
-            b"shm" => Scheme::Shm,
-            b"verbs" => Scheme::Verbs,
-            b"sim" => Scheme::Sim,
-            b"dafs" => return Err(fault(Scheme::Any, Problem::ListenAny)),
-            _ => return Err(fault(Scheme::Any, Problem::ListenScheme(lossy(name)))),
+        let short = name.strip_prefix(b"dafs+").unwrap_or(name);
+        let is_named = |scheme: &Scheme| scheme.listen_name().is_some_and(|name| name.as_bytes() == short);
+        let scheme = match Scheme::ALL.into_iter().find(is_named) {
+            Some(scheme) => scheme,
+            None if short == b"dafs" => return Err(fault(Scheme::Any, Problem::ListenAny)),
+            None => return Err(fault(Scheme::Any, Problem::ListenScheme(lossy(name)))),
         };
         let fault = |problem| fault(scheme, problem);
         if rest.contains(&0) {
@@ -553,8 +545,8 @@ mod tests {
     #[test]
     fn examples_in_errors_are_valid() {
         for scheme in [Scheme::Any, Scheme::Tcp, Scheme::Shm, Scheme::Verbs, Scheme::Sim] {
-            assert_eq!(Url::parse(OsStr::new(scheme.example())).map(|url| url.scheme), Ok(scheme));
-            assert!(ListenUrl::parse(OsStr::new(scheme.listen_example())).is_ok());
+            assert_eq!(Url::parse(OsStr::new(scheme.row().1)).map(|url| url.scheme), Ok(scheme));
+            assert!(ListenUrl::parse(OsStr::new(scheme.row().2)).is_ok());
         }
     }
 

@@ -300,26 +300,19 @@ pub struct ExportStatistics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
     /// The server is shutting down: finish and go.
-    Draining,
+    Draining = 1,
     /// The server ends this session because of a protocol error: the payload says which, as text.
-    ProtocolError,
+    ProtocolError = 2,
 }
 
 impl NoticeKind {
     /// The number on the wire.
     pub fn value(self) -> u32 {
-        match self {
-            Self::Draining => 1,
-            Self::ProtocolError => 2,
-        }
+        self as u32
     }
 
     /// The notice with this number; `None` for those of later versions, which are ignored.
     pub fn from_value(value: u32) -> Option<Self> {
-        match value {
-            1 => Some(Self::Draining),
-            2 => Some(Self::ProtocolError),
-            _ => None,
-        }
+        [Self::Draining, Self::ProtocolError].into_iter().find(|notice| notice.value() == value)
     }
 }

@@ -44,6 +44,7 @@ impl Default for ShmConfig {
 }
 
 /// Messages through rings in shared memory, memory that both sides map, cross-memory attach for the rest. See `spec/transport-shm.md`.
+#[derive(Clone)]
 pub struct ShmDomain {
     registry: Arc<Registry>,
     config: ShmConfig,
@@ -155,13 +156,6 @@ impl ShmDomain {
             peer: PeerIdentity { address: None, credentials: Some(connection.peer.clone()) },
         };
         ShmEndpoint::new(Arc::new(connection), Arc::clone(&self.registry), capabilities, params.wait)
-    }
-}
-
-/// Another handle to the same domain.
-impl Clone for ShmDomain {
-    fn clone(&self) -> Self {
-        Self { registry: Arc::clone(&self.registry), config: self.config }
     }
 }
 

@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
-    Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, Memory, MemoryRef, OpToken,
+    PostError, Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
+    WaitPolicy,
 };
 use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
 use super::entry::{KIND_MESSAGE, Payload, direction};
 use super::handshake::{MESSAGE_SIZE, Message, malformed};
-use super::map::is_sealable;
+use super::map::{MappedMemory, is_sealable};
 use super::registry::Registry;
-use super::remote::RemoteRegions;
+use super::remote::{Counted, RemoteRegions, Resolved};
 use super::ring::{Arrival, RecvRing, SendRing};
 use super::sock::{self, Incoming};
 use super::wake::WokenBy;
@@ -222,10 +223,6 @@ impl ShmEndpoint {
         let word = self.connection.layout.consumed(self.connection.side);
         let taken = self.connection.segment.word(word).load(Ordering::Acquire);
         self.counters.taken_looks += 1;
-        self.note_taken(taken);
-    }
-
-    fn note_taken(&mut self, taken: u32) {
         if let Err(bad) = self.send_ring.taken_until(taken) {
             self.fail(malformed("messages taken", bad.value.into(), bad.limit.into()));
         }
@@ -395,7 +392,18 @@ impl Endpoint for ShmEndpoint {
         remote: RemoteRange,
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
-        self.copy_to_remote(token, &local, &remote, immediate)
+        self.check_post(&local, &remote)?;
+        if immediate.is_some() {
+            self.make_room()?;
+        }
+        let result = self.copy(Way::Write, &local, &[remote], &remote);
+        if result.as_ref().is_err_and(TransportError::is_local_fault) {
+            return Err(PostError::Faulted);
+        }
+        if let (Ok(()), Some(data)) = (&result, immediate) {
+            self.post_immediate(data, u32::try_from(remote.len).unwrap_or(u32::MAX));
+        }
+        Ok(self.complete(token, result))
     }
 
     fn rdma_read(
@@ -404,7 +412,9 @@ impl Endpoint for ShmEndpoint {
         local: LocalSegments,
         remote: RemoteRange,
     ) -> Result<Posted, PostError> {
-        self.copy_from_remote(token, &local, &remote)
+        self.check_post(&local, &remote)?;
+        let result = self.copy(Way::Read, &local, &[remote], &remote);
+        Ok(self.complete(token, result))
     }
 
     fn rdma_write_list(
@@ -430,16 +440,34 @@ impl Endpoint for ShmEndpoint {
         remote: &RemoteRange,
         access: Access,
     ) -> Result<Option<MemoryRef>, RegionError> {
-        self.lease_remote(remote, access)
+        match self.reach(remote, access) {
+            Ok((Resolved::Mapped(mapping, offset), lease)) => {
+                let memory: Arc<dyn Memory> = Arc::new(MappedMemory::new(mapping, lease));
+                let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+                Ok(MemoryRef::new(memory).slice(offset, len))
+            }
+            Ok((Resolved::Ordinary(_), _)) => Ok(None),
+            Err(unreachable) => Err(unreachable.into_error(remote.key)),
+        }
     }
 
+    #[inline]
     fn with_remote_memory(
         &mut self,
         remote: &RemoteRange,
         access: Access,
         access_now: &mut dyn FnMut(Span<'_>),
     ) -> Result<bool, RegionError> {
-        self.use_remote(remote, access, access_now)
+        // Counted for the time of the call, and nothing is allocated.
+        if self.remote.knows(remote.key)
+            && let Some(_counted) = Counted::begin(&*self.connection, remote.key)
+        {
+            let span = self.remote.mapped(remote, access);
+            access_now(span.map_err(|unreachable| unreachable.into_error(remote.key))?);
+            return Ok(true);
+        }
+        // Not seen yet, ordinary, or gone: the long way tells.
+        Ok(self.remote_memory(remote, access)?.map(|memory| access_now(memory.span())).is_some())
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {

@@ -7,14 +7,14 @@ use smallvec::SmallVec;
 
 use super::super::util::{check_rdma, copy_through_kernel};
 use super::super::{
-    Access, Completion, LocalSegments, Memory, MemoryRef, OpToken, PeerFault, PostError, Posted, PostedList,
-    RegionError, RegionFault, RemoteRange, Span, TransportError,
+    Access, Completion, LocalSegments, MemoryRef, OpToken, PeerFault, PostError, Posted, PostedList,
+    RegionFault, RemoteRange, TransportError,
 };
 use super::cma::{LocalParts, REMOTE_PARTS_MAX, RemotePart, Way, remote_part};
 use super::endpoint::ShmEndpoint;
 use super::handshake::malformed;
-use super::map::{MappedMemory, Mapping};
-use super::remote::{Counted, Lease, Resolved, Unreachable};
+use super::map::Mapping;
+use super::remote::{Lease, Resolved, Unreachable};
 
 /// Segments in one gather or scatter list.
 pub(super) const SEGMENTS_MAX: u16 = 64;
@@ -22,40 +22,6 @@ pub(super) const SEGMENTS_MAX: u16 = 64;
 pub(super) const RDMA_SIZE_MAX: u32 = 16 << 20;
 
 impl ShmEndpoint {
-    /// As `Endpoint::rdma_write`.
-    pub(super) fn copy_to_remote(
-        &mut self,
-        token: OpToken,
-        local: &LocalSegments,
-        remote: &RemoteRange,
-        immediate: Option<u32>,
-    ) -> Result<Posted, PostError> {
-        self.check_post(local, remote)?;
-        if immediate.is_some() {
-            self.make_room()?;
-        }
-        let result = self.copy(Way::Write, local, &[*remote], remote);
-        if result.as_ref().is_err_and(TransportError::is_local_fault) {
-            return Err(PostError::Faulted);
-        }
-        if let (Ok(()), Some(data)) = (&result, immediate) {
-            self.post_immediate(data, u32::try_from(remote.len).unwrap_or(u32::MAX));
-        }
-        Ok(self.complete(token, result))
-    }
-
-    /// As `Endpoint::rdma_read`.
-    pub(super) fn copy_from_remote(
-        &mut self,
-        token: OpToken,
-        local: &LocalSegments,
-        remote: &RemoteRange,
-    ) -> Result<Posted, PostError> {
-        self.check_post(local, remote)?;
-        let result = self.copy(Way::Read, local, &[*remote], remote);
-        Ok(self.complete(token, result))
-    }
-
     /// As `Endpoint::rdma_write_list` and `rdma_read_list`: ranges of one region that follow each other are one copy.
     pub(super) fn copy_list(
         &mut self,
@@ -87,54 +53,14 @@ impl ShmEndpoint {
         Ok(PostedList { ranges: run.len(), ..PostedList::from(posted) })
     }
 
-    /// As `Endpoint::remote_memory`.
-    pub(super) fn lease_remote(
-        &mut self,
-        remote: &RemoteRange,
-        access: Access,
-    ) -> Result<Option<MemoryRef>, RegionError> {
-        match self.reach(remote, access) {
-            Ok((Resolved::Mapped(mapping, offset), lease)) => {
-                let memory: Arc<dyn Memory> = Arc::new(MappedMemory::new(mapping, lease));
-                let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
-                Ok(MemoryRef::new(memory).slice(offset, len))
-            }
-            Ok((Resolved::Ordinary(_), _)) => Ok(None),
-            Err(unreachable) => Err(region_error(unreachable, remote)),
-        }
-    }
-
-    /// As `Endpoint::with_remote_memory`: the access is counted for the time of the call, and nothing is allocated.
-    #[inline]
-    pub(super) fn use_remote(
-        &mut self,
-        remote: &RemoteRange,
-        access: Access,
-        access_now: &mut dyn FnMut(Span<'_>),
-    ) -> Result<bool, RegionError> {
-        if self.remote.knows(remote.key)
-            && let Some(_counted) = Counted::begin(&self.connection, remote.key)
-        {
-            return match self.remote.mapped(remote, access) {
-                Ok(span) => {
-                    access_now(span);
-                    Ok(true)
-                }
-                Err(unreachable) => Err(region_error(unreachable, remote)),
-            };
-        }
-        // Not seen yet, ordinary, or gone: the long way tells.
-        Ok(self.lease_remote(remote, access)?.map(|memory| access_now(memory.span())).is_some())
-    }
-
-    fn check_post(&self, local: &[MemoryRef], remote: &RemoteRange) -> Result<(), PostError> {
+    pub(super) fn check_post(&self, local: &[MemoryRef], remote: &RemoteRange) -> Result<(), PostError> {
         if !self.is_open() {
             return Err(PostError::Closed);
         }
         check_rdma(&self.capabilities, local, remote).map(drop)
     }
 
-    fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) -> Posted {
+    pub(super) fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) -> Posted {
         let Err(error) = &result else { return Posted::Done };
         // Nothing that is posted behind it may reach the peer, which would take it for done.
         self.fail(match error {
@@ -151,8 +77,12 @@ impl ShmEndpoint {
     }
 
     /// Finds the peer's memory and begins an access to it.
-    fn reach(&mut self, remote: &RemoteRange, access: Access) -> Result<(Resolved, Lease), Unreachable> {
-        let lease = Lease::begin(&self.connection, remote.key)
+    pub(super) fn reach(
+        &mut self,
+        remote: &RemoteRange,
+        access: Access,
+    ) -> Result<(Resolved, Lease), Unreachable> {
+        let lease = Lease::begin(Arc::clone(&self.connection), remote.key)
             .ok_or(Unreachable::Fault(RegionFault::UnknownKey(remote.key)))?;
         let resolved = match self.remote.resolve(&self.connection, remote, access) {
             Err(Unreachable::Unknown) => {
@@ -170,7 +100,7 @@ impl ShmEndpoint {
     }
 
     /// Copies between local memory, of several segments only where `run` is one range, and ranges of one region that `cover` covers.
-    fn copy(
+    pub(super) fn copy(
         &mut self,
         way: Way,
         local: &LocalSegments,
@@ -298,15 +228,6 @@ fn copy_mapped(
         offset += len;
     }
     Ok(())
-}
-
-#[cold]
-fn region_error(unreachable: Unreachable, remote: &RemoteRange) -> RegionError {
-    match unreachable {
-        Unreachable::Fault(fault) => RegionError::Fault(fault),
-        Unreachable::Unknown => RegionError::Fault(RegionFault::UnknownKey(remote.key)),
-        Unreachable::System(source) => RegionError::System { what: "map memory of the peer", source },
-    }
 }
 
 #[cold]

@@ -1,10 +1,11 @@
 //! The peer's regions, and leases of them: every access to the peer's memory is counted where the peer can see it.
 
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::{Access, PeerFault, RegionFault, RegionKey, RemoteRange, Span};
+use super::super::{Access, PeerFault, RegionError, RegionFault, RegionKey, RemoteRange, Span};
 use super::connection::Connection;
 use super::handshake::malformed;
 use super::layout::REGIONS_MAX;
@@ -68,6 +69,18 @@ pub(super) enum Unreachable {
     Unknown,
     /// This side's trouble.
     System(std::io::Error),
+}
+
+impl Unreachable {
+    /// As told to who asked for the region `key`.
+    #[cold]
+    pub(super) fn into_error(self, key: RegionKey) -> RegionError {
+        match self {
+            Self::Fault(fault) => RegionError::Fault(fault),
+            Self::Unknown => RegionError::Fault(RegionFault::UnknownKey(key)),
+            Self::System(source) => RegionError::System { what: "map memory of the peer", source },
+        }
+    }
 }
 
 impl RemoteRegions {
@@ -207,20 +220,23 @@ fn check(range: &RemoteRange, access: Access, region_len: u64, rights: Access) -
 
 /// Counts one access to a region of the peer, from before it looks the region up until it is done. The peer that
 /// takes a region away waits for it.
-pub(super) struct Counted<'a> {
-    connection: &'a Connection,
+pub(super) struct Counted<C: Deref<Target = Connection>> {
+    connection: C,
     slot: u16,
 }
 
-impl<'a> Counted<'a> {
+/// An access that is counted for as long as this lives, wherever it goes.
+pub(super) type Lease = Counted<Arc<Connection>>;
+
+impl<C: Deref<Target = Connection>> Counted<C> {
     /// Begins an access; `None` when the peer has no such region (any more).
     #[inline]
-    pub(super) fn begin(connection: &'a Connection, key: RegionKey) -> Option<Self> {
+    pub(super) fn begin(connection: C, key: RegionKey) -> Option<Self> {
         let counted = Self { connection, slot: key_slot(key.0) };
         // Counted first, then looked at; the owner takes the key away first, then looks at the count. One of the two sees the other.
         counted.count().fetch_add(1, Ordering::SeqCst);
-        let record = connection.layout.record(connection.side.peer(), counted.slot);
-        let live = connection.segment.long(record + RECORD_KEY).load(Ordering::SeqCst);
+        let record = counted.connection.layout.record(counted.connection.side.peer(), counted.slot);
+        let live = counted.connection.segment.long(record + RECORD_KEY).load(Ordering::SeqCst);
         (live == key.0 && live != 0).then_some(counted)
     }
 
@@ -231,32 +247,9 @@ impl<'a> Counted<'a> {
     }
 }
 
-impl Drop for Counted<'_> {
+impl<C: Deref<Target = Connection>> Drop for Counted<C> {
     #[inline]
     fn drop(&mut self) {
         self.count().fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// An access that is counted for as long as this lives, wherever it goes.
-pub(super) struct Lease {
-    connection: Arc<Connection>,
-    slot: u16,
-}
-
-impl Lease {
-    /// As [`Counted::begin`].
-    pub(super) fn begin(connection: &Arc<Connection>, key: RegionKey) -> Option<Self> {
-        let counted = Counted::begin(connection, key)?;
-        let lease = Self { connection: Arc::clone(connection), slot: counted.slot };
-        // The count goes over to the lease.
-        std::mem::forget(counted);
-        Some(lease)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        drop(Counted { connection: &self.connection, slot: self.slot });
     }
 }

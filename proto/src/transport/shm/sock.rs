@@ -187,13 +187,11 @@ pub(super) fn timer() -> io::Result<OwnedFd> {
 
 /// Sets a [`timer`] to go off once, this long from now; unsets it, and silences it, with zero.
 pub(super) fn set_timer(timer: BorrowedFd<'_>, after: Duration) {
-    let times = Itimerspec { it_interval: Timespec::default(), it_value: timespec(after) };
+    let times = Itimerspec {
+        it_interval: Timespec::default(),
+        it_value: Timespec::try_from(after).unwrap_or_default(),
+    };
     let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &times);
-}
-
-fn timespec(time: Duration) -> Timespec {
-    let tv_sec = time.as_secs().try_into().unwrap_or(i64::MAX);
-    Timespec { tv_sec, tv_nsec: time.subsec_nanos().into() }
 }
 
 /// Rings a doorbell of either kind. A full one rings already; one whose sleeper is gone shows at the socket.

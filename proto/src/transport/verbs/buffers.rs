@@ -72,15 +72,12 @@ impl Buffer {
 }
 
 /// The free buffers of a domain, by size. What one connection had goes to the next that needs it.
+#[derive(Default)]
 pub(super) struct BufferPool {
     free: [Mutex<Vec<Buffer>>; SIZES.len()],
 }
 
 impl BufferPool {
-    pub(super) fn new() -> Self {
-        Self { free: Default::default() }
-    }
-
     /// A buffer of this class. More are made when there is none.
     fn take(&self, device: &Arc<Device>, class: usize) -> io::Result<Buffer> {
         if let Some(buffer) = lock(&self.free[class]).pop() {

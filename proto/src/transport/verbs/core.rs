@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 use super::super::{
-    Access, Capabilities, Completion, Head, PeerFault, Provider, Received, Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Head, PeerFault, Provider, Received, TransportError, WaitPolicy,
 };
 use super::abort::Abortable;
 use super::buffers::{RECEIVE, Receives, Slots, slots_max};
@@ -95,10 +95,11 @@ pub(super) struct Core {
     done: Vec<Done>,
     // In.
     pub(super) receives: Receives,
-    repost: RecvList,
+    /// Receives that were given back and are not posted.
+    pub(super) repost: RecvList,
     arrivals: VecDeque<Arrival>,
     // Buffer, offset and length of the payload of the message that was delivered last.
-    current: Option<(u32, usize, usize)>,
+    pub(super) current: Option<(u32, usize, usize)>,
     pub(super) state: State,
     /// What the device said of it.
     fate: Arc<Fate>,
@@ -230,12 +231,6 @@ impl Core {
         }
     }
 
-    /// As `Endpoint::payload`.
-    pub(super) fn payload(&self) -> Span<'_> {
-        let Some((buffer, offset, len)) = self.current else { return Span::EMPTY };
-        self.receives.span(buffer).slice(offset, len).unwrap_or(Span::EMPTY)
-    }
-
     /// As `Endpoint::recv_done`.
     pub(super) fn recv_done(&mut self) {
         if let Some((buffer, _, _)) = self.current.take() {
@@ -288,11 +283,6 @@ impl Core {
         }
     }
 
-    /// Receives that were given back and are not posted.
-    pub(super) fn repost_len(&self) -> usize {
-        self.repost.len()
-    }
-
     /// Posts the receives that were given back.
     #[allow(unsafe_code, reason = "posts work requests")]
     pub(super) fn post_receives(&mut self) {
@@ -307,16 +297,6 @@ impl Core {
         if let Err(error) = unsafe { self.repost.post(self.qp) } {
             self.fail(TransportError::system("post receives to the RDMA device", error));
         }
-    }
-
-    /// As `Endpoint::expect_messages`.
-    #[cold]
-    pub(super) fn expect_messages(&mut self, count: u16) -> u16 {
-        for buffer in self.receives.expect(count) {
-            self.repost.push(RECEIVE | u64::from(buffer), self.receives.segment(buffer));
-        }
-        self.post_receives();
-        self.receives.expected()
     }
 
     /// Takes what the device has done.

@@ -222,7 +222,7 @@ pub struct RegistrationError {
 impl RegistrationError {
     fn new(device: &str, len: usize, error: io::Error) -> Self {
         let (reason, kind) = match error.raw_os_error() {
-            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => match memlock_limit() {
+            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => match getrlimit(Resource::Memlock).current {
                 Some(limit) => (
                     format!(
                         "the limit of locked memory of this process is {} KiB; raise it (ulimit -l unlimited, LimitMEMLOCK=infinity \
@@ -247,11 +247,6 @@ impl From<RegistrationError> for io::Error {
     fn from(error: RegistrationError) -> Self {
         Self::new(error.kind, error)
     }
-}
-
-/// The soft limit of locked memory, bytes; `None` when there is none.
-fn memlock_limit() -> Option<u64> {
-    getrlimit(Resource::Memlock).current
 }
 
 /// # Safety

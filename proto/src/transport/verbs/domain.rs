@@ -20,20 +20,15 @@ use super::listener::VerbsListener;
 use super::memory::Shared;
 
 /// The protection domain of the verbs provider: one device, that of its first connection or listener.
+#[derive(Default)]
 pub struct VerbsDomain {
     shared: Arc<Shared>,
-}
-
-impl Default for VerbsDomain {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl VerbsDomain {
     /// A domain. No device is opened before it is needed.
     pub fn new() -> Self {
-        Self { shared: Shared::new() }
+        Self::default()
     }
 
     /// As [`Domain::connect`], with the provider's own type.
@@ -44,8 +39,28 @@ impl VerbsDomain {
         timeout: Duration,
     ) -> Result<VerbsEndpoint, ConnectError> {
         let to = socket_address(Provider::Verbs, address)?;
-        let attempt = Attempt { address, timeout, deadline: deadline_after(timeout) };
-        attempt.run(to, &self.shared, params)
+        let deadline = deadline_after(timeout);
+        let failed = |error| ConnectError::connecting(address, timeout, explain_missing(error));
+        let refused = |refusal| match refusal {
+            // A peer that speaks another version of this transport says so in its refusal.
+            Refusal::Event(event) if event.kind == CmEventKind::Rejected && says_something(&event) => {
+                match Hello::decode(private_data(&event)) {
+                    Ok(_) => failed(event.error()),
+                    Err(fault) => ConnectError::peer(address, fault),
+                }
+            }
+            refusal => failed(refusal.into_io()),
+        };
+        let id = resolve(to, deadline).map_err(refused)?;
+        let device = device_of(&id, &self.shared).map_err(failed)?;
+        let own = Hello::new(params);
+        let prepared = Prepared::new(id, device, &self.shared, &own, false).map_err(failed)?;
+        prepared.id.connect(&own.encode(), prepared.reads()).map_err(failed)?;
+        let event = await_event(&prepared.id, CmEventKind::Established, deadline).map_err(refused)?;
+        let theirs =
+            Hello::decode(private_data(&event)).map_err(|fault| ConnectError::peer(address, fault))?;
+        let core = Core::new(prepared, Arc::clone(&self.shared), own, theirs, params.wait);
+        Ok(VerbsEndpoint::new(core.map_err(failed)?))
     }
 
     /// As [`Domain::listen`], with the provider's own type.
@@ -117,52 +132,6 @@ pub(super) fn resolve(to: SocketAddr, deadline: Instant) -> Result<CmId, Refusal
     id.resolve_route(left())?;
     await_event(&id, CmEventKind::RouteResolved, deadline)?;
     Ok(id)
-}
-
-/// A connection being made.
-struct Attempt<'a> {
-    address: &'a Address,
-    timeout: Duration,
-    deadline: Instant,
-}
-
-impl Attempt<'_> {
-    fn run(
-        &self,
-        to: SocketAddr,
-        shared: &Arc<Shared>,
-        params: &ConnectParams,
-    ) -> Result<VerbsEndpoint, ConnectError> {
-        let failed = |error| self.system(error);
-        let id = resolve(to, self.deadline).map_err(|refusal| self.refused(refusal))?;
-        let device = device_of(&id, shared).map_err(failed)?;
-        let own = Hello::new(params);
-        let prepared = Prepared::new(id, device, shared, &own, false).map_err(failed)?;
-        prepared.id.connect(&own.encode(), prepared.reads()).map_err(failed)?;
-        let event = await_event(&prepared.id, CmEventKind::Established, self.deadline)
-            .map_err(|refusal| self.refused(refusal))?;
-        let theirs =
-            Hello::decode(private_data(&event)).map_err(|fault| ConnectError::peer(self.address, fault))?;
-        let core = Core::new(prepared, Arc::clone(shared), own, theirs, params.wait).map_err(failed)?;
-        Ok(VerbsEndpoint::new(core))
-    }
-
-    fn refused(&self, refusal: Refusal) -> ConnectError {
-        match refusal {
-            // A peer that speaks another version of this transport says so in its refusal.
-            Refusal::Event(event) if event.kind == CmEventKind::Rejected && says_something(&event) => {
-                match Hello::decode(private_data(&event)) {
-                    Ok(_) => self.system(event.error()),
-                    Err(fault) => ConnectError::peer(self.address, fault),
-                }
-            }
-            refusal => self.system(refusal.into_io()),
-        }
-    }
-
-    fn system(&self, source: io::Error) -> ConnectError {
-        ConnectError::connecting(self.address, self.timeout, explain_missing(source))
-    }
 }
 
 /// What came instead of the event that was waited for.

@@ -11,7 +11,7 @@ use super::super::{
     RemoteRange, Span,
 };
 use super::buffers::BufferPool;
-use super::device::{Device, MemoryRegion, RegistrationError, Rights};
+use super::device::{Device, MemoryRegion, Rights};
 
 /// Regions of one domain.
 const REGIONS_MAX: usize = 1 << 18;
@@ -71,7 +71,10 @@ impl Registry {
             None
         } else {
             let register = device.register(memory.clone(), Rights::Remote(access), Some(address));
-            Some(register.map_err(registration_failed)?)
+            Some(register.map_err(|error| RegionError::System {
+                what: "register memory for RDMA",
+                source: error.into(),
+            })?)
         };
         let generation = self.generation.fetch_add(1, Ordering::Relaxed);
         let device_key = region.as_ref().map_or(0, MemoryRegion::remote_key);
@@ -106,14 +109,11 @@ impl RegionOwner for Registry {
     }
 }
 
-fn registration_failed(error: RegistrationError) -> RegionError {
-    RegionError::System { what: "register memory for RDMA", source: error.into() }
-}
-
 /// Registrations of memory that this side's own work requests name, kept while the memory lives.
 ///
 /// They are found by the address of the memory's owner. A weak reference keeps that address from being given to another, so an
 /// entry either is of the memory that is asked for, or of one that is gone; then it is taken out with the next sweep.
+#[derive(Default)]
 pub(super) struct PinCache {
     pinned: Mutex<HashMap<usize, Pinned>>,
     sweep_at: AtomicUsize,
@@ -128,10 +128,6 @@ struct Pinned {
 pub(super) type Pin = Arc<MemoryRegion>;
 
 impl PinCache {
-    pub(super) fn new() -> Self {
-        Self { pinned: Mutex::new(HashMap::new()), sweep_at: AtomicUsize::new(PINNED_SWEEP_MIN) }
-    }
-
     /// The registration of the memory that `part` belongs to; `None` where copying is better, or all there is.
     pub(super) fn pin(&self, device: &Arc<Device>, part: &MemoryRef) -> Option<Pin> {
         let memory = part.memory();
@@ -152,9 +148,9 @@ impl PinCache {
             }
         };
         let mut gone = Vec::new();
-        if pinned.len() >= self.sweep_at.load(Ordering::Relaxed) {
+        if pinned.len() >= self.sweep_at.load(Ordering::Relaxed).max(PINNED_SWEEP_MIN) {
             gone.extend(pinned.extract_if(|_, pinned| pinned.owner.strong_count() == 0));
-            self.sweep_at.store((pinned.len() * 2).max(PINNED_SWEEP_MIN), Ordering::Relaxed);
+            self.sweep_at.store(pinned.len() * 2, Ordering::Relaxed);
         }
         gone.extend(
             pinned
@@ -237,6 +233,7 @@ pub(super) fn registered_buffer(
 }
 
 /// What the connections of a domain share.
+#[derive(Default)]
 pub(super) struct Shared {
     pub(super) device: OnceLock<Arc<Device>>,
     pub(super) registry: Arc<Registry>,
@@ -246,16 +243,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            device: OnceLock::new(),
-            registry: Arc::default(),
-            pins: PinCache::new(),
-            staging: StagingPool::default(),
-            buffers: BufferPool::new(),
-        })
-    }
-
     /// Gives registered memory back that is only kept for later. Tells whether there was any.
     #[cold]
     pub(super) fn shrink(&self) -> bool {

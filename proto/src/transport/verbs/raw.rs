@@ -64,7 +64,7 @@ impl RawListener {
             id.listen()?;
             Ok(id)
         };
-        Ok(Self { id: listen().map_err(explain_missing)?, shared: Shared::new(), ip: at })
+        Ok(Self { id: listen().map_err(explain_missing)?, shared: Arc::default(), ip: at })
     }
 
     /// Where it listens.
@@ -118,7 +118,7 @@ impl RawEnd {
     pub fn connect(to: SocketAddr, setup: &RawSetup) -> io::Result<Self> {
         let deadline = Instant::now() + CONNECT_TIME_MAX;
         let id = resolve(to, deadline).map_err(|refusal| explain_missing(refusal.into_io()))?;
-        let device = device_of(&id, &Shared::new())?;
+        let device = device_of(&id, &Shared::default())?;
         let mut end = Self::new(id, device, setup)?;
         end.id.connect(&end.about(), (READS_MAX, READS_MAX))?;
         let established =
