@@ -100,8 +100,8 @@ macro_rules! field_by_number {
     };
 }
 
-/// The type of a body, with `encode` and `decode`. A field has a name for errors, and perhaps reserved bytes behind it, which are zero. What
-/// the fields cannot be together is for `check` to say.
+/// The type of a body, with `encode` and `decode`. A field has a name for errors, and perhaps reserved bytes behind it, which are zero.
+/// What the fields cannot be together is for `check` to say.
 macro_rules! body {
     (
         $(#[$meta:meta])*
