@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::PollFlags;
 use smallvec::smallvec;
 
 use crate::back_off::BackOff;
 
-use super::super::util::{check_destination, check_rdma, poll};
+use super::super::util::{check_destination, check_rdma};
 use super::super::{
     Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
     Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
@@ -37,36 +36,24 @@ const GATHERED_MIN: usize = 16 << 10;
 /// Messages of this many bytes together leave at once: while the peer works on them the next ones are made, bytes.
 const EARLY_FLUSH: usize = 32 << 10;
 
-/// Pauses of the CPU between two receives in vain.
-const PAUSES_BETWEEN_ASKS: u32 = 1;
-
-/// Receives in vain between two looks at the clock.
-const ASKS_BETWEEN_CLOCKS: u32 = 8;
-
-/// Waits between two looks at which CPU the peer runs on.
-const CPU_CHECK_INTERVAL: u32 = 32;
-
-/// One spin lasts at most this long.
-const SPIN_MAX: Duration = Duration::from_micros(50);
-
 /// Waits without a spin where spinning did not pay: at first, and at most.
 const SPIN_PAUSE_MIN: u32 = 64;
 const SPIN_PAUSE_MAX: u32 = 8192;
 
 /// A connection of the tcp provider.
 pub struct TcpEndpoint {
-    link: Link,
-    input: Input,
-    output: Output,
+    pub(super) link: Link,
+    pub(super) input: Input,
+    pub(super) output: Output,
     capabilities: Capabilities,
     // Posted and not yet polled. Invariant: at most `capabilities.rdma_depth`.
     rdma_in_flight: u16,
-    policy: WaitPolicy,
+    pub(super) policy: WaitPolicy,
     /// Whether spinning before a sleep pays.
-    spin: BackOff,
-    loopback: bool,
-    waits: u32,
-    peer_on_this_cpu: bool,
+    pub(super) spin: BackOff,
+    pub(super) loopback: bool,
+    pub(super) waits: u32,
+    pub(super) peer_on_this_cpu: bool,
     // The event loop calls `on_event`, so `Input::left` can be believed until it does.
     told_of_events: bool,
     // One of them said that the peer sends no more.
@@ -81,9 +68,9 @@ pub struct TcpEndpoint {
     vain_rounds: u32,
     closed: bool,
     // What `sys::set_receive_timeout` was told last; `None` before that.
-    receive_timeout: Option<Option<Duration>>,
+    pub(super) receive_timeout: Option<Option<Duration>>,
     // `Counters::bytes_sent` when a message was last refused for want of room.
-    refused_at: Option<u64>,
+    pub(super) refused_at: Option<u64>,
     // Found outside `recv`; its next call answers it.
     failure: Option<TransportError>,
 }
@@ -148,7 +135,7 @@ impl TcpEndpoint {
 
     /// Ends the connection because of `error`; a peer at fault is told why.
     #[cold]
-    fn fail(&mut self, error: TransportError) -> TransportError {
+    pub(super) fn fail(&mut self, error: TransportError) -> TransportError {
         if self.closed {
             return error;
         }
@@ -176,12 +163,12 @@ impl TcpEndpoint {
         let _ = self.link.socket.shutdown(std::net::Shutdown::Both);
     }
 
-    fn flush_output(&mut self) -> Result<(), TransportError> {
+    pub(super) fn flush_output(&mut self) -> Result<(), TransportError> {
         self.output.flush(&mut self.link).map_err(|error| self.fail(error))
     }
 
     /// One receive; how many bytes came.
-    fn fill(&mut self, block: Block) -> Result<usize, TransportError> {
+    pub(super) fn fill(&mut self, block: Block) -> Result<usize, TransportError> {
         self.drained_answered = false;
         // Who is not told of events asks again before it sleeps, and meets the end of the stream then. Who is told knows of an end
         // that had arrived with the last event, and gets another event for one that comes later.
@@ -203,7 +190,7 @@ impl TcpEndpoint {
     }
 
     /// Something to be had without the socket.
-    fn has_news(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
         !self.input.starved || !self.link.completions.is_empty()
     }
 
@@ -270,55 +257,6 @@ impl TcpEndpoint {
         Ok((taken, local))
     }
 
-    /// Spins until something arrived, if that is likely to pay; `true` when it did.
-    fn spin_for_input(&mut self, deadline: Option<Instant>) -> Result<bool, TransportError> {
-        let busy = self.policy == WaitPolicy::Busy;
-        if self.policy == WaitPolicy::Event || self.input.has_message() || !(busy || self.spin_is_worth_it())
-        {
-            return Ok(false);
-        }
-        let began = Instant::now();
-        for ask in 1u32.. {
-            if self.fill(Block::No)? > 0 || self.has_news() {
-                self.spin.paid();
-                return Ok(true);
-            }
-            if !self.output.is_empty() {
-                self.flush_output()?;
-            }
-            if ask.is_multiple_of(ASKS_BETWEEN_CLOCKS) {
-                let now = Instant::now();
-                if deadline.is_some_and(|deadline| now >= deadline) {
-                    return Ok(busy);
-                }
-                if !busy && now - began >= SPIN_MAX {
-                    self.spin.missed();
-                    return Ok(false);
-                }
-            }
-            // Asking holds the socket's lock, which whoever brings the packets needs too.
-            for _ in 0..PAUSES_BETWEEN_ASKS {
-                std::hint::spin_loop();
-            }
-        }
-        Ok(false)
-    }
-
-    /// What arrives is all there is to wait for, and may be received at once.
-    fn can_wait_in_receive(&self, timeout: Option<Duration>) -> bool {
-        self.output.is_empty() && self.input.can_block() && timeout.is_none_or(|timeout| !timeout.is_zero())
-    }
-
-    /// Waits in the receiving call itself: one system call instead of two.
-    fn wait_in_receive(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
-        if self.receive_timeout != Some(timeout) {
-            sys::set_receive_timeout(self.link.socket.as_fd(), timeout)
-                .map_err(|error| self.fail(TransportError::system("set how long to wait", error)))?;
-            self.receive_timeout = Some(timeout);
-        }
-        self.fill(Block::Yes).map(|_| ())
-    }
-
     /// Learns whether asking again in place of sleeping pays: here it does if the loop asked in vain before.
     #[inline]
     fn on_received(&mut self) {
@@ -339,17 +277,6 @@ impl TcpEndpoint {
         } else if self.asks_again {
             self.vain_rounds += 1;
         }
-    }
-
-    fn spin_is_worth_it(&mut self) -> bool {
-        if !self.spin.tries() {
-            return false;
-        }
-        if self.loopback && self.waits.is_multiple_of(CPU_CHECK_INTERVAL) {
-            self.peer_on_this_cpu = sys::peer_on_this_cpu(self.link.socket.as_fd());
-        }
-        self.waits = self.waits.wrapping_add(1);
-        !self.peer_on_this_cpu
     }
 }
 
@@ -577,38 +504,7 @@ impl Endpoint for TcpEndpoint {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
         self.flush()?;
-        // Whoever was refused may have room now.
-        let may_have_room = self.refused_at.take().is_some_and(|sent| self.link.counters.bytes_sent > sent);
-        if self.has_news() || may_have_room {
-            return Ok(());
-        }
-        let deadline = match self.policy {
-            WaitPolicy::Event => None,
-            _ => timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
-        };
-        if self.spin_for_input(deadline)? {
-            return Ok(());
-        }
-        // Only a spin has used up some of it.
-        let left = match self.policy {
-            WaitPolicy::Event => timeout,
-            _ => deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
-        };
-        if self.can_wait_in_receive(left) {
-            return self.wait_in_receive(left);
-        }
-        self.link.counters.polls += 1;
-        let wanted = if self.output.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-        let [ready] = poll([(self.link.socket.as_fd(), wanted)], left)
-            .map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
-        // Data, the end of the stream or an error.
-        if ready.intersects(!PollFlags::OUT) {
-            self.input.left = Left::Unknown;
-        }
-        if ready.contains(PollFlags::OUT) {
-            self.flush_output()?;
-        }
-        Ok(())
+        self.wait_for_news(timeout)
     }
 
     fn spin_pays(&self) -> bool {
