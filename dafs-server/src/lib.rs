@@ -4,10 +4,12 @@
 //! - [`shared`]: what holds for the process, whatever loops it has.
 //! - [`worker`]: one loop on one thread: connections, sessions and operations; `ops` says what requests mean.
 //! - [`storage`]: files, submitted and completed; directories confined by `openat2`, or memory.
+//! - [`calibrate`]: from which sizes on a transport moves data faster by RDMA.
 //! - [`mod@run`] puts all of it together.
 #![deny(unsafe_code)]
 
 pub mod access;
+pub mod calibrate;
 pub mod cli;
 pub mod config;
 pub mod logging;

@@ -10,10 +10,11 @@ use anyhow::Context;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::shm::ShmDomain;
 use dafs_proto::transport::tcp::{self, TcpDomain};
-use dafs_proto::transport::{Address, ConnectError, ConnectParams, Domain, calibrate};
-use dafs_proto::wire::{Crossovers, GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
+use dafs_proto::transport::{Address, ConnectError, ConnectParams, Domain};
+use dafs_proto::wire::{GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
 use crate::access::key_required;
+use crate::calibrate::{self, Calibration};
 use crate::config::{Config, ExportConfig, ExportKind, millis};
 use crate::metrics::{self, MetricsServer};
 use crate::shared::Shared;
@@ -313,29 +314,14 @@ fn thresholds(
         Ok(calibration) => (calibration.crossovers, calibration.gather),
         Err(error) => {
             tracing::info!(%address, %error, "thresholds are not measured: Inline up to its limit");
-            (calibrate::Crossovers::inline_up_to(config.inline_max, params.recv_payload_max), None)
+            (calibrate::inline_up_to(config.inline_max, params.recv_payload_max), None)
         }
     };
-    let gather = gather.map(|from| GatherSwitches {
-        read_registered: from.read_registered_bytes,
-        read_unregistered: from.read_unregistered_bytes,
-        write_registered: from.write_registered_bytes,
-        write_unregistered: from.write_unregistered_bytes,
-    });
-    let thresholds = Thresholds {
-        read_inline_max: config.inline_max,
-        write_inline_max: params.recv_payload_max,
-        crossovers: Crossovers {
-            read_registered: crossovers.read_registered_bytes,
-            read_unregistered: crossovers.read_unregistered_bytes,
-            write_registered: crossovers.write_registered_bytes,
-            write_unregistered: crossovers.write_unregistered_bytes,
-        },
-    };
-    (thresholds, gather)
+    let (read_inline_max, write_inline_max) = (config.inline_max, params.recv_payload_max);
+    (Thresholds { read_inline_max, write_inline_max, crossovers }, gather)
 }
 
-fn measure(address: &Address, params: &ConnectParams) -> anyhow::Result<calibrate::Calibration> {
+fn measure(address: &Address, params: &ConnectParams) -> anyhow::Result<Calibration> {
     let mut directory = None;
     let own = match address {
         Address::Tcp(address) => Address::Tcp(SocketAddr::new(address.ip(), 0)),

@@ -57,33 +57,26 @@ pub enum Scheme {
 }
 
 impl Scheme {
+    const ALL: [Self; 5] = [Self::Any, Self::Tcp, Self::Shm, Self::Verbs, Self::Sim];
+
     /// The part of an address before `://`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Any => "dafs",
-            Self::Tcp => "dafs+tcp",
-            Self::Shm => "dafs+shm",
-            Self::Verbs => "dafs+verbs",
-            Self::Sim => "dafs+sim",
-        }
+        self.row().0
     }
 
-    fn example(self) -> &'static str {
-        match self {
-            Self::Any => "dafs://host:12049/export/path",
-            Self::Tcp => "dafs+tcp://host:12049/export/path",
-            Self::Shm => "dafs+shm:///run/dafs.sock:/export/path",
-            Self::Verbs => "dafs+verbs://host:12049/export/path",
-            Self::Sim => "dafs+sim://1/export/path",
-        }
+    /// The same, where a server listens; there `dafs+` may stand before it.
+    fn listen_name(self) -> Option<&'static str> {
+        self.name().strip_prefix("dafs+")
     }
 
-    fn listen_example(self) -> &'static str {
+    /// The name, an address of a server, and one to listen on.
+    fn row(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Any | Self::Tcp => "tcp://127.0.0.1:12049",
-            Self::Shm => "shm:///run/dafs.sock",
-            Self::Verbs => "verbs://192.0.2.1:12049",
-            Self::Sim => "sim://1",
+            Self::Any => ("dafs", "dafs://host:12049/export/path", "tcp://127.0.0.1:12049"),
+            Self::Tcp => ("dafs+tcp", "dafs+tcp://host:12049/export/path", "tcp://127.0.0.1:12049"),
+            Self::Shm => ("dafs+shm", "dafs+shm:///run/dafs.sock:/export/path", "shm:///run/dafs.sock"),
+            Self::Verbs => ("dafs+verbs", "dafs+verbs://host:12049/export/path", "verbs://192.0.2.1:12049"),
+            Self::Sim => ("dafs+sim", "dafs+sim://1/export/path", "sim://1"),
         }
     }
 }
@@ -127,17 +120,17 @@ pub struct Url {
 impl Url {
     /// Reads an address such as `dafs+tcp://host:12049/export/path`. Does not resolve names.
     pub fn parse(text: &OsStr) -> Result<Self, AddressError> {
-        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.example());
+        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.row().1);
         let bytes = text.as_bytes();
         let (name, rest) = split_scheme(bytes).ok_or_else(|| fault(Scheme::Any, Problem::NoScheme))?;
-        let scheme = match name {
-            b"dafs" => Scheme::Any,
-            b"dafs+tcp" => Scheme::Tcp,
-            b"dafs+shm" => Scheme::Shm,
-            b"dafs+verbs" => Scheme::Verbs,
-            b"dafs+sim" => Scheme::Sim,
-            b"tcp" | b"shm" | b"verbs" | b"sim" => return Err(fault(Scheme::Any, Problem::ListenForm)),
-            _ => return Err(fault(Scheme::Any, Problem::Scheme(lossy(name)))),
+        let is_named =
+            |listening: Option<&str>| listening.is_some_and(|listening| listening.as_bytes() == name);
+        let scheme = match Scheme::ALL.into_iter().find(|scheme| is_named(Some(scheme.name()))) {
+            Some(scheme) => scheme,
+            None if Scheme::ALL.into_iter().any(|scheme| is_named(scheme.listen_name())) => {
+                return Err(fault(Scheme::Any, Problem::ListenForm));
+            }
+            None => return Err(fault(Scheme::Any, Problem::Scheme(lossy(name)))),
         };
         let fault = |problem| fault(scheme, problem);
         if rest.contains(&0) {
@@ -206,16 +199,15 @@ impl ListenUrl {
     /// Reads `tcp://127.0.0.1:0`, `tcp://[::1]:7` or `shm:///run/dafs.sock`; `dafs+tcp://…` and the like mean the same. Does not
     /// resolve names.
     pub fn parse(text: &OsStr) -> Result<Self, AddressError> {
-        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.listen_example());
+        let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.row().2);
         let (name, rest) =
             split_scheme(text.as_bytes()).ok_or_else(|| fault(Scheme::Any, Problem::NoListenScheme))?;
-        let scheme = match name.strip_prefix(b"dafs+").unwrap_or(name) {
-            b"tcp" => Scheme::Tcp,
-            b"shm" => Scheme::Shm,
-            b"verbs" => Scheme::Verbs,
-            b"sim" => Scheme::Sim,
-            b"dafs" => return Err(fault(Scheme::Any, Problem::ListenAny)),
-            _ => return Err(fault(Scheme::Any, Problem::ListenScheme(lossy(name)))),
+        let short = name.strip_prefix(b"dafs+").unwrap_or(name);
+        let is_named = |scheme: &Scheme| scheme.listen_name().is_some_and(|name| name.as_bytes() == short);
+        let scheme = match Scheme::ALL.into_iter().find(is_named) {
+            Some(scheme) => scheme,
+            None if short == b"dafs" => return Err(fault(Scheme::Any, Problem::ListenAny)),
+            None => return Err(fault(Scheme::Any, Problem::ListenScheme(lossy(name)))),
         };
         let fault = |problem| fault(scheme, problem);
         if rest.contains(&0) {
@@ -446,185 +438,4 @@ fn lossy(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn host(host: &str, port: u16) -> Location {
-        Location::Host { host: host.to_owned(), port }
-    }
-
-    fn url(scheme: Scheme, location: Location, export: Option<&[u8]>, path: &[u8]) -> Url {
-        Url { scheme, location, export: export.map(<[u8]>::to_vec), path: path.to_vec() }
-    }
-
-    fn parse(text: &[u8]) -> Result<Url, Problem> {
-        Url::parse(OsStr::from_bytes(text)).map_err(|error| error.problem)
-    }
-
-    fn parse_listen(text: &str) -> Result<ListenUrl, Problem> {
-        ListenUrl::parse(OsStr::new(text)).map_err(|error| error.problem)
-    }
-
-    #[test]
-    fn url_of_every_form_is_read_and_written_back() {
-        let socket = |path: &str| Location::Socket(PathBuf::from(path));
-        let cases: [(&[u8], Url); 14] = [
-            (b"dafs://host", url(Scheme::Any, host("host", DEFAULT_PORT), None, b"")),
-            (b"dafs://host/", url(Scheme::Any, host("host", DEFAULT_PORT), None, b"")),
-            (b"dafs://host:1/data", url(Scheme::Any, host("host", 1), Some(b"data"), b"")),
-            (b"dafs://host:1/data/", url(Scheme::Any, host("host", 1), Some(b"data"), b"")),
-            (
-                b"dafs+tcp://10.0.0.1:65535/d/a/b",
-                url(Scheme::Tcp, host("10.0.0.1", 65535), Some(b"d"), b"a/b"),
-            ),
-            (b"dafs+tcp://[::1]:7/d/a/", url(Scheme::Tcp, host("::1", 7), Some(b"d"), b"a/")),
-            (b"dafs+tcp://[fe80::1%eth0]", url(Scheme::Tcp, host("fe80::1%eth0", DEFAULT_PORT), None, b"")),
-            (b"dafs+verbs://h/d//a//b", url(Scheme::Verbs, host("h", DEFAULT_PORT), Some(b"d"), b"a//b")),
-            (b"dafs+shm:///tmp/dafs.sock", url(Scheme::Shm, socket("/tmp/dafs.sock"), None, b"")),
-            (
-                b"dafs+shm:///tmp/dafs.sock:/data/tree",
-                url(Scheme::Shm, socket("/tmp/dafs.sock"), Some(b"data"), b"tree"),
-            ),
-            (b"dafs+shm:///s:/d/x:/y", url(Scheme::Shm, socket("/s"), Some(b"d"), b"x:/y")),
-            (b"dafs+sim://7/d/a", url(Scheme::Sim, Location::SimPort(7), Some(b"d"), b"a")),
-            (
-                b"dafs://h/d/%41?x#y z\n",
-                url(Scheme::Any, host("h", DEFAULT_PORT), Some(b"d"), b"%41?x#y z\n"),
-            ),
-            (
-                b"dafs://h/\xff\xfe/\x80/\xc3",
-                url(Scheme::Any, host("h", DEFAULT_PORT), Some(b"\xff\xfe"), b"\x80/\xc3"),
-            ),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(parse(text).as_ref(), Ok(&expected), "{}", lossy(text));
-            assert_eq!(parse(expected.to_os_string().as_bytes()), Ok(expected), "{}", lossy(text));
-        }
-    }
-
-    #[test]
-    fn url_with_fault_names_it() {
-        let long = format!("dafs+shm:///{}", "x".repeat(SOCKET_PATH_SIZE_MAX));
-        let cases: [(&[u8], Problem); 28] = [
-            (b"", Problem::NoScheme),
-            (b"/tmp/file", Problem::NoScheme),
-            (b"host:/data", Problem::NoScheme),
-            (b"dafs:/host/data", Problem::NoScheme),
-            (b"./a/dafs://h", Problem::NoScheme),
-            (b"http://h/x", Problem::Scheme("http".into())),
-            (b"DAFS://h/x", Problem::Scheme("DAFS".into())),
-            (b"tcp://h:1", Problem::ListenForm),
-            (b"dafs://", Problem::NoHost),
-            (b"dafs:///data/x", Problem::NoHost),
-            (b"dafs://:1/data", Problem::NoHost),
-            (b"dafs://h:/data", Problem::Port(String::new())),
-            (b"dafs://h:+7/data", Problem::Port("+7".into())),
-            (b"dafs://h:65536/data", Problem::Port("65536".into())),
-            (b"dafs://h:99999999999999999999/d", Problem::Port("99999999999999999999".into())),
-            (b"dafs://h:0/data", Problem::PortZero),
-            (b"dafs://::1/data", Problem::Brackets),
-            (b"dafs://[::1/data", Problem::Host("[::1".into())),
-            (b"dafs://[::1]x/data", Problem::Host("[::1]x".into())),
-            (b"dafs://[h]:1/data", Problem::Host("[h]:1".into())),
-            (b"dafs://user@h/data", Problem::Host("user@h".into())),
-            (b"dafs://h//x", Problem::EmptyExport),
-            (b"dafs+shm://tmp/s:/d", Problem::SocketRelative),
-            (b"dafs+shm:///:/d", Problem::SocketRoot),
-            (b"dafs+shm:///tmp/s:d/x", Problem::SocketColonTail),
-            (b"dafs+shm:///tmp/s:", Problem::SocketColonTail),
-            (b"dafs://h/d/a\0b", Problem::Nul),
-            (b"dafs+sim://x/d", Problem::SimPort("x".into())),
-        ];
-        for (text, problem) in cases {
-            assert_eq!(parse(text), Err(problem), "{}", lossy(text));
-        }
-        assert_eq!(parse(long.as_bytes()), Err(Problem::SocketLong(SOCKET_PATH_SIZE_MAX + 1)));
-        assert!(parse(&long.as_bytes()[..long.len() - 1]).is_ok());
-    }
-
-    #[test]
-    fn address_error_shows_text_problem_and_example() {
-        let error = Url::parse(OsStr::new("dafs+shm:///tmp/s:d")).unwrap_err().to_string();
-        assert!(error.contains("\"dafs+shm:///tmp/s:d\""), "{error}");
-        assert!(error.contains("colon"), "{error}");
-        assert!(error.ends_with("dafs+shm:///run/dafs.sock:/export/path"), "{error}");
-    }
-
-    #[test]
-    fn examples_in_errors_are_valid() {
-        for scheme in [Scheme::Any, Scheme::Tcp, Scheme::Shm, Scheme::Verbs, Scheme::Sim] {
-            assert_eq!(Url::parse(OsStr::new(scheme.example())).map(|url| url.scheme), Ok(scheme));
-            assert!(ListenUrl::parse(OsStr::new(scheme.listen_example())).is_ok());
-        }
-    }
-
-    #[test]
-    fn listen_url_of_every_form_is_read() {
-        let listen = |scheme, location| Ok(ListenUrl { scheme, location });
-        assert_eq!(parse_listen("tcp://127.0.0.1:0"), listen(Scheme::Tcp, host("127.0.0.1", 0)));
-        assert_eq!(parse_listen("dafs+tcp://127.0.0.1:0"), listen(Scheme::Tcp, host("127.0.0.1", 0)));
-        assert_eq!(parse_listen("tcp://[::1]:7"), listen(Scheme::Tcp, host("::1", 7)));
-        assert_eq!(parse_listen("tcp://h"), listen(Scheme::Tcp, host("h", DEFAULT_PORT)));
-        assert_eq!(parse_listen("verbs://h"), listen(Scheme::Verbs, host("h", DEFAULT_PORT)));
-        assert_eq!(
-            parse_listen("shm:///tmp/dafs.sock"),
-            listen(Scheme::Shm, Location::Socket("/tmp/dafs.sock".into()))
-        );
-        assert_eq!(parse_listen("sim://3"), listen(Scheme::Sim, Location::SimPort(3)));
-    }
-
-    #[test]
-    fn listen_url_with_fault_names_it() {
-        let cases = [
-            ("127.0.0.1:0", Problem::NoListenScheme),
-            ("dafs://h:1", Problem::ListenAny),
-            ("udp://h:1", Problem::ListenScheme("udp".into())),
-            ("tcp://h:1/data", Problem::ListenPath),
-            ("tcp://:1", Problem::NoHost),
-            ("shm://tmp/s", Problem::SocketRelative),
-            ("shm:///tmp/s:/d", Problem::SocketColon),
-            ("shm:///tmp/s\0", Problem::Nul),
-        ];
-        for (text, problem) in cases {
-            assert_eq!(parse_listen(text), Err(problem), "{text}");
-        }
-    }
-
-    #[test]
-    fn resolve_answers_all_kinds() {
-        let resolved = |text: &str| Url::parse(OsStr::new(text)).unwrap().resolve();
-        assert_eq!(resolved("dafs://127.0.0.1:7/d").unwrap(), [Address::Tcp("127.0.0.1:7".parse().unwrap())]);
-        assert_eq!(resolved("dafs+tcp://[::1]:7").unwrap(), [Address::Tcp("[::1]:7".parse().unwrap())]);
-        assert_eq!(resolved("dafs+shm:///s:/d").unwrap(), [Address::Shm("/s".into())]);
-        assert_eq!(resolved("dafs+sim://4").unwrap(), [Address::Sim(4)]);
-        let verbs = Address::Verbs("192.0.2.1:7".parse().unwrap());
-        assert_eq!(resolved("dafs+verbs://192.0.2.1:7/d").unwrap(), [verbs]);
-    }
-
-    #[test]
-    fn address_shown_is_a_url_of_the_same_server() {
-        for address in [
-            Address::Tcp("[::1]:7".parse().unwrap()),
-            Address::Verbs("[2001:db8::1]:7".parse().unwrap()),
-            Address::Shm("/tmp/s".into()),
-            Address::Sim(9),
-        ] {
-            let url = Url::parse(OsStr::new(&address.to_string())).unwrap();
-            assert_eq!(url.resolve().unwrap(), [address]);
-        }
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn url_from_any_bytes_never_panics_and_rewrites_to_itself(
-            prefix in proptest::sample::select(vec!["", "dafs://", "dafs+tcp://", "dafs+shm://", "dafs+sim://", "dafs+shm:///"]),
-            tail in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
-        ) {
-            let text = [prefix.as_bytes(), &tail].concat();
-            let _ = ListenUrl::parse(OsStr::from_bytes(&text));
-            if let Ok(url) = Url::parse(OsStr::from_bytes(&text)) {
-                proptest::prop_assert_eq!(Url::parse(&url.to_os_string()), Ok(url));
-            }
-        }
-    }
-}
+mod tests;

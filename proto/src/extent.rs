@@ -88,16 +88,6 @@ impl Part {
     pub fn end(&self) -> u64 {
         self.offset + self.len as u64
     }
-
-    fn sub(&self, skip: usize, len: usize) -> Self {
-        Self {
-            offset: self.offset + skip as u64,
-            len,
-            place: self.place + skip,
-            segment: self.segment,
-            within: self.within + skip,
-        }
-    }
 }
 
 /// The parts of a list transfer, in ascending order of the file.
@@ -172,23 +162,17 @@ impl Parts {
         let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
         let mut kept = Vec::with_capacity(self.0.len());
         for part in &self.0 {
-            let (mut at, end) = (part.offset, part.end());
-            let before = covered.range(..=at).next_back().map(|(_, covered_end)| *covered_end);
-            at = at.max(before.unwrap_or(0)).min(end);
-            let mut joined = (part.offset, end);
-            let touching: Vec<(u64, u64)> = covered
-                .range(..=end)
-                .rev()
-                .take_while(|(_, covered_end)| **covered_end >= part.offset)
-                .map(|(begin, covered_end)| (*begin, *covered_end))
-                .collect();
-            for &(begin, covered_end) in touching.iter().rev() {
-                if at < begin.min(end) {
-                    kept.push(piece(part, at, begin.min(end)));
+            let (begin, end) = (part.offset, part.end());
+            let touching = covered.range(..=end).rev().take_while(|(_, behind)| **behind >= begin);
+            let touching: Vec<(u64, u64)> = touching.map(|(from, behind)| (*from, *behind)).collect();
+            let (mut at, mut joined) = (begin, (begin, end));
+            for (from, behind) in touching.into_iter().rev() {
+                if at < from {
+                    kept.push(piece(part, at, from));
                 }
-                at = at.max(covered_end.min(end));
-                joined = (joined.0.min(begin), joined.1.max(covered_end));
-                covered.remove(&begin);
+                at = at.max(behind);
+                joined = (joined.0.min(from), joined.1.max(behind));
+                covered.remove(&from);
             }
             if at < end {
                 kept.push(piece(part, at, end));
@@ -202,7 +186,9 @@ impl Parts {
 /// The bytes `from..to` of the file out of a part that covers them.
 #[allow(clippy::cast_possible_truncation, reason = "inside a part")]
 fn piece(part: &Part, from: u64, to: u64) -> Part {
-    part.sub((from - part.offset) as usize, (to - from) as usize)
+    let skip = (from - part.offset) as usize;
+    let (place, within) = (part.place + skip, part.within + skip);
+    Part { offset: from, len: (to - from) as usize, place, within, ..*part }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub use exports::{
 pub use file_system::SharedFile;
 pub use mem::Clock;
 pub(crate) use nodes::Places;
+pub(crate) use posix::Mapping;
 pub use posix::hold_back;
 
 /// An export, by its place in the configuration.

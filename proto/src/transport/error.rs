@@ -1,8 +1,10 @@
 use std::io;
 
+use std::time::Duration;
+
 use thiserror::Error;
 
-use super::{Provider, RegionKey};
+use super::{Address, Provider, RegionKey};
 
 /// A post was not taken. Nothing happened.
 #[derive(Debug, Error)]
@@ -75,6 +77,23 @@ pub enum PeerFault {
         /// The limit, milliseconds.
         limit_ms: u64,
     },
+}
+
+impl PeerFault {
+    /// What is wrong with something received.
+    #[cold]
+    pub fn malformed(what: &'static str, value: impl Into<u64>, limit: impl Into<u64>) -> Self {
+        Self::Malformed { what, value: value.into(), limit: limit.into() }
+    }
+
+    /// A handshake that has lasted for longer than `limit`.
+    pub fn handshake_timeout(limit: Duration) -> Self {
+        Self::HandshakeTimeout { limit_ms: milliseconds(limit) }
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A remote memory access that the region does not allow.
@@ -182,4 +201,34 @@ pub enum ConnectError {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+impl ConnectError {
+    /// The address is of another provider.
+    #[cold]
+    pub fn wrong_address(provider: Provider, address: &Address) -> Self {
+        Self::WrongAddress { provider, address: address.to_string() }
+    }
+
+    /// The peer broke the transport's rules.
+    #[cold]
+    pub fn peer(address: &Address, fault: PeerFault) -> Self {
+        Self::Peer { address: address.to_string(), fault }
+    }
+
+    /// A system failure of a listener.
+    #[cold]
+    pub fn listening(address: &Address, source: io::Error) -> Self {
+        Self::System { what: "listen on", address: address.to_string(), source }
+    }
+
+    /// A system failure, or that the time is over.
+    #[cold]
+    pub fn connecting(address: &Address, timeout: Duration, source: io::Error) -> Self {
+        let address = address.to_string();
+        match source.kind() {
+            io::ErrorKind::TimedOut => Self::Timeout { address, timeout_ms: milliseconds(timeout) },
+            _ => Self::System { what: "connect to", address, source },
+        }
+    }
 }

@@ -316,6 +316,22 @@ bitflags::bitflags! {
     }
 }
 
+impl Access {
+    /// Whether these rights of a region are enough for an access to it.
+    #[inline]
+    pub fn check(self, key: RegionKey, wanted: Self) -> Result<(), RegionFault> {
+        if self.contains(wanted) {
+            return Ok(());
+        }
+        let access = match (wanted.contains(Self::REMOTE_READ), wanted.contains(Self::REMOTE_WRITE)) {
+            (true, true) => "remote read and write",
+            (false, true) => "remote write",
+            _ => "remote read",
+        };
+        Err(RegionFault::Access { key, access })
+    }
+}
+
 /// The peer's name for a registered region. Providers choose keys that cannot be guessed or reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionKey(pub u64);
@@ -343,6 +359,16 @@ impl RemoteRange {
     pub fn slice(&self, offset: u64, len: u64) -> Option<Self> {
         (offset.checked_add(len)? <= self.len).then_some(())?;
         Some(Self { key: self.key, offset: self.offset.checked_add(offset)?, len })
+    }
+
+    /// The bytes of a region that begins at offset 0, if they are all inside.
+    #[inline]
+    pub fn within<'a>(&self, region: Span<'a>) -> Result<Span<'a>, RegionFault> {
+        self.check_bounds(region.len() as u64)?;
+        // Inside memory that exists, so both fit.
+        let [offset, len] =
+            [self.offset, self.len].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        Ok(region.slice(offset, len).unwrap_or(Span::EMPTY))
     }
 
     /// Checks that this range lies in a region of `region_len` bytes that begins at offset 0.

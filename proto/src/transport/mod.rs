@@ -29,7 +29,6 @@
 //! - **Peer faults** end the connection with [`TransportError::Peer`], which says what was wrong; the process and other connections go on.
 //! - **No blocking** anywhere but in [`Domain::connect`] and [`Endpoint::wait`].
 
-pub mod calibrate;
 mod completion;
 #[cfg(feature = "sim")]
 pub mod conformance;

@@ -2,9 +2,10 @@
 
 use thiserror::Error;
 
+use super::body::{Field, body, field_by_number};
 use super::{
-    FileHandle, HEADER_SIZE, LIST_MAX, ListError, ListRequest, Method, Reader, ShortLists, Stability, Status,
-    WireError, Writer, encode_lists, list::decode_short_lists, lists_size,
+    FileHandle, LIST_MAX, ListError, ListRequest, Method, Reader, ShortLists, Stability, Status, WireError,
+    Writer, encode_lists, list::decode_short_lists, lists_size,
 };
 
 /// Operations in one batch.
@@ -30,54 +31,32 @@ bitflags::bitflags! {
     }
 }
 
-/// Body of a batch, 24 bytes. The payload holds its operations, then the data of those that write inline, in their order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchRequest {
-    /// Operations in the payload, at most [`BATCH_MAX`].
-    pub operations: u32,
-    /// How it is to be answered.
-    pub flags: BatchFlags,
-    /// A hint for notices: microseconds that an end may wait for others. 0 without [`BatchFlags::NOTIFY`].
-    pub window_us: u32,
-    /// A hint for notices: ends in one, or all that there are where it is 0. 0 without [`BatchFlags::NOTIFY`].
-    pub completions: u32,
-    /// Bytes of data behind the operations.
-    pub data: u32,
+field_by_number!(BatchFlags, u32, |flags| flags.bits(), BatchFlags::from_bits);
+
+body! {
+    /// Body of a batch, 24 bytes. The payload holds its operations, then the data of those that write inline, in their order.
+    #[derive(Default)]
+    pub struct BatchRequest("batch") {
+        /// Operations in the payload, at most [`BATCH_MAX`].
+        pub operations: u32 = "operations of a batch",
+        /// How it is to be answered.
+        pub flags: BatchFlags = "flags of a batch",
+        /// A hint for notices: microseconds that an end may wait for others. 0 without [`BatchFlags::NOTIFY`].
+        pub window_us: u32 = "window of a batch",
+        /// A hint for notices: ends in one, or all that there are where it is 0. 0 without [`BatchFlags::NOTIFY`].
+        pub completions: u32 = "completions of a batch",
+        /// Bytes of data behind the operations.
+        pub data: u32 = "data of a batch" and 4 reserved,
+    }
+    check |batch| match u64::from(batch.window_us | batch.completions) {
+        value @ 1.. if !batch.flags.contains(BatchFlags::NOTIFY) => {
+            Err(WireError::Invalid { what: "hints of a batch without notices", value })
+        }
+        _ => Ok(()),
+    }
 }
 
 impl BatchRequest {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 24;
-
-    /// Writes the body.
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body)
-            .u32(self.operations)
-            .u32(self.flags.bits())
-            .u32(self.window_us)
-            .u32(self.completions)
-            .u32(self.data)
-            .reserved(4);
-    }
-
-    /// Reads the body.
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let operations = reader.u32("operations of a batch")?;
-        let flags = reader.u32("flags of a batch")?;
-        let invalid = |what, value: u32| WireError::Invalid { what, value: u64::from(value) };
-        let flags = BatchFlags::from_bits(flags).ok_or_else(|| invalid("flags of a batch", flags))?;
-        let window_us = reader.u32("window of a batch")?;
-        let completions = reader.u32("completions of a batch")?;
-        let data = reader.u32("data of a batch")?;
-        reader.reserved("reserved bytes of a batch", 4)?;
-        reader.finish("batch")?;
-        if !flags.contains(BatchFlags::NOTIFY) && (window_us, completions) != (0, 0) {
-            return Err(invalid("hints of a batch without notices", window_us | completions));
-        }
-        Ok(Self { operations, flags, window_us, completions, data })
-    }
-
     /// Bytes of a payload of so many that describe the operations: the data lies behind them.
     pub fn described_len(&self, payload_len: usize) -> Result<usize, BatchError> {
         let data = self.data as usize;
@@ -132,8 +111,8 @@ impl BatchOperation {
         Writer::new(head)
             .u64(self.handle.0)
             .u8(u8::from(self.write))
-            .u8(self.stability.value())
-            .u8(self.method.value())
+            .u8(self.stability as u8)
+            .u8(self.method as u8)
             .reserved(1)
             .u32(u32::try_from(self.len()).expect("an operation of a batch is below 4 GiB"))
             .u32(fits(self.lists.extents.len()))
@@ -282,18 +261,14 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<(BatchOperation, ListRequ
         1 => true,
         value => return Err(WireError::Invalid { what: "kind of an operation", value: u64::from(value) }),
     };
-    let stability = Stability::from_value(reader.u8("stability")?)?;
+    let stability = Stability::read(reader, "stability")?;
     if !write && stability != Stability::Unstable {
-        let value = u64::from(stability.value());
-        return Err(WireError::Invalid { what: "stability of a read", value });
+        return Err(WireError::Invalid { what: "stability of a read", value: stability as u64 });
     }
-    let method = match Method::from_value(reader.u8("method of an operation")?)? {
-        method @ (Method::Inline | Method::Direct) => method,
-        other => {
-            let value = u64::from(other.value());
-            return Err(WireError::Invalid { what: "method of an operation", value });
-        }
-    };
+    let method = Method::read(reader, "method of an operation")?;
+    if method.uses_lane() {
+        return Err(WireError::Invalid { what: "method of an operation", value: method as u64 });
+    }
     reader.reserved("reserved byte of an operation", 1)?;
     let list = ListRequest {
         len: reader.u32("length of an operation")?,
@@ -343,32 +318,14 @@ impl BatchResult {
     }
 }
 
-/// Body of the reply to a batch, 8 bytes. The payload holds the results, in the order of the operations, then what was read inline, in
-/// their order and without gaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchReply {
-    /// Results in the payload.
-    pub operations: u32,
-    /// Bytes of data behind them.
-    pub data: u32,
-}
-
-impl BatchReply {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 8;
-
-    /// Writes the body.
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body).u32(self.operations).u32(self.data);
-    }
-
-    /// Reads the body.
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let operations = reader.u32("results of a batch")?;
-        let data = reader.u32("data of a batch's reply")?;
-        reader.finish("reply to a batch")?;
-        Ok(Self { operations, data })
+body! {
+    /// Body of the reply to a batch, 8 bytes. The payload holds the results, in the order of the operations, then what was read inline, in
+    /// their order and without gaps.
+    pub struct BatchReply("reply to a batch") {
+        /// Results in the payload.
+        pub operations: u32 = "results of a batch",
+        /// Bytes of data behind them.
+        pub data: u32 = "data of a batch's reply",
     }
 }
 
@@ -381,37 +338,15 @@ pub fn decode_batch_results(payload: &[u8], count: usize) -> Result<Vec<BatchRes
     (0..count).map(|_| BatchResult::read(&mut reader)).collect()
 }
 
-/// Body of a notice of operations that have ended, 16 bytes. The payload holds their results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchNotice {
-    /// Of the batch.
-    pub slot: u32,
-    /// Of the batch.
-    pub sequence: u32,
-    /// Results in the payload.
-    pub count: u32,
-}
-
-impl BatchNotice {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 16;
-
-    /// Writes the body.
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body).u32(self.slot).u32(self.sequence).u32(self.count).reserved(4);
-    }
-
-    /// Reads the body.
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let notice = Self {
-            slot: reader.u32("slot of a batch")?,
-            sequence: reader.u32("sequence of a batch")?,
-            count: reader.u32("results of a notice")?,
-        };
-        reader.reserved("reserved bytes of a notice", 4)?;
-        reader.finish("notice of a batch")?;
-        Ok(notice)
+body! {
+    /// Body of a notice of operations that have ended, 16 bytes. The payload holds their results.
+    pub struct BatchNotice("notice of a batch") {
+        /// Of the batch.
+        pub slot: u32 = "slot of a batch",
+        /// Of the batch.
+        pub sequence: u32 = "sequence of a batch",
+        /// Results in the payload.
+        pub count: u32 = "results of a notice" and 4 reserved,
     }
 }
 

@@ -3,9 +3,8 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::{
-    HEADER_SIZE, Method, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer, encode_segments,
-};
+use super::body::{Field, body};
+use super::{Method, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer, encode_segments};
 use crate::extent::{Extent, total};
 
 /// Bytes of a file extent on the wire: offset, length.
@@ -14,93 +13,49 @@ pub const EXTENT_SIZE: usize = 12;
 /// File extents in one request, and ranges of memory.
 pub const LIST_MAX: usize = 4096;
 
-/// Body of a read or write of a list, 16 bytes. The payload holds the extents, then the ranges of memory, then the data of an inline write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListRequest {
-    /// Bytes: the total of the extents, and of the ranges where there are any.
-    pub len: u32,
-    /// How the data travels.
-    pub method: Method,
-    /// When written data must be durable; [`Stability::Unstable`] in reads.
-    pub stability: Stability,
-    /// File extents.
-    pub extent_count: u32,
-    /// Ranges of client memory: 0 for inline.
-    pub segment_count: u32,
-}
-
-impl ListRequest {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 16;
-
-    /// Writes the body.
-    #[inline]
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body)
-            .u32(self.len)
-            .u8(self.method.value())
-            .u8(self.stability.value())
-            .reserved(2)
-            .u32(self.extent_count)
-            .u32(self.segment_count);
-    }
-
-    /// Reads the body.
-    #[inline]
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let request = Self {
-            len: reader.u32("list length")?,
-            method: Method::from_value(reader.u8("transfer method")?)?,
-            stability: Stability::from_value(reader.u8("stability")?)?,
-            extent_count: {
-                reader.reserved("reserved list bytes", 2)?;
-                reader.u32("extent count")?
-            },
-            segment_count: reader.u32("segment count")?,
-        };
-        reader.finish("list request")?;
-        Ok(request)
+body! {
+    /// Body of a read or write of a list, 16 bytes. The payload holds the extents, then the ranges of memory, then the data of an inline
+    /// write.
+    pub struct ListRequest("list request") {
+        /// Bytes: the total of the extents, and of the ranges where there are any.
+        pub len: u32 = "list length",
+        /// How the data travels.
+        pub method: Method = "transfer method",
+        /// When written data must be durable; [`Stability::Unstable`] in reads.
+        pub stability: Stability = "stability" and 2 reserved,
+        /// File extents.
+        pub extent_count: u32 = "extent count",
+        /// Ranges of client memory: 0 for inline.
+        pub segment_count: u32 = "segment count",
     }
 }
 
-/// Body of the reply to a read of a list, 16 bytes. The data is the payload (inline) or in the client's memory (direct).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListReadReply {
-    /// Bytes read, of all extents together. Inline, they follow each other without gaps in the payload.
-    pub count: u32,
-    /// Where the file ended: of each extent that was read which lies before it. `None`: all of the list was read.
-    pub end: Option<u64>,
+body! {
+    /// Body of the reply to a read of a list, 16 bytes. The data is the payload (inline) or in the client's memory (direct).
+    pub struct ListReadReply("list read reply") {
+        /// Bytes read, of all extents together. Inline, they follow each other without gaps in the payload.
+        pub count: u32 = "read count",
+        /// Where the file ended: of each extent that was read which lies before it. `None`: all of the list was read.
+        pub end: Option<u64> = "end of file",
+    }
 }
 
-impl ListReadReply {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 16;
+/// Whether there is one, and the number, which is 0 where there is none.
+impl Field for Option<u64> {
+    const SIZE: usize = 12;
 
-    /// Writes the body.
     #[inline]
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body)
-            .u32(self.count)
-            .u32(u32::from(self.end.is_some()))
-            .u64(self.end.unwrap_or_default());
+    fn write(&self, writer: &mut Writer<'_>) {
+        writer.u32(u32::from(self.is_some())).u64(self.unwrap_or_default());
     }
 
-    /// Reads the body.
     #[inline]
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let count = reader.u32("read count")?;
-        let ended = reader.u32("end of file")?;
-        let offset = reader.u64("end of the file")?;
-        reader.finish("list read reply")?;
-        let end = match (ended, offset) {
-            (0, 0) => None,
-            (0, value) => return Err(WireError::Invalid { what: "end of a file that goes on", value }),
-            (1, offset) => Some(offset),
-            (value, _) => return Err(WireError::Invalid { what: "end of file", value: u64::from(value) }),
-        };
-        Ok(Self { count, end })
+    fn read(reader: &mut Reader<'_>, what: &'static str) -> Result<Self, WireError> {
+        match (bool::read(reader, what)?, reader.u64(what)?) {
+            (false, 0) => Ok(None),
+            (false, value) => Err(WireError::Invalid { what, value }),
+            (true, value) => Ok(Some(value)),
+        }
     }
 }
 

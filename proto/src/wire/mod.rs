@@ -7,6 +7,7 @@
 
 mod attr;
 mod batch;
+mod body;
 mod codec;
 mod header;
 mod lanes;

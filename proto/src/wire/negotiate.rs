@@ -140,17 +140,7 @@ pub struct Welcome {
 
 /// Bytes of a segment of memory, on average, from which RDMA that gathers or scatters the segments of a noncontiguous
 /// transfer is faster than packing them into one; measured by the provider, `spec/list-io.md`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GatherSwitches {
-    /// Reads into memory registered already.
-    pub read_registered: u32,
-    /// Reads into memory that is registered for the operation.
-    pub read_unregistered: u32,
-    /// Writes from memory registered already.
-    pub write_registered: u32,
-    /// Writes from memory that is registered for the operation.
-    pub write_unregistered: u32,
-}
+pub type GatherSwitches = Crossovers;
 
 /// The last request that the server knows of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -308,26 +298,19 @@ pub struct ExportStatistics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
     /// The server is shutting down: finish and go.
-    Draining,
+    Draining = 1,
     /// The server ends this session because of a protocol error: the payload says which, as text.
-    ProtocolError,
+    ProtocolError = 2,
 }
 
 impl NoticeKind {
     /// The number on the wire.
     pub fn value(self) -> u32 {
-        match self {
-            Self::Draining => 1,
-            Self::ProtocolError => 2,
-        }
+        self as u32
     }
 
     /// The notice with this number; `None` for those of later versions, which are ignored.
     pub fn from_value(value: u32) -> Option<Self> {
-        match value {
-            1 => Some(Self::Draining),
-            2 => Some(Self::ProtocolError),
-            _ => None,
-        }
+        [Self::Draining, Self::ProtocolError].into_iter().find(|notice| notice.value() == value)
     }
 }

@@ -1,5 +1,5 @@
+use super::body::{body, field_by_number};
 use super::{Reader, WireError, Writer};
-use crate::wire::HEADER_SIZE;
 
 /// Bytes of a remote range on the wire: key, offset, length.
 pub const REMOTE_RANGE_SIZE: usize = 24;
@@ -9,6 +9,7 @@ pub const SEGMENTS_MAX: usize = 256;
 
 /// How the data of a request travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Method {
     /// In the payload of the request or the reply.
     Inline,
@@ -21,24 +22,8 @@ pub enum Method {
 }
 
 impl Method {
-    pub(super) fn value(self) -> u8 {
-        match self {
-            Self::Inline => 0,
-            Self::Direct => 1,
-            Self::Fast => 2,
-            Self::Client => 3,
-        }
-    }
-
-    pub(super) fn from_value(value: u8) -> Result<Self, WireError> {
-        match value {
-            0 => Ok(Self::Inline),
-            1 => Ok(Self::Direct),
-            2 => Ok(Self::Fast),
-            3 => Ok(Self::Client),
-            _ => Err(WireError::Invalid { what: "transfer method", value: u64::from(value) }),
-        }
-    }
+    /// In the order of their numbers on the wire.
+    const ALL: [Self; 4] = [Self::Inline, Self::Direct, Self::Fast, Self::Client];
 
     /// The name in settings and reports.
     pub fn name(self) -> &'static str {
@@ -56,8 +41,11 @@ impl Method {
     }
 }
 
+field_by_number!(Method, u8, |method| method as u8, |number| Method::ALL.get(usize::from(number)).copied());
+
 /// When written data must be durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
 pub enum Stability {
     /// By the next commit. A changed [`Verifier`] tells that it may have been lost.
     #[default]
@@ -69,268 +57,104 @@ pub enum Stability {
 }
 
 impl Stability {
-    /// The number on the wire.
-    pub fn value(self) -> u8 {
-        match self {
-            Self::Unstable => 0,
-            Self::DataSync => 1,
-            Self::FileSync => 2,
-        }
-    }
-
-    /// The stability with this number.
-    pub fn from_value(value: u8) -> Result<Self, WireError> {
-        match value {
-            0 => Ok(Self::Unstable),
-            1 => Ok(Self::DataSync),
-            2 => Ok(Self::FileSync),
-            _ => Err(WireError::Invalid { what: "stability", value: u64::from(value) }),
-        }
-    }
+    /// In the order of their numbers on the wire.
+    const ALL: [Self; 3] = [Self::Unstable, Self::DataSync, Self::FileSync];
 }
+
+field_by_number!(Stability, u8, |stability| stability as u8, |number| {
+    Stability::ALL.get(usize::from(number)).copied()
+});
 
 /// Changes when unstable writes acknowledged before may have been lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Verifier(pub u64);
 
+field_by_number!(Verifier, u64, |verifier| verifier.0, |number| Some(Verifier(number)));
+
 /// A range of the client's registered memory, on the wire. The provider's type is made of the same three numbers.
 pub type WireRange = [u64; 3];
 
-/// Body of a read, 40 bytes. With `segment_count` above 1, the ranges are in the payload and `segment` is zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadRequest {
-    /// First byte of the file.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u32,
-    /// How the data travels.
-    pub method: Method,
-    /// Ranges of client memory: 0 for inline.
-    pub segment_count: u16,
-    /// The only range, where there is one.
-    pub segment: WireRange,
+body! {
+    /// Body of a read, 40 bytes. With `segment_count` above 1, the ranges are in the payload and `segment` is zero.
+    pub struct ReadRequest("read request") {
+        /// First byte of the file.
+        pub offset: u64 = "read offset",
+        /// Bytes.
+        pub len: u32 = "read length",
+        /// How the data travels.
+        pub method: Method = "transfer method" and 1 reserved,
+        /// Ranges of client memory: 0 for inline.
+        pub segment_count: u16 = "segment count",
+        /// The only range, where there is one.
+        pub segment: WireRange = "segment",
+    }
+    check |request| check_segments(request.segment_count, request.method)
 }
 
-/// Bytes of a [`ReadRequest`].
-const READ_REQUEST_SIZE: usize = 40;
-
-impl ReadRequest {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + READ_REQUEST_SIZE;
-
-    /// Writes the body.
-    #[inline]
-    pub fn encode(&self, body: &mut [u8]) {
-        let mut writer = Writer::new(body);
-        writer.u64(self.offset).u32(self.len).u8(self.method.value()).reserved(1).u16(self.segment_count);
-        for word in self.segment {
-            writer.u64(word);
-        }
-    }
-
-    /// Reads the body.
-    #[inline]
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let offset = reader.u64("read offset")?;
-        let len = reader.u32("read length")?;
-        let method = Method::from_value(reader.u8("transfer method")?)?;
-        reader.reserved("reserved read byte", 1)?;
-        let segment_count = segment_count(&mut reader, method)?;
-        let segment =
-            [reader.u64("segment key")?, reader.u64("segment offset")?, reader.u64("segment length")?];
-        reader.finish("read request")?;
-        Ok(Self { offset, len, method, segment_count, segment })
+body! {
+    /// Body of a read's reply, 8 bytes. The data is the payload (inline) or in the client's memory (direct).
+    pub struct ReadReply("read reply") {
+        /// Bytes read; fewer than asked for only at the end of the file.
+        pub count: u32 = "read count",
+        /// The read reached the end of the file.
+        pub end_of_file: bool = "end of file",
     }
 }
 
-/// Body of a read's reply, 8 bytes. The data is the payload (inline) or in the client's memory (direct).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadReply {
-    /// Bytes read; fewer than asked for only at the end of the file.
-    pub count: u32,
-    /// The read reached the end of the file.
-    pub end_of_file: bool,
+body! {
+    /// Body of a write or an append, 40 bytes. An append's `offset` is zero.
+    pub struct WriteRequest("write request") {
+        /// First byte of the file.
+        pub offset: u64 = "write offset",
+        /// Bytes.
+        pub len: u32 = "write length",
+        /// How the data travels.
+        pub method: Method = "transfer method",
+        /// When it must be durable.
+        pub stability: Stability = "stability",
+        /// Ranges of client memory: 0 for inline.
+        pub segment_count: u16 = "segment count",
+        /// The only range, where there is one.
+        pub segment: WireRange = "segment",
+    }
+    check |request| check_segments(request.segment_count, request.method)
 }
 
-impl ReadReply {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 8;
-
-    /// Writes the body.
-    #[inline]
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body).u32(self.count).u32(u32::from(self.end_of_file));
-    }
-
-    /// Reads the body.
-    #[inline]
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let reply = Self {
-            count: reader.u32("read count")?,
-            end_of_file: match reader.u32("end of file")? {
-                0 => false,
-                1 => true,
-                value => return Err(WireError::Invalid { what: "end of file", value: u64::from(value) }),
-            },
-        };
-        reader.finish("read reply")?;
-        Ok(reply)
+body! {
+    /// Body of the reply to a write or an append, 24 bytes.
+    pub struct WriteReply("write reply") {
+        /// Where the data was written: what an append asked for.
+        pub offset: u64 = "write offset",
+        /// Bytes written: fewer than asked for only when an error came after them.
+        pub count: u32 = "write count",
+        /// How durable they are: at least what was asked for.
+        pub stability: Stability = "stability" and 3 reserved,
+        /// For unstable data: compare with that of the commit.
+        pub verifier: Verifier = "verifier",
     }
 }
 
-/// Body of a write or an append, 40 bytes. An append's `offset` is zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteRequest {
-    /// First byte of the file.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u32,
-    /// How the data travels.
-    pub method: Method,
-    /// When it must be durable.
-    pub stability: Stability,
-    /// Ranges of client memory: 0 for inline.
-    pub segment_count: u16,
-    /// The only range, where there is one.
-    pub segment: WireRange,
-}
-
-impl WriteRequest {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 40;
-
-    /// Writes the body.
-    #[inline]
-    pub fn encode(&self, body: &mut [u8]) {
-        let mut writer = Writer::new(body);
-        writer
-            .u64(self.offset)
-            .u32(self.len)
-            .u8(self.method.value())
-            .u8(self.stability.value())
-            .u16(self.segment_count);
-        for word in self.segment {
-            writer.u64(word);
-        }
+body! {
+    /// Body of a commit, 24 bytes.
+    pub struct CommitRequest("commit request") {
+        /// First byte to make durable.
+        pub offset: u64 = "commit offset",
+        /// Bytes; 0 for all that follow.
+        pub len: u64 = "commit length",
+        /// [`Stability::DataSync`] or [`Stability::FileSync`].
+        pub stability: Stability = "stability" and 7 reserved,
     }
-
-    /// Reads the body.
-    #[inline]
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let offset = reader.u64("write offset")?;
-        let len = reader.u32("write length")?;
-        let method = Method::from_value(reader.u8("transfer method")?)?;
-        let stability = Stability::from_value(reader.u8("stability")?)?;
-        let segment_count = segment_count(&mut reader, method)?;
-        let segment =
-            [reader.u64("segment key")?, reader.u64("segment offset")?, reader.u64("segment length")?];
-        reader.finish("write request")?;
-        Ok(Self { offset, len, method, stability, segment_count, segment })
+    check |request| match request.stability {
+        Stability::Unstable => Err(WireError::Invalid { what: "stability of a commit", value: 0 }),
+        Stability::DataSync | Stability::FileSync => Ok(()),
     }
 }
 
-/// Body of the reply to a write or an append, 24 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteReply {
-    /// Where the data was written: what an append asked for.
-    pub offset: u64,
-    /// Bytes written: fewer than asked for only when an error came after them.
-    pub count: u32,
-    /// How durable they are: at least what was asked for.
-    pub stability: Stability,
-    /// For unstable data: compare with that of the commit.
-    pub verifier: Verifier,
-}
-
-impl WriteReply {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 24;
-
-    /// Writes the body.
-    #[inline]
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body)
-            .u64(self.offset)
-            .u32(self.count)
-            .u8(self.stability.value())
-            .reserved(3)
-            .u64(self.verifier.0);
-    }
-
-    /// Reads the body.
-    #[inline]
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let offset = reader.u64("write offset")?;
-        let count = reader.u32("write count")?;
-        let stability = Stability::from_value(reader.u8("stability")?)?;
-        reader.reserved("reserved write reply bytes", 3)?;
-        let verifier = Verifier(reader.u64("verifier")?);
-        reader.finish("write reply")?;
-        Ok(Self { offset, count, stability, verifier })
-    }
-}
-
-/// Body of a commit, 24 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommitRequest {
-    /// First byte to make durable.
-    pub offset: u64,
-    /// Bytes; 0 for all that follow.
-    pub len: u64,
-    /// [`Stability::DataSync`] or [`Stability::FileSync`].
-    pub stability: Stability,
-}
-
-impl CommitRequest {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 24;
-
-    /// Writes the body.
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body).u64(self.offset).u64(self.len).u8(self.stability.value()).reserved(7);
-    }
-
-    /// Reads the body.
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let offset = reader.u64("commit offset")?;
-        let len = reader.u64("commit length")?;
-        let stability = Stability::from_value(reader.u8("stability")?)?;
-        if stability == Stability::Unstable {
-            return Err(WireError::Invalid { what: "stability of a commit", value: 0 });
-        }
-        reader.reserved("reserved commit bytes", 7)?;
-        reader.finish("commit request")?;
-        Ok(Self { offset, len, stability })
-    }
-}
-
-/// Body of a commit's reply, 8 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommitReply {
-    /// Unstable writes answered with this verifier are durable now; those with another may be lost.
-    pub verifier: Verifier,
-}
-
-impl CommitReply {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 8;
-
-    /// Writes the body.
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body).u64(self.verifier.0);
-    }
-
-    /// Reads the body.
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let reply = Self { verifier: Verifier(reader.u64("verifier")?) };
-        reader.finish("commit reply")?;
-        Ok(reply)
+body! {
+    /// Body of a commit's reply, 8 bytes.
+    pub struct CommitReply("commit reply") {
+        /// Unstable writes answered with this verifier are durable now; those with another may be lost.
+        pub verifier: Verifier = "verifier",
     }
 }
 
@@ -367,17 +191,13 @@ pub fn decode_segments(payload: &[u8], count: u16) -> Result<Vec<WireRange>, Wir
 }
 
 #[inline]
-fn segment_count(reader: &mut Reader<'_>, method: Method) -> Result<u16, WireError> {
-    let count = reader.u16("segment count")?;
+fn check_segments(count: u16, method: Method) -> Result<(), WireError> {
     if usize::from(count) > SEGMENTS_MAX {
-        return Err(WireError::TooLarge {
-            what: "segment count",
-            value: u64::from(count),
-            limit: SEGMENTS_MAX as u64,
-        });
+        let (value, limit) = (u64::from(count), SEGMENTS_MAX as u64);
+        return Err(WireError::TooLarge { what: "segment count", value, limit });
     }
     if (count == 0) != (method != Method::Direct) {
         return Err(WireError::Invalid { what: "segment count for the method", value: u64::from(count) });
     }
-    Ok(count)
+    Ok(())
 }

@@ -1,6 +1,7 @@
 use std::fmt;
 
-use super::{HEADER_SIZE, OpenFlags, Reader, WireError, Writer};
+use super::body::body;
+use super::{OpenFlags, Reader, WireError};
 
 /// Bytes of a [`Token`].
 pub const TOKEN_SIZE: usize = 32;
@@ -43,65 +44,31 @@ impl From<[u8; TOKEN_SIZE]> for Token {
     }
 }
 
-/// Body of a share, 8 bytes; the header's handle is the open file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShareRequest {
-    /// What the token allows: [`OpenFlags::READ`], [`OpenFlags::WRITE`] or both.
-    pub rights: OpenFlags,
-    /// How long the token is to live, milliseconds; 0 for the server's default.
-    pub ttl_ms: u32,
-}
-
-impl ShareRequest {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 8;
-
-    /// Writes the body.
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body).u32(self.rights.bits()).u32(self.ttl_ms);
+body! {
+    /// Body of a share, 8 bytes; the header's handle is the open file. Flags of an open that are no rights are refused.
+    pub struct ShareRequest("share request") {
+        /// What the token allows: [`OpenFlags::READ`], [`OpenFlags::WRITE`] or both.
+        pub rights: OpenFlags = "rights to share",
+        /// How long the token is to live, milliseconds; 0 for the server's default.
+        pub ttl_ms: u32 = "lifetime of a token",
     }
-
-    /// Reads the body. Flags of an open that are no rights are refused.
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let bits = reader.u32("rights to share")?;
-        let rights = OpenFlags::from_bits(bits)
-            .filter(|rights| (OpenFlags::READ | OpenFlags::WRITE).contains(*rights))
-            .ok_or(WireError::Invalid { what: "rights to share", value: u64::from(bits) })?;
-        let ttl_ms = reader.u32("lifetime of a token")?;
-        reader.finish("share request")?;
-        Ok(Self { rights, ttl_ms })
+    check |request| match (OpenFlags::READ | OpenFlags::WRITE).contains(request.rights) {
+        true => Ok(()),
+        false => Err(WireError::Invalid { what: "rights to share", value: u64::from(request.rights.bits()) }),
     }
 }
 
-/// Body of the answer to a share, 8 bytes; the payload is the [`Token`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShareReply {
-    /// How long the token lives, milliseconds.
-    pub ttl_ms: u32,
-}
-
-impl ShareReply {
-    /// Bytes of the head.
-    pub const HEAD_SIZE: usize = HEADER_SIZE + 8;
-
-    /// Writes the body.
-    pub fn encode(&self, body: &mut [u8]) {
-        Writer::new(body).u32(self.ttl_ms).reserved(4);
-    }
-
-    /// Reads the body.
-    pub fn decode(body: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(body);
-        let ttl_ms = reader.u32("lifetime of a token")?;
-        reader.reserved("reserved share reply bytes", 4)?;
-        reader.finish("share reply")?;
-        Ok(Self { ttl_ms })
+body! {
+    /// Body of the answer to a share, 8 bytes; the payload is the [`Token`].
+    pub struct ShareReply("share reply") {
+        /// How long the token lives, milliseconds.
+        pub ttl_ms: u32 = "lifetime of a token" and 4 reserved,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Writer;
     use super::*;
 
     #[test]

@@ -25,6 +25,7 @@ pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
         "dafs-server",
         &[
             &["run"],
+            &["calibrate"],
             &["worker/event_loop"],
             &["ops"],
             &["worker/requests/dispatch", "worker/requests/inflight"],

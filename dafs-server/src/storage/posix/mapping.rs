@@ -13,7 +13,7 @@ use dafs_proto::transport::{Memory, Span};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// A mapped part of a file.
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     pointer: *mut u8,
     len: usize,
 }
@@ -38,7 +38,7 @@ unsafe impl Memory for Mapping {
 
 impl Mapping {
     /// Maps `len` bytes from `offset`, a multiple of the page size; they may reach beyond the end of the file.
-    pub(super) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<Self> {
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let pointer = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset) };
         Some(Self { pointer: pointer.ok()?.cast(), len })

@@ -34,6 +34,7 @@ use hot::HotWindows;
 use identity::Identities;
 pub use identity::hold_back;
 use map::Windows;
+pub(crate) use mapping::Mapping;
 pub(super) use resolve::Where;
 pub(super) use transfer::{Transfer, TransferNext};
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::super::{LocalSegments, Span};
 
@@ -36,25 +36,30 @@ impl Process {
     pub(super) fn read_word(&self, address: u64) -> io::Result<[u8; 16]> {
         let mut word = [0; 16];
         let local = LocalParts::one(Span::from_mut(&mut word));
-        match self.copy(Way::Read, &local, address, word.len())? {
+        match self.copy(Way::Read, &local, &[remote_part(address, word.len())?])? {
             16 => Ok(word),
             _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         }
     }
 
-    /// Copies between local memory and `len` bytes at `address` of that process; answers how many bytes
-    /// moved, which is less than `len` when memory on
-    /// either side is not there.
-    pub(super) fn copy(&self, way: Way, local: &LocalParts, address: u64, len: usize) -> io::Result<usize> {
-        self.copy_many(way, local, &[remote_part(address, len)?])
-    }
-
-    /// As [`Process::copy`], of at most [`REMOTE_PARTS_MAX`] pieces of the other's memory.
-    pub(super) fn copy_many(&self, way: Way, local: &LocalParts, remote: &[RemotePart]) -> io::Result<usize> {
+    /// Copies between local memory and at most [`REMOTE_PARTS_MAX`] pieces of that process's; answers how many bytes moved, which is less
+    /// than there are when memory on either side is not there.
+    pub(super) fn copy(&self, way: Way, local: &LocalParts, remote: &[RemotePart]) -> io::Result<usize> {
         if !self.is_alive() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        copy(self.pid, way, local, remote)
+        let parts = libc::c_ulong::try_from(local.0.len()).unwrap_or(0);
+        let remote_parts: smallvec::SmallVec<[libc::iovec; 4]> = remote.iter().map(|part| part.0).collect();
+        let remote_count = libc::c_ulong::try_from(remote_parts.len()).unwrap_or(0);
+        let (ours, theirs, pid) = (local.0.as_ptr(), remote_parts.as_ptr(), self.pid);
+        // SAFETY: the local parts come from live spans; the remote parts are addresses in the other process, which the kernel checks.
+        let moved = unsafe {
+            match way {
+                Way::Write => libc::process_vm_writev(pid, ours, parts, theirs, remote_count, 0),
+                Way::Read => libc::process_vm_readv(pid, ours, parts, theirs, remote_count, 0),
+            }
+        };
+        usize::try_from(moved).map_err(|_| io::Error::last_os_error())
     }
 
     fn is_alive(&self) -> bool {
@@ -65,13 +70,6 @@ impl Process {
                 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
         }
     }
-}
-
-/// Copies within this process by the kernel, so that memory which may fault answers short instead of raising
-/// SIGBUS. Answers how many bytes moved.
-pub(super) fn copy_within(way: Way, local: Span<'_>, other: Span<'_>) -> io::Result<usize> {
-    let pid = getpid().as_raw_pid();
-    copy(pid, way, &LocalParts::one(local), &[remote_part(other.as_ptr() as u64, other.len())?])
 }
 
 /// Local memory of a copy, as the kernel wants it.
@@ -108,21 +106,6 @@ pub(super) fn remote_part(address: u64, len: usize) -> io::Result<RemotePart> {
         }
         Err(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
     }
-}
-
-fn copy(pid: libc::pid_t, way: Way, local: &LocalParts, remote: &[RemotePart]) -> io::Result<usize> {
-    let parts = libc::c_ulong::try_from(local.0.len()).unwrap_or(0);
-    let remote_parts: smallvec::SmallVec<[libc::iovec; 4]> = remote.iter().map(|part| part.0).collect();
-    let remote_count = libc::c_ulong::try_from(remote_parts.len()).unwrap_or(0);
-    let (ours, theirs) = (local.0.as_ptr(), remote_parts.as_ptr());
-    // SAFETY: the local parts come from live spans; the remote parts are addresses in the other process, which the kernel checks.
-    let moved = unsafe {
-        match way {
-            Way::Write => libc::process_vm_writev(pid, ours, parts, theirs, remote_count, 0),
-            Way::Read => libc::process_vm_readv(pid, ours, parts, theirs, remote_count, 0),
-        }
-    };
-    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use socket2::Socket;
 
+use super::super::util::lock;
 use super::super::{MemoryRef, PeerCredentials};
 use super::cma::Process;
 use super::handshake::Message;
@@ -82,7 +83,7 @@ impl Connection {
 
     /// Sends messages about regions, in order, as far as the socket takes them; the rest waits for [`Connection::send_waiting`].
     pub(super) fn announce(&self, announcements: impl IntoIterator<Item = Announcement>) -> io::Result<()> {
-        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outbox = lock(&self.outbox);
         for announcement in announcements {
             if outbox.len() >= OUTBOX_MAX {
                 return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
@@ -102,7 +103,7 @@ impl Connection {
     /// Sends what waits. `true` when nothing does any more.
     #[cold]
     pub(super) fn send_waiting(&self) -> bool {
-        self.send_from(&mut self.outbox.lock().unwrap_or_else(PoisonError::into_inner));
+        self.send_from(&mut lock(&self.outbox));
         !self.has_waiting()
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -43,6 +44,7 @@ impl Default for ShmConfig {
 }
 
 /// Messages through rings in shared memory, memory that both sides map, cross-memory attach for the rest. See `spec/transport-shm.md`.
+#[derive(Clone)]
 pub struct ShmDomain {
     registry: Arc<Registry>,
     config: ShmConfig,
@@ -66,15 +68,9 @@ impl ShmDomain {
         params: &ConnectParams,
         timeout: Duration,
     ) -> Result<ShmEndpoint, ConnectError> {
-        let Address::Shm(path) = address else { return Err(wrong_address(address)) };
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => ConnectError::Timeout {
-                address: address.to_string(),
-                timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-            },
-            _ => ConnectError::System { what: "connect to", address: address.to_string(), source },
-        };
-        let at_fault = |fault| ConnectError::Peer { address: address.to_string(), fault };
+        let path = socket_path(address)?;
+        let failed = |source| ConnectError::connecting(address, timeout, source);
+        let at_fault = |fault| ConnectError::peer(address, fault);
         let deadline = Instant::now().checked_add(timeout);
         let socket = sock::connect(path, timeout).map_err(failed)?;
         let nonce = Nonce::new().map_err(failed)?;
@@ -163,13 +159,6 @@ impl ShmDomain {
     }
 }
 
-/// Another handle to the same domain.
-impl Clone for ShmDomain {
-    fn clone(&self) -> Self {
-        Self { registry: Arc::clone(&self.registry), config: self.config }
-    }
-}
-
 impl Default for ShmDomain {
     fn default() -> Self {
         Self::new()
@@ -193,9 +182,11 @@ fn probe(pid: i32, claim: NonceClaim) -> Option<Process> {
     (process.read_word(claim.address).ok()? == claim.bytes).then_some(process)
 }
 
-#[cold]
-pub(super) fn wrong_address(address: &Address) -> ConnectError {
-    ConnectError::WrongAddress { provider: Provider::Shm, address: address.to_string() }
+pub(super) fn socket_path(address: &Address) -> Result<&Path, ConnectError> {
+    match address {
+        Address::Shm(path) => Ok(path),
+        _ => Err(ConnectError::wrong_address(Provider::Shm, address)),
+    }
 }
 
 impl Domain for ShmDomain {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, HEAD_SIZE_MAX, LocalSegments, MemoryRef, OpToken,
+    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, Memory, MemoryRef, OpToken,
     PostError, Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
     WaitPolicy,
 };
@@ -15,9 +16,9 @@ use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
 use super::entry::{KIND_MESSAGE, Payload, direction};
 use super::handshake::{MESSAGE_SIZE, Message, malformed};
-use super::map::is_sealable;
+use super::map::{MappedMemory, is_sealable};
 use super::registry::Registry;
-use super::remote::RemoteRegions;
+use super::remote::{Counted, RemoteRegions, Resolved};
 use super::ring::{Arrival, RecvRing, SendRing};
 use super::sock::{self, Incoming};
 use super::wake::WokenBy;
@@ -222,17 +223,13 @@ impl ShmEndpoint {
         let word = self.connection.layout.consumed(self.connection.side);
         let taken = self.connection.segment.word(word).load(Ordering::Acquire);
         self.counters.taken_looks += 1;
-        self.note_taken(taken);
-    }
-
-    fn note_taken(&mut self, taken: u32) {
         if let Err(bad) = self.send_ring.taken_until(taken) {
             self.fail(malformed("messages taken", bad.value.into(), bad.limit.into()));
         }
     }
 
-    /// Room for one more message: looks at the shared word only when there seems to be none.
-    pub(super) fn make_room(&mut self) -> Result<(), PostError> {
+    /// Nothing is to leave before a message does.
+    fn check_order(&mut self) -> Result<(), PostError> {
         if !self.is_open() {
             return Err(PostError::Closed);
         }
@@ -240,6 +237,12 @@ impl ShmEndpoint {
             self.starved = true;
             return Err(PostError::Full);
         }
+        Ok(())
+    }
+
+    /// Room for one more message: looks at the shared word only when there seems to be none.
+    pub(super) fn make_room(&mut self) -> Result<(), PostError> {
+        self.check_order()?;
         if !self.send_ring.has_room() {
             self.look_taken();
             if !self.send_ring.has_room() {
@@ -322,19 +325,8 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
-        let invalid = if head.is_empty() || head.len() > HEAD_SIZE_MAX {
-            Some(PostError::Invalid("the head is empty or too long"))
-        } else if payload_len > slot.payload_capacity as usize {
-            Some(PostError::Invalid("the payload is longer than its slot"))
-        } else if !self.is_open() {
-            Some(PostError::Closed)
-        } else if self.connection.has_waiting() && !self.connection.send_waiting() {
-            self.starved = true;
-            Some(PostError::Full)
-        } else {
-            None
-        };
-        if let Some(error) = invalid {
+        let checked = check_message(head, payload_len, slot.payload_capacity);
+        if let Err(error) = checked.and_then(|()| self.check_order()) {
             self.cancel_send(slot);
             return Err(error);
         }
@@ -400,7 +392,18 @@ impl Endpoint for ShmEndpoint {
         remote: RemoteRange,
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
-        self.copy_to_remote(token, &local, &remote, immediate)
+        self.check_post(&local, &remote)?;
+        if immediate.is_some() {
+            self.make_room()?;
+        }
+        let result = self.copy(Way::Write, &local, &[remote], &remote);
+        if result.as_ref().is_err_and(TransportError::is_local_fault) {
+            return Err(PostError::Faulted);
+        }
+        if let (Ok(()), Some(data)) = (&result, immediate) {
+            self.post_immediate(data, u32::try_from(remote.len).unwrap_or(u32::MAX));
+        }
+        Ok(self.complete(token, result))
     }
 
     fn rdma_read(
@@ -409,7 +412,9 @@ impl Endpoint for ShmEndpoint {
         local: LocalSegments,
         remote: RemoteRange,
     ) -> Result<Posted, PostError> {
-        self.copy_from_remote(token, &local, &remote)
+        self.check_post(&local, &remote)?;
+        let result = self.copy(Way::Read, &local, &[remote], &remote);
+        Ok(self.complete(token, result))
     }
 
     fn rdma_write_list(
@@ -435,16 +440,34 @@ impl Endpoint for ShmEndpoint {
         remote: &RemoteRange,
         access: Access,
     ) -> Result<Option<MemoryRef>, RegionError> {
-        self.lease_remote(remote, access)
+        match self.reach(remote, access) {
+            Ok((Resolved::Mapped(mapping, offset), lease)) => {
+                let memory: Arc<dyn Memory> = Arc::new(MappedMemory::new(mapping, lease));
+                let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+                Ok(MemoryRef::new(memory).slice(offset, len))
+            }
+            Ok((Resolved::Ordinary(_), _)) => Ok(None),
+            Err(unreachable) => Err(unreachable.into_error(remote.key)),
+        }
     }
 
+    #[inline]
     fn with_remote_memory(
         &mut self,
         remote: &RemoteRange,
         access: Access,
         access_now: &mut dyn FnMut(Span<'_>),
     ) -> Result<bool, RegionError> {
-        self.use_remote(remote, access, access_now)
+        // Counted for the time of the call, and nothing is allocated.
+        if self.remote.knows(remote.key)
+            && let Some(_counted) = Counted::begin(&*self.connection, remote.key)
+        {
+            let span = self.remote.mapped(remote, access);
+            access_now(span.map_err(|unreachable| unreachable.into_error(remote.key))?);
+            return Ok(true);
+        }
+        // Not seen yet, ordinary, or gone: the long way tells.
+        Ok(self.remote_memory(remote, access)?.map(|memory| access_now(memory.span())).is_some())
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {

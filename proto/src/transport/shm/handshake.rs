@@ -68,30 +68,28 @@ impl Message {
         Self::Welcome { to_server, to_client, cma, nonce: nonce.claim() }
     }
 
-    /// The bytes to send.
+    /// The bytes to send: eight words, some of which are two halves.
     pub(super) fn encode(&self) -> [u8; MESSAGE_SIZE] {
-        let mut out = Encoder { bytes: [0; MESSAGE_SIZE], at: 0 };
-        match *self {
+        let words = match *self {
             Self::Hello { receives, nonce } => {
-                out.put(1u32.to_ne_bytes()).put(VERSION.to_ne_bytes()).put(MAGIC.to_ne_bytes());
-                out.direction(receives).nonce(nonce);
+                let [n0, n1] = nonce.words();
+                [halves(1, VERSION), MAGIC, receives.word(), nonce.address, n0, n1, 0, 0]
             }
             Self::Welcome { to_server, to_client, cma, nonce } => {
-                out.put(2u32.to_ne_bytes()).put(VERSION.to_ne_bytes()).put(MAGIC.to_ne_bytes());
-                out.direction(to_server).direction(to_client).nonce(nonce).put([u8::from(cma)]);
+                let ([n0, n1], cma) = (nonce.words(), halves(flag(cma), 0));
+                [halves(2, VERSION), MAGIC, to_server.word(), to_client.word(), nonce.address, n0, n1, cma]
             }
-            Self::Ready { cma } => {
-                out.put(3u32.to_ne_bytes()).put([u8::from(cma)]);
-            }
+            Self::Ready { cma } => [halves(3, flag(cma)), 0, 0, 0, 0, 0, 0, 0],
             Self::Register { key, offset, len, access } => {
-                out.put(4u32.to_ne_bytes()).put(u32::from(access.bits()).to_ne_bytes());
-                out.put(key.to_ne_bytes()).put(offset.to_ne_bytes()).put(len.to_ne_bytes());
+                [halves(4, access.bits().into()), key, offset, len, 0, 0, 0, 0]
             }
-            Self::Unregister { key } => {
-                out.put(5u32.to_ne_bytes()).put(0u32.to_ne_bytes()).put(key.to_ne_bytes());
-            }
+            Self::Unregister { key } => [halves(5, 0), key, 0, 0, 0, 0, 0, 0],
+        };
+        let mut bytes = [0; MESSAGE_SIZE];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
         }
-        out.bytes
+        bytes
     }
 
     /// Reads a message of `len` bytes, which may be anything.
@@ -99,31 +97,35 @@ impl Message {
         if len != MESSAGE_SIZE {
             return Err(malformed("size of a socket message", len as u64, MESSAGE_SIZE as u64));
         }
-        let mut input = Decoder { bytes, at: 0 };
-        let kind = input.u32();
-        match kind {
-            1 => {
-                input.start()?;
-                Ok(Self::Hello { receives: input.direction(), nonce: input.nonce() })
+        let mut words = [0; MESSAGE_SIZE / 8];
+        for (word, place) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*place);
+        }
+        let (kind, second) = split(words[0]);
+        if matches!(kind, 1 | 2) && words[1] != MAGIC {
+            return Err(malformed("magic number", words[1], MAGIC));
+        }
+        if matches!(kind, 1 | 2) && second != VERSION {
+            return Err(malformed("version of the shm transport", second.into(), VERSION.into()));
+        }
+        match (kind, words) {
+            (1, [_, _, receives, address, n0, n1, ..]) => {
+                let receives = Direction::of_word(receives);
+                Ok(Self::Hello { receives, nonce: NonceClaim::new(address, n0, n1) })
             }
-            2 => {
-                input.start()?;
-                let (to_server, to_client) = (input.direction(), input.direction());
-                let nonce = input.nonce();
-                Ok(Self::Welcome { to_server, to_client, nonce, cma: input.take::<1>()[0] != 0 })
-            }
-            3 => Ok(Self::Ready { cma: input.take::<1>()[0] != 0 }),
-            4 => {
-                let bits = input.u32();
-                let access = u8::try_from(bits).ok().and_then(Access::from_bits);
-                let access = access.ok_or_else(|| malformed("access rights", bits.into(), 3))?;
-                let (key, offset, len) = (input.u64(), input.u64(), input.u64());
+            (2, [_, _, to_server, to_client, address, n0, n1, cma]) => Ok(Self::Welcome {
+                to_server: Direction::of_word(to_server),
+                to_client: Direction::of_word(to_client),
+                nonce: NonceClaim::new(address, n0, n1),
+                cma: is_set(split(cma).0),
+            }),
+            (3, _) => Ok(Self::Ready { cma: is_set(second) }),
+            (4, [_, key, offset, len, ..]) => {
+                let access = u8::try_from(second).ok().and_then(Access::from_bits);
+                let access = access.ok_or_else(|| malformed("access rights", second.into(), 3))?;
                 Ok(Self::Register { key, offset, len, access })
             }
-            5 => {
-                input.u32();
-                Ok(Self::Unregister { key: input.u64() })
-            }
+            (5, [_, key, ..]) => Ok(Self::Unregister { key }),
             _ => Err(malformed("kind of a socket message", kind.into(), 5)),
         }
     }
@@ -140,66 +142,50 @@ pub(super) fn malformed(what: &'static str, value: u64, limit: u64) -> PeerFault
     PeerFault::Malformed { what, value, limit }
 }
 
-struct Encoder {
-    bytes: [u8; MESSAGE_SIZE],
-    at: usize,
+/// A word of two, the first of which has the lower address.
+fn halves(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-impl Encoder {
-    fn put<const N: usize>(&mut self, bytes: [u8; N]) -> &mut Self {
-        self.bytes[self.at..self.at + N].copy_from_slice(&bytes);
-        self.at += N;
-        self
+/// The two of [`halves`].
+fn split(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))
+}
+
+/// A flag is the byte with the lowest address of a half.
+fn flag(set: bool) -> u32 {
+    u32::from_ne_bytes([u8::from(set), 0, 0, 0])
+}
+
+fn is_set(half: u32) -> bool {
+    half.to_ne_bytes()[0] != 0
+}
+
+impl NonceClaim {
+    fn new(address: u64, first: u64, second: u64) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&first.to_ne_bytes());
+        bytes[8..].copy_from_slice(&second.to_ne_bytes());
+        Self { address, bytes }
     }
 
-    fn direction(&mut self, way: Direction) -> &mut Self {
-        self.put(u32::from(way.depth).to_ne_bytes()).put(way.payload_max.to_ne_bytes())
-    }
-
-    fn nonce(&mut self, nonce: NonceClaim) -> &mut Self {
-        self.put(nonce.address.to_ne_bytes()).put(nonce.bytes)
+    fn words(&self) -> [u64; 2] {
+        let [first, second] = [0, 8].map(|at| self.bytes[at..].first_chunk().copied().unwrap_or_default());
+        [u64::from_ne_bytes(first), u64::from_ne_bytes(second)]
     }
 }
 
-struct Decoder<'b> {
-    bytes: &'b [u8; MESSAGE_SIZE],
-    at: usize,
-}
-
-impl Decoder<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let mut out = [0; N];
-        out.copy_from_slice(&self.bytes[self.at..self.at + N]);
-        self.at += N;
-        out
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_ne_bytes(self.take())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_ne_bytes(self.take())
-    }
-
-    fn start(&mut self) -> Result<(), PeerFault> {
-        let (version, magic) = (self.u32(), self.u64());
-        if magic != MAGIC {
-            return Err(malformed("magic number", magic, MAGIC));
-        }
-        if version != VERSION {
-            return Err(malformed("version of the shm transport", version.into(), VERSION.into()));
-        }
-        Ok(())
+impl Direction {
+    fn word(self) -> u64 {
+        halves(self.depth.into(), self.payload_max)
     }
 
     /// A depth past 16 bits is past every limit: it stays so.
-    fn direction(&mut self) -> Direction {
-        Direction { depth: u16::try_from(self.u32()).unwrap_or(u16::MAX), payload_max: self.u32() }
-    }
-
-    fn nonce(&mut self) -> NonceClaim {
-        NonceClaim { address: self.u64(), bytes: self.take() }
+    fn of_word(word: u64) -> Self {
+        let (depth, payload_max) = split(word);
+        Self { depth: u16::try_from(depth).unwrap_or(u16::MAX), payload_max }
     }
 }
 

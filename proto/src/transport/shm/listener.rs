@@ -14,7 +14,7 @@ use super::super::{
     Address, ConnectError, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError,
 };
 use super::connection::Connection;
-use super::domain::{Parts, ShmDomain, wrong_address};
+use super::domain::{Parts, ShmDomain, socket_path};
 use super::endpoint::ShmEndpoint;
 use super::handshake::{MESSAGE_SIZE, Message, Nonce, malformed, receives};
 use super::layout::{Layout, Side};
@@ -82,9 +82,8 @@ impl ShmListener {
         address: &Address,
         params: &ConnectParams,
     ) -> Result<Self, ConnectError> {
-        let Address::Shm(path) = address else { return Err(wrong_address(address)) };
-        let failed =
-            |source| ConnectError::System { what: "listen on", address: address.to_string(), source };
+        let path = socket_path(address)?;
+        let failed = |source| ConnectError::listening(address, source);
         let socket = listen_replacing_stale(path).map_err(failed)?;
         let file = SocketFile::of(path, domain.socket_mode()).map_err(failed)?;
         let epoll = Epoll::new().map_err(failed)?;
@@ -278,8 +277,7 @@ impl ShmListener {
 
     fn abandon(&mut self, index: usize, limit: Duration) {
         drop(self.handshakes.remove(index));
-        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        let fault = PeerFault::HandshakeTimeout { limit_ms };
+        let fault = PeerFault::handshake_timeout(limit);
         tracing::debug!(%fault, address = %self.address, "a connection failed in its handshake");
     }
 

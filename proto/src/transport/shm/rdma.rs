@@ -3,15 +3,18 @@
 use std::io;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use super::super::util::{check_rdma, copy_through_kernel};
 use super::super::{
-    Access, Completion, LocalSegments, Memory, MemoryRef, OpToken, PeerFault, PostError, Posted, PostedList,
-    RegionError, RegionFault, RemoteRange, Span, TransportError,
+    Access, Completion, LocalSegments, MemoryRef, OpToken, PeerFault, PostError, Posted, PostedList,
+    RegionFault, RemoteRange, TransportError,
 };
-use super::cma::{self, LocalParts, REMOTE_PARTS_MAX, RemotePart, Way, remote_part};
+use super::cma::{LocalParts, REMOTE_PARTS_MAX, RemotePart, Way, remote_part};
 use super::endpoint::ShmEndpoint;
 use super::handshake::malformed;
-use super::map::{MappedMemory, Mapping};
-use super::remote::{Counted, Lease, Resolved, Unreachable};
+use super::map::Mapping;
+use super::remote::{Lease, Resolved, Unreachable};
 
 /// Segments in one gather or scatter list.
 pub(super) const SEGMENTS_MAX: u16 = 64;
@@ -19,40 +22,6 @@ pub(super) const SEGMENTS_MAX: u16 = 64;
 pub(super) const RDMA_SIZE_MAX: u32 = 16 << 20;
 
 impl ShmEndpoint {
-    /// As `Endpoint::rdma_write`.
-    pub(super) fn copy_to_remote(
-        &mut self,
-        token: OpToken,
-        local: &LocalSegments,
-        remote: &RemoteRange,
-        immediate: Option<u32>,
-    ) -> Result<Posted, PostError> {
-        self.check_post(local, remote)?;
-        if immediate.is_some() {
-            self.make_room()?;
-        }
-        let result = self.copy(Way::Write, local, remote);
-        if result.as_ref().is_err_and(TransportError::is_local_fault) {
-            return Err(PostError::Faulted);
-        }
-        if let (Ok(()), Some(data)) = (&result, immediate) {
-            self.post_immediate(data, u32::try_from(remote.len).unwrap_or(u32::MAX));
-        }
-        Ok(self.complete(token, result))
-    }
-
-    /// As `Endpoint::rdma_read`.
-    pub(super) fn copy_from_remote(
-        &mut self,
-        token: OpToken,
-        local: &LocalSegments,
-        remote: &RemoteRange,
-    ) -> Result<Posted, PostError> {
-        self.check_post(local, remote)?;
-        let result = self.copy(Way::Read, local, remote);
-        Ok(self.complete(token, result))
-    }
-
     /// As `Endpoint::rdma_write_list` and `rdma_read_list`: ranges of one region that follow each other are one copy.
     pub(super) fn copy_list(
         &mut self,
@@ -76,7 +45,7 @@ impl ShmEndpoint {
         let part = usize::try_from(len).ok().and_then(|len| local.slice(0, len));
         let local = LocalSegments::from_iter([part.ok_or(PostError::Invalid("less memory than ranges"))?]);
         self.check_post(&local, &whole)?;
-        let result = self.copy_run(way, &local, run, &cover);
+        let result = self.copy(way, &local, run, &cover);
         if result.as_ref().is_err_and(TransportError::is_local_fault) {
             return Err(PostError::Faulted);
         }
@@ -84,101 +53,14 @@ impl ShmEndpoint {
         Ok(PostedList { ranges: run.len(), ..PostedList::from(posted) })
     }
 
-    fn copy_run(
-        &mut self,
-        way: Way,
-        local: &LocalSegments,
-        run: &[RemoteRange],
-        cover: &RemoteRange,
-    ) -> Result<(), TransportError> {
-        let (resolved, _lease) = self.reach_for(way, cover)?;
-        let len = run.iter().map(|range| range.len).sum();
-        match resolved {
-            Resolved::Mapped(mapping, offset) => {
-                let mut at = 0;
-                for range in run {
-                    let (skip, len) = within(cover, range);
-                    let part = local[0].slice(at, len).ok_or_else(local_fault)?;
-                    copy_mapped(way, &LocalSegments::from_iter([part]), &mapping, offset + skip)?;
-                    at += len;
-                }
-            }
-            Resolved::Ordinary(address) => {
-                let part = |range: &RemoteRange| {
-                    let (skip, len) = within(cover, range);
-                    // The address is the peer's word.
-                    remote_part(address.wrapping_add(skip as u64), len)
-                };
-                let parts: io::Result<Vec<RemotePart>> = run.iter().map(part).collect();
-                let parts = parts
-                    .map_err(|error| TransportError::system("reach ordinary memory of the peer", error))?;
-                self.copy_ordinary(way, local, &parts, len)?;
-            }
-        }
-        self.counters.remote_copies += 1;
-        self.counters.remote_bytes += len;
-        Ok(())
-    }
-
-    /// As `Endpoint::remote_memory`.
-    pub(super) fn lease_remote(
-        &mut self,
-        remote: &RemoteRange,
-        access: Access,
-    ) -> Result<Option<MemoryRef>, RegionError> {
-        match self.reach(remote, access) {
-            Ok((Resolved::Mapped(mapping, offset), lease)) => {
-                let memory: Arc<dyn Memory> = Arc::new(MappedMemory::new(mapping, lease));
-                let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
-                Ok(MemoryRef::new(memory).slice(offset, len))
-            }
-            Ok((Resolved::Ordinary(_), _)) => Ok(None),
-            Err(unreachable) => Err(region_error(unreachable, remote)),
-        }
-    }
-
-    /// As `Endpoint::with_remote_memory`: the access is counted for the time of the call, and nothing is allocated.
-    #[inline]
-    pub(super) fn use_remote(
-        &mut self,
-        remote: &RemoteRange,
-        access: Access,
-        access_now: &mut dyn FnMut(Span<'_>),
-    ) -> Result<bool, RegionError> {
-        if self.remote.knows(remote.key)
-            && let Some(_counted) = Counted::begin(&self.connection, remote.key)
-        {
-            return match self.remote.mapped(remote, access) {
-                Ok(Some(span)) => {
-                    access_now(span);
-                    Ok(true)
-                }
-                Ok(None) => Ok(false),
-                Err(unreachable) => Err(region_error(unreachable, remote)),
-            };
-        }
-        // Not seen yet, ordinary, or gone: the long way tells.
-        Ok(self.lease_remote(remote, access)?.map(|memory| access_now(memory.span())).is_some())
-    }
-
-    fn check_post(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<(), PostError> {
+    pub(super) fn check_post(&self, local: &[MemoryRef], remote: &RemoteRange) -> Result<(), PostError> {
         if !self.is_open() {
             return Err(PostError::Closed);
         }
-        if local.len() > usize::from(SEGMENTS_MAX) {
-            return Err(PostError::Invalid("more segments than the capabilities allow"));
-        }
-        if remote.len > u64::from(RDMA_SIZE_MAX) {
-            return Err(PostError::Invalid("more bytes than the capabilities allow"));
-        }
-        let total: usize = local.iter().map(MemoryRef::len).sum();
-        if total as u64 != remote.len {
-            return Err(PostError::Invalid("local and remote lengths differ"));
-        }
-        Ok(())
+        check_rdma(&self.capabilities, local, remote).map(drop)
     }
 
-    fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) -> Posted {
+    pub(super) fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) -> Posted {
         let Err(error) = &result else { return Posted::Done };
         // Nothing that is posted behind it may reach the peer, which would take it for done.
         self.fail(match error {
@@ -195,8 +77,12 @@ impl ShmEndpoint {
     }
 
     /// Finds the peer's memory and begins an access to it.
-    fn reach(&mut self, remote: &RemoteRange, access: Access) -> Result<(Resolved, Lease), Unreachable> {
-        let lease = Lease::begin(&self.connection, remote.key)
+    pub(super) fn reach(
+        &mut self,
+        remote: &RemoteRange,
+        access: Access,
+    ) -> Result<(Resolved, Lease), Unreachable> {
+        let lease = Lease::begin(Arc::clone(&self.connection), remote.key)
             .ok_or(Unreachable::Fault(RegionFault::UnknownKey(remote.key)))?;
         let resolved = match self.remote.resolve(&self.connection, remote, access) {
             Err(Unreachable::Unknown) => {
@@ -213,19 +99,44 @@ impl ShmEndpoint {
         }
     }
 
-    fn copy(&mut self, way: Way, local: &LocalSegments, remote: &RemoteRange) -> Result<(), TransportError> {
-        let (resolved, _lease) = self.reach_for(way, remote)?;
+    /// Copies between local memory, of several segments only where `run` is one range, and ranges of one region that `cover` covers.
+    pub(super) fn copy(
+        &mut self,
+        way: Way,
+        local: &LocalSegments,
+        run: &[RemoteRange],
+        cover: &RemoteRange,
+    ) -> Result<(), TransportError> {
+        let (resolved, _lease) = self.reach_for(way, cover)?;
+        let len = run.iter().map(|range| range.len).sum();
         match resolved {
-            Resolved::Mapped(mapping, offset) => copy_mapped(way, local, &mapping, offset)?,
+            Resolved::Mapped(mapping, offset) => {
+                if run.len() == 1 {
+                    copy_mapped(way, local, &mapping, offset)?;
+                } else {
+                    let mut at = 0;
+                    for range in run {
+                        let (skip, len) = within(cover, range);
+                        let part = local[0].slice(at, len).ok_or_else(local_fault)?;
+                        copy_mapped(way, &[part], &mapping, offset + skip)?;
+                        at += len;
+                    }
+                }
+            }
             Resolved::Ordinary(address) => {
-                let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
-                let part = remote_part(address, len)
+                let part = |range: &RemoteRange| {
+                    let (skip, len) = within(cover, range);
+                    // The address is the peer's word.
+                    remote_part(address.wrapping_add(skip as u64), len)
+                };
+                let parts: io::Result<SmallVec<[RemotePart; 4]>> = run.iter().map(part).collect();
+                let parts = parts
                     .map_err(|error| TransportError::system("reach ordinary memory of the peer", error))?;
-                self.copy_ordinary(way, local, &[part], remote.len)?;
+                self.copy_ordinary(way, local, &parts, len)?;
             }
         }
         self.counters.remote_copies += 1;
-        self.counters.remote_bytes += remote.len;
+        self.counters.remote_bytes += len;
         Ok(())
     }
 
@@ -255,7 +166,7 @@ impl ShmEndpoint {
         let not_permitted = || io::Error::from_raw_os_error(libc::EPERM);
         let process = self.connection.peer_process.as_ref().ok_or_else(not_permitted);
         let parts = LocalParts::of(local);
-        let result = process.and_then(|process| process.copy_many(way, &parts, remote));
+        let result = process.and_then(|process| process.copy(way, &parts, remote));
         let moved = match result {
             Ok(moved) => moved as u64,
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => 0,
@@ -293,7 +204,7 @@ fn within(cover: &RemoteRange, range: &RemoteRange) -> (usize, usize) {
 /// Copies between local memory and a mapping; the range was checked.
 fn copy_mapped(
     way: Way,
-    local: &LocalSegments,
+    local: &[MemoryRef],
     mapping: &Mapping,
     mut offset: usize,
 ) -> Result<(), TransportError> {
@@ -302,7 +213,8 @@ fn copy_mapped(
         // Checked against the region, which the mapping covers.
         let Some(theirs) = mapping.span().slice(offset, len) else { return Err(local_fault()) };
         if segment.memory().may_fault() {
-            let moved = cma::copy_within(way, ours, theirs)
+            let (from, to) = if way == Way::Write { (ours, theirs) } else { (theirs, ours) };
+            let moved = copy_through_kernel(from, to)
                 .map_err(|error| TransportError::system("copy memory that may fault", error))?;
             if moved != len {
                 return Err(local_fault());
@@ -316,15 +228,6 @@ fn copy_mapped(
         offset += len;
     }
     Ok(())
-}
-
-#[cold]
-fn region_error(unreachable: Unreachable, remote: &RemoteRange) -> RegionError {
-    match unreachable {
-        Unreachable::Fault(fault) => RegionError::Fault(fault),
-        Unreachable::Unknown => RegionError::Fault(RegionFault::UnknownKey(remote.key)),
-        Unreachable::System(source) => RegionError::System { what: "map memory of the peer", source },
-    }
 }
 
 #[cold]

@@ -1,9 +1,10 @@
 //! The regions of a domain: announced to every connection, and taken back from all of them before the memory is the owner's again.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::super::util::{RandomNumbers, lock};
 use super::super::{Access, MemoryRef, Provider, Region, RegionError, RegionKey, RegionOwner, RemoteRange};
 use super::connection::{Announcement, Connection};
 use super::handshake::Message;
@@ -13,7 +14,6 @@ use super::remote::{KEY_ORDINARY, RECORD_ACCESS, RECORD_ADDRESS, RECORD_KEY, REC
 
 /// Waits of this length stay out of the kernel.
 const REVOKE_SPIN: Duration = Duration::from_micros(20);
-const KEYS_DRAWN_AT_ONCE: usize = 32;
 
 /// Registered memory and live connections of one domain.
 pub(super) struct Registry {
@@ -32,7 +32,7 @@ struct State {
     connections: Vec<Arc<Connection>>,
     /// Closed ones whose peers have accesses in progress.
     draining: Vec<Arc<Connection>>,
-    random: Vec<u64>,
+    random: RandomNumbers,
 }
 
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Registry {
         access: Access,
     ) -> Result<Region, RegionError> {
         let len = memory.len() as u64;
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let key = if access == Access::LOCAL {
             // No peer may reach it: no record. Never found by a peer, as records are compared with the whole key.
             state.draw()? | KEY_ORDINARY
@@ -81,7 +81,7 @@ impl Registry {
 
     /// Announces all regions on a new connection, and later ones as they come.
     pub(super) fn attach(&self, connection: Arc<Connection>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         for region in state.regions.iter().flatten() {
             publish(&connection, region);
         }
@@ -91,7 +91,7 @@ impl Registry {
 
     /// The connection was closed: takes all regions away from it. It is remembered as long as accesses of its peer are in progress.
     pub(super) fn detach(&self, connection: &Arc<Connection>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let slots = u16::try_from(state.regions.len()).unwrap_or(REGIONS_MAX);
         (0..slots).for_each(|slot| connection.revoke(slot));
         state.connections.retain(|other| !Arc::ptr_eq(other, connection));
@@ -102,19 +102,15 @@ impl Registry {
     /// Live connections, and closed ones with accesses in progress.
     #[cfg(test)]
     pub(super) fn connection_counts(&self) -> (usize, usize) {
-        let state = self.lock();
+        let state = lock(&self.state);
         (state.connections.len(), state.draining.len())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RegionOwner for Registry {
     fn deregister(&self, key: RegionKey) {
         let slot = key_slot(key.0);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let Some(entry) = state.regions.get_mut(usize::from(slot)) else { return };
         // Local regions have no record.
         if entry.as_ref().is_none_or(|region| region.key != key.0) {
@@ -145,13 +141,13 @@ impl RegionOwner for Registry {
         drop(state);
         let ended = users.iter().all(|connection| wait_for_end(connection, slot, key, self.revoke_wait_max));
         if ended {
-            self.lock().free.push(slot);
+            lock(&self.state).free.push(slot);
         } else {
             tracing::error!(%key, "shm: the peer still uses a region that ended; its memory is never used again");
             std::mem::forget(region);
         }
         drop(users);
-        self.lock().sweep();
+        lock(&self.state).sweep();
     }
 }
 
@@ -212,11 +208,9 @@ impl State {
             Some(slot) => slot,
             None => {
                 let slot = u16::try_from(self.regions.len()).ok().filter(|slot| *slot < REGIONS_MAX);
+                let slot = slot.ok_or(RegionError::TooMany { limit: REGIONS_MAX.into() })?;
                 self.regions.push(None);
-                slot.ok_or_else(|| {
-                    self.regions.pop();
-                    RegionError::TooMany { limit: REGIONS_MAX.into() }
-                })?
+                slot
             }
         };
         let kind = if shared { 0 } else { KEY_ORDINARY };
@@ -232,19 +226,7 @@ impl State {
     /// A random number whose bits above the record are not all zero, so that a key is never 0.
     fn draw(&mut self) -> Result<u64, RegionError> {
         loop {
-            let Some(random) = self.random.pop() else {
-                let mut bytes = [0u8; KEYS_DRAWN_AT_ONCE * 8];
-                getrandom::fill(&mut bytes).map_err(|error| RegionError::System {
-                    what: "draw a region key",
-                    source: std::io::Error::other(error),
-                })?;
-                self.random.extend(
-                    bytes
-                        .chunks_exact(8)
-                        .map(|chunk| chunk.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte))),
-                );
-                continue;
-            };
+            let random = self.random.draw()?;
             if random & !KEY_ORDINARY & !u64::from(REGIONS_MAX - 1) != 0 {
                 return Ok(random);
             }

@@ -1,10 +1,11 @@
 //! The peer's regions, and leases of them: every access to the peer's memory is counted where the peer can see it.
 
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::{Access, PeerFault, RegionFault, RegionKey, RemoteRange, Span};
+use super::super::{Access, PeerFault, RegionError, RegionFault, RegionKey, RemoteRange, Span};
 use super::connection::Connection;
 use super::handshake::malformed;
 use super::layout::REGIONS_MAX;
@@ -70,6 +71,18 @@ pub(super) enum Unreachable {
     System(std::io::Error),
 }
 
+impl Unreachable {
+    /// As told to who asked for the region `key`.
+    #[cold]
+    pub(super) fn into_error(self, key: RegionKey) -> RegionError {
+        match self {
+            Self::Fault(fault) => RegionError::Fault(fault),
+            Self::Unknown => RegionError::Fault(RegionFault::UnknownKey(key)),
+            Self::System(source) => RegionError::System { what: "map memory of the peer", source },
+        }
+    }
+}
+
 impl RemoteRegions {
     /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left.
     pub(super) fn register(
@@ -113,30 +126,32 @@ impl RemoteRegions {
         }
     }
 
+    fn find(&self, key: RegionKey) -> Option<&RemoteRegion> {
+        let region = self.slots.get(usize::from(key_slot(key.0)))?.as_ref();
+        region.filter(|region| region.key == key.0)
+    }
+
     /// A memory file that holds a region of this key is mapped here.
     #[inline]
     pub(super) fn knows(&self, key: RegionKey) -> bool {
-        let region = self.slots.get(usize::from(key_slot(key.0))).and_then(Option::as_ref);
-        region.is_some_and(|region| region.key == key.0)
+        self.find(key).is_some()
+    }
+
+    /// The mapping of a range in a memory file, which lies inside.
+    #[inline]
+    fn mapping(&self, range: &RemoteRange, access: Access) -> Result<&Arc<Mapping>, Unreachable> {
+        let region = self.find(range.key).ok_or(Unreachable::Unknown)?;
+        check(range, access, region.len, region.access)?;
+        let failed = |code: &i32| Unreachable::System(std::io::Error::from_raw_os_error(*code));
+        region.mapping.as_ref().map_err(failed)
     }
 
     /// The bytes of a range in a memory file that [`RemoteRegions::knows`]; they are mapped as long as `self` is not changed. The access
     /// must be counted already.
     #[inline]
-    pub(super) fn mapped(
-        &self,
-        range: &RemoteRange,
-        access: Access,
-    ) -> Result<Option<Span<'_>>, Unreachable> {
-        let region = self.slots.get(usize::from(key_slot(range.key.0))).and_then(Option::as_ref);
-        let region = region.filter(|region| region.key == range.key.0).ok_or(Unreachable::Unknown)?;
-        check(range, access, region.len, region.access)?;
-        let mapping = region.mapping.as_ref();
-        let mapping =
-            mapping.map_err(|code| Unreachable::System(std::io::Error::from_raw_os_error(*code)))?;
-        // In bounds of a mapping that exists, so both numbers fit.
-        let (offset, len) = (usize::try_from(range.offset), usize::try_from(range.len));
-        Ok(mapping.span().slice(offset.unwrap_or(usize::MAX), len.unwrap_or(usize::MAX)))
+    pub(super) fn mapped(&self, range: &RemoteRange, access: Access) -> Result<Span<'_>, Unreachable> {
+        let mapping = self.mapping(range, access)?;
+        range.within(mapping.span()).map_err(Unreachable::Fault)
     }
 
     /// Finds a range. A lease on it must be held already, so that what is found stays the peer's region.
@@ -146,20 +161,12 @@ impl RemoteRegions {
         range: &RemoteRange,
         access: Access,
     ) -> Result<Resolved, Unreachable> {
-        let key = range.key.0;
-        if key & KEY_ORDINARY != 0 {
+        if range.key.0 & KEY_ORDINARY != 0 {
             return resolve_ordinary(connection, range, access);
         }
-        let region = self.slots.get(usize::from(key_slot(key))).and_then(Option::as_ref);
-        let region = region.filter(|region| region.key == key).ok_or(Unreachable::Unknown)?;
-        check(range, access, region.len, region.access)?;
-        match &region.mapping {
-            // In bounds of a mapping that exists, so it fits.
-            Ok(mapping) => {
-                Ok(Resolved::Mapped(Arc::clone(mapping), usize::try_from(range.offset).unwrap_or(0)))
-            }
-            Err(code) => Err(Unreachable::System(std::io::Error::from_raw_os_error(*code))),
-        }
+        let mapping = self.mapping(range, access)?;
+        // In bounds of a mapping that exists, so it fits.
+        Ok(Resolved::Mapped(Arc::clone(mapping), usize::try_from(range.offset).unwrap_or(0)))
     }
 }
 
@@ -207,33 +214,29 @@ fn resolve_ordinary(
 }
 
 fn check(range: &RemoteRange, access: Access, region_len: u64, rights: Access) -> Result<(), Unreachable> {
-    if !rights.contains(access) {
-        let access = match (access.contains(Access::REMOTE_READ), access.contains(Access::REMOTE_WRITE)) {
-            (true, true) => "remote read and write",
-            (false, true) => "remote write",
-            _ => "remote read",
-        };
-        return Err(Unreachable::Fault(RegionFault::Access { key: range.key, access }));
-    }
+    rights.check(range.key, access).map_err(Unreachable::Fault)?;
     range.check_bounds(region_len).map_err(Unreachable::Fault)
 }
 
 /// Counts one access to a region of the peer, from before it looks the region up until it is done. The peer that
 /// takes a region away waits for it.
-pub(super) struct Counted<'a> {
-    connection: &'a Connection,
+pub(super) struct Counted<C: Deref<Target = Connection>> {
+    connection: C,
     slot: u16,
 }
 
-impl<'a> Counted<'a> {
+/// An access that is counted for as long as this lives, wherever it goes.
+pub(super) type Lease = Counted<Arc<Connection>>;
+
+impl<C: Deref<Target = Connection>> Counted<C> {
     /// Begins an access; `None` when the peer has no such region (any more).
     #[inline]
-    pub(super) fn begin(connection: &'a Connection, key: RegionKey) -> Option<Self> {
+    pub(super) fn begin(connection: C, key: RegionKey) -> Option<Self> {
         let counted = Self { connection, slot: key_slot(key.0) };
         // Counted first, then looked at; the owner takes the key away first, then looks at the count. One of the two sees the other.
         counted.count().fetch_add(1, Ordering::SeqCst);
-        let record = connection.layout.record(connection.side.peer(), counted.slot);
-        let live = connection.segment.long(record + RECORD_KEY).load(Ordering::SeqCst);
+        let record = counted.connection.layout.record(counted.connection.side.peer(), counted.slot);
+        let live = counted.connection.segment.long(record + RECORD_KEY).load(Ordering::SeqCst);
         (live == key.0 && live != 0).then_some(counted)
     }
 
@@ -244,32 +247,9 @@ impl<'a> Counted<'a> {
     }
 }
 
-impl Drop for Counted<'_> {
+impl<C: Deref<Target = Connection>> Drop for Counted<C> {
     #[inline]
     fn drop(&mut self) {
         self.count().fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// An access that is counted for as long as this lives, wherever it goes.
-pub(super) struct Lease {
-    connection: Arc<Connection>,
-    slot: u16,
-}
-
-impl Lease {
-    /// As [`Counted::begin`].
-    pub(super) fn begin(connection: &Arc<Connection>, key: RegionKey) -> Option<Self> {
-        let counted = Counted::begin(connection, key)?;
-        let lease = Self { connection: Arc::clone(connection), slot: counted.slot };
-        // The count goes over to the lease.
-        std::mem::forget(counted);
-        Some(lease)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        drop(Counted { connection: &self.connection, slot: self.slot });
     }
 }

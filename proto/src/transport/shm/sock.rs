@@ -1,7 +1,7 @@
 //! The unix socket of a connection: messages with descriptors, credentials, and the doorbells.
 //!
 //! The socket is of type SOCK_SEQPACKET: it keeps message bounds, so there is never a half message to remember.
-#![allow(unsafe_code, reason = "who the peer is, and on which CPU this runs")]
+#![allow(unsafe_code, reason = "who the peer is")]
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
-use rustix::event::{self, EventfdFlags, PollFd, PollFlags, epoll};
+use rustix::event::{self, EventfdFlags, PollFlags, epoll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SendAncillaryBuffer,
@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::PeerCredentials;
+use super::super::util::poll;
 
 /// Most descriptors in one message.
 const FDS_MAX: usize = 4;
@@ -54,7 +55,10 @@ pub(super) fn listen(path: &Path, backlog: i32) -> io::Result<Socket> {
 pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     socket.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
-    socket.connect(&SockAddr::unix(path)?)?;
+    socket.connect(&SockAddr::unix(path)?).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => error,
+    })?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -183,13 +187,11 @@ pub(super) fn timer() -> io::Result<OwnedFd> {
 
 /// Sets a [`timer`] to go off once, this long from now; unsets it, and silences it, with zero.
 pub(super) fn set_timer(timer: BorrowedFd<'_>, after: Duration) {
-    let times = Itimerspec { it_interval: Timespec::default(), it_value: timespec(after) };
+    let times = Itimerspec {
+        it_interval: Timespec::default(),
+        it_value: Timespec::try_from(after).unwrap_or_default(),
+    };
     let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &times);
-}
-
-fn timespec(time: Duration) -> Timespec {
-    let tv_sec = time.as_secs().try_into().unwrap_or(i64::MAX);
-    Timespec { tv_sec, tv_nsec: time.subsec_nanos().into() }
 }
 
 /// Rings a doorbell of either kind. A full one rings already; one whose sleeper is gone shows at the socket.
@@ -224,30 +226,26 @@ pub(super) fn sleep(
     writable: bool,
 ) -> io::Result<Slept> {
     let socket_events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let mut fds = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&socket, socket_events)];
-    poll(&mut fds, timeout)?;
-    Ok(Slept { bell: !fds[0].revents().is_empty(), socket: !fds[1].revents().is_empty() })
+    let [bell, socket] = poll([(bell, PollFlags::IN), (socket, socket_events)], timeout)?;
+    Ok(Slept { bell: !bell.is_empty(), socket: !socket.is_empty() })
 }
 
 /// Waits until `socket` is readable; `false` when the timeout passed first. Signals do not end it.
 pub(super) fn readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
-    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     let until = Instant::now().checked_add(timeout);
     loop {
         let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
-        poll(&mut fds, Some(left))?;
-        let is_ready = !fds[0].revents().is_empty();
-        if is_ready || left.is_zero() {
-            return Ok(is_ready);
+        let [ready] = poll([(socket, PollFlags::IN)], Some(left))?;
+        if !ready.is_empty() || left.is_zero() {
+            return Ok(!ready.is_empty());
         }
     }
 }
 
 /// The other end of `pipe`, one end of the [`pipe`] of a connection, is closed: the peer holds nothing of the connection any more.
 pub(super) fn is_gone(pipe: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(&pipe, PollFlags::empty())];
-    poll(&mut fds, Some(Duration::ZERO)).is_ok()
-        && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+    poll([(pipe, PollFlags::empty())], Some(Duration::ZERO))
+        .is_ok_and(|[found]| found.intersects(PollFlags::ERR | PollFlags::HUP))
 }
 
 /// Watches many sockets for readability, level-triggered; its own descriptor can be watched in turn.
@@ -285,19 +283,10 @@ impl AsRawFd for Epoll {
     }
 }
 
-fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
-    match event::poll(fds, timeout.map(timespec).as_ref()) {
-        Err(Errno::INTR) => fds.iter_mut().for_each(PollFd::clear_revents),
-        result => drop(result?),
-    }
-    Ok(())
-}
-
 /// The CPU that the calling thread runs on.
 #[inline]
 pub(super) fn current_cpu() -> u32 {
-    // SAFETY: no arguments.
-    u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+    u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
 }
 
 #[cfg(test)]

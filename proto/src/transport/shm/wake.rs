@@ -63,7 +63,9 @@ impl ShmEndpoint {
         if self.waits.is_multiple_of(WAITS_BETWEEN_CPU_LOOKS) {
             self.publish_cpu();
         }
-        if self.is_ready() || (self.policy != WaitPolicy::Event && self.spin_pays() && self.look_often()) {
+        // Without a pause and without the clock, for about as long as a small request takes.
+        let may_spin = self.policy != WaitPolicy::Event && self.spin_pays();
+        if self.is_ready() || (may_spin && (self.look(LOOKS_BEFORE_PAUSE) || self.is_ready())) {
             return Ok(());
         }
         self.publish_cpu();
@@ -134,11 +136,6 @@ impl ShmEndpoint {
             let taken = self.connection.segment.word(word).load(Ordering::Acquire);
             taken != self.send_ring.taken()
         }
-    }
-
-    /// Looks at the ring without a pause and without the clock, for about as long as a small request takes.
-    fn look_often(&mut self) -> bool {
-        self.look(LOOKS_BEFORE_PAUSE) || self.is_ready()
     }
 
     /// Pauses, then gives the CPU away, while that can pay; `true` when something came or the deadline passed.

@@ -6,19 +6,19 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use socket2::{Socket, TcpKeepalive, Type};
 
-use super::super::util::{RegionTable, allocate_heap, deadline_after, refuse_faulting};
+use super::super::util::{RegionTable, allocate_heap, deadline_after, poll, refuse_faulting, socket_address};
 use super::super::{
     Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
     Region, RegionError,
 };
-use super::endpoint::{TcpEndpoint, is_timeout};
+use super::endpoint::TcpEndpoint;
 use super::frame::{HEADER_SIZE, Hello};
 use super::listener::TcpListener;
 use super::memory::BufferPool;
 use super::shared::{Shared, TcpSettings};
-use super::sys;
 
 /// The protection domain of the tcp provider.
 pub struct TcpDomain {
@@ -50,22 +50,21 @@ impl TcpDomain {
         params: &ConnectParams,
         timeout: Duration,
     ) -> Result<TcpEndpoint, ConnectError> {
-        let peer = socket_address(address)?;
+        let peer = socket_address(Provider::Tcp, address)?;
         let deadline = deadline_after(timeout);
-        let failed = |error: io::Error| connect_failure("connect to", address, timeout, error);
+        let failed = |error| ConnectError::connecting(address, timeout, error);
         let stream = open_stream(peer, timeout, &self.shared.settings).map_err(failed)?;
         let own = Hello::new(params);
         let bytes = exchange_hellos(&stream, &own, deadline).map_err(failed)?;
-        let theirs = Hello::decode(&bytes)
-            .map_err(|fault| ConnectError::Peer { address: address.to_string(), fault })?;
+        let theirs = Hello::decode(&bytes).map_err(|fault| ConnectError::peer(address, fault))?;
         Ok(TcpEndpoint::new(stream, Arc::clone(&self.shared), peer, own, theirs, params.wait))
     }
 
     /// As [`Domain::listen`], with the provider's own type.
     pub fn listen_tcp(&self, address: &Address, params: &ConnectParams) -> Result<TcpListener, ConnectError> {
-        let at = socket_address(address)?;
+        let at = socket_address(Provider::Tcp, address)?;
         TcpListener::bind(at, Arc::clone(&self.shared), params)
-            .map_err(|error| connect_failure("listen on", address, Duration::ZERO, error))
+            .map_err(|error| ConnectError::listening(address, error))
     }
 
     /// Regions registered now.
@@ -122,13 +121,6 @@ pub(super) fn configure(socket: &Socket, peer: SocketAddr, settings: &TcpSetting
     Ok(())
 }
 
-fn socket_address(address: &Address) -> Result<SocketAddr, ConnectError> {
-    match address {
-        Address::Tcp(at) => Ok(*at),
-        _ => Err(ConnectError::WrongAddress { provider: Provider::Tcp, address: address.to_string() }),
-    }
-}
-
 fn open_stream(peer: SocketAddr, timeout: Duration, settings: &TcpSettings) -> io::Result<TcpStream> {
     let socket = Socket::new(socket2::Domain::for_address(peer), Type::STREAM, None)?;
     configure(&socket, peer, settings)?;
@@ -147,7 +139,8 @@ fn exchange_hellos(mut stream: &TcpStream, own: &Hello, deadline: Instant) -> io
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        if !sys::poll(stream.as_fd(), false, Some(left))?.readable {
+        let [ready] = poll([(stream.as_fd(), PollFlags::IN)], Some(left))?;
+        if ready.is_empty() {
             continue;
         }
         match stream.read(&mut bytes[received..])? {
@@ -158,18 +151,4 @@ fn exchange_hellos(mut stream: &TcpStream, own: &Hello, deadline: Instant) -> io
         }
     }
     Ok(bytes)
-}
-
-fn connect_failure(
-    what: &'static str,
-    address: &Address,
-    timeout: Duration,
-    source: io::Error,
-) -> ConnectError {
-    let address = address.to_string();
-    if is_timeout(&source) {
-        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        return ConnectError::Timeout { address, timeout_ms };
-    }
-    ConnectError::System { what, address, source }
 }

@@ -1,20 +1,20 @@
 //! One connection.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::smallvec;
 
 use crate::back_off::BackOff;
 
+use super::super::util::{check_destination, check_rdma};
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PeerFault,
-    PeerIdentity, PostError, Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot,
-    Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
+    Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
+    WaitPolicy,
 };
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
@@ -36,36 +36,24 @@ const GATHERED_MIN: usize = 16 << 10;
 /// Messages of this many bytes together leave at once: while the peer works on them the next ones are made, bytes.
 const EARLY_FLUSH: usize = 32 << 10;
 
-/// Pauses of the CPU between two receives in vain.
-const PAUSES_BETWEEN_ASKS: u32 = 1;
-
-/// Receives in vain between two looks at the clock.
-const ASKS_BETWEEN_CLOCKS: u32 = 8;
-
-/// Waits between two looks at which CPU the peer runs on.
-const CPU_CHECK_INTERVAL: u32 = 32;
-
-/// One spin lasts at most this long.
-const SPIN_MAX: Duration = Duration::from_micros(50);
-
 /// Waits without a spin where spinning did not pay: at first, and at most.
 const SPIN_PAUSE_MIN: u32 = 64;
 const SPIN_PAUSE_MAX: u32 = 8192;
 
 /// A connection of the tcp provider.
 pub struct TcpEndpoint {
-    link: Link,
-    input: Input,
-    output: Output,
+    pub(super) link: Link,
+    pub(super) input: Input,
+    pub(super) output: Output,
     capabilities: Capabilities,
     // Posted and not yet polled. Invariant: at most `capabilities.rdma_depth`.
     rdma_in_flight: u16,
-    policy: WaitPolicy,
+    pub(super) policy: WaitPolicy,
     /// Whether spinning before a sleep pays.
-    spin: BackOff,
-    loopback: bool,
-    waits: u32,
-    peer_on_this_cpu: bool,
+    pub(super) spin: BackOff,
+    pub(super) loopback: bool,
+    pub(super) waits: u32,
+    pub(super) peer_on_this_cpu: bool,
     // The event loop calls `on_event`, so `Input::left` can be believed until it does.
     told_of_events: bool,
     // One of them said that the peer sends no more.
@@ -80,9 +68,9 @@ pub struct TcpEndpoint {
     vain_rounds: u32,
     closed: bool,
     // What `sys::set_receive_timeout` was told last; `None` before that.
-    receive_timeout: Option<Option<Duration>>,
+    pub(super) receive_timeout: Option<Option<Duration>>,
     // `Counters::bytes_sent` when a message was last refused for want of room.
-    refused_at: Option<u64>,
+    pub(super) refused_at: Option<u64>,
     // Found outside `recv`; its next call answers it.
     failure: Option<TransportError>,
 }
@@ -98,18 +86,7 @@ impl TcpEndpoint {
         policy: WaitPolicy,
     ) -> Self {
         sys::report_queue(socket.as_fd());
-        let capabilities = Capabilities {
-            provider: Provider::Tcp,
-            send_payload_max: theirs.recv_payload_max,
-            recv_payload_max: own.recv_payload_max,
-            send_depth: theirs.recv_depth,
-            rdma_depth: own.rdma_depth.min(theirs.rdma_depth),
-            segments_max: SEGMENTS_MAX,
-            rdma_size_max: RDMA_SIZE_MAX,
-            remote_mapped: false,
-            registers_ordinary_memory: true,
-            peer: PeerIdentity { address: Some(peer), credentials: None },
-        };
+        let capabilities = own.agree(&theirs, Provider::Tcp, Some(peer), SEGMENTS_MAX, RDMA_SIZE_MAX);
         Self {
             link: Link { socket, shared, completions: VecDeque::new(), counters: Counters::default() },
             input: Input::new(own.recv_payload_max),
@@ -158,7 +135,7 @@ impl TcpEndpoint {
 
     /// Ends the connection because of `error`; a peer at fault is told why.
     #[cold]
-    fn fail(&mut self, error: TransportError) -> TransportError {
+    pub(super) fn fail(&mut self, error: TransportError) -> TransportError {
         if self.closed {
             return error;
         }
@@ -186,12 +163,12 @@ impl TcpEndpoint {
         let _ = self.link.socket.shutdown(std::net::Shutdown::Both);
     }
 
-    fn flush_output(&mut self) -> Result<(), TransportError> {
+    pub(super) fn flush_output(&mut self) -> Result<(), TransportError> {
         self.output.flush(&mut self.link).map_err(|error| self.fail(error))
     }
 
     /// One receive; how many bytes came.
-    fn fill(&mut self, block: Block) -> Result<usize, TransportError> {
+    pub(super) fn fill(&mut self, block: Block) -> Result<usize, TransportError> {
         self.drained_answered = false;
         // Who is not told of events asks again before it sleeps, and meets the end of the stream then. Who is told knows of an end
         // that had arrived with the last event, and gets another event for one that comes later.
@@ -213,28 +190,46 @@ impl TcpEndpoint {
     }
 
     /// Something to be had without the socket.
-    fn has_news(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
         !self.input.starved || !self.link.completions.is_empty()
     }
 
-    fn check_rdma(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<usize, PostError> {
-        if self.closed || self.output.is_broken() {
-            return Err(PostError::Closed);
-        }
-        if local.len() > usize::from(SEGMENTS_MAX) {
-            return Err(PostError::Invalid("more segments than segments_max"));
-        }
-        let len: usize = local.iter().map(MemoryRef::len).sum();
-        if len as u64 != remote.len {
-            return Err(PostError::Invalid("the segments do not add up to the remote range"));
-        }
-        if remote.len > u64::from(RDMA_SIZE_MAX) {
-            return Err(PostError::Invalid("the operation exceeds rdma_size_max"));
-        }
-        if self.rdma_in_flight >= self.capabilities.rdma_depth {
+    fn check_open(&self) -> Result<(), PostError> {
+        if self.closed || self.output.is_broken() { Err(PostError::Closed) } else { Ok(()) }
+    }
+
+    fn check_rdma(&self, local: &[MemoryRef], remote: &RemoteRange) -> Result<(), PostError> {
+        self.check_open()?;
+        check_rdma(&self.capabilities, local, remote)?;
+        if self.rdma_in_flight < self.capabilities.rdma_depth { Ok(()) } else { Err(PostError::Full) }
+    }
+
+    fn post_write(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: &[RemoteRange],
+        immediate: Option<u32>,
+    ) {
+        self.rdma_in_flight += 1;
+        self.output.write(token, local, remote, immediate);
+    }
+
+    fn post_read(
+        &mut self,
+        token: OpToken,
+        local: LocalSegments,
+        remote: &[RemoteRange],
+    ) -> Result<(), PostError> {
+        check_destination(&local)?;
+        let is_list = remote.len() > 1;
+        if is_list && !self.input.has_room_for_list() {
             return Err(PostError::Full);
         }
-        Ok(len)
+        self.rdma_in_flight += 1;
+        let id = self.input.add_read(token, local, is_list);
+        self.output.read(id, remote);
+        Ok(())
     }
 
     /// As many of the ranges as one frame takes, and the memory for them.
@@ -262,55 +257,6 @@ impl TcpEndpoint {
         Ok((taken, local))
     }
 
-    /// Spins until something arrived, if that is likely to pay; `true` when it did.
-    fn spin_for_input(&mut self, deadline: Option<Instant>) -> Result<bool, TransportError> {
-        let busy = self.policy == WaitPolicy::Busy;
-        if self.policy == WaitPolicy::Event || self.input.has_message() || !(busy || self.spin_is_worth_it())
-        {
-            return Ok(false);
-        }
-        let began = Instant::now();
-        for ask in 1u32.. {
-            if self.fill(Block::No)? > 0 || self.has_news() {
-                self.spin.paid();
-                return Ok(true);
-            }
-            if !self.output.is_empty() {
-                self.flush_output()?;
-            }
-            if ask.is_multiple_of(ASKS_BETWEEN_CLOCKS) {
-                let now = Instant::now();
-                if deadline.is_some_and(|deadline| now >= deadline) {
-                    return Ok(busy);
-                }
-                if !busy && now - began >= SPIN_MAX {
-                    self.spin.missed();
-                    return Ok(false);
-                }
-            }
-            // Asking holds the socket's lock, which whoever brings the packets needs too.
-            for _ in 0..PAUSES_BETWEEN_ASKS {
-                std::hint::spin_loop();
-            }
-        }
-        Ok(false)
-    }
-
-    /// What arrives is all there is to wait for, and may be received at once.
-    fn can_wait_in_receive(&self, timeout: Option<Duration>) -> bool {
-        self.output.is_empty() && self.input.can_block() && timeout.is_none_or(|timeout| !timeout.is_zero())
-    }
-
-    /// Waits in the receiving call itself: one system call instead of two.
-    fn wait_in_receive(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
-        if self.receive_timeout != Some(timeout) {
-            sys::set_receive_timeout(self.link.socket.as_fd(), timeout)
-                .map_err(|error| self.fail(TransportError::system("set how long to wait", error)))?;
-            self.receive_timeout = Some(timeout);
-        }
-        self.fill(Block::Yes).map(|_| ())
-    }
-
     /// Learns whether asking again in place of sleeping pays: here it does if the loop asked in vain before.
     #[inline]
     fn on_received(&mut self) {
@@ -332,17 +278,6 @@ impl TcpEndpoint {
             self.vain_rounds += 1;
         }
     }
-
-    fn spin_is_worth_it(&mut self) -> bool {
-        if !self.spin.tries() {
-            return false;
-        }
-        if self.loopback && self.waits.is_multiple_of(CPU_CHECK_INTERVAL) {
-            self.peer_on_this_cpu = sys::peer_on_this_cpu(self.link.socket.as_fd());
-        }
-        self.waits = self.waits.wrapping_add(1);
-        !self.peer_on_this_cpu
-    }
 }
 
 impl Endpoint for TcpEndpoint {
@@ -351,9 +286,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn reserve(&mut self, payload_len_max: usize) -> Result<SendSlot, PostError> {
-        if self.closed || self.output.is_broken() {
-            return Err(PostError::Closed);
-        }
+        self.check_open()?;
         let slot = self.output.reserve(&self.link, payload_len_max);
         if let Err(PostError::Full) = slot {
             self.refused_at = Some(self.link.counters.bytes_sent);
@@ -366,9 +299,9 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
-        if self.closed || self.output.is_broken() {
+        if let Err(closed) = self.check_open() {
             self.output.cancel(&self.link, &slot);
-            return Err(PostError::Closed);
+            return Err(closed);
         }
         if self.input.drained() {
             // The peer answers what has left: until the next flush there is nothing that it is worth asking for.
@@ -390,9 +323,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn prefers_gathered(&mut self, payload_len: usize) -> Result<bool, PostError> {
-        if self.closed || self.output.is_broken() {
-            return Err(PostError::Closed);
-        }
+        self.check_open()?;
         if payload_len < GATHERED_MIN {
             return Ok(false);
         }
@@ -410,9 +341,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn send_gathered(&mut self, head: &[u8], payload: &[Span<'_>]) -> Result<(), PostError> {
-        if self.closed || self.output.is_broken() {
-            return Err(PostError::Closed);
-        }
+        self.check_open()?;
         if self.input.drained() {
             // As in `send`; the message has left, but its answer has hardly come.
             self.drained_answered = false;
@@ -480,8 +409,7 @@ impl Endpoint for TcpEndpoint {
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
         self.check_rdma(&local, &remote)?;
-        self.rdma_in_flight += 1;
-        self.output.write(token, local, remote, immediate);
+        self.post_write(token, local, &[remote], immediate);
         Ok(Posted::Pending)
     }
 
@@ -491,13 +419,8 @@ impl Endpoint for TcpEndpoint {
         local: LocalSegments,
         remote: RemoteRange,
     ) -> Result<Posted, PostError> {
-        let len = self.check_rdma(&local, &remote)?;
-        if local.iter().any(|segment| segment.memory().may_fault()) {
-            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
-        }
-        self.rdma_in_flight += 1;
-        let id = self.input.add_read(token, local, len, false);
-        self.output.read_request(id, remote);
+        self.check_rdma(&local, &remote)?;
+        self.post_read(token, local, &[remote])?;
         Ok(Posted::Pending)
     }
 
@@ -508,11 +431,7 @@ impl Endpoint for TcpEndpoint {
         remote: &[RemoteRange],
     ) -> Result<PostedList, PostError> {
         let (taken, local) = self.check_list(local, remote)?;
-        if let [range] = *taken {
-            return self.rdma_write(token, local, range, None).map(PostedList::from);
-        }
-        self.rdma_in_flight += 1;
-        self.output.write_list(token, local, taken);
+        self.post_write(token, local, taken, None);
         Ok(PostedList { ranges: taken.len(), pending: 1 })
     }
 
@@ -523,19 +442,7 @@ impl Endpoint for TcpEndpoint {
         remote: &[RemoteRange],
     ) -> Result<PostedList, PostError> {
         let (taken, local) = self.check_list(local, remote)?;
-        if let [range] = *taken {
-            return self.rdma_read(token, local, range).map(PostedList::from);
-        }
-        if local.iter().any(|segment| segment.memory().may_fault()) {
-            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
-        }
-        if !self.input.has_room_for_list() {
-            return Err(PostError::Full);
-        }
-        self.rdma_in_flight += 1;
-        let len = local.iter().map(MemoryRef::len).sum();
-        let id = self.input.add_read(token, local, len, true);
-        self.output.read_list(id, taken);
+        self.post_read(token, local, taken)?;
         Ok(PostedList { ranges: taken.len(), pending: 1 })
     }
 
@@ -597,36 +504,7 @@ impl Endpoint for TcpEndpoint {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
         self.flush()?;
-        // Whoever was refused may have room now.
-        let may_have_room = self.refused_at.take().is_some_and(|sent| self.link.counters.bytes_sent > sent);
-        if self.has_news() || may_have_room {
-            return Ok(());
-        }
-        let deadline = match self.policy {
-            WaitPolicy::Event => None,
-            _ => timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
-        };
-        if self.spin_for_input(deadline)? {
-            return Ok(());
-        }
-        // Only a spin has used up some of it.
-        let left = match self.policy {
-            WaitPolicy::Event => timeout,
-            _ => deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
-        };
-        if self.can_wait_in_receive(left) {
-            return self.wait_in_receive(left);
-        }
-        self.link.counters.polls += 1;
-        let ready = sys::poll(self.link.socket.as_fd(), !self.output.is_empty(), left)
-            .map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
-        if ready.readable {
-            self.input.left = Left::Unknown;
-        }
-        if ready.writable {
-            self.flush_output()?;
-        }
-        Ok(())
+        self.wait_for_news(timeout)
     }
 
     fn spin_pays(&self) -> bool {
@@ -661,14 +539,4 @@ impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// What an `io::Error` during a handshake means.
-pub(super) fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
-}
-
-/// A fault of the handshake.
-pub(super) fn handshake_timeout(limit: Duration) -> PeerFault {
-    PeerFault::HandshakeTimeout { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX) }
 }

@@ -1,5 +1,6 @@
 //! The bytes on the stream: hello and frame headers (`spec/transport-tcp.md`).
 
+use byteorder::{ByteOrder, LittleEndian};
 use smallvec::SmallVec;
 
 use super::super::{HEAD_SIZE_MAX, PeerFault, RegionFault, RegionKey, RemoteRange, util};
@@ -19,6 +20,9 @@ pub const RANGE_SIZE: usize = 24;
 
 /// A frame header as it travels.
 pub type HeaderBytes = [u8; HEADER_SIZE];
+
+/// What stands before the data of a frame: the header, and the ranges of a list.
+pub type FrontBytes = SmallVec<[u8; HEADER_SIZE]>;
 
 /// What each side says first: `[TCP-1]`.
 pub type Hello = util::Hello<{ u64::from_le_bytes(MAGIC) }, VERSION>;
@@ -149,43 +153,50 @@ impl Frame {
     #[inline]
     pub fn decode(bytes: &HeaderBytes) -> Result<Self, PeerFault> {
         let fields = Fields::decode(bytes);
-        fields.check_unused()?;
         let rdma_max = u64::from(RDMA_SIZE_MAX);
         let range =
             RemoteRange { key: RegionKey(fields.key), offset: fields.offset, len: u64::from(fields.len) };
-        match fields.kind {
+        let frame = match fields.kind {
             KIND_SEND => {
                 let head_len = u64::from(fields.head_len);
                 check_range("head of a SEND, bytes", head_len, 1, HEAD_SIZE_MAX as u64)?;
                 check_range("payload of a SEND, bytes", u64::from(fields.len), 0, u64::from(PAYLOAD_MAX))?;
                 // Checked to be at most HEAD_SIZE_MAX.
                 let head_len = u8::try_from(head_len).unwrap_or(u8::MAX);
-                Ok(Self::Send { head_len, payload_len: fields.len })
+                Self::Send { head_len, payload_len: fields.len }
             }
             KIND_WRITE => {
                 check_range("data of a WRITE, bytes", range.len, 0, rdma_max)?;
                 let immediate = (fields.flags & FLAG_IMMEDIATE != 0).then_some(fields.value);
-                Ok(Self::Write { range, immediate })
+                Self::Write { range, immediate }
             }
             KIND_READ_REQUEST => {
                 check_range("length of a READ_REQUEST, bytes", range.len, 0, rdma_max)?;
-                Ok(Self::ReadRequest { id: fields.value, range })
+                Self::ReadRequest { id: fields.value, range }
             }
             KIND_READ_RESPONSE => {
                 check_range("data of a READ_RESPONSE, bytes", range.len, 0, rdma_max)?;
-                Ok(Self::ReadResponse { id: fields.value, offset: fields.offset, len: fields.len })
+                Self::ReadResponse { id: fields.value, offset: fields.offset, len: fields.len }
             }
             KIND_WRITE_LIST | KIND_READ_LIST => {
                 check_range("ranges of a list", u64::from(fields.head_len), 1, u64::from(LIST_RANGES_MAX))?;
                 check_range("data of a list, bytes", range.len, 1, rdma_max)?;
                 let (count, len) = (fields.head_len, fields.len);
                 match fields.kind {
-                    KIND_WRITE_LIST => Ok(Self::WriteList { count, len }),
-                    _ => Ok(Self::ReadList { id: fields.value, count, len }),
+                    KIND_WRITE_LIST => Self::WriteList { count, len },
+                    _ => Self::ReadList { id: fields.value, count, len },
                 }
             }
-            _ => Ok(Self::Fault(FaultReason { code: fields.value, key: fields.key, offset: fields.offset })),
+            KIND_FAULT => {
+                Self::Fault(FaultReason { code: fields.value, key: fields.key, offset: fields.offset })
+            }
+            kind => return Err(PeerFault::malformed("kind of frame", kind, KIND_READ_LIST)),
+        };
+        // `[TCP-4]`: what a kind does not use is zero.
+        if frame.encode() != *bytes {
+            return Err(PeerFault::malformed("unused fields of a frame of this kind", fields.kind, 0u8));
         }
+        Ok(frame)
     }
 
     /// Bytes that follow the header.
@@ -208,7 +219,7 @@ pub fn list_size(count: u16) -> usize {
 }
 
 /// Appends the ranges of a list.
-pub fn encode_ranges(ranges: &[RemoteRange], bytes: &mut Vec<u8>) {
+pub fn encode_ranges(ranges: &[RemoteRange], bytes: &mut FrontBytes) {
     for range in ranges {
         for field in [range.key.0, range.offset, range.len] {
             bytes.extend_from_slice(&field.to_le_bytes());
@@ -221,17 +232,13 @@ pub fn decode_ranges(bytes: &[u8], len: u32) -> Result<SmallVec<[RemoteRange; 1]
     let mut ranges = SmallVec::with_capacity(bytes.len() / RANGE_SIZE);
     let mut total = 0;
     for range in bytes.as_chunks::<RANGE_SIZE>().0 {
-        let [key, offset, range_len] = [0, 8, 16].map(|at| {
-            let mut field = [0; 8];
-            field.copy_from_slice(&range[at..at + 8]);
-            u64::from_le_bytes(field)
-        });
+        let [key, offset, range_len] = [0, 8, 16].map(|at| LittleEndian::read_u64(&range[at..]));
         check_range("range of a list, bytes", range_len, 1, u64::from(RDMA_SIZE_MAX))?;
         total += range_len;
         ranges.push(RemoteRange { key: RegionKey(key), offset, len: range_len });
     }
     if total != u64::from(len) {
-        return Err(malformed("total of a list, bytes", total, u64::from(len)));
+        return Err(PeerFault::malformed("total of a list, bytes", total, len));
     }
     Ok(ranges)
 }
@@ -291,7 +298,6 @@ struct Fields {
     key: u64,
     offset: u64,
     value: u32,
-    reserved: u32,
 }
 
 impl Fields {
@@ -299,12 +305,11 @@ impl Fields {
         let mut bytes = [0; HEADER_SIZE];
         bytes[0] = self.kind;
         bytes[1] = self.flags;
-        bytes[2..4].copy_from_slice(&self.head_len.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.value.to_le_bytes());
-        bytes[28..32].copy_from_slice(&self.reserved.to_le_bytes());
+        LittleEndian::write_u16(&mut bytes[2..], self.head_len);
+        LittleEndian::write_u32(&mut bytes[4..], self.len);
+        LittleEndian::write_u64(&mut bytes[8..], self.key);
+        LittleEndian::write_u64(&mut bytes[16..], self.offset);
+        LittleEndian::write_u32(&mut bytes[24..], self.value);
         bytes
     }
 
@@ -312,74 +317,12 @@ impl Fields {
         Self {
             kind: bytes[0],
             flags: bytes[1],
-            head_len: u16_at(bytes, 2),
-            len: u32_at(bytes, 4),
-            key: u64_at(bytes, 8),
-            offset: u64_at(bytes, 16),
-            value: u32_at(bytes, 24),
-            reserved: u32_at(bytes, 28),
+            head_len: LittleEndian::read_u16(&bytes[2..]),
+            len: LittleEndian::read_u32(&bytes[4..]),
+            key: LittleEndian::read_u64(&bytes[8..]),
+            offset: LittleEndian::read_u64(&bytes[16..]),
+            value: LittleEndian::read_u32(&bytes[24..]),
         }
-    }
-
-    /// `[TCP-4]`: what a kind does not use is zero.
-    fn check_unused(&self) -> Result<(), PeerFault> {
-        let Self { kind, flags, head_len, len, key, offset, value, reserved } = *self;
-        let (head_len, len, value) = (u64::from(head_len), u64::from(len), u64::from(value));
-        let unused = match kind {
-            KIND_SEND => [
-                ("flags of a SEND", u64::from(flags)),
-                ("key of a SEND", key),
-                ("offset of a SEND", offset),
-                ("value of a SEND", value),
-            ],
-            KIND_WRITE => {
-                let value = if flags & FLAG_IMMEDIATE == 0 { value } else { 0 };
-                let flags = u64::from(flags & !FLAG_IMMEDIATE);
-                [
-                    ("flags of a WRITE", flags),
-                    ("head of a WRITE", head_len),
-                    ("value of a WRITE", value),
-                    ("", 0),
-                ]
-            }
-            KIND_READ_REQUEST => [
-                ("flags of a READ_REQUEST", u64::from(flags)),
-                ("head of a READ_REQUEST", head_len),
-                ("", 0),
-                ("", 0),
-            ],
-            KIND_READ_RESPONSE => [
-                ("flags of a READ_RESPONSE", u64::from(flags)),
-                ("head of a READ_RESPONSE", head_len),
-                ("key of a READ_RESPONSE", key),
-                ("", 0),
-            ],
-            KIND_FAULT => [
-                ("flags of a FAULT", u64::from(flags)),
-                ("head of a FAULT", head_len),
-                ("length of a FAULT", len),
-                ("", 0),
-            ],
-            KIND_WRITE_LIST => [
-                ("flags of a WRITE_LIST", u64::from(flags)),
-                ("key of a WRITE_LIST", key),
-                ("offset of a WRITE_LIST", offset),
-                ("value of a WRITE_LIST", value),
-            ],
-            KIND_READ_LIST => [
-                ("flags of a READ_LIST", u64::from(flags)),
-                ("key of a READ_LIST", key),
-                ("offset of a READ_LIST", offset),
-                ("", 0),
-            ],
-            _ => return Err(malformed("kind of frame", u64::from(kind), u64::from(KIND_READ_LIST))),
-        };
-        for (what, value) in unused.into_iter().chain([("reserved field of a frame", u64::from(reserved))]) {
-            if value != 0 {
-                return Err(malformed(what, value, 0));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -388,30 +331,11 @@ fn range_len(range: &RemoteRange) -> u32 {
 }
 
 fn check_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), PeerFault> {
-    if value < min {
-        return Err(malformed(what, value, min));
+    match value {
+        _ if value < min => Err(PeerFault::malformed(what, value, min)),
+        _ if value > max => Err(PeerFault::malformed(what, value, max)),
+        _ => Ok(()),
     }
-    if value > max {
-        return Err(malformed(what, value, max));
-    }
-    Ok(())
-}
-
-#[cold]
-fn malformed(what: &'static str, value: u64, limit: u64) -> PeerFault {
-    PeerFault::Malformed { what, value, limit }
-}
-
-fn u16_at(bytes: &HeaderBytes, at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &HeaderBytes, at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
-}
-
-fn u64_at(bytes: &HeaderBytes, at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 #[cfg(test)]
@@ -549,7 +473,7 @@ mod tests {
     fn ranges_of_a_list_are_read_back_and_must_add_up() {
         let ranges =
             [RemoteRange { len: 0x1000, ..RANGE }, RemoteRange { key: RegionKey(5), offset: 0, len: 1 }];
-        let mut bytes = Vec::new();
+        let mut bytes = FrontBytes::new();
         encode_ranges(&ranges, &mut bytes);
         let golden = "88776655443322110605040302010000001000000000000005000000000000000000000000000000\
                       0100000000000000";

@@ -7,8 +7,7 @@ use slab::Slab;
 
 use super::super::util::RegionAccess;
 use super::super::{
-    Access, HEAD_SIZE_MAX, Head, LocalSegments, OpToken, PeerFault, Received, RemoteRange, Span,
-    TransportError,
+    Access, HEAD_SIZE_MAX, Head, LocalSegments, MemoryRef, OpToken, PeerFault, Received, Span, TransportError,
 };
 use super::READ_LISTS_MAX;
 use super::frame::{Frame, HEADER_SIZE, decode_ranges, list_size};
@@ -68,10 +67,8 @@ struct Message {
 
 /// The data frame whose body is arriving.
 enum Placing {
-    /// Into a region: the part of its range that is still to come.
-    Write { rest: RemoteRange, size: u32, immediate: Option<u32> },
-    /// Into several ranges.
-    WriteList { rest: Ranges, in_place: bool },
+    /// Into registered memory: what is still to come. Large parts are received in place.
+    Write { rest: Ranges, in_place: bool, size: u32, immediate: Option<u32> },
     /// Into the memory of a read of ours.
     Read { id: usize, left: usize },
     /// Its region is gone.
@@ -143,8 +140,7 @@ impl Input {
 
     /// A receive may wait: no message is in its way, and no region is held over it.
     pub(super) fn can_block(&self) -> bool {
-        self.message.is_none()
-            && !matches!(self.placing, Some(Placing::Write { .. } | Placing::WriteList { .. }))
+        self.message.is_none() && !matches!(self.placing, Some(Placing::Write { .. }))
     }
 
     pub(super) fn recv_done(&mut self) {
@@ -158,14 +154,9 @@ impl Input {
         self.reads.iter().filter(|(_, read)| read.is_list).count() < READ_LISTS_MAX
     }
 
-    /// Adds a read and answers its id. The segments add up to `len`.
-    pub(super) fn add_read(
-        &mut self,
-        token: OpToken,
-        segments: LocalSegments,
-        len: usize,
-        is_list: bool,
-    ) -> u32 {
+    /// Adds a read and answers its id.
+    pub(super) fn add_read(&mut self, token: OpToken, segments: LocalSegments, is_list: bool) -> u32 {
+        let len = segments.iter().map(MemoryRef::len).sum();
         let id = self.reads.insert(PendingRead { token, segments, len, received: 0, is_list });
         u32::try_from(id).expect("reads are bounded by rdma_depth")
     }
@@ -210,15 +201,10 @@ impl Input {
         match Frame::decode(&header)? {
             Frame::Send { head_len, payload_len } => self.take_message(head_len, payload_len),
             Frame::Write { range, immediate } => {
-                link.shared
-                    .regions
-                    .access()
-                    .resolve(&range, Access::REMOTE_WRITE)
-                    .map_err(PeerFault::from)?;
-                self.begin_data(range.len);
-                let size = u32::try_from(range.len).unwrap_or(u32::MAX);
-                self.placing = Some(Placing::Write { rest: range, size, immediate });
-                Ok(self.place_staged(link))
+                let access = link.shared.regions.access();
+                access.resolve(&range, Access::REMOTE_WRITE).map_err(PeerFault::from)?;
+                drop(access);
+                Ok(self.begin_write(link, Ranges::one(range), true, immediate))
             }
             Frame::ReadRequest { id, range } => {
                 link.shared.regions.access().resolve(&range, Access::REMOTE_READ).map_err(PeerFault::from)?;
@@ -230,10 +216,8 @@ impl Input {
                 let Some(rest) = self.take_ranges(link, count, len, Access::REMOTE_WRITE)? else {
                     return Ok(Step::Starved);
                 };
-                self.begin_data(u64::from(len));
                 let in_place = rest.average() >= PLACED_MIN;
-                self.placing = Some(Placing::WriteList { rest, in_place });
-                Ok(self.place_staged(link))
+                Ok(self.begin_write(link, rest, in_place, None))
             }
             Frame::ReadList { id, count, len } => {
                 let Some(ranges) = self.take_ranges(link, count, len, Access::REMOTE_READ)? else {
@@ -296,9 +280,8 @@ impl Input {
     ) -> Result<Filled, TransportError> {
         self.make_room(link)?;
         // Held over the call: no region is dropped while the kernel writes into it.
-        let access =
-            matches!(self.placing, Some(Placing::Write { .. } | Placing::WriteList { in_place: true, .. }))
-                .then(|| link.shared.regions.access());
+        let access = matches!(self.placing, Some(Placing::Write { in_place: true, .. }))
+            .then(|| link.shared.regions.access());
         let mut vectors = Vectors::new();
         if let Err(left) = self.push_target(&mut vectors, access.as_ref()) {
             drop(vectors);
@@ -347,8 +330,8 @@ impl Input {
 
     fn take_message(&mut self, head_len: u8, payload_len: u32) -> Result<Step, TransportError> {
         if payload_len > self.recv_payload_max {
-            let (value, limit) = (u64::from(payload_len), u64::from(self.recv_payload_max));
-            return Err(PeerFault::Malformed { what: "payload of a SEND, bytes", value, limit }.into());
+            let limit = self.recv_payload_max;
+            return Err(PeerFault::malformed("payload of a SEND, bytes", payload_len, limit).into());
         }
         let head_at = self.start + HEADER_SIZE;
         let payload_at = head_at + usize::from(head_len);
@@ -375,26 +358,24 @@ impl Input {
     /// `[TCP-9]`: answers come for live reads, in order, not beyond their end, and empty only for a read of nothing.
     fn check_response(&self, id: u32, offset: u64, len: u32) -> Result<usize, PeerFault> {
         let Some(read) = self.reads.get(id as usize) else {
-            return Err(PeerFault::Malformed {
-                what: "id of a READ_RESPONSE",
-                value: u64::from(id),
-                limit: 0,
-            });
+            return Err(PeerFault::malformed("id of a READ_RESPONSE", id, 0u32));
         };
         let expected = read.received as u64;
         if offset != expected {
-            return Err(PeerFault::Malformed {
-                what: "offset of a READ_RESPONSE",
-                value: offset,
-                limit: expected,
-            });
+            return Err(PeerFault::malformed("offset of a READ_RESPONSE", offset, expected));
         }
         let left = read.len - read.received;
         if len as usize > left || (len == 0 && left > 0) {
-            let (value, limit) = (u64::from(len), left as u64);
-            return Err(PeerFault::Malformed { what: "data of a READ_RESPONSE, bytes", value, limit });
+            return Err(PeerFault::malformed("data of a READ_RESPONSE, bytes", len, left as u64));
         }
         Ok(len as usize)
+    }
+
+    fn begin_write(&mut self, link: &mut Link, rest: Ranges, in_place: bool, immediate: Option<u32>) -> Step {
+        self.begin_data(rest.left());
+        let size = u32::try_from(rest.left()).unwrap_or(u32::MAX);
+        self.placing = Some(Placing::Write { rest, in_place, size, immediate });
+        self.place_staged(link)
     }
 
     fn begin_data(&mut self, len: u64) {
@@ -421,7 +402,10 @@ impl Input {
             Some(Placing::Read { id, left }) => {
                 let source = staged(*left);
                 if let Some(read) = self.reads.get_mut(*id) {
-                    scatter(&read.segments, read.received, source);
+                    let mut done = 0;
+                    for target in rest_of(&read.segments, read.received, source.len()) {
+                        copy_part(target, source, &mut done);
+                    }
                     read.received += source.len();
                 }
                 link.counters.bytes_copied += source.len() as u64;
@@ -429,32 +413,20 @@ impl Input {
                 (source.len(), *left)
             }
             Some(Placing::Write { rest, immediate, .. }) => {
-                let source = staged(usize::try_from(rest.len).unwrap_or(usize::MAX));
-                let part = RemoteRange { len: source.len() as u64, ..*rest };
-                match link.shared.regions.access().resolve(&part, Access::REMOTE_WRITE) {
-                    Ok(target) => {
-                        target.copy_from(source);
-                        link.counters.bytes_copied += source.len() as u64;
-                    }
-                    // A region that is gone by now gets nothing, and nobody is told; `fill` turns the rest into a discard.
-                    Err(_) => *immediate = None,
-                }
-                rest.offset += part.len;
-                rest.len -= part.len;
-                (source.len(), usize::try_from(rest.len).unwrap_or(usize::MAX))
-            }
-            Some(Placing::WriteList { rest, .. }) => {
                 let source = staged(usize::try_from(rest.left()).unwrap_or(usize::MAX));
                 let (len, mut done) = (source.len() as u64, 0);
-                let targets = rest.first(len).filter(|_| len > 0);
-                // What a region that is gone by now was to get is lost.
-                let _ = link.shared.regions.access().resolve_each(targets, Access::REMOTE_WRITE, |target| {
-                    if let Some(part) = source.slice(done, target.len()) {
-                        target.copy_from(part);
-                    }
-                    done += target.len();
+                // A write of nothing is of one range, whose region is asked for once more.
+                let targets = rest.first(len).filter(|_| len > 0 || rest.left() == 0);
+                let access = link.shared.regions.access();
+                let resolved = access.resolve_each(targets, Access::REMOTE_WRITE, |target| {
+                    copy_part(target, source, &mut done);
                     true
                 });
+                if resolved.is_err() {
+                    // A region that is gone by now gets nothing, and nobody is told; `fill` turns the rest into a discard.
+                    *immediate = None;
+                }
+                drop(access);
                 link.counters.bytes_copied += len;
                 rest.advance(len);
                 (source.len(), usize::try_from(rest.left()).unwrap_or(usize::MAX))
@@ -515,7 +487,7 @@ impl Input {
     /// How much may go to staging beside `direct` bytes that go to their place: little while large data is expected,
     /// since data in staging costs a copy.
     fn staging_limit(&self, direct: usize) -> usize {
-        if let Some(Placing::WriteList { in_place: false, .. }) = &self.placing {
+        if let Some(Placing::Write { in_place: false, .. }) = &self.placing {
             return usize::MAX;
         }
         if direct > 0 || self.messages_since_bulk < BULK_FORGET {
@@ -536,9 +508,6 @@ impl Input {
         let gone = |left: u64| usize::try_from(left).unwrap_or(usize::MAX);
         match (&self.placing, access) {
             (Some(Placing::Write { rest, .. }), Some(access)) => {
-                vectors.push(access.resolve(rest, Access::REMOTE_WRITE).map_err(|_| gone(rest.len))?);
-            }
-            (Some(Placing::WriteList { rest, .. }), Some(access)) => {
                 let ranges = rest.rest().iter().copied();
                 let resolved = access.resolve_each(ranges, Access::REMOTE_WRITE, |target| {
                     vectors.push(target);
@@ -549,14 +518,8 @@ impl Input {
             }
             (Some(Placing::Read { id, left }), _) => {
                 let Some(read) = self.reads.get(*id) else { return Ok(()) };
-                let (mut skip, mut left) = (read.received, *left);
-                for segment in &read.segments {
-                    let span = segment.span();
-                    let skipped = skip.min(span.len());
-                    skip -= skipped;
-                    let len = left.min(span.len() - skipped);
-                    left -= len;
-                    vectors.push(span.slice(skipped, len).unwrap_or(Span::EMPTY));
+                for target in rest_of(&read.segments, read.received, *left) {
+                    vectors.push(target);
                 }
             }
             _ => {}
@@ -567,11 +530,7 @@ impl Input {
     /// `placed` bytes went to their place.
     fn advance_target(&mut self, placed: usize) {
         match &mut self.placing {
-            Some(Placing::Write { rest, .. }) => {
-                rest.offset += placed as u64;
-                rest.len -= placed as u64;
-            }
-            Some(Placing::WriteList { rest, .. }) => rest.advance(placed as u64),
+            Some(Placing::Write { rest, .. }) => rest.advance(placed as u64),
             Some(Placing::Read { id, left }) => {
                 *left -= placed;
                 if let Some(read) = self.reads.get_mut(*id) {
@@ -583,17 +542,23 @@ impl Input {
     }
 }
 
-/// Copies `source` to the bytes of `segments` that begin after `skip`.
-fn scatter(segments: &LocalSegments, mut skip: usize, source: Span<'_>) {
-    let mut done = 0;
-    for segment in segments {
+/// The first `len` bytes of what is behind the first `skip` bytes of `segments`.
+fn rest_of(segments: &LocalSegments, mut skip: usize, len: usize) -> impl Iterator<Item = Span<'_>> {
+    let mut left = len;
+    segments.iter().map(move |segment| {
         let span = segment.span();
         let skipped = skip.min(span.len());
         skip -= skipped;
-        let len = (span.len() - skipped).min(source.len() - done);
-        if let (Some(to), Some(from)) = (span.slice(skipped, len), source.slice(done, len)) {
-            to.copy_from(from);
-        }
-        done += len;
+        let len = left.min(span.len() - skipped);
+        left -= len;
+        span.slice(skipped, len).unwrap_or(Span::EMPTY)
+    })
+}
+
+/// Copies what of `source` comes after `done`.
+fn copy_part(target: Span<'_>, source: Span<'_>, done: &mut usize) {
+    if let Some(part) = source.slice(*done, target.len()) {
+        target.copy_from(part);
     }
+    *done += target.len();
 }

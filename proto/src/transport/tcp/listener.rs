@@ -17,7 +17,7 @@ use super::super::{
     Address, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError, WaitPolicy,
 };
 use super::domain::configure;
-use super::endpoint::{TcpEndpoint, handshake_timeout};
+use super::endpoint::TcpEndpoint;
 use super::frame::{HEADER_SIZE, Hello};
 use super::shared::Shared;
 
@@ -54,13 +54,6 @@ struct Handshake {
     bytes: [u8; HEADER_SIZE],
     received: usize,
     began: Instant,
-}
-
-/// What became of a handshake.
-enum Outcome {
-    Waiting,
-    Done(Hello),
-    Failed(Failure),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -175,9 +168,9 @@ impl TcpListener {
             return;
         }
         // Mostly the hello is here already.
-        match handshake.receive() {
-            Outcome::Waiting => self.watch(handshake),
-            outcome => self.finish(handshake, outcome),
+        match handshake.receive().transpose() {
+            None => self.watch(handshake),
+            Some(outcome) => self.finish(handshake, outcome),
         }
     }
 
@@ -185,46 +178,32 @@ impl TcpListener {
     fn advance(&mut self, index: usize) {
         // It may be gone, expired after the event.
         let Some(handshake) = self.handshakes.get_mut(index) else { return };
-        match handshake.receive() {
-            Outcome::Waiting => {}
-            outcome => {
-                let handshake = self.unwatch(index);
-                self.finish(handshake, outcome);
-            }
+        if let Some(outcome) = handshake.receive().transpose() {
+            let handshake = self.unwatch(index);
+            self.finish(handshake, outcome);
         }
     }
 
-    fn finish(&mut self, mut handshake: Handshake, outcome: Outcome) {
-        let peer = handshake.peer;
-        let failure = match outcome {
-            Outcome::Done(theirs) => {
-                match handshake.answer(&self.hello).and_then(|()| handshake.established()) {
-                    Ok(()) => {
-                        let Handshake { stream, peer, .. } = handshake;
-                        let shared = Arc::clone(&self.shared);
-                        self.ready.push_back(TcpEndpoint::new(
-                            stream,
-                            shared,
-                            peer,
-                            self.hello,
-                            theirs,
-                            self.policy,
-                        ));
-                        return;
-                    }
-                    Err(error) => Failure::System(error),
-                }
+    fn finish(&mut self, mut handshake: Handshake, outcome: Result<Hello, Failure>) {
+        let outcome = outcome.and_then(|theirs| {
+            handshake.answer(&self.hello)?;
+            // From here on each call says for itself whether it waits.
+            handshake.stream.set_nonblocking(false)?;
+            Ok(theirs)
+        });
+        match outcome {
+            Ok(theirs) => {
+                let (Handshake { stream, peer, .. }, shared) = (handshake, Arc::clone(&self.shared));
+                self.ready.push_back(TcpEndpoint::new(stream, shared, peer, self.hello, theirs, self.policy));
             }
-            Outcome::Failed(failure) => {
+            Err(failure) => {
                 // Whoever speaks another version of this transport learns ours.
                 if matches!(failure, Failure::Peer(_)) {
                     let _ = handshake.answer(&self.hello);
                 }
-                failure
+                tracing::debug!(peer = %handshake.peer, %failure, "handshake failed");
             }
-            Outcome::Waiting => return,
-        };
-        tracing::debug!(%peer, %failure, "handshake failed");
+        }
     }
 
     fn watch(&mut self, handshake: Handshake) {
@@ -255,25 +234,18 @@ impl TcpListener {
 }
 
 impl Handshake {
-    fn receive(&mut self) -> Outcome {
+    /// The peer's hello, once all of it is here.
+    fn receive(&mut self) -> Result<Option<Hello>, Failure> {
         while self.received < HEADER_SIZE {
             match self.stream.read(&mut self.bytes[self.received..]) {
-                Ok(0) => return Outcome::Failed(Failure::Closed),
+                Ok(0) => return Err(Failure::Closed),
                 Ok(count) => self.received += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Outcome::Waiting,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Outcome::Failed(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
-        match Hello::decode(&self.bytes) {
-            Ok(hello) => Outcome::Done(hello),
-            Err(fault) => Outcome::Failed(fault.into()),
-        }
-    }
-
-    /// From here on each call says for itself whether it waits.
-    fn established(&self) -> io::Result<()> {
-        self.stream.set_nonblocking(false)
+        Ok(Some(Hello::decode(&self.bytes)?))
     }
 
     /// The first bytes this way: they fit the socket's buffer or the peer is of no use.
@@ -301,7 +273,7 @@ impl Listener for TcpListener {
             .collect();
         for index in late {
             let handshake = self.unwatch(index);
-            tracing::debug!(peer = %handshake.peer, failure = %handshake_timeout(limit), "handshake failed");
+            tracing::debug!(peer = %handshake.peer, failure = %PeerFault::handshake_timeout(limit), "handshake failed");
         }
         if self.out_of_descriptors {
             self.accept_some(true);

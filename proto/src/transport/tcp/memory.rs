@@ -1,7 +1,8 @@
 //! Buffers for staging and outgoing messages, shared by the connections of a domain.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use super::super::util::lock;
 use super::super::{HeapMemory, Memory, Span};
 
 /// Sizes are powers of two from this, bytes.
@@ -44,22 +45,18 @@ impl BufferPool {
     /// A buffer of [`BufferPool::size_for`] `len` bytes; `None` when there is no memory. Its content is left over from the last use.
     pub(super) fn take(&self, len: usize) -> Option<Buffer> {
         let size = Self::size_for(len);
-        let kept = class(size).and_then(|class| self.lock()[class].pop());
+        let kept = class(size).and_then(|class| lock(&self.free)[class].pop());
         kept.or_else(|| HeapMemory::allocate(size).map(|memory| Buffer { memory }))
     }
 
     pub(super) fn give_back(&self, buffer: Buffer) {
         let size = buffer.size();
         if let Some(class) = class(size) {
-            let mut free = self.lock();
+            let mut free = lock(&self.free);
             if (free[class].len() + 1) * size <= KEPT_PER_CLASS_MAX {
                 free[class].push(buffer);
             }
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, [Vec<Buffer>; CLASSES]> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

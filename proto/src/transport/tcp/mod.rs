@@ -35,6 +35,7 @@ mod shared;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod wake;
 
 pub use super::util::{DEPTH_MAX, PAYLOAD_MAX};
 pub use domain::TcpDomain;

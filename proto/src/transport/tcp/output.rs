@@ -7,12 +7,13 @@ use std::os::fd::AsFd;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::super::util::check_message;
 use super::super::{
     Access, HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RemoteRange, SendSlot, Span,
     TransportError,
 };
 use super::READ_LISTS_MAX;
-use super::frame::{FaultReason, Frame, HEADER_SIZE, HeaderBytes, encode_ranges};
+use super::frame::{FaultReason, Frame, FrontBytes, HEADER_SIZE, HeaderBytes, encode_ranges};
 use super::link::Link;
 use super::memory::{Buffer, BufferCache, BufferPool};
 use super::ranges::Ranges;
@@ -74,29 +75,24 @@ pub(super) struct Output {
 }
 
 enum Item {
+    /// A message, or the end of one whose beginning has left.
     Message {
         buffer: Buffer,
         start: usize,
         len: usize,
+        is_tail: bool,
     },
     Write(usize),
-    Control(HeaderBytes),
-    /// A READ_LIST: header and ranges.
-    ReadList(Vec<u8>),
+    /// A read: header, and ranges where there are several.
+    Read(FrontBytes),
     /// The response frame.
     Response,
-    /// The end of a message whose beginning has left.
-    Tail {
-        buffer: Buffer,
-        len: usize,
-    },
 }
 
 struct Write {
     token: OpToken,
-    header: HeaderBytes,
-    // The ranges of a list, as they travel.
-    ranges: Vec<u8>,
+    // What is before the data.
+    front: FrontBytes,
     segments: LocalSegments,
     len: usize,
     may_fault: bool,
@@ -107,7 +103,7 @@ struct Write {
 impl Write {
     /// Bytes of the frame.
     fn frame_len(&self) -> usize {
-        HEADER_SIZE + self.ranges.len() + self.len
+        self.front.len() + self.len
     }
 }
 
@@ -224,20 +220,16 @@ impl Output {
         let Some(buffer) = self.slots.try_remove(slot.id as usize) else {
             return Err(PostError::Invalid("no such slot is reserved"));
         };
-        let head_len = u8::try_from(head.len()).unwrap_or(u8::MAX);
-        let lengths_fit =
-            (1..=HEAD_SIZE_MAX).contains(&head.len()) && payload_len <= slot.payload_capacity as usize;
-        if !lengths_fit {
+        if let Err(invalid) = check_message(head, payload_len, slot.payload_capacity) {
             self.free_message(link, buffer);
-            return Err(PostError::Invalid("head or payload is longer than the slot"));
+            return Err(invalid);
         }
-        let frame = Frame::Send { head_len, payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX) };
         let start = HEADROOM - head.len() - HEADER_SIZE;
-        buffer.span().write_from(start, &frame.encode());
+        buffer.span().write_from(start, &message_header(head, payload_len));
         buffer.span().write_from(start + HEADER_SIZE, head);
         let len = HEADER_SIZE + head.len() + payload_len;
         self.queued_bytes += len;
-        self.queue.push_back(Item::Message { buffer, start, len });
+        self.queue.push_back(Item::Message { buffer, start, len, is_tail: false });
         Ok(())
     }
 
@@ -265,16 +257,10 @@ impl Output {
     ) -> Result<(), PostError> {
         let payload_len = payload.iter().map(Span::len).sum();
         self.has_room_for_gathered(payload_len)?;
-        if !(1..=HEAD_SIZE_MAX).contains(&head.len()) {
-            return Err(PostError::Invalid("a head of no or too many bytes"));
-        }
-        let frame = Frame::Send {
-            head_len: u8::try_from(head.len()).unwrap_or(u8::MAX),
-            payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX),
-        };
+        check_message(head, payload_len, u32::MAX)?;
         let mut front = [0; HEADROOM];
         let front_len = HEADER_SIZE + head.len();
-        front[..HEADER_SIZE].copy_from_slice(&frame.encode());
+        front[..HEADER_SIZE].copy_from_slice(&message_header(head, payload_len));
         front[HEADER_SIZE..front_len].copy_from_slice(head);
         let front = &front[..front_len];
         let total = front_len + payload_len;
@@ -348,7 +334,7 @@ impl Output {
         self.messages += 1;
         self.message_bytes += buffer.size();
         self.queued_bytes += len;
-        self.queue.push_back(Item::Tail { buffer, len });
+        self.queue.push_back(Item::Message { buffer, start: 0, len, is_tail: true });
         Ok(())
     }
 
@@ -358,44 +344,32 @@ impl Output {
         }
     }
 
-    /// Queues an RDMA write whose segments add up to `remote.len`.
+    /// Queues an RDMA write whose segments have the total of the ranges.
     pub(super) fn write(
         &mut self,
         token: OpToken,
         segments: LocalSegments,
-        remote: RemoteRange,
+        remote: &[RemoteRange],
         immediate: Option<u32>,
     ) {
-        let header = Frame::Write { range: remote, immediate }.encode();
-        self.queue_write(token, header, Vec::new(), segments);
-    }
-
-    /// Queues an RDMA write into several ranges, whose total is that of the segments.
-    pub(super) fn write_list(&mut self, token: OpToken, segments: LocalSegments, remote: &[RemoteRange]) {
-        let (count, len) = list_header(remote);
-        let mut ranges = Vec::new();
-        encode_ranges(remote, &mut ranges);
-        self.queue_write(token, Frame::WriteList { count, len }.encode(), ranges, segments);
-    }
-
-    fn queue_write(&mut self, token: OpToken, header: HeaderBytes, ranges: Vec<u8>, segments: LocalSegments) {
+        let front = front(
+            remote,
+            |range| Frame::Write { range, immediate },
+            |count, len| Frame::WriteList { count, len },
+        );
         let may_fault = segments.iter().any(|segment| segment.memory().may_fault());
         let len = segments.iter().map(super::super::MemoryRef::len).sum();
-        let write =
-            self.writes.insert(Write { token, header, ranges, segments, len, may_fault, careful: false });
+        let write = self.writes.insert(Write { token, front, segments, len, may_fault, careful: false });
         self.queue.push_back(Item::Write(write));
     }
 
-    pub(super) fn read_request(&mut self, id: u32, range: RemoteRange) {
-        self.queue.push_back(Item::Control(Frame::ReadRequest { id, range }.encode()));
-    }
-
-    /// As [`Output::read_request`], of several ranges.
-    pub(super) fn read_list(&mut self, id: u32, remote: &[RemoteRange]) {
-        let (count, len) = list_header(remote);
-        let mut frame = Frame::ReadList { id, count, len }.encode().to_vec();
-        encode_ranges(remote, &mut frame);
-        self.queue.push_back(Item::ReadList(frame));
+    pub(super) fn read(&mut self, id: u32, remote: &[RemoteRange]) {
+        let front = front(
+            remote,
+            |range| Frame::ReadRequest { id, range },
+            |count, len| Frame::ReadList { id, count, len },
+        );
+        self.queue.push_back(Item::Read(front));
     }
 
     /// Queues the answer to the peer's read; its ranges have been checked.
@@ -403,11 +377,11 @@ impl Output {
         let lists = self.responses.iter().filter(|response| response.rest.is_list()).count();
         if rest.is_list() && lists >= READ_LISTS_MAX {
             let limit = READ_LISTS_MAX as u64;
-            return Err(PeerFault::Malformed { what: "reads of lists outstanding", value: limit + 1, limit });
+            return Err(PeerFault::malformed("reads of lists outstanding", limit + 1, limit));
         }
         if self.responses.len() >= self.responses_max {
             let limit = self.responses_max as u64;
-            return Err(PeerFault::Malformed { what: "reads outstanding", value: limit + 1, limit });
+            return Err(PeerFault::malformed("reads outstanding", limit + 1, limit));
         }
         self.responses.push_back(Response { id, rest, read_offset: 0 });
         self.queue_response();
@@ -460,7 +434,8 @@ impl Output {
 
     /// Tells the peer why the connection ends, as far as the stream allows it now: never in the middle of a frame.
     pub(super) fn send_fault(&mut self, link: &Link, fault: &PeerFault) {
-        let within_a_frame = self.front_sent > 0 || matches!(self.queue.front(), Some(Item::Tail { .. }));
+        let within_a_frame =
+            self.front_sent > 0 || matches!(self.queue.front(), Some(Item::Message { is_tail: true, .. }));
         if within_a_frame || self.broken {
             return;
         }
@@ -481,12 +456,12 @@ impl Output {
         self.response_frame = None;
         while let Some(item) = self.queue.pop_front() {
             match item {
-                Item::Message { buffer, .. } | Item::Tail { buffer, .. } => self.free_message(link, buffer),
+                Item::Message { buffer, .. } => self.free_message(link, buffer),
                 Item::Write(key) => {
                     let write = self.writes.remove(key);
                     link.complete(write.token, Err(TransportError::Closed));
                 }
-                Item::Control(_) | Item::ReadList(_) | Item::Response => {}
+                Item::Read(_) | Item::Response => {}
             }
         }
         self.cache.clear(&link.shared.pool);
@@ -529,13 +504,9 @@ impl Output {
         let mut may_fault = false;
         for item in &self.queue {
             match item {
-                Item::Message { buffer, start, len } => {
+                Item::Message { buffer, start, len, .. } => {
                     let message = buffer.span().slice(*start, *len).unwrap_or(Span::EMPTY);
                     gather.vectors().push_after(&mut skip, message);
-                }
-                Item::Tail { buffer, len } => {
-                    let tail = buffer.span().slice(0, *len).unwrap_or(Span::EMPTY);
-                    gather.vectors().push_after(&mut skip, tail);
                 }
                 Item::Write(key) => {
                     let write = &self.writes[*key];
@@ -543,14 +514,12 @@ impl Output {
                         break;
                     }
                     may_fault |= write.may_fault;
-                    gather.push_bytes_after(&mut skip, &write.header);
-                    gather.push_bytes_after(&mut skip, &write.ranges);
+                    gather.push_bytes_after(&mut skip, &write.front);
                     for segment in &write.segments {
                         gather.vectors().push_after(&mut skip, segment.span());
                     }
                 }
-                Item::Control(header) => gather.push_bytes_after(&mut skip, header),
-                Item::ReadList(frame) => gather.push_bytes_after(&mut skip, frame),
+                Item::Read(frame) => gather.push_bytes_after(&mut skip, frame),
                 Item::Response => {
                     let (Some(frame), Some(access)) = (&self.response_frame, &access) else { break };
                     gather.push_bytes_after(&mut skip, &frame.header);
@@ -577,8 +546,7 @@ impl Output {
     fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<usize> {
         let mut skip = self.front_sent;
         let mut gather = Gather::new();
-        gather.push_bytes_after(&mut skip, &write.header);
-        gather.push_bytes_after(&mut skip, &write.ranges);
+        gather.push_bytes_after(&mut skip, &write.front);
         for segment in &write.segments {
             if gather.total() > 0 {
                 break;
@@ -609,10 +577,9 @@ impl Output {
         self.front_sent += sent;
         while let Some(front) = self.queue.front() {
             let len = match front {
-                Item::Message { len, .. } | Item::Tail { len, .. } => *len,
+                Item::Message { len, .. } => *len,
                 Item::Write(key) => self.writes[*key].frame_len(),
-                Item::Control(_) => HEADER_SIZE,
-                Item::ReadList(frame) => frame.len(),
+                Item::Read(frame) => frame.len(),
                 Item::Response => HEADER_SIZE + self.response_frame.as_ref().map_or(0, |frame| frame.len),
             };
             if self.front_sent < len {
@@ -620,7 +587,7 @@ impl Output {
             }
             self.front_sent -= len;
             match self.queue.pop_front() {
-                Some(Item::Message { buffer, .. } | Item::Tail { buffer, .. }) => {
+                Some(Item::Message { buffer, .. }) => {
                     self.queued_bytes -= len;
                     self.free_message(link, buffer);
                 }
@@ -632,7 +599,7 @@ impl Output {
                     self.response_frame = None;
                     self.queue_response();
                 }
-                Some(Item::Control(_) | Item::ReadList(_)) | None => {}
+                Some(Item::Read(_)) | None => {}
             }
         }
     }
@@ -668,8 +635,23 @@ impl Output {
     }
 }
 
-/// Count and total of ranges, which were checked against their limits.
-fn list_header(ranges: &[RemoteRange]) -> (u16, u32) {
-    let len: u64 = ranges.iter().map(|range| range.len).sum();
-    (u16::try_from(ranges.len()).unwrap_or(u16::MAX), u32::try_from(len).unwrap_or(u32::MAX))
+/// The header of a frame for one range, or that of one for a list, which the ranges follow. They were checked against their limits.
+fn front(
+    remote: &[RemoteRange],
+    one: impl FnOnce(RemoteRange) -> Frame,
+    list: impl FnOnce(u16, u32) -> Frame,
+) -> FrontBytes {
+    if let [range] = *remote {
+        return FrontBytes::from_buf(one(range).encode());
+    }
+    let len: u64 = remote.iter().map(|range| range.len).sum();
+    let count = u16::try_from(remote.len()).unwrap_or(u16::MAX);
+    let mut bytes = FrontBytes::from_buf(list(count, u32::try_from(len).unwrap_or(u32::MAX)).encode());
+    encode_ranges(remote, &mut bytes);
+    bytes
+}
+
+fn message_header(head: &[u8], payload_len: usize) -> HeaderBytes {
+    let head_len = u8::try_from(head.len()).unwrap_or(u8::MAX);
+    Frame::Send { head_len, payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX) }.encode()
 }

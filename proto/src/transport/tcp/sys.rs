@@ -6,8 +6,6 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::event::{self, PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 use rustix::net::sockopt::socket_incoming_cpu;
 use smallvec::SmallVec;
 
@@ -219,28 +217,4 @@ pub(super) fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>)
 pub(super) fn peer_on_this_cpu(fd: BorrowedFd<'_>) -> bool {
     let here = rustix::thread::sched_getcpu();
     socket_incoming_cpu(fd).is_ok_and(|cpu| cpu as usize == here)
-}
-
-/// More seconds than a timeout holds.
-const FOREVER: Timespec = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
-
-/// What [`poll`] found.
-pub(super) struct Ready {
-    /// Data, the end of the stream or an error.
-    pub(super) readable: bool,
-    /// Output can leave.
-    pub(super) writable: bool,
-}
-
-/// Blocks until `fd` is readable, or writable where that is wanted, or the timeout has passed. A signal ends the wait.
-pub(super) fn poll(fd: BorrowedFd<'_>, want_writable: bool, timeout: Option<Duration>) -> io::Result<Ready> {
-    let events = if want_writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let mut entry = [PollFd::new(&fd, events)];
-    let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(FOREVER));
-    match event::poll(&mut entry, timeout.as_ref()) {
-        Err(Errno::INTR) => entry[0].clear_revents(),
-        result => drop(result?),
-    }
-    let found = entry[0].revents();
-    Ok(Ready { readable: found.intersects(!PollFlags::OUT), writable: found.contains(PollFlags::OUT) })
 }

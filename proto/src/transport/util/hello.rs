@@ -1,8 +1,10 @@
 //! What each side states first where messages have no other bound: layout in `spec/transport-tcp.md` and `spec/transport-verbs.md`.
 
+use std::net::SocketAddr;
+
 use byteorder::{ByteOrder, LittleEndian};
 
-use super::super::{ConnectParams, PeerFault};
+use super::super::{Address, Capabilities, ConnectError, ConnectParams, PeerFault, PeerIdentity, Provider};
 
 /// Bytes of a [`Hello`].
 pub const HELLO_SIZE: usize = 32;
@@ -49,7 +51,7 @@ impl<const MAGIC: u64, const VERSION: u16> Hello<MAGIC, VERSION> {
     /// Reads a hello. Every field is checked. More than [`HELLO_SIZE`] bytes are allowed, and what follows is not looked at: RDMA's
     /// connection manager pads private data with zeros, to a size that depends on the device and the message.
     pub fn decode(bytes: &[u8]) -> Result<Self, PeerFault> {
-        let malformed = |what, value: u64, limit: u64| Err(PeerFault::Malformed { what, value, limit });
+        let malformed = |what, value: u64, limit: u64| Err(PeerFault::malformed(what, value, limit));
         let Some(bytes) = bytes.first_chunk::<HELLO_SIZE>() else {
             return malformed("size of the hello", bytes.len() as u64, HELLO_SIZE as u64);
         };
@@ -78,6 +80,37 @@ impl<const MAGIC: u64, const VERSION: u16> Hello<MAGIC, VERSION> {
             return malformed("reserved byte of the hello", (*byte).into(), 0);
         }
         Ok(hello)
+    }
+
+    /// What a connection can do after these were exchanged.
+    pub fn agree(
+        &self,
+        theirs: &Self,
+        provider: Provider,
+        peer: Option<SocketAddr>,
+        segments_max: u16,
+        rdma_size_max: u32,
+    ) -> Capabilities {
+        Capabilities {
+            provider,
+            send_payload_max: theirs.recv_payload_max,
+            recv_payload_max: self.recv_payload_max,
+            send_depth: theirs.recv_depth,
+            rdma_depth: self.rdma_depth.min(theirs.rdma_depth),
+            segments_max,
+            rdma_size_max,
+            remote_mapped: false,
+            registers_ordinary_memory: true,
+            peer: PeerIdentity { address: peer, credentials: None },
+        }
+    }
+}
+
+/// The socket address of an address of this provider.
+pub fn socket_address(provider: Provider, address: &Address) -> Result<SocketAddr, ConnectError> {
+    match (provider, address) {
+        (Provider::Tcp, Address::Tcp(at)) | (Provider::Verbs, Address::Verbs(at)) => Ok(*at),
+        _ => Err(ConnectError::wrong_address(provider, address)),
     }
 }
 

@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::super::{
     Access, MemoryRef, Region, RegionError, RegionFault, RegionKey, RegionOwner, RemoteRange, Span,
 };
-
-/// Keys drawn from the system at once: one system call for this many registrations.
-const KEYS_DRAWN_AT_ONCE: usize = 32;
+use super::{RandomNumbers, lock};
 
 /// Registered memory of one domain: key → memory and rights, bounded in number.
 ///
@@ -21,7 +19,7 @@ const KEYS_DRAWN_AT_ONCE: usize = 32;
 /// thread must not register or drop a [`Region`] while it holds a [`RegionAccess`].
 pub struct RegionTable {
     regions: RwLock<Regions>,
-    keys: Mutex<Vec<u64>>,
+    keys: Mutex<RandomNumbers>,
     regions_max: usize,
 }
 
@@ -35,11 +33,7 @@ struct Registration {
 impl RegionTable {
     /// A table for at most `regions_max` regions.
     pub fn new(regions_max: usize) -> Arc<Self> {
-        Arc::new(Self {
-            regions: RwLock::new(Regions::default()),
-            keys: Mutex::new(Vec::with_capacity(KEYS_DRAWN_AT_ONCE)),
-            regions_max,
-        })
+        Arc::new(Self { regions: RwLock::new(Regions::default()), keys: Mutex::default(), regions_max })
     }
 
     /// Registers `memory`; its range begins at offset 0. Answers [`RegionError::TooMany`] at the bound. The table keeps the memory alive.
@@ -75,15 +69,12 @@ impl RegionTable {
     }
 
     fn draw_key(&self, live: &Regions) -> Result<RegionKey, RegionError> {
-        let mut keys: MutexGuard<'_, Vec<u64>> = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = lock(&self.keys);
         loop {
-            let Some(key) = keys.pop() else {
-                refill(&mut keys)?;
-                continue;
-            };
+            let key = RegionKey(keys.draw()?);
             // 0 is left out so that a cleared field never names a region.
-            if key != 0 && !live.contains_key(&RegionKey(key)) {
-                return Ok(RegionKey(key));
+            if key.0 != 0 && !live.contains_key(&key) {
+                return Ok(key);
             }
         }
     }
@@ -105,17 +96,7 @@ pub struct RegionAccess<'t> {
 impl RegionAccess<'_> {
     /// The bytes that `range` names, when its region is live, has all the rights of `access`, and the range lies inside.
     pub fn resolve(&self, range: &RemoteRange, access: Access) -> Result<Span<'_>, RegionFault> {
-        self.memory(range, access).map(|(memory, offset, len)| {
-            // `check_bounds` held, so the slice is there.
-            memory.span().slice(offset, len).unwrap_or(Span::EMPTY)
-        })
-    }
-
-    /// As [`RegionAccess::resolve`], answered with an owner of the bytes. For providers that place data later: they
-    /// must ask again before every access.
-    pub fn resolve_ref(&self, range: &RemoteRange, access: Access) -> Result<MemoryRef, RegionFault> {
-        let (memory, offset, len) = self.memory(range, access)?;
-        memory.slice(offset, len).ok_or(RegionFault::UnknownKey(range.key))
+        range.within(self.region(range.key, access)?)
     }
 
     /// The bytes of each of `ranges`, in order, as [`RegionAccess::resolve`], until `take` answers `false`. Neighbours of one region are
@@ -130,57 +111,21 @@ impl RegionAccess<'_> {
         for range in ranges {
             let span = match region {
                 Some((key, span)) if key == range.key => span,
-                _ => self.resolve_region(range.key, access)?,
+                _ => self.region(range.key, access)?,
             };
             region = Some((range.key, span));
-            range.check_bounds(span.len() as u64)?;
-            let (offset, len) = (usize::try_from(range.offset), usize::try_from(range.len));
-            // Inside memory that exists.
-            let (offset, len) = (offset.unwrap_or(usize::MAX), len.unwrap_or(usize::MAX));
-            if !take(span.slice(offset, len).unwrap_or(Span::EMPTY)) {
+            if !take(range.within(span)?) {
                 break;
             }
         }
         Ok(())
     }
 
-    fn resolve_region(&self, key: RegionKey, access: Access) -> Result<Span<'_>, RegionFault> {
-        let (memory, _, _) = self.memory(&RemoteRange { key, offset: 0, len: 0 }, access)?;
-        Ok(memory.span())
+    fn region(&self, key: RegionKey, access: Access) -> Result<Span<'_>, RegionFault> {
+        let registration = self.regions.get(&key).ok_or(RegionFault::UnknownKey(key))?;
+        registration.access.check(key, access)?;
+        Ok(registration.memory.span())
     }
-
-    fn memory(&self, range: &RemoteRange, access: Access) -> Result<(&MemoryRef, usize, usize), RegionFault> {
-        let registration = self.regions.get(&range.key).ok_or(RegionFault::UnknownKey(range.key))?;
-        if !registration.access.contains(access) {
-            return Err(RegionFault::Access { key: range.key, access: access_name(access) });
-        }
-        range.check_bounds(registration.memory.len() as u64)?;
-        // Both fit: they are at most the length of memory that exists.
-        let offset = usize::try_from(range.offset).unwrap_or(usize::MAX);
-        let len = usize::try_from(range.len).unwrap_or(usize::MAX);
-        Ok((&registration.memory, offset, len))
-    }
-}
-
-fn access_name(access: Access) -> &'static str {
-    if access.contains(Access::REMOTE_READ | Access::REMOTE_WRITE) {
-        "remote read and write"
-    } else if access.contains(Access::REMOTE_WRITE) {
-        "remote write"
-    } else {
-        "remote read"
-    }
-}
-
-#[cold]
-fn refill(keys: &mut Vec<u64>) -> Result<(), RegionError> {
-    let mut bytes = [0u8; KEYS_DRAWN_AT_ONCE * 8];
-    getrandom::fill(&mut bytes).map_err(|error| RegionError::System {
-        what: "draw a region key",
-        source: std::io::Error::other(error),
-    })?;
-    keys.extend(bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_ne_bytes(*chunk)));
-    Ok(())
 }
 
 /// Keys are random already: hashing them again would only cost. What peers look up cannot make buckets longer, since

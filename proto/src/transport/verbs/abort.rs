@@ -3,8 +3,9 @@
 
 use std::io;
 use std::mem::zeroed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use super::super::util::lock;
 use super::cm::CmName;
 use super::ffi;
 use super::queue::QueuePair;
@@ -21,7 +22,7 @@ impl AbortHandle {
     /// Puts the queue pair into its error state: what is on its way is flushed, and the connection ends on both sides. `false`: it was
     /// gone already. Not blocking for longer than the system call takes.
     pub fn abort(&self) -> io::Result<bool> {
-        let live = self.lock();
+        let live = lock(&self.live);
         let Some((qp, _)) = *live else { return Ok(false) };
         // SAFETY: plain C data, for which zero is valid; the queue pair is live as long as it stands here, and the lock is held.
         let code = unsafe {
@@ -36,7 +37,7 @@ impl AbortHandle {
     /// The same, and the connection manager tells both sides, also where the completion queue tells nothing any more.
     pub(super) fn disconnect(&self) -> io::Result<bool> {
         let aborted = self.abort();
-        if let Some((_, id)) = *self.lock() {
+        if let Some((_, id)) = *lock(&self.live) {
             // SAFETY: an id is destroyed after its connection's part of this has ended, which waits for the lock.
             unsafe { id.disconnect() };
         }
@@ -47,10 +48,6 @@ impl AbortHandle {
     #[cfg(test)]
     pub(super) fn of_nothing() -> Self {
         Self { live: Arc::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(QueuePair, CmName)>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,7 +65,7 @@ impl Abortable {
 
     /// The queue pair is about to be destroyed: nobody reaches it any more.
     pub(super) fn end(&self) {
-        *self.0.lock() = None;
+        *lock(&self.0.live) = None;
     }
 }
 

@@ -1,10 +1,11 @@
 //! Memory of messages: buffers that the connections of a domain share, posted receives, and slots that messages are built in.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use slab::Slab;
 
+use super::super::util::lock;
 use super::super::{MemoryRef, Span};
 use super::device::{Device, MemoryRegion, Rights};
 use super::frame::{NOTE_SIZE, PREFIX_SIZE};
@@ -62,7 +63,7 @@ impl Buffer {
     /// A part of it, as the device names it.
     pub(super) fn segment(&self, offset: usize, len: usize) -> Segment {
         let Some(span) = self.span().slice(offset, len) else {
-            return Segment { address: 0, len: 0, key: 0 };
+            return Segment::EMPTY;
         };
         // Buffers are messages, far below 4 GiB.
         let len = u32::try_from(span.len()).unwrap_or(u32::MAX);
@@ -71,49 +72,39 @@ impl Buffer {
 }
 
 /// The free buffers of a domain, by size. What one connection had goes to the next that needs it.
+#[derive(Default)]
 pub(super) struct BufferPool {
     free: [Mutex<Vec<Buffer>>; SIZES.len()],
 }
 
 impl BufferPool {
-    pub(super) fn new() -> Self {
-        Self { free: Default::default() }
-    }
-
     /// A buffer of this class. More are made when there is none.
     fn take(&self, device: &Arc<Device>, class: usize) -> io::Result<Buffer> {
-        if let Some(buffer) = self.lock(class).pop() {
+        if let Some(buffer) = lock(&self.free[class]).pop() {
             return Ok(buffer);
         }
         let size = SIZES[class];
         let count = if class == 0 { CHUNK_SIZE_SMALL / size } else { CHUNK_SIZE_MIN.div_ceil(size) };
-        let ((memory, region), parts) = match registered_buffer(device, count * size, Rights::Destination) {
-            Ok(made) => (made, 0..count),
+        let mut made = match make(device, class, count) {
             // Under a limit of locked memory one may fit.
-            Err(_) if count > 1 => (registered_buffer(device, size, Rights::Destination)?, 0..1),
-            Err(error) => return Err(error),
+            Err(_) if count > 1 => make(device, class, 1)?,
+            made => made?,
         };
-        let chunk = Arc::new(Chunk { memory, region });
-        let mut made = parts.map(|part| Buffer { chunk: Arc::clone(&chunk), offset: part * size, class });
         let first = made.next().ok_or(io::ErrorKind::OutOfMemory)?;
-        self.lock(class).extend(made);
+        lock(&self.free[class]).extend(made);
         Ok(first)
     }
 
     /// So many buffers of this class, what is missing of them in one registration; fewer where that cannot be.
     fn take_together(&self, device: &Arc<Device>, class: usize, count: usize) -> Vec<Buffer> {
-        let mut free = self.lock(class);
+        let mut free = lock(&self.free[class]);
         let left = free.len().saturating_sub(count);
         let mut taken = free.split_off(left);
         drop(free);
-        let (missing, size) = (count - taken.len(), SIZES[class]);
+        let missing = count - taken.len();
         if missing > 1 {
-            match registered_buffer(device, missing * size, Rights::Destination) {
-                Ok((memory, region)) => {
-                    let chunk = Arc::new(Chunk { memory, region });
-                    let made = (0..missing).map(|part| part * size);
-                    taken.extend(made.map(|offset| Buffer { chunk: Arc::clone(&chunk), offset, class }));
-                }
+            match make(device, class, missing) {
+                Ok(made) => taken.extend(made),
                 Err(error) => tracing::debug!(%error, "receive buffers are registered in parts"),
             }
         }
@@ -122,7 +113,7 @@ impl BufferPool {
 
     fn give_back(&self, buffer: Buffer) {
         let class = buffer.class;
-        let mut free = self.lock(class);
+        let mut free = lock(&self.free[class]);
         if (free.len() + 1) * SIZES[class] <= FREE_KEPT_MAX {
             free.push(buffer);
         }
@@ -132,15 +123,19 @@ impl BufferPool {
     pub(super) fn shrink(&self) -> bool {
         let mut any = false;
         for class in 0..SIZES.len() {
-            let gone = std::mem::take(&mut *self.lock(class));
+            let gone = std::mem::take(&mut *lock(&self.free[class]));
             any |= !gone.is_empty();
         }
         any
     }
+}
 
-    fn lock(&self, class: usize) -> MutexGuard<'_, Vec<Buffer>> {
-        self.free[class].lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// So many new buffers of a class, in one registration.
+fn make(device: &Arc<Device>, class: usize, count: usize) -> io::Result<impl Iterator<Item = Buffer>> {
+    let size = SIZES[class];
+    let (memory, region) = registered_buffer(device, count * size, Rights::Destination)?;
+    let chunk = Arc::new(Chunk { memory, region });
+    Ok((0..count).map(move |part| Buffer { chunk: Arc::clone(&chunk), offset: part * size, class }))
 }
 
 /// The class of buffers for payloads of this size.
@@ -230,8 +225,7 @@ impl Receives {
     }
 
     pub(super) fn segment(&self, id: u32) -> Segment {
-        let empty = Segment { address: 0, len: 0, key: 0 };
-        self.buffers.get(id as usize).map_or(empty, |buffer| buffer.segment(0, self.len))
+        self.buffers.get(id as usize).map_or(Segment::EMPTY, |buffer| buffer.segment(0, self.len))
     }
 
     /// How many there are.
@@ -383,8 +377,7 @@ impl Slots {
 
     /// The part of a slot that leaves.
     pub(super) fn segment(&self, slot: u32, offset: usize, len: usize) -> Segment {
-        let empty = Segment { address: 0, len: 0, key: 0 };
-        self.buffers.get(slot as usize).map_or(empty, |buffer| buffer.segment(offset, len))
+        self.buffers.get(slot as usize).map_or(Segment::EMPTY, |buffer| buffer.segment(offset, len))
     }
 }
 

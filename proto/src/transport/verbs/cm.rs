@@ -4,15 +4,19 @@
 use std::io;
 use std::mem::zeroed;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::PollFlags;
 use socket2::SockAddr;
 
+use super::super::util::poll;
+use super::device::Device;
 use super::ffi::{self, rdma_cm_event_type as kind};
 use super::handshake::{HELLO_LEN, HELLO_SIZE, Hello};
-use super::sys::refusal;
+use super::queue::{CompletionQueue, QueuePair};
+use super::sys::{refusal, set_nonblocking};
 
 /// Retries of a message that was not acknowledged; the most there are.
 const RETRY_COUNT: u8 = 7;
@@ -38,7 +42,8 @@ impl EventChannel {
             return Err(io::Error::last_os_error());
         }
         let channel = Self { channel };
-        set_nonblocking(channel.fd())?;
+        // SAFETY: the channel is open.
+        unsafe { set_nonblocking(channel.fd())? };
         Ok(Arc::new(channel))
     }
 
@@ -68,8 +73,8 @@ impl EventChannel {
     }
 
     /// Waits until there is an event or the time is over.
-    pub(super) fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        poll_readable(&[self.fd()], Some(timeout))
+    pub(super) fn wait(&self, timeout: Duration) -> io::Result<()> {
+        poll_readable([self.fd()], Some(timeout)).map(drop)
     }
 }
 
@@ -197,6 +202,17 @@ fn event_kind(event: kind::Type) -> CmEventKind {
     }
 }
 
+/// What a queue pair has room for.
+pub(super) struct QueueSize {
+    /// Work requests of the send queue.
+    pub(super) requests: u32,
+    pub(super) receives: u32,
+    /// Of a work request of the send queue.
+    pub(super) segments: u32,
+    /// Data that leaves with a request itself, bytes.
+    pub(super) inline: u32,
+}
+
 /// An id: a connection or a listener of librdmacm. Dropping it ends both, and its queue pair.
 pub(super) struct CmId {
     id: *mut ffi::rdma_cm_id,
@@ -280,10 +296,10 @@ impl CmId {
 
     /// The peer's address.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is live; every variant of the union is plain data, and the family says which holds.
+        // SAFETY: the id is live; every variant of the union is plain data that begins with the family, which says which holds.
         unsafe {
             let address = &(*self.id).route.addr.dst_addr_union;
-            match i32::from(address.src_family()) {
+            match i32::from(address.dst_addr.sa_family) {
                 libc::AF_INET => {
                     let v4 = address.dst_sin;
                     let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
@@ -299,20 +315,31 @@ impl CmId {
         }
     }
 
-    /// Makes the queue pair. The attributes say afterwards what was made.
+    /// Makes the queue pair; and how much data may leave with a request itself, bytes.
     ///
     /// # Safety
-    /// Protection domain and completion queue must be of this id's device and outlive the id.
+    /// Device and completion queue must be those of this id, and outlive it.
     pub(super) unsafe fn create_queues(
         &mut self,
-        pd: *mut ffi::ibv_pd,
-        attributes: &mut ffi::ibv_qp_init_attr,
-    ) -> io::Result<*mut ffi::ibv_qp> {
+        device: &Device,
+        cq: &CompletionQueue,
+        size: &QueueSize,
+    ) -> io::Result<(QueuePair, u32)> {
+        // SAFETY: plain C data, for which zero is valid.
+        let mut attributes: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+        attributes.send_cq = cq.raw();
+        attributes.recv_cq = cq.raw();
+        attributes.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
+        attributes.cap.max_send_wr = size.requests;
+        attributes.cap.max_recv_wr = size.receives;
+        attributes.cap.max_send_sge = size.segments;
+        attributes.cap.max_recv_sge = 1;
+        attributes.cap.max_inline_data = size.inline;
         // SAFETY: promised by the caller.
-        check(unsafe { ffi::rdma_create_qp(self.id, pd, std::ptr::from_mut(attributes)) })?;
+        check(unsafe { ffi::rdma_create_qp(self.id, device.pd(), &raw mut attributes) })?;
         self.has_queues = true;
         // SAFETY: set by the call.
-        Ok(unsafe { (*self.id).qp })
+        Ok((QueuePair(unsafe { (*self.id).qp }), attributes.cap.max_inline_data))
     }
 
     /// Ends the queue pair: when this returns, the device touches no memory for it.
@@ -329,24 +356,14 @@ impl CmId {
     }
 
     /// Asks the peer for a connection; answered by an event.
-    pub(super) fn connect(&self, hello: &Hello, reads: (u8, u8)) -> io::Result<()> {
-        self.connect_with(&hello.encode(), reads)
-    }
-
-    /// As [`CmId::connect`], with any private data.
-    pub(super) fn connect_with(&self, private_data: &[u8; HELLO_SIZE], reads: (u8, u8)) -> io::Result<()> {
+    pub(super) fn connect(&self, private_data: &[u8; HELLO_SIZE], reads: (u8, u8)) -> io::Result<()> {
         let mut parameters = connection_parameters(private_data, reads);
         // SAFETY: parameters and private data are copied by the call.
         check(unsafe { ffi::rdma_connect(self.id, &raw mut parameters) })
     }
 
     /// Accepts a request; answered by an event.
-    pub(super) fn accept(&self, hello: &Hello, reads: (u8, u8)) -> io::Result<()> {
-        self.accept_with(&hello.encode(), reads)
-    }
-
-    /// As [`CmId::accept`], with any private data.
-    pub(super) fn accept_with(&self, private_data: &[u8; HELLO_SIZE], reads: (u8, u8)) -> io::Result<()> {
+    pub(super) fn accept(&self, private_data: &[u8; HELLO_SIZE], reads: (u8, u8)) -> io::Result<()> {
         let mut parameters = connection_parameters(private_data, reads);
         // SAFETY: as in `connect`.
         check(unsafe { ffi::rdma_accept(self.id, &raw mut parameters) })
@@ -400,20 +417,6 @@ impl Drop for CmId {
     }
 }
 
-/// The family of an address of librdmacm.
-trait Family {
-    /// # Safety
-    /// The address must be initialised.
-    unsafe fn src_family(&self) -> u16;
-}
-
-impl Family for ffi::dst_addr_union_t {
-    unsafe fn src_family(&self) -> u16 {
-        // SAFETY: every variant begins with the family.
-        unsafe { self.dst_addr.sa_family }
-    }
-}
-
 fn connection_parameters(hello: &[u8; HELLO_SIZE], (initiator, responder): (u8, u8)) -> ffi::rdma_conn_param {
     // SAFETY: plain C data, for which zero is valid.
     let mut parameters: ffi::rdma_conn_param = unsafe { zeroed() };
@@ -435,43 +438,12 @@ fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis().max(1)).unwrap_or(i32::MAX)
 }
 
-pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
-    // SAFETY: plain calls on a descriptor of ours.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
-/// As [`poll_readable`]; which of them are readable.
-pub(super) fn poll_each<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> io::Result<[bool; N]> {
-    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    poll(&mut entries, timeout)?;
-    Ok(entries.map(|entry| entry.revents != 0))
-}
-
-/// Blocks until one of at most four descriptors is readable, or the timeout (rounded up to milliseconds) has passed. A signal ends
-/// the wait.
-pub(super) fn poll_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<bool> {
-    let mut entries = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 4];
-    for (entry, fd) in entries.iter_mut().zip(fds) {
-        entry.fd = *fd;
-    }
-    poll(&mut entries, timeout)
-}
-
-fn poll(entries: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<bool> {
-    let timeout_ms = timeout.map_or(-1, |timeout| {
-        libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
-    });
-    // SAFETY: the entries are valid; those with a descriptor of -1 are ignored.
-    let count = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as _, timeout_ms) };
-    if count < 0 {
-        let error = io::Error::last_os_error();
-        return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
-    }
-    Ok(count > 0)
+/// Blocks until one of these descriptors of connections is readable, or the timeout has passed; which. A signal ends the wait.
+pub(super) fn poll_readable<const N: usize>(
+    fds: [RawFd; N],
+    timeout: Option<Duration>,
+) -> io::Result<[bool; N]> {
+    // SAFETY: whoever waits for a connection holds it.
+    let fds = fds.map(|fd| (unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN));
+    Ok(poll(fds, timeout)?.map(|found| !found.is_empty()))
 }

@@ -6,7 +6,7 @@ use std::mem::zeroed;
 use std::sync::Arc;
 
 use super::buffers::{RECEIVE, Receives, slots_max};
-use super::cm::CmId;
+use super::cm::{CmId, QueueSize};
 use super::device::Device;
 use super::ffi;
 use super::handshake::Hello;
@@ -93,20 +93,10 @@ impl Prepared {
         let receives = Receives::new(shared, &device, count, own.recv_payload_max, accepted)?;
         // When something fails it is dropped before these two, and with it the queue pair that uses them.
         let mut id = id;
-        let mut make = |inline: u32| {
-            // SAFETY: plain C data, for which zero is valid.
-            let mut attributes: ffi::ibv_qp_init_attr = unsafe { zeroed() };
-            attributes.send_cq = cq.raw();
-            attributes.recv_cq = cq.raw();
-            attributes.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
-            attributes.cap.max_send_wr = requests;
-            attributes.cap.max_recv_wr = count;
-            attributes.cap.max_send_sge = sge_max;
-            attributes.cap.max_recv_sge = 1;
-            attributes.cap.max_inline_data = inline;
+        let mut make = |inline| {
+            let size = QueueSize { requests, receives: count, segments: sge_max, inline };
             // SAFETY: of the same device; `Prepared` and `Core` drop the id first.
-            let qp = unsafe { id.create_queues(device.pd(), &mut attributes) }?;
-            Ok::<_, io::Error>((QueuePair(qp), attributes.cap.max_inline_data))
+            unsafe { id.create_queues(&device, &cq, &size) }
         };
         // A device that has no inline data, or less, says so by failing.
         let made = make(INLINE_WANTED).or_else(|_| make(0));

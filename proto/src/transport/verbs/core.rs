@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 use super::super::{
-    Access, Capabilities, Completion, Head, PeerFault, PeerIdentity, Provider, Received, Span,
-    TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Head, PeerFault, Provider, Received, TransportError, WaitPolicy,
 };
 use super::abort::Abortable;
 use super::buffers::{RECEIVE, Receives, Slots, slots_max};
@@ -96,10 +95,11 @@ pub(super) struct Core {
     done: Vec<Done>,
     // In.
     pub(super) receives: Receives,
-    repost: RecvList,
+    /// Receives that were given back and are not posted.
+    pub(super) repost: RecvList,
     arrivals: VecDeque<Arrival>,
     // Buffer, offset and length of the payload of the message that was delivered last.
-    current: Option<(u32, usize, usize)>,
+    pub(super) current: Option<(u32, usize, usize)>,
     pub(super) state: State,
     /// What the device said of it.
     fate: Arc<Fate>,
@@ -139,18 +139,8 @@ impl Core {
         let slots = Slots::new(&shared, &prepared.device, slots_max);
         slots.make_sure(own.recv_payload_max.min(theirs.recv_payload_max) as usize)?;
         let Prepared { id, qp, cq, receives, device, send_queue_depth, sge_max, inline_max } = prepared;
-        let capabilities = Capabilities {
-            provider: Provider::Verbs,
-            send_payload_max: theirs.recv_payload_max,
-            recv_payload_max: own.recv_payload_max,
-            send_depth: theirs.recv_depth,
-            rdma_depth: own.rdma_depth.min(theirs.rdma_depth),
-            segments_max: SEGMENTS_MAX,
-            rdma_size_max: RDMA_SIZE_MAX.min(device.limits.message_size_max),
-            remote_mapped: false,
-            registers_ordinary_memory: true,
-            peer: PeerIdentity { address: id.peer(), credentials: None },
-        };
+        let rdma_size_max = RDMA_SIZE_MAX.min(device.limits.message_size_max);
+        let capabilities = own.agree(&theirs, Provider::Verbs, id.peer(), SEGMENTS_MAX, rdma_size_max);
         super::connect::set_rnr_timer(qp);
         let abortable = Abortable::new(qp, id.weak_name());
         let fate = Arc::new(Fate::default());
@@ -241,12 +231,6 @@ impl Core {
         }
     }
 
-    /// As `Endpoint::payload`.
-    pub(super) fn payload(&self) -> Span<'_> {
-        let Some((buffer, offset, len)) = self.current else { return Span::EMPTY };
-        self.receives.span(buffer).slice(offset, len).unwrap_or(Span::EMPTY)
-    }
-
     /// As `Endpoint::recv_done`.
     pub(super) fn recv_done(&mut self) {
         if let Some((buffer, _, _)) = self.current.take() {
@@ -299,11 +283,6 @@ impl Core {
         }
     }
 
-    /// Receives that were given back and are not posted.
-    pub(super) fn repost_len(&self) -> usize {
-        self.repost.len()
-    }
-
     /// Posts the receives that were given back.
     #[allow(unsafe_code, reason = "posts work requests")]
     pub(super) fn post_receives(&mut self) {
@@ -318,16 +297,6 @@ impl Core {
         if let Err(error) = unsafe { self.repost.post(self.qp) } {
             self.fail(TransportError::system("post receives to the RDMA device", error));
         }
-    }
-
-    /// As `Endpoint::expect_messages`.
-    #[cold]
-    pub(super) fn expect_messages(&mut self, count: u16) -> u16 {
-        for buffer in self.receives.expect(count) {
-            self.repost.push(RECEIVE | u64::from(buffer), self.receives.segment(buffer));
-        }
-        self.post_receives();
-        self.receives.expected()
     }
 
     /// Takes what the device has done.

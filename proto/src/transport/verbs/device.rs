@@ -6,12 +6,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use super::super::{Access, Memory, MemoryRef};
-use super::cm::set_nonblocking;
 use super::counters::RegistrationCounters;
 use super::ffi;
+use super::sys::set_nonblocking;
 
 /// What the provider uses of a device's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Device {
         // SAFETY: the context is open.
         let (name, limits) = unsafe { (device_name(context), query(context, port)?) };
         // SAFETY: as above. Whoever else reads the device's events in this process shares them, and this.
-        set_nonblocking(unsafe { (*context).async_fd })?;
+        unsafe { set_nonblocking((*context).async_fd)? };
         // SAFETY: as above.
         let pd = unsafe { ffi::ibv_alloc_pd(context) };
         if pd.is_null() {
@@ -221,7 +222,7 @@ pub struct RegistrationError {
 impl RegistrationError {
     fn new(device: &str, len: usize, error: io::Error) -> Self {
         let (reason, kind) = match error.raw_os_error() {
-            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => match memlock_limit() {
+            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => match getrlimit(Resource::Memlock).current {
                 Some(limit) => (
                     format!(
                         "the limit of locked memory of this process is {} KiB; raise it (ulimit -l unlimited, LimitMEMLOCK=infinity \
@@ -246,14 +247,6 @@ impl From<RegistrationError> for io::Error {
     fn from(error: RegistrationError) -> Self {
         Self::new(error.kind, error)
     }
-}
-
-/// The soft limit of locked memory, bytes; `None` when there is none.
-fn memlock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: stores into `limit`.
-    let code = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (code == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// # Safety

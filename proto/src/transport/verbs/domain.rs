@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::util::{allocate_heap, deadline_after, refuse_faulting};
+use super::super::util::{allocate_heap, deadline_after, refuse_faulting, socket_address};
 use super::super::{
     Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
     Region, RegionError,
@@ -20,20 +20,15 @@ use super::listener::VerbsListener;
 use super::memory::Shared;
 
 /// The protection domain of the verbs provider: one device, that of its first connection or listener.
+#[derive(Default)]
 pub struct VerbsDomain {
     shared: Arc<Shared>,
-}
-
-impl Default for VerbsDomain {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl VerbsDomain {
     /// A domain. No device is opened before it is needed.
     pub fn new() -> Self {
-        Self { shared: Shared::new() }
+        Self::default()
     }
 
     /// As [`Domain::connect`], with the provider's own type.
@@ -43,9 +38,29 @@ impl VerbsDomain {
         params: &ConnectParams,
         timeout: Duration,
     ) -> Result<VerbsEndpoint, ConnectError> {
-        let to = socket_address(address)?;
-        let attempt = Attempt { address, timeout, deadline: deadline_after(timeout) };
-        attempt.run(to, &self.shared, params)
+        let to = socket_address(Provider::Verbs, address)?;
+        let deadline = deadline_after(timeout);
+        let failed = |error| ConnectError::connecting(address, timeout, explain_missing(error));
+        let refused = |refusal| match refusal {
+            // A peer that speaks another version of this transport says so in its refusal.
+            Refusal::Event(event) if event.kind == CmEventKind::Rejected && says_something(&event) => {
+                match Hello::decode(private_data(&event)) {
+                    Ok(_) => failed(event.error()),
+                    Err(fault) => ConnectError::peer(address, fault),
+                }
+            }
+            refusal => failed(refusal.into_io()),
+        };
+        let id = resolve(to, deadline).map_err(refused)?;
+        let device = device_of(&id, &self.shared).map_err(failed)?;
+        let own = Hello::new(params);
+        let prepared = Prepared::new(id, device, &self.shared, &own, false).map_err(failed)?;
+        prepared.id.connect(&own.encode(), prepared.reads()).map_err(failed)?;
+        let event = await_event(&prepared.id, CmEventKind::Established, deadline).map_err(refused)?;
+        let theirs =
+            Hello::decode(private_data(&event)).map_err(|fault| ConnectError::peer(address, fault))?;
+        let core = Core::new(prepared, Arc::clone(&self.shared), own, theirs, params.wait);
+        Ok(VerbsEndpoint::new(core.map_err(failed)?))
     }
 
     /// As [`Domain::listen`], with the provider's own type.
@@ -54,12 +69,9 @@ impl VerbsDomain {
         address: &Address,
         params: &ConnectParams,
     ) -> Result<VerbsListener, ConnectError> {
-        let at = socket_address(address)?;
-        VerbsListener::bind(at, Arc::clone(&self.shared), params).map_err(|source| ConnectError::System {
-            what: "listen on",
-            address: address.to_string(),
-            source: explain_missing(source),
-        })
+        let at = socket_address(Provider::Verbs, address)?;
+        VerbsListener::bind(at, Arc::clone(&self.shared), params)
+            .map_err(|error| ConnectError::listening(address, explain_missing(error)))
     }
 
     /// Regions registered now.
@@ -108,80 +120,30 @@ impl Domain for VerbsDomain {
 
 /// Whether an RDMA device of this machine has a route to an address; if not, why. Blocks for `timeout` at most.
 pub fn check_route(to: SocketAddr, timeout: Duration) -> io::Result<()> {
-    let deadline = deadline_after(timeout);
+    resolve(to, deadline_after(timeout)).map(drop).map_err(Refusal::into_io)
+}
+
+/// An id whose device and route to an address are known.
+pub(super) fn resolve(to: SocketAddr, deadline: Instant) -> Result<CmId, Refusal> {
+    let left = || deadline.saturating_duration_since(Instant::now());
     let id = CmId::new(&EventChannel::new()?)?;
-    id.resolve_address(to, timeout)?;
-    await_event(&id, CmEventKind::AddressResolved, deadline).map_err(Refusal::into_io)?;
-    id.resolve_route(timeout)?;
-    await_event(&id, CmEventKind::RouteResolved, deadline).map_err(Refusal::into_io)?;
-    Ok(())
-}
-
-/// A connection being made.
-struct Attempt<'a> {
-    address: &'a Address,
-    timeout: Duration,
-    deadline: Instant,
-}
-
-impl Attempt<'_> {
-    fn run(
-        &self,
-        to: SocketAddr,
-        shared: &Arc<Shared>,
-        params: &ConnectParams,
-    ) -> Result<VerbsEndpoint, ConnectError> {
-        let failed = |error| self.system(error);
-        let id = CmId::new(&EventChannel::new().map_err(failed)?).map_err(failed)?;
-        id.resolve_address(to, self.left()).map_err(failed)?;
-        self.await_event(&id, CmEventKind::AddressResolved)?;
-        id.resolve_route(self.left()).map_err(failed)?;
-        self.await_event(&id, CmEventKind::RouteResolved)?;
-        let device = device_of(&id, shared).map_err(failed)?;
-        let own = Hello::new(params);
-        let prepared = Prepared::new(id, device, shared, &own, false).map_err(failed)?;
-        prepared.id.connect(&own, prepared.reads()).map_err(failed)?;
-        let event = self.await_event(&prepared.id, CmEventKind::Established)?;
-        let theirs = Hello::decode(private_data(&event)).map_err(|fault| self.peer(fault))?;
-        let core = Core::new(prepared, Arc::clone(shared), own, theirs, params.wait).map_err(failed)?;
-        Ok(VerbsEndpoint::new(core))
-    }
-
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    fn await_event(&self, id: &CmId, wanted: CmEventKind) -> Result<CmEvent, ConnectError> {
-        await_event(id, wanted, self.deadline).map_err(|refusal| match refusal {
-            // A peer that speaks another version of this transport says so in its refusal.
-            Refusal::Event(event) if event.kind == CmEventKind::Rejected && says_something(&event) => {
-                match Hello::decode(private_data(&event)) {
-                    Ok(_) => self.system(event.error()),
-                    Err(fault) => self.peer(fault),
-                }
-            }
-            refusal => self.system(refusal.into_io()),
-        })
-    }
-
-    fn peer(&self, fault: super::super::PeerFault) -> ConnectError {
-        ConnectError::Peer { address: self.address.to_string(), fault }
-    }
-
-    fn system(&self, source: io::Error) -> ConnectError {
-        let address = self.address.to_string();
-        if source.kind() == io::ErrorKind::TimedOut {
-            let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
-            return ConnectError::Timeout { address, timeout_ms };
-        }
-        ConnectError::System { what: "connect to", address, source: explain_missing(source) }
-    }
+    id.resolve_address(to, left())?;
+    await_event(&id, CmEventKind::AddressResolved, deadline)?;
+    id.resolve_route(left())?;
+    await_event(&id, CmEventKind::RouteResolved, deadline)?;
+    Ok(id)
 }
 
 /// What came instead of the event that was waited for.
 pub(super) enum Refusal {
     Event(Box<CmEvent>),
     System(io::Error),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 impl Refusal {
@@ -195,16 +157,16 @@ impl Refusal {
 
 pub(super) fn await_event(id: &CmId, wanted: CmEventKind, deadline: Instant) -> Result<CmEvent, Refusal> {
     loop {
-        match id.channel().next().map_err(Refusal::System)? {
+        match id.channel().next()? {
             Some(event) if event.kind == wanted => return Ok(event),
             Some(event) if event.kind == CmEventKind::Other => {}
             Some(event) => return Err(Refusal::Event(Box::new(event))),
             None => {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
-                    return Err(Refusal::System(io::ErrorKind::TimedOut.into()));
+                    return Err(io::Error::from(io::ErrorKind::TimedOut).into());
                 }
-                id.channel().wait(left).map_err(Refusal::System)?;
+                id.channel().wait(left)?;
             }
         }
     }
@@ -236,12 +198,5 @@ pub(super) fn explain_missing(error: io::Error) -> io::Error {
             ),
         ),
         _ => error,
-    }
-}
-
-fn socket_address(address: &Address) -> Result<SocketAddr, ConnectError> {
-    match address {
-        Address::Verbs(at) => Ok(*at),
-        _ => Err(ConnectError::WrongAddress { provider: Provider::Verbs, address: address.to_string() }),
     }
 }

@@ -5,14 +5,17 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::super::util::check_message;
 use super::super::{
     Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
     Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
 };
 use super::Counters;
 use super::abort::AbortHandle;
+use super::buffers::RECEIVE;
 use super::cm::poll_readable;
 use super::core::{Core, LINGER_MAX};
+use super::frame::{HEADER_SIZE, PREFIX_SIZE, message_header};
 
 /// Closed connections that wait for their last message to be acknowledged, each with a thread. Beyond it they are cut.
 const LINGERING_MAX: usize = 64;
@@ -67,19 +70,46 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn reserve(&mut self, payload_len_max: usize) -> Result<SendSlot, PostError> {
-        self.core.reserve(payload_len_max)
+        let core = &mut *self.core;
+        let payload_max = core.capabilities.send_payload_max;
+        if payload_len_max > payload_max as usize {
+            return Err(PostError::Invalid("the payload is larger than the peer receives"));
+        }
+        core.check_open()?;
+        core.make_room(1)?;
+        let id = core.take_slot(payload_len_max)?;
+        core.reserved += 1;
+        let room = u32::try_from(core.slots.span(id).len() - PREFIX_SIZE).unwrap_or(u32::MAX);
+        Ok(SendSlot { id, payload_capacity: room.min(payload_max) })
     }
 
     fn slot_payload(&self, slot: &SendSlot) -> Span<'_> {
-        self.core.slot_payload(slot)
+        let capacity = slot.payload_capacity as usize;
+        self.core.slots.span(slot.id).slice(PREFIX_SIZE, capacity).unwrap_or(Span::EMPTY)
     }
 
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
-        self.core.send(&slot, head, payload_len)
+        let core = &mut *self.core;
+        core.reserved = core.reserved.saturating_sub(1);
+        let checked = check_message(head, payload_len, slot.payload_capacity);
+        if let Err(error) = checked.and_then(|()| core.check_open()).and_then(|()| core.make_room(1)) {
+            core.slots.give_back(slot.id);
+            return Err(error);
+        }
+        let begin = PREFIX_SIZE - HEADER_SIZE - head.len();
+        let span = core.slots.span(slot.id);
+        span.write_from(begin, &message_header(head.len(), payload_len));
+        span.write_from(begin + HEADER_SIZE, head);
+        let segment = core.slots.segment(slot.id, begin, HEADER_SIZE + head.len() + payload_len);
+        let inline = segment.len as usize <= core.inline_max;
+        core.queue_message(slot.id, segment, inline);
+        core.counters.sent += 1;
+        Ok(())
     }
 
     fn cancel_send(&mut self, slot: SendSlot) {
-        self.core.cancel_send(&slot);
+        self.core.reserved = self.core.reserved.saturating_sub(1);
+        self.core.slots.give_back(slot.id);
     }
 
     fn recv(&mut self) -> Result<Option<Received>, TransportError> {
@@ -91,11 +121,17 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn expect_messages(&mut self, count: u16) -> u16 {
-        self.core.expect_messages(count)
+        let core = &mut *self.core;
+        for buffer in core.receives.expect(count) {
+            core.repost.push(RECEIVE | u64::from(buffer), core.receives.segment(buffer));
+        }
+        core.post_receives();
+        core.receives.expected()
     }
 
     fn payload(&self) -> Span<'_> {
-        self.core.payload()
+        let Some((buffer, offset, len)) = self.core.current else { return Span::EMPTY };
+        self.core.receives.span(buffer).slice(offset, len).unwrap_or(Span::EMPTY)
     }
 
     fn recv_done(&mut self) {
@@ -222,7 +258,7 @@ impl Core {
         }
         self.progress();
         if self.is_lingering() {
-            let _ = poll_readable(&self.event_fds(), Some(Duration::from_millis(50)));
+            let _ = poll_readable(self.event_fds(), Some(Duration::from_millis(50)));
             self.take_events();
             self.progress();
         }

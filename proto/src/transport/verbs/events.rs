@@ -8,30 +8,16 @@ use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::super::TransportError;
+use super::super::util::lock;
 use super::abort::AbortHandle;
 use super::device::Device;
-use super::ffi::{self, ibv_event_type as event};
+use super::ffi::{self, ibv_event_type as event_type};
 
 /// Events taken in a row: a device that never stops leaves the rest to the next look.
 const EVENTS_AT_ONCE: usize = 64;
-
-/// Codes of events. The kernel may send others than this header knows: they stay numbers.
-mod code {
-    use super::event;
-
-    pub(super) const CQ_ERR: u32 = event::IBV_EVENT_CQ_ERR as u32;
-    pub(super) const QP_FATAL: u32 = event::IBV_EVENT_QP_FATAL as u32;
-    pub(super) const QP_REQ_ERR: u32 = event::IBV_EVENT_QP_REQ_ERR as u32;
-    pub(super) const QP_ACCESS_ERR: u32 = event::IBV_EVENT_QP_ACCESS_ERR as u32;
-    pub(super) const DEVICE_FATAL: u32 = event::IBV_EVENT_DEVICE_FATAL as u32;
-    pub(super) const PORT_ACTIVE: u32 = event::IBV_EVENT_PORT_ACTIVE as u32;
-    pub(super) const PORT_ERR: u32 = event::IBV_EVENT_PORT_ERR as u32;
-    pub(super) const SRQ_ERR: u32 = event::IBV_EVENT_SRQ_ERR as u32;
-    pub(super) const WQ_FATAL: u32 = event::IBV_EVENT_WQ_FATAL as u32;
-}
 
 /// What an event is about, by address, for comparison only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +39,36 @@ enum Effect {
     None,
 }
 
-/// An event's words, and what it does.
+/// Events, their words, and what they do.
+const EVENTS: [(event_type, &str, Effect); 9] = [
+    (event_type::IBV_EVENT_CQ_ERR, "CQ_ERR: the completion queue ran over or failed", Effect::Ends),
+    (event_type::IBV_EVENT_QP_FATAL, "QP_FATAL: the device failed the queue pair", Effect::Ends),
+    (
+        event_type::IBV_EVENT_QP_REQ_ERR,
+        "QP_REQ_ERR: the peer sent what the device calls invalid",
+        Effect::Ends,
+    ),
+    (
+        event_type::IBV_EVENT_QP_ACCESS_ERR,
+        "QP_ACCESS_ERR: the peer reached for memory that it may not",
+        Effect::Ends,
+    ),
+    (event_type::IBV_EVENT_WQ_FATAL, "WQ_FATAL: the device failed a work queue", Effect::Ends),
+    (
+        event_type::IBV_EVENT_DEVICE_FATAL,
+        "DEVICE_FATAL: the device failed; look at the kernel's log",
+        Effect::Ends,
+    ),
+    (event_type::IBV_EVENT_SRQ_ERR, "SRQ_ERR: a shared receive queue failed", Effect::Told),
+    // Connections outlast it, or the peer's silence ends them.
+    (event_type::IBV_EVENT_PORT_ERR, "PORT_ERR: the port's link is down", Effect::Told),
+    (event_type::IBV_EVENT_PORT_ACTIVE, "PORT_ACTIVE: the port's link is up", Effect::Told),
+];
+
+/// An event's words, and what it does. The kernel may send others than this header knows: codes stay numbers.
 fn meaning(code: u32) -> (&'static str, Effect) {
-    match code {
-        code::CQ_ERR => ("CQ_ERR: the completion queue ran over or failed", Effect::Ends),
-        code::QP_FATAL => ("QP_FATAL: the device failed the queue pair", Effect::Ends),
-        code::QP_REQ_ERR => ("QP_REQ_ERR: the peer sent what the device calls invalid", Effect::Ends),
-        code::QP_ACCESS_ERR => ("QP_ACCESS_ERR: the peer reached for memory that it may not", Effect::Ends),
-        code::WQ_FATAL => ("WQ_FATAL: the device failed a work queue", Effect::Ends),
-        code::DEVICE_FATAL => ("DEVICE_FATAL: the device failed; look at the kernel's log", Effect::Ends),
-        code::SRQ_ERR => ("SRQ_ERR: a shared receive queue failed", Effect::Told),
-        // Connections outlast it, or the peer's silence ends them.
-        code::PORT_ERR => ("PORT_ERR: the port's link is down", Effect::Told),
-        code::PORT_ACTIVE => ("PORT_ACTIVE: the port's link is up", Effect::Told),
-        _ => ("an event of no consequence", Effect::None),
-    }
+    let found = EVENTS.iter().find(|(event, ..)| *event as u32 == code);
+    found.map_or(("an event of no consequence", Effect::None), |(_, words, effect)| (*words, *effect))
 }
 
 /// What was said of a connection.
@@ -98,7 +99,7 @@ struct Entry {
 static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
 
 fn table() -> MutexGuard<'static, Table> {
-    TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    lock(TABLE.get_or_init(Mutex::default))
 }
 
 impl Table {
@@ -186,12 +187,14 @@ fn next(context: *mut ffi::ibv_context) -> Option<(u32, About)> {
     // an address, which is not followed, or an integer. Acknowledged once.
     unsafe {
         let code = (&raw const (*event).event_type).cast::<u32>().read();
-        let about = match code {
-            code::PORT_ACTIVE | code::PORT_ERR => {
-                About::Port((&raw const (*event).element).cast::<i32>().read())
-            }
-            code::DEVICE_FATAL => About::Device,
-            _ => About::Other((&raw const (*event).element).cast::<usize>().read()),
+        let element = &raw const (*event).element;
+        let is = |one: event_type| code == one as u32;
+        let about = if is(event_type::IBV_EVENT_PORT_ACTIVE) || is(event_type::IBV_EVENT_PORT_ERR) {
+            About::Port(element.cast::<i32>().read())
+        } else if is(event_type::IBV_EVENT_DEVICE_FATAL) {
+            About::Device
+        } else {
+            About::Other(element.cast::<usize>().read())
         };
         ffi::ibv_ack_async_event(event);
         Some((code, about))
@@ -235,7 +238,7 @@ mod tests {
     #[test]
     fn event_that_ends_something_has_its_own_words() {
         let mut seen = std::collections::HashSet::new();
-        for code in code::CQ_ERR..=code::WQ_FATAL {
+        for code in event_type::IBV_EVENT_CQ_ERR as u32..=event_type::IBV_EVENT_WQ_FATAL as u32 {
             let (words, effect) = meaning(code);
             assert!(effect == Effect::None || seen.insert(words), "{words}");
         }

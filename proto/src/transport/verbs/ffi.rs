@@ -4,9 +4,9 @@
 //! the C headers and call through the device's table. `tests/layout.rs` compares both with what a C compiler says.
 
 pub(super) use rdma_sys::{
-    dst_addr_union_t, ibv_access_flags, ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd,
-    ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq,
-    ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_device_attr, ibv_event_type,
+    ibv_access_flags, ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_dealloc_pd,
+    ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_device_attr, ibv_event_type,
     ibv_get_async_event, ibv_get_cq_event, ibv_get_device_name, ibv_modify_qp, ibv_mr, ibv_pd, ibv_poll_cq,
     ibv_port_attr, ibv_port_state, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_query_device, ibv_recv_wr, ibv_reg_mr_iova,

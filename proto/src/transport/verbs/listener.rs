@@ -190,7 +190,10 @@ impl VerbsListener {
         let device = device_of(&id, &self.shared).map_err(Unable::Refused)?;
         // What fails from here on drops the id, which refuses the connection.
         let prepared = Prepared::new(id, device, &self.shared, &self.hello, true).map_err(Unable::NoRoom)?;
-        prepared.id.accept(&self.hello, prepared.reads_with(event.peer_reads)).map_err(Unable::NoRoom)?;
+        prepared
+            .id
+            .accept(&self.hello.encode(), prepared.reads_with(event.peer_reads))
+            .map_err(Unable::NoRoom)?;
         self.handshakes.push(Handshake { prepared, theirs, began: Instant::now() });
         Ok(())
     }

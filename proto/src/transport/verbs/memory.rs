@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use super::super::util::{RandomNumbers, lock};
 use super::super::{
     Access, HeapMemory, Memory, MemoryRef, Region, RegionError, RegionFault, RegionKey, RegionOwner,
     RemoteRange, Span,
 };
 use super::buffers::BufferPool;
-use super::device::{Device, MemoryRegion, RegistrationError, Rights};
+use super::device::{Device, MemoryRegion, Rights};
 
 /// Regions of one domain.
 const REGIONS_MAX: usize = 1 << 18;
@@ -39,8 +40,10 @@ const ADDRESS_BITS: u64 = (1 << 62) - 1;
 ///
 /// A key is the device's 32 bits and, above them, a number that is never used again. The device checks its own 32 bits, the rights
 /// and the address; the address begins at a random place, so that range as a whole cannot be guessed, nor come again.
+#[derive(Default)]
 pub(super) struct Registry {
     regions: Mutex<HashMap<RegionKey, Registered>>,
+    random: Mutex<RandomNumbers>,
     generation: AtomicU32,
 }
 
@@ -53,10 +56,6 @@ struct Registered {
 }
 
 impl Registry {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { regions: Mutex::new(HashMap::new()), generation: AtomicU32::new(0) })
-    }
-
     pub(super) fn register(
         self: &Arc<Self>,
         device: &Arc<Device>,
@@ -66,30 +65,31 @@ impl Registry {
         if self.len() >= REGIONS_MAX {
             return Err(RegionError::TooMany { limit: REGIONS_MAX });
         }
-        let address = random_address(memory.span().as_ptr() as u64)?;
+        let own = memory.span().as_ptr() as u64;
+        let address = lock(&self.random).draw()? & ADDRESS_BITS & !ADDRESS_LOW_BITS | own & ADDRESS_LOW_BITS;
         let region = if memory.is_empty() {
             None
         } else {
             let register = device.register(memory.clone(), Rights::Remote(access), Some(address));
-            Some(register.map_err(registration_failed)?)
+            Some(register.map_err(|error| RegionError::System {
+                what: "register memory for RDMA",
+                source: error.into(),
+            })?)
         };
         let generation = self.generation.fetch_add(1, Ordering::Relaxed);
         let device_key = region.as_ref().map_or(0, MemoryRegion::remote_key);
         let key = RegionKey(u64::from(generation) << 32 | u64::from(device_key));
         let len = memory.len() as u64;
-        self.lock().insert(key, Registered { _region: region, address, len, access });
+        lock(&self.regions).insert(key, Registered { _region: region, address, len, access });
         let range = RemoteRange { key, offset: address, len };
         Ok(Region::new(range, memory, Arc::clone(self) as Arc<dyn RegionOwner>))
     }
 
     /// Checks an operation of 0 bytes, which the device does not.
     pub(super) fn check_empty(&self, key: RegionKey, offset: u64, access: Access) -> Result<(), RegionFault> {
-        let regions = self.lock();
+        let regions = lock(&self.regions);
         let registered = regions.get(&key).ok_or(RegionFault::UnknownKey(key))?;
-        if !registered.access.contains(access) {
-            let access = if access == Access::REMOTE_WRITE { "remote write" } else { "remote read" };
-            return Err(RegionFault::Access { key, access });
-        }
+        registered.access.check(key, access)?;
         match offset.checked_sub(registered.address) {
             Some(inside) if inside <= registered.len => Ok(()),
             _ => Err(RegionFault::OutOfBounds { key, offset, len: 0, region_len: registered.len }),
@@ -97,39 +97,23 @@ impl Registry {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<RegionKey, Registered>> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.regions).len()
     }
 }
 
 impl RegionOwner for Registry {
     fn deregister(&self, key: RegionKey) {
         // The device's part, which takes its time, happens without the lock.
-        let gone = self.lock().remove(&key);
+        let gone = lock(&self.regions).remove(&key);
         drop(gone);
     }
-}
-
-fn random_address(own: u64) -> Result<u64, RegionError> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| RegionError::System {
-        what: "draw an address for registered memory",
-        source: io::Error::other(error),
-    })?;
-    Ok(u64::from_ne_bytes(bytes) & ADDRESS_BITS & !ADDRESS_LOW_BITS | own & ADDRESS_LOW_BITS)
-}
-
-fn registration_failed(error: RegistrationError) -> RegionError {
-    RegionError::System { what: "register memory for RDMA", source: error.into() }
 }
 
 /// Registrations of memory that this side's own work requests name, kept while the memory lives.
 ///
 /// They are found by the address of the memory's owner. A weak reference keeps that address from being given to another, so an
 /// entry either is of the memory that is asked for, or of one that is gone; then it is taken out with the next sweep.
+#[derive(Default)]
 pub(super) struct PinCache {
     pinned: Mutex<HashMap<usize, Pinned>>,
     sweep_at: AtomicUsize,
@@ -144,10 +128,6 @@ struct Pinned {
 pub(super) type Pin = Arc<MemoryRegion>;
 
 impl PinCache {
-    pub(super) fn new() -> Self {
-        Self { pinned: Mutex::new(HashMap::new()), sweep_at: AtomicUsize::new(PINNED_SWEEP_MIN) }
-    }
-
     /// The registration of the memory that `part` belongs to; `None` where copying is better, or all there is.
     pub(super) fn pin(&self, device: &Arc<Device>, part: &MemoryRef) -> Option<Pin> {
         let memory = part.memory();
@@ -155,7 +135,7 @@ impl PinCache {
             return None;
         }
         let place = Arc::as_ptr(memory).cast::<()>() as usize;
-        let mut pinned = self.lock();
+        let mut pinned = lock(&self.pinned);
         if let Some(found) = pinned.get(&place).filter(|found| found.owner.strong_count() > 0) {
             return Some(Arc::clone(&found.region));
         }
@@ -168,9 +148,9 @@ impl PinCache {
             }
         };
         let mut gone = Vec::new();
-        if pinned.len() >= self.sweep_at.load(Ordering::Relaxed) {
+        if pinned.len() >= self.sweep_at.load(Ordering::Relaxed).max(PINNED_SWEEP_MIN) {
             gone.extend(pinned.extract_if(|_, pinned| pinned.owner.strong_count() == 0));
-            self.sweep_at.store((pinned.len() * 2).max(PINNED_SWEEP_MIN), Ordering::Relaxed);
+            self.sweep_at.store(pinned.len() * 2, Ordering::Relaxed);
         }
         gone.extend(
             pinned
@@ -184,14 +164,10 @@ impl PinCache {
 
     /// Gives back what no operation uses now. Tells whether there was anything.
     pub(super) fn shrink(&self) -> bool {
-        let mut pinned = self.lock();
+        let mut pinned = lock(&self.pinned);
         let idle: Vec<_> = pinned.extract_if(|_, pinned| Arc::strong_count(&pinned.region) == 1).collect();
         drop(pinned);
         !idle.is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Pinned>> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -212,19 +188,16 @@ impl Staging {
 }
 
 /// Free staging buffers of a domain.
+#[derive(Default)]
 pub(super) struct StagingPool {
     free: Mutex<Vec<Staging>>,
 }
 
 impl StagingPool {
-    pub(super) fn new() -> Self {
-        Self { free: Mutex::new(Vec::new()) }
-    }
-
     /// A buffer of at least `len` bytes.
     pub(super) fn take(&self, device: &Arc<Device>, len: usize) -> io::Result<Staging> {
         let size = len.max(STAGING_SIZE_MIN).next_power_of_two();
-        let mut free = self.lock();
+        let mut free = lock(&self.free);
         if let Some(place) = free.iter().position(|staging| staging.memory.len() == size) {
             return Ok(free.swap_remove(place));
         }
@@ -234,7 +207,7 @@ impl StagingPool {
     }
 
     pub(super) fn give_back(&self, staging: Staging) {
-        let mut free = self.lock();
+        let mut free = lock(&self.free);
         let kept: usize = free.iter().map(|staging| staging.memory.len()).sum();
         if kept + staging.memory.len() <= STAGING_KEPT_MAX {
             free.push(staging);
@@ -243,11 +216,7 @@ impl StagingPool {
 
     /// Gives free buffers back to the system. Tells whether there were any.
     pub(super) fn shrink(&self) -> bool {
-        !std::mem::take(&mut *self.lock()).is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Staging>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        !std::mem::take(&mut *lock(&self.free)).is_empty()
     }
 }
 
@@ -264,6 +233,7 @@ pub(super) fn registered_buffer(
 }
 
 /// What the connections of a domain share.
+#[derive(Default)]
 pub(super) struct Shared {
     pub(super) device: OnceLock<Arc<Device>>,
     pub(super) registry: Arc<Registry>,
@@ -273,16 +243,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            device: OnceLock::new(),
-            registry: Registry::new(),
-            pins: PinCache::new(),
-            staging: StagingPool::new(),
-            buffers: BufferPool::new(),
-        })
-    }
-
     /// Gives registered memory back that is only kept for later. Tells whether there was any.
     #[cold]
     pub(super) fn shrink(&self) -> bool {

@@ -6,17 +6,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::super::util::{check_destination, check_rdma, copy_through_kernel};
 use super::super::{
-    Completion, HEAD_SIZE_MAX, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, SendSlot,
-    Span, TransportError,
+    Completion, LocalSegments, MemoryRef, OpToken, PostError, Posted, RemoteRange, Span, TransportError,
 };
 use super::core::Core;
-use super::frame::{Frame, HEADER_SIZE, NOTE_SIZE, PREFIX_SIZE, message_header};
+use super::frame::{Frame, NOTE_SIZE};
 use super::memory::{Pin, Staging};
 use super::queue::{Action, Done, Segment};
 use super::status::{SUCCESS, explain};
-use super::sys::copy_through_kernel;
-use super::{RDMA_SIZE_MAX, SEGMENTS_MAX};
 
 /// Work requests that leave without waiting for a flush, when so many are queued.
 const LIST_MAX: usize = 64;
@@ -59,54 +57,6 @@ struct Gathered {
 }
 
 impl Core {
-    /// As `Endpoint::reserve`.
-    pub(super) fn reserve(&mut self, payload_len_max: usize) -> Result<SendSlot, PostError> {
-        if payload_len_max > self.capabilities.send_payload_max as usize {
-            return Err(PostError::Invalid("the payload is larger than the peer receives"));
-        }
-        self.check_open()?;
-        self.make_room(1)?;
-        let id = self.take_slot(payload_len_max)?;
-        self.reserved += 1;
-        let room = u32::try_from(self.slots.span(id).len() - PREFIX_SIZE).unwrap_or(u32::MAX);
-        Ok(SendSlot { id, payload_capacity: room.min(self.capabilities.send_payload_max) })
-    }
-
-    pub(super) fn slot_payload(&self, slot: &SendSlot) -> Span<'_> {
-        let capacity = slot.payload_capacity as usize;
-        self.slots.span(slot.id).slice(PREFIX_SIZE, capacity).unwrap_or(Span::EMPTY)
-    }
-
-    /// As `Endpoint::send`.
-    pub(super) fn send(&mut self, slot: &SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
-        self.reserved = self.reserved.saturating_sub(1);
-        let invalid = if head.is_empty() || head.len() > HEAD_SIZE_MAX {
-            Some(PostError::Invalid("the head is empty or too long"))
-        } else if payload_len > slot.payload_capacity as usize {
-            Some(PostError::Invalid("the payload is longer than its slot"))
-        } else {
-            self.check_open().and_then(|()| self.make_room(1)).err()
-        };
-        if let Some(error) = invalid {
-            self.slots.give_back(slot.id);
-            return Err(error);
-        }
-        let begin = PREFIX_SIZE - HEADER_SIZE - head.len();
-        let span = self.slots.span(slot.id);
-        span.write_from(begin, &message_header(head.len(), payload_len));
-        span.write_from(begin + HEADER_SIZE, head);
-        let segment = self.slots.segment(slot.id, begin, HEADER_SIZE + head.len() + payload_len);
-        let inline = segment.len as usize <= self.inline_max;
-        self.queue_message(slot.id, segment, inline);
-        self.counters.sent += 1;
-        Ok(())
-    }
-
-    pub(super) fn cancel_send(&mut self, slot: &SendSlot) {
-        self.reserved = self.reserved.saturating_sub(1);
-        self.slots.give_back(slot.id);
-    }
-
     /// As `Endpoint::rdma_write` and `Endpoint::rdma_read`.
     pub(super) fn rdma(
         &mut self,
@@ -117,8 +67,8 @@ impl Core {
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
         let len = self.check_rdma(&local, &remote)?;
-        if read && local.iter().any(|segment| segment.memory().may_fault()) {
-            return Err(PostError::Invalid("a read cannot go to memory that may fault"));
+        if read {
+            check_destination(&local)?;
         }
         if len == 0 {
             return self.rdma_of_nothing(read, token, remote, immediate);
@@ -193,23 +143,11 @@ impl Core {
 
     fn check_rdma(&self, local: &LocalSegments, remote: &RemoteRange) -> Result<usize, PostError> {
         self.check_open()?;
-        if local.len() > usize::from(SEGMENTS_MAX) {
-            return Err(PostError::Invalid("more segments than segments_max"));
-        }
-        let len: usize = local.iter().map(MemoryRef::len).sum();
-        if len as u64 != remote.len {
-            return Err(PostError::Invalid("the segments do not add up to the remote range"));
-        }
-        if remote.len > u64::from(self.capabilities.rdma_size_max.min(RDMA_SIZE_MAX)) {
-            return Err(PostError::Invalid("the operation exceeds rdma_size_max"));
-        }
-        if self.rdma_in_flight >= self.capabilities.rdma_depth {
-            return Err(PostError::Full);
-        }
-        Ok(len)
+        let len = check_rdma(&self.capabilities, local, remote)?;
+        if self.rdma_in_flight < self.capabilities.rdma_depth { Ok(len) } else { Err(PostError::Full) }
     }
 
-    fn check_open(&self) -> Result<(), PostError> {
+    pub(super) fn check_open(&self) -> Result<(), PostError> {
         if self.is_open() && self.failure.is_none() { Ok(()) } else { Err(PostError::Closed) }
     }
 
@@ -316,7 +254,7 @@ impl Core {
     }
 
     /// A slot with room for so much payload, after a look at what is done if there is none.
-    fn take_slot(&mut self, payload_len: usize) -> Result<u32, PostError> {
+    pub(super) fn take_slot(&mut self, payload_len: usize) -> Result<u32, PostError> {
         if let Ok(Some(slot)) = self.slots.take(payload_len) {
             return Ok(slot);
         }
@@ -334,7 +272,7 @@ impl Core {
     }
 
     /// Room for so many work requests.
-    fn make_room(&mut self, requests: usize) -> Result<(), PostError> {
+    pub(super) fn make_room(&mut self, requests: usize) -> Result<(), PostError> {
         if self.has_room(requests) {
             return Ok(());
         }
@@ -361,7 +299,7 @@ impl Core {
         self.queue_message(slot, segment, NOTE_SIZE <= self.inline_max);
     }
 
-    fn queue_message(&mut self, slot: u32, segment: Segment, inline: bool) {
+    pub(super) fn queue_message(&mut self, slot: u32, segment: Segment, inline: bool) {
         if inline {
             self.slots_inline.push(slot);
         }
@@ -386,7 +324,7 @@ impl Core {
             return;
         }
         // A peer that reads of a free receive finds it. There is one more than it may know of, so that a single one can follow the list.
-        if self.repost_len() > 1 || !self.device.limits.peers_wait {
+        if self.repost.len() > 1 || !self.device.limits.peers_wait {
             self.post_receives();
         }
         self.unsignaled += self.list.len();

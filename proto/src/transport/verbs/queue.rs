@@ -6,10 +6,9 @@ use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::cm::set_nonblocking;
 use super::device::Device;
 use super::ffi;
-use super::sys::refusal;
+use super::sys::{refusal, set_nonblocking};
 
 /// Completions taken from the device at once.
 pub(super) const POLL_BATCH: usize = POLL_COUNT as usize;
@@ -110,20 +109,13 @@ impl CompletionQueue {
 
     /// Takes the events that are here, so that the descriptor is quiet.
     pub(super) fn take_events(&mut self) {
-        let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the channel is live and does not block; it serves this queue only.
-        while unsafe { ffi::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) } == 0 {
-            self.events_unacknowledged += 1;
-        }
-        if self.events_unacknowledged >= ACKNOWLEDGE_BATCH {
-            self.acknowledge();
-        }
+        while self.take_event() {}
     }
 
     /// Takes one event, if one is here: as many as there usually are, since each is asked for. Another one wakes the sleeper again.
     pub(super) fn take_event(&mut self) -> bool {
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: as in `take_events`.
+        // SAFETY: the channel is live and does not block; it serves this queue only.
         if unsafe { ffi::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) } != 0 {
             return false;
         }
@@ -166,6 +158,11 @@ pub(super) struct Segment {
     pub(super) address: u64,
     pub(super) len: u32,
     pub(super) key: u32,
+}
+
+impl Segment {
+    /// No memory.
+    pub(super) const EMPTY: Self = Self { address: 0, len: 0, key: 0 };
 }
 
 /// What a work request of the send queue does.

@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "makes queue pairs and posts work requests")]
 
 use std::io;
-use std::mem::zeroed;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +16,10 @@ use byteorder::{ByteOrder, LittleEndian};
 
 use super::super::{Access, MemoryRef};
 use super::buffers::RECEIVE;
-use super::cm::{CmEvent, CmEventKind, CmId, EventChannel, poll_readable};
+use super::cm::{CmEvent, CmEventKind, CmId, EventChannel, QueueSize, poll_readable};
 use super::connect::{device_of, set_rnr_timer};
 use super::device::{Device, MemoryRegion, Rights};
-use super::domain::{await_event, explain_missing, private_data};
-use super::ffi;
+use super::domain::{Refusal, await_event, explain_missing, private_data, resolve};
 use super::handshake::HELLO_SIZE;
 use super::memory::{Shared, registered_buffer};
 use super::queue::{Action, CompletionQueue, QueuePair, RecvList, Segment, SendList};
@@ -66,7 +64,7 @@ impl RawListener {
             id.listen()?;
             Ok(id)
         };
-        Ok(Self { id: listen().map_err(explain_missing)?, shared: Shared::new(), ip: at })
+        Ok(Self { id: listen().map_err(explain_missing)?, shared: Arc::default(), ip: at })
     }
 
     /// Where it listens.
@@ -77,14 +75,14 @@ impl RawListener {
     /// The next connection; an error when none comes within seconds.
     pub fn accept(&self, setup: &RawSetup) -> io::Result<RawEnd> {
         let deadline = Instant::now() + CONNECT_TIME_MAX;
-        let mut request = await_event(&self.id, CmEventKind::ConnectRequest, deadline)
-            .map_err(super::domain::Refusal::into_io)?;
+        let mut request =
+            await_event(&self.id, CmEventKind::ConnectRequest, deadline).map_err(Refusal::into_io)?;
         let id = request.request.take().ok_or(io::ErrorKind::ConnectionAborted)?;
         let device = device_of(&id, &self.shared)?;
         let mut end = RawEnd::new(id, device, setup)?;
         end.remote = remote_of(&request)?;
-        end.id.accept_with(&end.about(), (READS_MAX, READS_MAX))?;
-        await_event(&self.id, CmEventKind::Established, deadline).map_err(super::domain::Refusal::into_io)?;
+        end.id.accept(&end.about(), (READS_MAX, READS_MAX))?;
+        await_event(&self.id, CmEventKind::Established, deadline).map_err(Refusal::into_io)?;
         set_rnr_timer(end.qp);
         Ok(end)
     }
@@ -119,17 +117,13 @@ impl RawEnd {
     /// Connects to a [`RawListener`].
     pub fn connect(to: SocketAddr, setup: &RawSetup) -> io::Result<Self> {
         let deadline = Instant::now() + CONNECT_TIME_MAX;
-        let await_it =
-            |id: &CmId, kind| await_event(id, kind, deadline).map_err(super::domain::Refusal::into_io);
-        let id = CmId::new(&EventChannel::new().map_err(explain_missing)?)?;
-        id.resolve_address(to, CONNECT_TIME_MAX)?;
-        await_it(&id, CmEventKind::AddressResolved)?;
-        id.resolve_route(CONNECT_TIME_MAX)?;
-        await_it(&id, CmEventKind::RouteResolved)?;
-        let device = device_of(&id, &Shared::new())?;
+        let id = resolve(to, deadline).map_err(|refusal| explain_missing(refusal.into_io()))?;
+        let device = device_of(&id, &Shared::default())?;
         let mut end = Self::new(id, device, setup)?;
-        end.id.connect_with(&end.about(), (READS_MAX, READS_MAX))?;
-        end.remote = remote_of(&await_it(&end.id, CmEventKind::Established)?)?;
+        end.id.connect(&end.about(), (READS_MAX, READS_MAX))?;
+        let established =
+            await_event(&end.id, CmEventKind::Established, deadline).map_err(Refusal::into_io)?;
+        end.remote = remote_of(&established)?;
         set_rnr_timer(end.qp);
         Ok(end)
     }
@@ -138,19 +132,10 @@ impl RawEnd {
         let depth = setup.depth.clamp(1, 1024);
         let (data, messages) = buffers(&device, setup)?;
         let cq = CompletionQueue::new(&device, 4 * (depth + UNSIGNALED_MAX))?;
-        // SAFETY: plain C data, for which zero is valid.
-        let mut attributes: ffi::ibv_qp_init_attr = unsafe { zeroed() };
-        attributes.send_cq = cq.raw();
-        attributes.recv_cq = cq.raw();
-        attributes.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
-        attributes.cap.max_send_wr = depth + 2 * UNSIGNALED_MAX;
-        attributes.cap.max_recv_wr = depth;
-        attributes.cap.max_send_sge = 1;
-        attributes.cap.max_recv_sge = 1;
-        attributes.cap.max_inline_data = INLINE_WANTED;
+        let requests = depth + 2 * UNSIGNALED_MAX;
+        let size = QueueSize { requests, receives: depth, segments: 1, inline: INLINE_WANTED };
         // SAFETY: of the same device; fields are dropped in an order that keeps both alive.
-        let qp = QueuePair(unsafe { id.create_queues(device.pd(), &mut attributes)? });
-        let inline_max = attributes.cap.max_inline_data as usize;
+        let (qp, inline_max) = unsafe { id.create_queues(&device, &cq, &size)? };
         let mut end = Self {
             id,
             qp,
@@ -161,7 +146,7 @@ impl RawEnd {
             sends: SendList::new(),
             receives: RecvList::new(),
             remote: Remote::default(),
-            inline_max,
+            inline_max: inline_max as usize,
             unsignaled: 0,
             arrived: 0,
             done: 0,
@@ -259,7 +244,7 @@ impl RawEnd {
         }
         self.cq.arm(false)?;
         let count = self.poll()?;
-        if count == 0 && poll_readable(&[self.cq.fd()], Some(SLEEP_MAX))? {
+        if count == 0 && poll_readable([self.cq.fd()], Some(SLEEP_MAX))? == [true] {
             self.cq.take_event();
         }
         Ok(count)

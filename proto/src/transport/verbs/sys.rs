@@ -1,9 +1,10 @@
-//! A system call of the data path, and what the kernel's refusals mean.
-#![allow(unsafe_code, reason = "process_vm_readv with raw addresses")]
+//! What the kernel's refusals mean, and descriptors that do not block.
+#![allow(unsafe_code, reason = "borrows raw descriptors")]
 
 use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
 
-use super::super::Span;
+use rustix::io::ioctl_fionbio;
 
 /// Says what the kernel means when it refuses an RDMA call.
 #[cold]
@@ -21,29 +22,9 @@ pub(super) fn refusal(code: i32) -> io::Error {
     }
 }
 
-/// Copies memory that may fault, as far as it is there; how many bytes. The kernel answers EFAULT where an access of this process
-/// would raise SIGBUS.
-pub(super) fn copy_through_kernel(from: Span<'_>, to: Span<'_>) -> io::Result<usize> {
-    let mut done = 0;
-    while done < from.len() {
-        let (Some(source), Some(target)) =
-            (from.slice(done, from.len() - done), to.slice(done, from.len() - done))
-        else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let remote = libc::iovec { iov_base: source.as_ptr().cast(), iov_len: source.len() };
-        let local = libc::iovec { iov_base: target.as_ptr().cast(), iov_len: target.len() };
-        // SAFETY: both describe memory of this process for as long as the spans live; the kernel checks the source.
-        let count =
-            unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
-        match usize::try_from(count) {
-            Ok(0) => break,
-            Ok(count) => done += count,
-            Err(_) => match io::Error::last_os_error() {
-                error if error.raw_os_error() == Some(libc::EFAULT) => break,
-                error => return Err(error),
-            },
-        }
-    }
-    Ok(done)
+/// # Safety
+/// The descriptor must be open.
+pub(super) unsafe fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: promised by the caller.
+    Ok(ioctl_fionbio(unsafe { BorrowedFd::borrow_raw(fd) }, true)?)
 }

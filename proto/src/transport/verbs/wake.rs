@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use super::super::{TransportError, WaitPolicy};
-use super::cm::poll_each;
+use super::cm::poll_readable;
 use super::core::Core;
 use super::events;
 
@@ -102,8 +102,9 @@ impl Core {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         self.counters.sleeps += 1;
         let [queue, manager] = self.event_fds();
-        let [queue, manager, device] = poll_each([queue, manager, events::descriptor(&self.device)], left)
-            .map_err(|error| TransportError::system("wait for the peer", error))?;
+        let [queue, manager, device] =
+            poll_readable([queue, manager, events::descriptor(&self.device)], left)
+                .map_err(|error| TransportError::system("wait for the peer", error))?;
         if manager || device {
             self.take_manager_events();
         }

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 use super::*;
 use crate::extent::Extent;
+use crate::wire::HEADER_SIZE;
 use smallvec::smallvec;
 
 fn operation(extents: usize, segments: usize, len: u64) -> BatchOperation {

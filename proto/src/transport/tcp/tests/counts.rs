@@ -12,7 +12,7 @@ fn spent(endpoint: &TcpEndpoint, before: Counters) -> (u64, u64, u64) {
 
 /// Polls for the endpoint's event as a loop would, and says so to it.
 fn event(endpoint: &mut TcpEndpoint) {
-    assert!(sys::poll(endpoint.fd(), false, Some(HANG)).unwrap().readable);
+    assert!(is_readable(endpoint));
     endpoint.on_event(0, false);
 }
 

@@ -1,7 +1,7 @@
 //! RDMA over many ranges in one frame: what it costs, what ends it, what is refused.
 
 use super::super::super::{PeerFault, PostError, RegionFault, RegionKey};
-use super::super::frame::{RANGE_SIZE, encode_ranges};
+use super::super::frame::{FrontBytes, RANGE_SIZE, encode_ranges};
 use super::super::{LIST_RANGES_MAX, READ_LISTS_MAX};
 use super::*;
 
@@ -22,9 +22,9 @@ fn scattered(data: &[u8], count: usize, size: usize) -> Vec<u8> {
 fn list_frame(write: bool, ranges: &[RemoteRange], len: u32) -> Vec<u8> {
     let count = u16::try_from(ranges.len()).unwrap();
     let frame = if write { Frame::WriteList { count, len } } else { Frame::ReadList { id: 0, count, len } };
-    let mut bytes = frame.encode().to_vec();
+    let mut bytes = FrontBytes::from_buf(frame.encode());
     encode_ranges(ranges, &mut bytes);
-    bytes
+    bytes.into_vec()
 }
 
 // [TCP-14]

@@ -17,7 +17,7 @@ use super::super::{
     Received, Region, RemoteRange, TransportError, WaitPolicy,
 };
 use super::frame::{Frame, HEADER_SIZE, Hello};
-use super::{TcpDomain, TcpEndpoint, TcpListener, sys};
+use super::{TcpDomain, TcpEndpoint, TcpListener};
 
 /// A test that waits longer than this has hung: it fails.
 const HANG: Duration = Duration::from_secs(20);
@@ -170,4 +170,10 @@ fn memory(domain: &TcpDomain, bytes: &[u8]) -> MemoryRef {
 
 fn region(domain: &TcpDomain, bytes: &[u8], access: Access) -> Region {
     domain.register(memory(domain, bytes), access).unwrap()
+}
+
+/// Waits until there is something to receive.
+fn is_readable(endpoint: &TcpEndpoint) -> bool {
+    let events = rustix::event::PollFlags::IN;
+    !super::super::util::poll([(endpoint.fd(), events)], Some(HANG)).unwrap()[0].is_empty()
 }

@@ -58,10 +58,10 @@ fn wrong_private_data_is_refused_and_the_listener_goes_on() {
         assert_eq!(next_event(&id, &mut listener).kind, CmEventKind::AddressResolved);
         id.resolve_route(HANG).unwrap();
         assert_eq!(next_event(&id, &mut listener).kind, CmEventKind::RouteResolved);
-        let shared = Shared::new();
+        let shared = Arc::<Shared>::default();
         let device = device_of(&id, &shared).unwrap();
         let prepared = Prepared::new(id, device, &shared, &Hello::new(&params()), false).unwrap();
-        prepared.id.connect_with(&bytes, prepared.reads()).unwrap();
+        prepared.id.connect(&bytes, prepared.reads()).unwrap();
         let event = next_event(&prepared.id, &mut listener);
         assert_eq!(event.kind, CmEventKind::Rejected);
         assert_eq!(event.private_data, good);

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_proto::transport::calibrate::{self, CalibrateError, Calibration, Sample};
-use dafs_proto::transport::{Address, ConnectParams, Domain};
+use dafs_proto::transport::{Address, ConnectError, ConnectParams, Domain};
+use dafs_proto::wire::Crossovers;
+use dafs_server::calibrate::{self, Calibration, Sample};
 
 const INLINE_MAX: u32 = 16 * 1024;
 
@@ -37,6 +38,16 @@ fn print(name: &str, samples: &[Sample]) {
     println!();
 }
 
+/// In the order of [`calibrate::Samples`].
+fn of_each(crossovers: &Crossovers) -> [(&'static str, u32); 4] {
+    [
+        ("read registered", crossovers.read_registered),
+        ("read unregistered", crossovers.read_unregistered),
+        ("write registered", crossovers.write_registered),
+        ("write unregistered", crossovers.write_unregistered),
+    ]
+}
+
 /// [PROV-40]
 fn assert_usable(calibration: &Calibration) {
     let crossovers = calibration.crossovers;
@@ -44,16 +55,8 @@ fn assert_usable(calibration: &Calibration) {
         "{crossovers:?}, {} rounds in {:?}; bytes:inline/direct µs",
         calibration.rounds, calibration.duration
     );
-    print("read registered", &calibration.read_registered);
-    print("read unregistered", &calibration.read_unregistered);
-    print("write registered", &calibration.write_registered);
-    print("write unregistered", &calibration.write_unregistered);
-    for (crossover, samples) in [
-        (crossovers.read_registered_bytes, &calibration.read_registered),
-        (crossovers.read_unregistered_bytes, &calibration.read_unregistered),
-        (crossovers.write_registered_bytes, &calibration.write_registered),
-        (crossovers.write_unregistered_bytes, &calibration.write_unregistered),
-    ] {
+    for ((name, crossover), samples) in of_each(&crossovers).into_iter().zip(&calibration.samples) {
+        print(name, samples);
         let sizes: Vec<u32> = samples.iter().map(|sample| sample.size).collect();
         assert_eq!(sizes, [512, 1024, 2048, 4096, 8192, INLINE_MAX]);
         assert!(sizes.contains(&crossover) || crossover == INLINE_MAX + 1, "{crossover}");
@@ -65,19 +68,13 @@ fn assert_usable(calibration: &Calibration) {
     // [LIST-11]
     let gather = calibration.gather.expect("messages of 16 KiB describe 64 segments");
     println!("gather from {gather:?}; bytes:pack/gather µs");
-    for (from, samples, name) in [
-        (gather.read_registered_bytes, &calibration.gather_samples[0], "read registered"),
-        (gather.read_unregistered_bytes, &calibration.gather_samples[1], "read unregistered"),
-        (gather.write_registered_bytes, &calibration.gather_samples[2], "write registered"),
-        (gather.write_unregistered_bytes, &calibration.gather_samples[3], "write unregistered"),
-    ] {
+    for ((name, from), samples) in of_each(&gather).into_iter().zip(&calibration.gather_samples) {
         print(name, samples);
         let sizes: Vec<u32> = samples.iter().map(|sample| sample.size).collect();
         assert!(sizes.contains(&from) || from == u32::MAX, "{from}");
     }
 }
 
-#[cfg(feature = "tcp")]
 mod tcp {
     use super::*;
     use dafs_proto::transport::tcp::TcpDomain;
@@ -99,7 +96,7 @@ mod tcp {
         let client: Arc<dyn Domain> = Arc::new(TcpDomain::new());
         let params = ConnectParams::default();
         let result = calibrate::measure(&domain, &client, taken.address(), &params, calibrate::BUDGET);
-        assert!(matches!(result, Err(CalibrateError::Connect(_))));
+        assert!(result.unwrap_err().downcast_ref::<ConnectError>().is_some());
     }
 
     /// [PROV-42]
@@ -108,11 +105,10 @@ mod tcp {
         let client: Arc<dyn Domain> = Arc::new(dafs_proto::transport::shm::ShmDomain::new());
         let params = ConnectParams::default();
         let result = calibrate::measure(&TcpDomain::new(), &client, &any_port(), &params, calibrate::BUDGET);
-        assert!(matches!(result, Err(CalibrateError::Connect(_) | CalibrateError::Unexpected(_))));
+        assert!(result.is_err());
     }
 }
 
-#[cfg(feature = "shm")]
 mod shm {
     use super::*;
     use dafs_proto::transport::shm::ShmDomain;
@@ -142,21 +138,5 @@ mod verbs {
         // An emulated device, on a machine that does other things as well, takes its time.
         let budget = 60 * calibrate::BUDGET;
         assert_usable(&measure_for(&VerbsDomain::new(), client, &address, budget));
-    }
-}
-
-mod sim {
-    use super::*;
-    use dafs_proto::transport::sim::{FaultPlan, NodeId, SimNet};
-
-    #[test]
-    fn calibration_is_computed_and_uses_both_methods() {
-        let net = SimNet::new(1, FaultPlan::calm());
-        let calibration = measure(&net.domain(NodeId(1)), Arc::new(net.domain(NodeId(2))), &Address::Sim(1));
-        let crossovers = calibration.crossovers;
-        for crossover in [crossovers.read_registered_bytes, crossovers.write_unregistered_bytes] {
-            assert!((1..=INLINE_MAX).contains(&crossover));
-        }
-        assert_eq!(net.now(), Duration::ZERO, "virtual time has not moved");
     }
 }

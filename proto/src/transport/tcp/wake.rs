@@ -1,0 +1,121 @@
+//! Waiting: spinning where that pays, in the receiving call where nothing else is waited for, else in poll.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+
+use super::super::util::poll;
+use super::super::{TransportError, WaitPolicy};
+use super::endpoint::TcpEndpoint;
+use super::sys::{self, Block, Left};
+
+/// Pauses of the CPU between two receives in vain.
+const PAUSES_BETWEEN_ASKS: u32 = 1;
+
+/// Receives in vain between two looks at the clock.
+const ASKS_BETWEEN_CLOCKS: u32 = 8;
+
+/// Waits between two looks at which CPU the peer runs on.
+const CPU_CHECK_INTERVAL: u32 = 32;
+
+/// One spin lasts at most this long.
+const SPIN_MAX: Duration = Duration::from_micros(50);
+
+impl TcpEndpoint {
+    /// As `Endpoint::wait`, after the flush.
+    pub(super) fn wait_for_news(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+        // Whoever was refused may have room now.
+        let may_have_room = self.refused_at.take().is_some_and(|sent| self.link.counters.bytes_sent > sent);
+        if self.has_news() || may_have_room {
+            return Ok(());
+        }
+        let deadline = match self.policy {
+            WaitPolicy::Event => None,
+            _ => timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+        };
+        if self.spin_for_input(deadline)? {
+            return Ok(());
+        }
+        // Only a spin has used up some of it.
+        let left = match self.policy {
+            WaitPolicy::Event => timeout,
+            _ => deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+        };
+        if self.can_wait_in_receive(left) {
+            return self.wait_in_receive(left);
+        }
+        self.link.counters.polls += 1;
+        let wanted = if self.output.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let [ready] = poll([(self.link.socket.as_fd(), wanted)], left)
+            .map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
+        // Data, the end of the stream or an error.
+        if ready.intersects(!PollFlags::OUT) {
+            self.input.left = Left::Unknown;
+        }
+        if ready.contains(PollFlags::OUT) {
+            self.flush_output()?;
+        }
+        Ok(())
+    }
+
+    /// Spins until something arrived, if that is likely to pay; `true` when it did.
+    fn spin_for_input(&mut self, deadline: Option<Instant>) -> Result<bool, TransportError> {
+        let busy = self.policy == WaitPolicy::Busy;
+        if self.policy == WaitPolicy::Event || self.input.has_message() || !(busy || self.spin_is_worth_it())
+        {
+            return Ok(false);
+        }
+        let began = Instant::now();
+        for ask in 1u32.. {
+            if self.fill(Block::No)? > 0 || self.has_news() {
+                self.spin.paid();
+                return Ok(true);
+            }
+            if !self.output.is_empty() {
+                self.flush_output()?;
+            }
+            if ask.is_multiple_of(ASKS_BETWEEN_CLOCKS) {
+                let now = Instant::now();
+                if deadline.is_some_and(|deadline| now >= deadline) {
+                    return Ok(busy);
+                }
+                if !busy && now - began >= SPIN_MAX {
+                    self.spin.missed();
+                    return Ok(false);
+                }
+            }
+            // Asking holds the socket's lock, which whoever brings the packets needs too.
+            for _ in 0..PAUSES_BETWEEN_ASKS {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(false)
+    }
+
+    /// What arrives is all there is to wait for, and may be received at once.
+    fn can_wait_in_receive(&self, timeout: Option<Duration>) -> bool {
+        self.output.is_empty() && self.input.can_block() && timeout.is_none_or(|timeout| !timeout.is_zero())
+    }
+
+    /// Waits in the receiving call itself: one system call instead of two.
+    fn wait_in_receive(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+        if self.receive_timeout != Some(timeout) {
+            sys::set_receive_timeout(self.link.socket.as_fd(), timeout)
+                .map_err(|error| self.fail(TransportError::system("set how long to wait", error)))?;
+            self.receive_timeout = Some(timeout);
+        }
+        self.fill(Block::Yes).map(|_| ())
+    }
+
+    pub(super) fn spin_is_worth_it(&mut self) -> bool {
+        if !self.spin.tries() {
+            return false;
+        }
+        if self.loopback && self.waits.is_multiple_of(CPU_CHECK_INTERVAL) {
+            self.peer_on_this_cpu = sys::peer_on_this_cpu(self.link.socket.as_fd());
+        }
+        self.waits = self.waits.wrapping_add(1);
+        !self.peer_on_this_cpu
+    }
+}
