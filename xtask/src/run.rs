@@ -29,9 +29,6 @@ const LIST_TIME_MAX: Duration = Duration::from_secs(60);
 const BUILD: &str = "build";
 const DOCTESTS: &str = "doctests";
 
-/// Suites that leave nothing to the guest, and take long: they run while it does.
-const BESIDE_GUEST: [&str; 1] = ["mpi"];
-
 /// `cargo xtask test`: true when nothing failed.
 pub(crate) fn test(args: &TestArgs) -> Result<bool> {
     // Asked at run time: two checkouts may share a target directory, and with it this program.
@@ -99,15 +96,10 @@ impl<'a> Runner<'a> {
             self.workspace.suites.iter().filter(|suite| is_selected(self.args, &suite.name)).collect();
         if !suites.is_empty() {
             let programs = self.build()?;
-            let (beside, before): (Vec<_>, Vec<_>) =
-                suites.into_iter().partition(|suite| BESIDE_GUEST.contains(&suite.name.as_str()));
-            for suite in before {
+            for suite in suites {
                 self.run_suite(suite, &programs)?;
             }
             let guest = self.start_guest()?;
-            for suite in beside {
-                self.run_suite(suite, &programs)?;
-            }
             self.run_rest(rest)?;
             return self.finish_guest(guest);
         }

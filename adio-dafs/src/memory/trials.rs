@@ -48,6 +48,8 @@ struct State {
     to_end: u32,
     /// Times of the comparison under way: nanoseconds a byte, 0 where there is none.
     times: [f32; MODES.len()],
+    /// Those of the last one.
+    known: [f32; MODES.len()],
     /// Transfers until the next comparison, and what that was at its beginning.
     left: u32,
     pause: u32,
@@ -118,8 +120,8 @@ impl Trials {
     /// Nanoseconds a byte that the modes took at the last comparison, and the best; `None` before the first.
     pub fn known(&self, cell: Cell) -> Option<([(MemoryMode, f32); MODES.len()], MemoryMode)> {
         let state = &self.cells[cell.0];
-        let times = std::array::from_fn(|mode| (MODES[mode], state.times[mode]));
-        (state.compared > 0 && state.left > 0).then_some((times, MODES[state.best]))
+        let times = std::array::from_fn(|mode| (MODES[mode], state.known[mode]));
+        (state.compared > 0).then_some((times, MODES[state.best]))
     }
 }
 
@@ -137,6 +139,7 @@ impl State {
             false => (self.pause * 2).min(PAUSE_MAX),
         };
         self.left = self.pause;
+        self.known = self.times;
         self.compared += 1;
     }
 }
@@ -195,6 +198,18 @@ mod tests {
         // As good as equal: the choice stays.
         run(&mut trials, cell, 4 * PAUSE_MAX, |mode, _| if mode == MemoryMode::Adio { 98 } else { 100 });
         assert_eq!(trials.best(cell), MemoryMode::Dafs);
+    }
+
+    #[test]
+    fn last_comparison_is_known_while_the_next_is_under_way() {
+        let cell = Cell::of(Direction::Read, SIZE, true);
+        let mut trials = Trials::default();
+        let comparison = ROW * 3;
+        run(&mut trials, cell, comparison - 1, |_, _| SIZE);
+        assert!(trials.known(cell).is_none());
+        run(&mut trials, cell, 1 + PAUSE_MIN + 1, |_, _| SIZE);
+        let (times, best) = trials.known(cell).unwrap();
+        assert_eq!((times.map(|(_, ns)| ns), best), ([1.0; MODES.len()], MODES[0]));
     }
 
     #[test]

@@ -67,6 +67,7 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/src/transport/sim/gather.rs",
     "proto/src/transport/tcp/sys.rs",
     "proto/src/transport/tcp/tests/listening.rs",
+    "proto/src/transport/util/cpu.rs",
     "proto/src/transport/util/fault.rs",
     "proto/src/transport/util/home.rs",
     "proto/src/transport/verbs/abort.rs",

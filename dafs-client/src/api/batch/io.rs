@@ -153,9 +153,9 @@ impl<'a> BatchIo<'a> {
 
     /// Runs the batch and answers the results in the order of its operations. Blocks until all of them have ended.
     ///
-    /// Fails as a whole, with nothing sent, with [`Error::Invalid`] when an operation cannot be (totals that differ, an extent beyond the
-    /// end of any file, a file of another session); and when the session ends. Registered buffers that the server may then still be
-    /// reading or writing lose their registration.
+    /// Fails as a whole, with nothing sent, with [`Error::Invalid`](crate::Error::Invalid) when an operation cannot be (totals that
+    /// differ, an extent beyond the end of any file, a file of another session); and when the session ends. Registered buffers that the
+    /// server may then still be reading or writing lose their registration.
     pub fn run(&mut self) -> Result<Vec<Result<BatchOutcome>>> {
         let owner = Arc::clone(&self.parts.owner);
         let parts = std::mem::replace(&mut self.parts, Parts::new(&owner));

@@ -283,12 +283,6 @@ impl AsRawFd for Epoll {
     }
 }
 
-/// The CPU that the calling thread runs on.
-#[inline]
-pub(super) fn current_cpu() -> u32 {
-    u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use super::super::util::current_cpu;
 use super::super::{Endpoint, TransportError, WaitPolicy};
 use super::endpoint::{POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
 use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM, Side};
@@ -218,7 +219,7 @@ impl ShmEndpoint {
     }
 
     pub(super) fn publish_cpu(&mut self) {
-        let cpu = sock::current_cpu().wrapping_add(1);
+        let cpu = current_cpu().wrapping_add(1);
         if cpu != self.cpu {
             self.cpu = cpu;
             let word = self.connection.layout.cpu(self.connection.side);

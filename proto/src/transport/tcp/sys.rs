@@ -10,6 +10,7 @@ use rustix::net::sockopt::socket_incoming_cpu;
 use smallvec::SmallVec;
 
 use super::super::Span;
+use super::super::util::current_cpu;
 
 /// Entries of one list. The kernel allows 1,024; more than this does not pay.
 const VECTORS_MAX: usize = 128;
@@ -215,6 +216,5 @@ pub(super) fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>)
 
 /// The packets of this socket were last handled on the CPU that this thread runs on: over loopback, the peer runs here too.
 pub(super) fn peer_on_this_cpu(fd: BorrowedFd<'_>) -> bool {
-    let here = rustix::thread::sched_getcpu();
-    socket_incoming_cpu(fd).is_ok_and(|cpu| cpu as usize == here)
+    socket_incoming_cpu(fd).is_ok_and(|cpu| cpu == current_cpu())
 }

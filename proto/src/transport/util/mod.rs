@@ -1,5 +1,7 @@
 //! What several providers need.
 
+#[cfg(any(feature = "tcp", feature = "shm"))]
+mod cpu;
 #[cfg(any(feature = "tcp", feature = "verbs"))]
 mod deadline;
 #[cfg(any(feature = "shm", feature = "verbs"))]
@@ -15,6 +17,8 @@ mod post;
 mod random;
 mod regions;
 
+#[cfg(any(feature = "tcp", feature = "shm"))]
+pub use cpu::current_cpu;
 #[cfg(any(feature = "tcp", feature = "verbs"))]
 pub use deadline::deadline_after;
 #[cfg(any(feature = "shm", feature = "verbs"))]
