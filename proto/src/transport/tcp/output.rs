@@ -1,5 +1,7 @@
 //! What leaves: one queue in order, gathered into few system calls.
 
+mod leaving;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
@@ -7,10 +9,10 @@ use std::os::fd::AsFd;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use self::leaving::PAGE_SIZE;
 use super::super::util::check_message;
 use super::super::{
-    Access, HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RemoteRange, SendSlot, Span,
-    TransportError,
+    HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RemoteRange, SendSlot, Span, TransportError,
 };
 use super::READ_LISTS_MAX;
 use super::frame::{FaultReason, Frame, FrontBytes, HEADER_SIZE, HeaderBytes, encode_ranges};
@@ -31,19 +33,11 @@ const MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// Messages that can always be reserved at once: [`super::super::Endpoint::reserve`].
 const MESSAGES_MIN: usize = 4;
 
-/// Offered to the kernel in one call, bytes.
-const GATHER_MAX: usize = 1 << 20;
-
 /// What one flush sends at most before it lets others work, bytes.
 const FLUSH_MAX: usize = 4 << 20;
 
 /// Queue entries that an idle connection keeps room for.
 const IDLE_QUEUE_MAX: usize = 32;
-
-/// Where system calls fault: a piece of memory that may be gone is sent in parts that end on this boundary.
-const PAGE_SIZE: usize = 4096;
-
-static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// The queue of outgoing frames, and the slots that messages are built in.
 pub(super) struct Output {
@@ -488,119 +482,6 @@ impl Output {
                 Ok(())
             }
             _ => Err(TransportError::system("send to the peer", error)),
-        }
-    }
-
-    /// One system call for as much of the queue as fits: its result, the bytes offered, and whether some of them may fault.
-    fn send_gathered(
-        &self,
-        link: &mut Link,
-        reach: Reach,
-    ) -> Result<(io::Result<usize>, usize, bool), TransportError> {
-        // Held over the call: no region is dropped while the kernel reads it.
-        let access = self.response_frame.is_some().then(|| link.shared.regions.access());
-        let mut gather = Gather::new();
-        let mut skip = self.front_sent;
-        let mut may_fault = false;
-        for item in &self.queue {
-            match item {
-                Item::Message { buffer, start, len, .. } => {
-                    let message = buffer.span().slice(*start, *len).unwrap_or(Span::EMPTY);
-                    gather.vectors().push_after(&mut skip, message);
-                }
-                Item::Write(key) => {
-                    let write = &self.writes[*key];
-                    if write.may_fault && reach == Reach::BeforeMayFault {
-                        break;
-                    }
-                    may_fault |= write.may_fault;
-                    gather.push_bytes_after(&mut skip, &write.front);
-                    for segment in &write.segments {
-                        gather.vectors().push_after(&mut skip, segment.span());
-                    }
-                }
-                Item::Read(frame) => gather.push_bytes_after(&mut skip, frame),
-                Item::Response => {
-                    let (Some(frame), Some(access)) = (&self.response_frame, &access) else { break };
-                    gather.push_bytes_after(&mut skip, &frame.header);
-                    let ranges = frame.ranges.iter().copied();
-                    let resolved = access.resolve_each(ranges, Access::REMOTE_READ, |data| {
-                        gather.vectors().push_after(&mut skip, data);
-                        true
-                    });
-                    resolved.map_err(PeerFault::from)?;
-                }
-            }
-            if gather.total() >= GATHER_MAX.min(self.turn_max) || gather.vectors().is_full() {
-                break;
-            }
-        }
-        gather.vectors().truncate(self.turn_max);
-        link.counters.sends += 1;
-        Ok((sys::send(link.socket.as_fd(), &gather, false), gather.total(), may_fault))
-    }
-
-    /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was
-    /// truncated, and the frame must have its length.
-    #[cold]
-    fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<usize> {
-        let mut skip = self.front_sent;
-        let mut gather = Gather::new();
-        gather.push_bytes_after(&mut skip, &write.front);
-        for segment in &write.segments {
-            if gather.total() > 0 {
-                break;
-            }
-            let span = segment.span();
-            let skipped = skip.min(span.len());
-            skip -= skipped;
-            let rest_of_page = PAGE_SIZE - (span.as_ptr() as usize + skipped) % PAGE_SIZE;
-            let part = span.slice(skipped, rest_of_page.min(span.len() - skipped));
-            gather.vectors().push(part.unwrap_or(Span::EMPTY));
-        }
-        let more = self.front_sent + gather.total() < write.frame_len();
-        link.counters.sends += 1;
-        match sys::send(link.socket.as_fd(), &gather, more) {
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
-                let mut zeros = Gather::new();
-                zeros.push_bytes_after(&mut 0, &ZEROS[..gather.total().min(PAGE_SIZE)]);
-                link.counters.sends += 1;
-                sys::send(link.socket.as_fd(), &zeros, more)
-            }
-            result => result,
-        }
-    }
-
-    /// The kernel took `sent` bytes.
-    fn advance(&mut self, link: &mut Link, sent: usize) {
-        link.counters.bytes_sent += sent as u64;
-        self.front_sent += sent;
-        while let Some(front) = self.queue.front() {
-            let len = match front {
-                Item::Message { len, .. } => *len,
-                Item::Write(key) => self.writes[*key].frame_len(),
-                Item::Read(frame) => frame.len(),
-                Item::Response => HEADER_SIZE + self.response_frame.as_ref().map_or(0, |frame| frame.len),
-            };
-            if self.front_sent < len {
-                return;
-            }
-            self.front_sent -= len;
-            match self.queue.pop_front() {
-                Some(Item::Message { buffer, .. }) => {
-                    self.queued_bytes -= len;
-                    self.free_message(link, buffer);
-                }
-                Some(Item::Write(key)) => {
-                    let write = self.writes.remove(key);
-                    link.complete(write.token, Ok(()));
-                }
-                Some(Item::Response) => {
-                    self.response_frame = None;
-                    self.queue_response();
-                }
-                Some(Item::Read(_)) | None => {}
-            }
         }
     }
 

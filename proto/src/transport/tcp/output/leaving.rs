@@ -1,0 +1,133 @@
+//! The queue's way into the socket: what one system call is given, and what it took.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use super::super::super::{Access, PeerFault, Span, TransportError};
+use super::super::frame::HEADER_SIZE;
+use super::super::link::Link;
+use super::super::sys::{self, Gather};
+use super::{Item, Output, Reach, Write};
+
+/// Offered to the kernel in one call, bytes.
+const GATHER_MAX: usize = 1 << 20;
+
+/// Where system calls fault: a piece of memory that may be gone is sent in parts that end on this boundary.
+pub(super) const PAGE_SIZE: usize = 4096;
+
+static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+
+impl Output {
+    /// One system call for as much of the queue as fits: its result, the bytes offered, and whether some of them may fault.
+    pub(super) fn send_gathered(
+        &self,
+        link: &mut Link,
+        reach: Reach,
+    ) -> Result<(io::Result<usize>, usize, bool), TransportError> {
+        // Held over the call: no region is dropped while the kernel reads it.
+        let access = self.response_frame.is_some().then(|| link.shared.regions.access());
+        let mut gather = Gather::new();
+        let mut skip = self.front_sent;
+        let mut may_fault = false;
+        for item in &self.queue {
+            match item {
+                Item::Message { buffer, start, len, .. } => {
+                    let message = buffer.span().slice(*start, *len).unwrap_or(Span::EMPTY);
+                    gather.vectors().push_after(&mut skip, message);
+                }
+                Item::Write(key) => {
+                    let write = &self.writes[*key];
+                    if write.may_fault && reach == Reach::BeforeMayFault {
+                        break;
+                    }
+                    may_fault |= write.may_fault;
+                    gather.push_bytes_after(&mut skip, &write.front);
+                    for segment in &write.segments {
+                        gather.vectors().push_after(&mut skip, segment.span());
+                    }
+                }
+                Item::Read(frame) => gather.push_bytes_after(&mut skip, frame),
+                Item::Response => {
+                    let (Some(frame), Some(access)) = (&self.response_frame, &access) else { break };
+                    gather.push_bytes_after(&mut skip, &frame.header);
+                    let ranges = frame.ranges.iter().copied();
+                    let resolved = access.resolve_each(ranges, Access::REMOTE_READ, |data| {
+                        gather.vectors().push_after(&mut skip, data);
+                        true
+                    });
+                    resolved.map_err(PeerFault::from)?;
+                }
+            }
+            if gather.total() >= GATHER_MAX.min(self.turn_max) || gather.vectors().is_full() {
+                break;
+            }
+        }
+        gather.vectors().truncate(self.turn_max);
+        link.counters.sends += 1;
+        Ok((sys::send(link.socket.as_fd(), &gather, false), gather.total(), may_fault))
+    }
+
+    /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was
+    /// truncated, and the frame must have its length.
+    #[cold]
+    pub(super) fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<usize> {
+        let mut skip = self.front_sent;
+        let mut gather = Gather::new();
+        gather.push_bytes_after(&mut skip, &write.front);
+        for segment in &write.segments {
+            if gather.total() > 0 {
+                break;
+            }
+            let span = segment.span();
+            let skipped = skip.min(span.len());
+            skip -= skipped;
+            let rest_of_page = PAGE_SIZE - (span.as_ptr() as usize + skipped) % PAGE_SIZE;
+            let part = span.slice(skipped, rest_of_page.min(span.len() - skipped));
+            gather.vectors().push(part.unwrap_or(Span::EMPTY));
+        }
+        let more = self.front_sent + gather.total() < write.frame_len();
+        link.counters.sends += 1;
+        match sys::send(link.socket.as_fd(), &gather, more) {
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                let mut zeros = Gather::new();
+                zeros.push_bytes_after(&mut 0, &ZEROS[..gather.total().min(PAGE_SIZE)]);
+                link.counters.sends += 1;
+                sys::send(link.socket.as_fd(), &zeros, more)
+            }
+            result => result,
+        }
+    }
+
+    /// The kernel took `sent` bytes.
+    pub(super) fn advance(&mut self, link: &mut Link, sent: usize) {
+        link.counters.bytes_sent += sent as u64;
+        self.front_sent += sent;
+        while let Some(front) = self.queue.front() {
+            let len = match front {
+                Item::Message { len, .. } => *len,
+                Item::Write(key) => self.writes[*key].frame_len(),
+                Item::Read(frame) => frame.len(),
+                Item::Response => HEADER_SIZE + self.response_frame.as_ref().map_or(0, |frame| frame.len),
+            };
+            if self.front_sent < len {
+                return;
+            }
+            self.front_sent -= len;
+            match self.queue.pop_front() {
+                Some(Item::Message { buffer, .. }) => {
+                    self.queued_bytes -= len;
+                    self.free_message(link, buffer);
+                }
+                Some(Item::Write(key)) => {
+                    let write = self.writes.remove(key);
+                    link.complete(write.token, Ok(()));
+                }
+                Some(Item::Response) => {
+                    self.response_frame = None;
+                    self.queue_response();
+                }
+                Some(Item::Read(_)) | None => {}
+            }
+        }
+    }
+}
