@@ -77,23 +77,27 @@ pub(crate) enum Guest {
     Ran(Vec<Done>),
 }
 
-/// Installs what a guest needs; why there can be none, if so.
-pub(crate) fn prepare(root: &Path, may_install: bool, log: &Log) -> Result<Option<String>> {
-    let mut prepare = Command::new(rdma_vm(root));
+/// Runs all jobs in one guest. What the guest itself says goes to `log`; results pass through `directory`, which is emptied.
+pub(crate) fn run(
+    root: &Path,
+    jobs: &[Job],
+    may_install: bool,
+    directory: &Path,
+    log: &Log,
+) -> Result<Guest> {
+    let rdma_vm = root.join("tests/rdma-vm/rdma-vm");
+    let mut prepare = Command::new(&rdma_vm);
     prepare.args((!may_install).then_some("-n")).arg("-p");
     let prepared = process::run(prepare, VERBS, log, PREPARE_TIME_MAX)?;
-    Ok((!prepared.end.is_success()).then(|| obstacle(&prepared.end, &log.stderr_text())))
-}
-
-/// Runs all jobs in one guest, once [`prepare`]d. What the guest itself says goes to `log`; results pass through `directory`, which is
-/// emptied.
-pub(crate) fn run(root: &Path, jobs: &[Job], directory: &Path, log: &Log) -> Result<Guest> {
+    if !prepared.end.is_success() {
+        return Ok(Guest::NotStarted(obstacle(&prepared.end, &log.stderr_text())));
+    }
     let _ = fs::remove_dir_all(directory);
     let create = || format!("cannot write {}", directory.display());
     fs::create_dir_all(directory).with_context(create)?;
     let script = directory.join("run.sh");
     fs::write(&script, format!("{FILE_SYSTEM}{}", script_of(jobs, directory))).with_context(create)?;
-    let mut command = Command::new(rdma_vm(root));
+    let mut command = Command::new(&rdma_vm);
     command.arg("-n").arg("-t").arg(GUEST_TIME_MAX.as_secs().to_string());
     command.arg("-k").arg(directory.join("console.log")).arg("-w").arg(directory);
     command.arg("--").arg("sh").arg(&script).current_dir(root);
@@ -103,10 +107,6 @@ pub(crate) fn run(root: &Path, jobs: &[Job], directory: &Path, log: &Log) -> Res
         return Ok(Guest::NotStarted(obstacle(&outcome.end, &log.stderr_text())));
     }
     Ok(Guest::Ran((0..jobs.len()).map(|number| collect(directory, number, &outcome.end)).collect()))
-}
-
-fn rdma_vm(root: &Path) -> PathBuf {
-    root.join("tests/rdma-vm/rdma-vm")
 }
 
 /// Why a guest is not to be had, in a line.
@@ -213,9 +213,7 @@ mod tests {
     fn run_without_rdma_vm_says_why() {
         let directory = scratch("absent");
         let log = Log::new(&directory, "verbs");
-        let why = prepare(&directory, false, &log).unwrap().unwrap();
-        assert!(why.contains("rdma-vm"), "{why}");
-        let guest = run(&directory, &[], &directory.join("out"), &log).unwrap();
+        let guest = run(&directory, &[], false, &directory.join("out"), &log).unwrap();
         let Guest::NotStarted(why) = guest else { panic!("{guest:?}") };
         assert!(why.contains("rdma-vm"), "{why}");
         fs::remove_dir_all(directory).unwrap();

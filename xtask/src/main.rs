@@ -11,7 +11,6 @@
 mod checks;
 mod guest;
 mod header;
-mod judge;
 mod libtest;
 mod mpi;
 mod packages;

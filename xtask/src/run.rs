@@ -4,18 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::TestArgs;
 use crate::checks::{self, CARGO_TIME_MAX, CHECKS};
-use crate::guest::{self, Guest, Job, VERBS};
-use crate::judge::{judge, judge_job};
-use crate::libtest;
+use crate::guest::{self, Done, Guest, Job, VERBS};
+use crate::libtest::{self, Results, Verdict};
 use crate::packages::{self, NEEDS, Supplier};
-use crate::process::{self, Log};
+use crate::process::{self, Log, Outcome};
 use crate::report::{Report, Row};
 use crate::suite::{self, Column, PROVIDERS, Suite, TargetId, Workspace};
 
@@ -24,6 +22,9 @@ const SUITE_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Bound on asking a test program for its list.
 const LIST_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Most unreported tests named after a crash.
+const NAMED_MAX: usize = 8;
 
 /// Rows that are neither test targets nor in [`CHECKS`].
 const BUILD: &str = "build";
@@ -40,7 +41,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<bool> {
         print!("{}", list(&workspace));
         return Ok(true);
     }
-    process::kill_groups_on_signals()?;
+    process::kill_group_on_signals()?;
     let mut runner = Runner::new(&args, &workspace)?;
     runner.run_all()?;
     println!("\n{}", runner.report.render().trim_end());
@@ -50,9 +51,6 @@ pub(crate) fn test(args: &TestArgs) -> Result<bool> {
     }
     Ok(totals.failed == 0)
 }
-
-/// A guest on its way: its jobs, what became of them, and how long it took.
-type RunningGuest = JoinHandle<Result<(Vec<Job>, Guest, Duration)>>;
 
 struct Runner<'a> {
     args: &'a TestArgs,
@@ -99,19 +97,12 @@ impl<'a> Runner<'a> {
             for suite in suites {
                 self.run_suite(suite, &programs)?;
             }
-            let guest = self.start_guest()?;
-            self.run_rest(rest)?;
-            return self.finish_guest(guest);
+            self.run_guest()?;
         }
-        self.run_rest(rest)
-    }
-
-    /// What needs no test programs.
-    fn run_rest(&mut self, checks: &[checks::Check]) -> Result<()> {
         if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
             self.run_doctests()?;
         }
-        self.run_checks(checks)
+        self.run_checks(rest)
     }
 
     fn run_checks(&mut self, checks: &[checks::Check]) -> Result<()> {
@@ -317,33 +308,12 @@ impl<'a> Runner<'a> {
         others
     }
 
-    /// Has a guest run what the suites left to it, while other things run here.
-    fn start_guest(&mut self) -> Result<Option<RunningGuest>> {
-        let jobs = std::mem::take(&mut self.guest_jobs);
-        if jobs.is_empty() {
-            return Ok(None);
-        }
-        self.announce(VERBS);
-        let (start, log) = (Instant::now(), Log::new(&self.log_directory, VERBS));
-        let root = self.workspace.root.clone();
-        // By itself: what others install meanwhile would be in its way.
-        let obstacle = guest::prepare(&root, !self.args.no_install, &log)?;
-        let directory = self.log_directory.join("guest");
-        let run = std::thread::spawn(move || match obstacle {
-            Some(why) => Ok((jobs, Guest::NotStarted(why), start.elapsed())),
-            None => {
-                let guest = guest::run(&root, &jobs, &directory, &log)?;
-                Ok((jobs, guest, start.elapsed()))
-            }
-        });
-        Ok(Some(run))
-    }
-
-    /// The row `verbs`: what the guest ran. It appears in every full run, and wherever something waits.
-    fn finish_guest(&mut self, guest: Option<RunningGuest>) -> Result<()> {
+    /// The row `verbs`: what the suites left to the guest. It appears in every full run, and wherever something waits.
+    fn run_guest(&mut self) -> Result<()> {
         let column = suite::column_of("verbs::");
+        let jobs = std::mem::take(&mut self.guest_jobs);
         let mut row = Row::new(VERBS);
-        let Some(guest) = guest else {
+        if jobs.is_empty() {
             let is_full =
                 self.args.suite.is_empty() && self.args.filter.is_none() && self.wants_column(column);
             if is_full {
@@ -355,10 +325,12 @@ impl<'a> Runner<'a> {
                 self.finish(row, None, Duration::ZERO);
             }
             return Ok(());
-        };
-        let (jobs, guest, elapsed) = guest.join().map_err(|_| anyhow!("the guest's thread panicked"))??;
+        }
+        self.announce(VERBS);
+        let start = Instant::now();
         let log = Log::new(&self.log_directory, VERBS);
-        match guest {
+        let directory = self.log_directory.join("guest");
+        match guest::run(&self.workspace.root, &jobs, !self.args.no_install, &directory, &log)? {
             Guest::NotStarted(why) => row.cell(column).not_run = Some(why),
             Guest::Ran(done) => {
                 let mut whole = (log.stdout_text(), log.stderr_text());
@@ -371,7 +343,7 @@ impl<'a> Runner<'a> {
                 fs::write(&log.stderr, whole.1)?;
             }
         }
-        self.finish(row, Some(&log), elapsed);
+        self.finish(row, Some(&log), start.elapsed());
         Ok(())
     }
 
@@ -429,6 +401,69 @@ impl<'a> Runner<'a> {
     fn is_unfiltered(&self) -> bool {
         self.args.filter.is_none() && self.args.provider.is_empty()
     }
+}
+
+/// Counts the verdicts on the `expected` tests; returns the ignored ones with their reasons.
+///
+/// A test that was expected and not reported has failed: the program crashed, hung or left early. The exception is a
+/// program that ended well and counted as many tests as expected, whose report a child process may have garbled.
+fn judge(row: &mut Row, expected: &[String], results: &Results, outcome: &Outcome) -> Vec<(String, String)> {
+    let mut ignored = Vec::new();
+    let mut unreported = Vec::new();
+    let all_counted = outcome.end.is_success() && results.counted == expected.len();
+    let mut failed = 0;
+    for test in expected {
+        let column = suite::column_of(test);
+        match results.verdicts.get(test) {
+            Some(Verdict::Passed) => row.cell(column).passed += 1,
+            None if all_counted => row.cell(column).passed += 1,
+            Some(Verdict::Ignored(reason)) => ignored.push((test.clone(), reason.clone())),
+            Some(Verdict::Failed) => {
+                row.cell(column).failed += 1;
+                row.failures.push(test.clone());
+                failed += 1;
+            }
+            None => {
+                row.cell(column).failed += 1;
+                unreported.push(test.as_str());
+            }
+        }
+    }
+    if !unreported.is_empty() {
+        row.failures.push(format!(
+            "{}; {} of {} tests did not report: {}",
+            outcome.end.describe(),
+            unreported.len(),
+            expected.len(),
+            name_some(&unreported)
+        ));
+    } else if failed == 0 && !outcome.end.is_success() {
+        row.fail(format!("{}, though no test failed", outcome.end.describe()));
+    }
+    if outcome.left_running > 0 {
+        row.warnings.push(format!("left {} processes running; they were killed", outcome.left_running));
+    }
+    ignored
+}
+
+/// Counts what a program in the guest said; failures carry the name of its suite.
+fn judge_job(row: &mut Row, job: &Job, done: &Done) {
+    let mut own = Row::new(&job.suite);
+    let ignored = judge(&mut own, &job.tests, &libtest::parse_output(&done.stdout), &done.outcome);
+    for (test, reason) in ignored {
+        own.cell(suite::column_of(&test)).failed += 1;
+        own.failures.push(format!("{test}: ignored even in the guest: {reason}"));
+    }
+    for (column, cell) in own.cells {
+        row.cell(column).passed += cell.passed;
+        row.cell(column).failed += cell.failed;
+    }
+    row.failures.extend(own.failures.into_iter().map(|failure| format!("{} {failure}", job.suite)));
+}
+
+fn name_some(tests: &[&str]) -> String {
+    let named = tests.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    if tests.len() > NAMED_MAX { format!("{named}, ...") } else { named }
 }
 
 /// A test program as cargo would start it.
@@ -502,6 +537,32 @@ fn list(workspace: &Workspace) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::End;
+
+    fn done(stdout: &str, end: End) -> Done {
+        let outcome = Outcome { end, elapsed: Duration::ZERO, left_running: 0 };
+        Done { outcome, stdout: stdout.to_owned(), stderr: String::new() }
+    }
+
+    #[test]
+    fn job_in_the_guest_fails_by_what_failed_hung_or_was_ignored() {
+        let job = Job {
+            suite: "session".to_owned(),
+            directory: PathBuf::new(),
+            version: String::new(),
+            program: PathBuf::new(),
+            tests: ["verbs::a", "verbs::b", "verbs::c"].map(str::to_owned).to_vec(),
+        };
+        let column = suite::column_of("verbs::");
+        let said = "test verbs::a ... ok\ntest verbs::b ... FAILED\ntest verbs::c ... ignored, needs luck\n";
+        let mut row = Row::new(VERBS);
+        judge_job(&mut row, &job, &done(said, End::Exit(101)));
+        assert_eq!((row.cell(column).passed, row.cell(column).failed), (1, 2));
+        assert!(row.failures.iter().any(|failure| failure == "session verbs::b"), "{:?}", row.failures);
+        judge_job(&mut row, &job, &done("test verbs::a ... ok\n", End::TimedOut(Duration::from_secs(300))));
+        assert_eq!((row.cell(column).passed, row.cell(column).failed), (2, 4));
+        assert!(row.failures.iter().any(|failure| failure.contains("hung")), "{:?}", row.failures);
+    }
 
     #[test]
     fn suite_verbs_is_every_suite_on_verbs() {
