@@ -69,20 +69,23 @@ pub enum Error {
     /// The operation was cancelled by [`crate::Pending::cancel`].
     #[error("the operation was cancelled")]
     Cancelled,
-    /// The server was restarted after the request was sent and before it was answered: whether it was executed is not known.
+    /// The request was sent in a session that is gone, because the server was restarted or had not heard of this client for longer than the
+    /// lease: whether it was executed is not known.
     #[error(
-        "{} was sent before the server was restarted: whether it was executed is not known; look before trying again",
+        "{} was sent in a session that the server has forgotten: whether it was executed is not known; look before trying again",
         .operation.name()
     )]
     InDoubt {
         /// What was asked.
         operation: Opcode,
     },
-    /// The server was restarted and the path of this open file now names another file, or none.
-    #[error("{}: the file was replaced or removed while the server was restarted; open it again", lossy(.path))]
+    /// The server has forgotten the session, and this open file could not be opened again in a new one.
+    #[error("{} is not open any more: the server has forgotten the session, and {cause}; open it again", lossy(.path))]
     Stale {
         /// The path below its export.
         path: Vec<u8>,
+        /// Why not.
+        cause: StaleCause,
     },
     /// What was done to a file was lost by a restart of the server before it was committed: write these ranges again, and where
     /// `attributes`, set size and attributes again first.
@@ -110,6 +113,23 @@ pub enum Error {
     /// This process is a child that a fork made: the session is its parent's, which goes on with it.
     #[error("the session belongs to the process that this one was forked from: open one after the fork")]
     Forked,
+}
+
+/// Why a file could not be opened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StaleCause {
+    /// Its path could not be opened: it was removed, or renamed by others, or permissions changed.
+    #[error("its path cannot be opened: {0}")]
+    Path(Status),
+    /// Its path names another file.
+    #[error("another file has its path")]
+    Replaced,
+    /// The server does not export what it did.
+    #[error("its export cannot be mounted: {0}")]
+    Export(Status),
+    /// The file system below the export does not tell apart files that have had the same number.
+    #[error("the server's file system does not tell whether its path still names the same file")]
+    Unnamed,
 }
 
 /// The result of a call into this library.

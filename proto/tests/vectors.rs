@@ -287,6 +287,7 @@ fn vector_open_by_token() {
         mtime: time,
         ctime: time,
         device: 0,
+        generation: 9,
     };
     let payload = vector("open by token reply payload");
     assert_eq!(hex(&encode_message_pack(&attributes)), hex(&payload));

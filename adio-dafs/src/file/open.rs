@@ -64,7 +64,7 @@ impl Opening<'_> {
             }
         });
         let (server, inner, joined) = opened.map_err(|error| error.cannot("open", &place.shown))?;
-        if inner.attributes_at_open().file_id != ticket.file_id() {
+        if inner.attributes_at_open().identity() != ticket.identity() {
             let what = "it was replaced while the ranks opened it: open it again";
             return Err(Error::new(Class::NoSuchFile, what).cannot("open", &place.shown));
         }
@@ -126,8 +126,8 @@ impl File {
             Err(error) if is_of_no_tokens(&error) => None,
             Err(error) => return Err(self.cannot("share", error)),
         };
-        let file_id = self.inner.attributes_at_open().file_id;
-        Ok(Ticket::new(token.as_ref(), &self.place, file_id).encode())
+        let identity = self.inner.attributes_at_open().identity();
+        Ok(Ticket::new(token.as_ref(), &self.place, identity).encode())
     }
 }
 

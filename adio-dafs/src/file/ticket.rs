@@ -1,4 +1,4 @@
-use dafs_client::Token;
+use dafs_client::{FileIdentity, Token};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Class, Error, Result};
@@ -14,19 +14,21 @@ pub(super) struct Ticket {
     path: Vec<u8>,
     /// Which file it is, for those who open it by path.
     file_id: u64,
+    generation: u64,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl Ticket {
-    pub(super) fn new(token: Option<&Token>, place: &Place, file_id: u64) -> Self {
+    pub(super) fn new(token: Option<&Token>, place: &Place, identity: FileIdentity) -> Self {
         use std::os::unix::ffi::OsStrExt;
         Self {
             version: VERSION,
             token: token.map(|token| token.as_bytes().to_vec()),
             export: place.export.clone(),
             path: place.path.as_os_str().as_bytes().to_vec(),
-            file_id,
+            file_id: identity.file_id,
+            generation: identity.generation,
         }
     }
 
@@ -49,8 +51,8 @@ impl Ticket {
         self.token.as_deref().and_then(Token::from_bytes)
     }
 
-    pub(super) fn file_id(&self) -> u64 {
-        self.file_id
+    pub(super) fn identity(&self) -> FileIdentity {
+        FileIdentity { file_id: self.file_id, generation: self.generation }
     }
 
     /// The place is the one that the ticket is for.

@@ -245,7 +245,7 @@ fn collect(
     if let (Some((reopen, reply)), Some(attributes)) = (last, &done.attributes) {
         unclosed.retain(|closing| closing.handle != reply.header.handle);
         let place = (dir.node.export.clone(), path, reopen);
-        let node = opened(&dir.owner, &reply, place, attributes.file_id)?;
+        let node = opened(&dir.owner, &reply, place, attributes)?;
         for (reply, offset) in written {
             if let Some(verifier) = reply.unstable {
                 node.wrote(verifier, offset, reply.count);

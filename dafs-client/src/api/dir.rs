@@ -286,7 +286,7 @@ impl Dir {
             let path = op.path();
             let reply = op.into_reply()?;
             let attributes: Attributes = decode_message_pack("attributes", &reply.payload)?;
-            let node = opened(&owner, &reply, (export, path, reopen), attributes.file_id)?;
+            let node = opened(&owner, &reply, (export, path, reopen), &attributes)?;
             Ok(make(owner, node, attributes))
         })
     }
@@ -370,10 +370,10 @@ pub(crate) fn opened(
     owner: &Owner,
     reply: &NamedReply,
     (export, path, reopen): (String, Vec<u8>, Reopen),
-    file_id: u64,
+    attributes: &Attributes,
 ) -> Result<Arc<Node>> {
-    let (handle, epoch) = (reply.header.handle, reply.epoch);
-    let node = owner.shared.node(NodeParts { export, path, reopen, file_id, handle, epoch });
+    let (handle, epoch, identity) = (reply.header.handle, reply.epoch, attributes.identity());
+    let node = owner.shared.node(NodeParts { export, path, reopen, identity, handle, epoch });
     node.ok_or(Error::InDoubt { operation: reply.header.opcode })
 }
 

@@ -345,7 +345,7 @@ impl Session {
                 let reply = op.into_reply()?;
                 let mounted: MountReply = decode_message_pack("mount reply", &reply.payload)?;
                 let place = (export.clone(), Vec::new(), Reopen::Mount);
-                let node = opened(&owner, &reply, place, mounted.attributes.file_id)?;
+                let node = opened(&owner, &reply, place, &mounted.attributes)?;
                 Ok(Export::new(Dir::new(owner, node), export, mounted))
             }))
         }

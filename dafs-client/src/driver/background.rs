@@ -48,7 +48,7 @@ impl Shared {
     }
 
     /// As [`Shared::turn`], for calls that never block: a broken connection is made again by another thread. Where no thread may be
-    /// started, as on virtual time, or the system has none, it is made by this one after all.
+    /// started, as on virtual time, it is made by this one after all.
     pub(crate) fn turn_at_once<'a>(self: &'a Arc<Self>, mut core: Guard<'a>) -> Guard<'a> {
         if core.is_broken() && !core.leader {
             core = self.reconnect_elsewhere(core);
@@ -74,9 +74,9 @@ impl Shared {
             std::mem::forget(unwinding);
         });
         if let Err(error) = started {
+            // Whoever waits connects again, or the next call that asks.
             tracing::warn!("no thread to connect again: {error}");
             core.leader = false;
-            return reconnect::reconnect(self, core);
         }
         core
     }

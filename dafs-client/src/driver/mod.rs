@@ -40,8 +40,8 @@ use crate::memory::registration::Registrar;
 use crate::op::Op;
 use crate::op::request::Broken;
 
-/// A thread that is alone looks up from waiting at least this often: for deadlines, the lease, and other threads.
-pub(crate) const SLICE: Duration = Duration::from_millis(50);
+/// A thread that is alone looks up from waiting at least this often: for deadlines, the lease, and other threads, which wait that long.
+pub(crate) const SLICE: Duration = Duration::from_millis(2);
 /// Longest sleep of a leader without the lock.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a session that ends waits for the server to hear of it.
@@ -169,6 +169,7 @@ impl Shared {
         if let Some(timeout) = self.config.operation_timeout {
             op.deadline = Some(self.clock.now().after(timeout));
             op.timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+            op.left_ms = op.timeout_ms;
         }
         core.submit(op)
     }
@@ -509,6 +510,8 @@ impl Drop for Owner {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use dafs_proto::wire::FileIdentity;
+
     use super::*;
     use crate::handle::node::Reopen;
     use crate::testing::World;
@@ -524,7 +527,7 @@ mod tests {
             export: "data".to_owned(),
             path: b"f".to_vec(),
             reopen: Reopen::Lookup { follow: true },
-            file_id: 1,
+            identity: FileIdentity { file_id: 1, generation: 1 },
             handle: dafs_proto::wire::FileHandle(1),
             epoch,
         };

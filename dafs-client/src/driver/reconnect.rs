@@ -8,8 +8,8 @@ use std::time::Duration;
 use dafs_proto::session::{ClientSession, HandshakeError};
 use dafs_proto::transport::ConnectError;
 use dafs_proto::wire::{
-    Attributes, FileHandle, Header, MountReply, NameRequest, Opcode, OpenRequest, Resume, Status,
-    decode_message_pack,
+    Attributes, FileHandle, FileIdentity, Header, MountReply, NameRequest, Opcode, OpenRequest, Resume,
+    Status, decode_message_pack,
 };
 
 use crate::connect::{Answer, Caller, Established, establish};
@@ -17,7 +17,7 @@ use crate::driver::driven::Driven;
 use crate::driver::give_up::GIVE_UP_AFTER;
 use crate::driver::{Guard, Shared};
 use crate::engine::recovery::Renewed;
-use crate::error::Error;
+use crate::error::{Error, StaleCause};
 use crate::handle::node::{Node, Reopen};
 
 /// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends. Blocks.
@@ -139,6 +139,9 @@ fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fr
     Ok(Fresh { established, session, nodes })
 }
 
+/// The root of an export in the new session, and what it is.
+type Root = Result<(FileHandle, FileIdentity), StaleCause>;
+
 /// A new session, on which everything is opened again.
 struct Rebuild<'a> {
     shared: &'a Shared,
@@ -155,7 +158,7 @@ impl Rebuild<'_> {
             let nodes = core.nodes.iter().filter_map(|(_, node)| node.upgrade());
             nodes.filter(|node| !node.is_stale()).collect()
         };
-        let mut roots: Vec<(String, Option<FileHandle>)> = Vec::new();
+        let mut roots: Vec<(String, Root)> = Vec::new();
         let mut renewed = Vec::with_capacity(open.len());
         for node in open {
             let root = match roots.iter().find(|(export, _)| *export == node.export) {
@@ -168,50 +171,67 @@ impl Rebuild<'_> {
             };
             let mut body = [0; 8];
             let handle = match (root, node.reopen) {
-                (None, _) => None,
-                (Some(_), Reopen::Mount) => self.remount(&node.export)?,
-                (Some(root), Reopen::Lookup { follow }) => {
+                (Err(cause), _) => Err(cause),
+                (Ok(_), Reopen::Mount) => {
+                    let again = self.remount(&node.export)?;
+                    self.check(again, &node)?
+                }
+                (Ok((root, _)), Reopen::Lookup { follow }) => {
                     NameRequest { follow, mode: 0 }.encode(&mut body);
                     self.reopen(Opcode::Lookup, root, &body, &node)?
                 }
-                (Some(root), Reopen::Open { flags }) => {
+                (Ok((root, _)), Reopen::Open { flags }) => {
                     OpenRequest { flags, mode: 0 }.encode(&mut body);
                     self.reopen(Opcode::Open, root, &body, &node)?
                 }
             };
+            if let Err(cause) = handle {
+                let path = String::from_utf8_lossy(&node.path);
+                tracing::warn!(export = node.export, ?path, "not open any more: {cause}");
+            }
             renewed.push((node, handle));
         }
         Ok(renewed)
     }
 
-    fn remount(&mut self, export: &str) -> Result<Option<FileHandle>, Error> {
+    fn remount(&mut self, export: &str) -> Result<Root, Error> {
         let answer = self.call(Opcode::Mount, FileHandle(0), &[], export.as_bytes())?;
         if answer.header.status != Status::OK {
-            tracing::warn!(export, "the export cannot be mounted again: {}", answer.header.status);
-            return Ok(None);
+            return Ok(Err(StaleCause::Export(answer.header.status)));
         }
-        decode_message_pack::<MountReply>("mount reply", &answer.payload)?;
-        Ok(Some(answer.header.handle))
+        let mounted = decode_message_pack::<MountReply>("mount reply", &answer.payload)?;
+        Ok(Ok((answer.header.handle, mounted.attributes.identity())))
     }
 
-    /// Opens one file again; `None` when its path names another file now, or none.
+    /// Opens one file again.
     fn reopen(
         &mut self,
         opcode: Opcode,
         root: FileHandle,
         body: &[u8],
         node: &Node,
-    ) -> Result<Option<FileHandle>, Error> {
-        let answer = self.call(opcode, root, body, &node.path)?;
+    ) -> Result<Result<FileHandle, StaleCause>, Error> {
+        let answer = self.call(opcode, root, body, &node.present_path())?;
         if answer.header.status != Status::OK {
-            return Ok(None);
+            return Ok(Err(StaleCause::Path(answer.header.status)));
         }
         let attributes = decode_message_pack::<Attributes>("attributes", &answer.payload)?;
-        if attributes.file_id == node.file_id {
-            return Ok(Some(answer.header.handle));
+        self.check(Ok((answer.header.handle, attributes.identity())), node)
+    }
+
+    /// The handle, if it is of the very file that the node is of; else that is given back.
+    fn check(&mut self, opened: Root, node: &Node) -> Result<Result<FileHandle, StaleCause>, Error> {
+        let (handle, identity) = match opened {
+            Ok(opened) => opened,
+            Err(cause) => return Ok(Err(cause)),
+        };
+        if identity.is_same(&node.identity) {
+            return Ok(Ok(handle));
         }
-        self.call(Opcode::Close, answer.header.handle, &[], &[])?;
-        Ok(None)
+        self.call(Opcode::Close, handle, &[], &[])?;
+        let is_known = identity.generation != 0 && node.identity.generation != 0;
+        let other = !is_known && identity.file_id == node.identity.file_id;
+        Ok(Err(if other { StaleCause::Unnamed } else { StaleCause::Replaced }))
     }
 
     fn call(

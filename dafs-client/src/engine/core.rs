@@ -134,9 +134,9 @@ impl Core {
                 self.queue.pop_front();
                 continue;
             };
-            if op.is_stale() {
+            if let Some(cause) = op.stale_cause() {
                 let path = op.path();
-                self.fail(index, Error::Stale { path });
+                self.fail(index, Error::Stale { path, cause });
                 continue;
             }
             if !op.has_more() {
@@ -169,7 +169,7 @@ impl Core {
         let Piece { at, len, staging, is_copied } = piece;
         let opcode = op.request_opcode(at, len);
         let mut header = Header::request(opcode, FileHandle(0));
-        header.deadline_ms = op.timeout_ms;
+        header.deadline_ms = op.left_ms;
         if self.session.outstanding() == 0 {
             self.signs.heard = true;
         }
@@ -235,6 +235,7 @@ impl Core {
         }
         let mut header = Header::request(request.opcode, FileHandle(0));
         header.credits = self.demand.credits_max;
+        header.deadline_ms = op.left_ms;
         self.session.again(&mut header, slot);
         self.signs.spoke = true;
         match op.send(outlet, header, request, self.buffers.staging.as_ref()) {
@@ -333,6 +334,11 @@ impl Core {
         }
         let reply = Reply { epoch, server_epoch, header, head, body, payload };
         op.on_reply(&reply, request, self.buffers.staging.as_ref())?;
+        if let Some((export, from, to)) = op.renamed() {
+            let nodes = self.nodes.iter().filter_map(|(_, node)| node.upgrade());
+            nodes.filter(|node| node.export == export).for_each(|node| node.on_renamed(&from, &to));
+        }
+        let Some(op) = self.ops.get_mut(request.op) else { return Ok(()) };
         let fetches = op.transfer().is_some_and(Transfer::fetches);
         match request.lane.filter(|_| fetches) {
             Some(lane) => self.fetch(request, lane, body),

@@ -62,6 +62,9 @@ impl Core {
         if self.deadlines == 0 {
             return;
         }
+        for (_, op) in &mut self.ops {
+            op.note_time(now);
+        }
         let is_late = |op: &Op| !op.done && op.deadline.is_some_and(|deadline| now >= deadline);
         for index in self.indices(is_late) {
             let Some(op) = self.ops.get_mut(index) else { continue };

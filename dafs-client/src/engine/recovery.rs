@@ -7,12 +7,12 @@ use dafs_proto::wire::{FileHandle, Opcode, Slot};
 
 use crate::engine::core::Core;
 use crate::engine::signs::Signs;
-use crate::error::Error;
+use crate::error::{Error, StaleCause};
 use crate::handle::node::Node;
 use crate::op::terms::Terms;
 
 /// A node, and its new handle if its file is still there.
-pub(crate) type Renewed = (Arc<Node>, Option<FileHandle>);
+pub(crate) type Renewed = (Arc<Node>, Result<FileHandle, StaleCause>);
 
 impl Core {
     /// There is a new connection: of the same session, which goes on where it was, or of a new one, with the nodes that were opened again
@@ -26,6 +26,9 @@ impl Core {
     ) {
         self.signs = Signs::new(&terms.welcome, now);
         self.draining = false;
+        for (_, op) in &mut self.ops {
+            op.note_time(now);
+        }
         self.lose_lanes();
         // The order in which requests were first sent.
         let sent = (0u32..).zip(&self.requests);
@@ -37,14 +40,15 @@ impl Core {
             self.session.on_resumed(&terms.welcome);
             self.resend = unanswered.collect();
         } else {
+            let lapsed = terms.welcome.server_epoch == self.terms.welcome.server_epoch;
             self.session = session;
             for (node, handle) in nodes {
                 node.renew(self.epoch, handle);
             }
             self.resend.clear();
             self.forget_closes();
-            self.repeat(unanswered);
-            self.repeat_chains();
+            self.repeat(unanswered, lapsed);
+            self.repeat_chains(lapsed);
         }
         self.terms = terms;
     }
@@ -58,10 +62,10 @@ impl Core {
     }
 
     /// In a new session: a chain of which a part was sent begins anew, or ends as in doubt.
-    fn repeat_chains(&mut self) {
+    fn repeat_chains(&mut self, lapsed: bool) {
         for index in self.indices(|op| op.is_half_way()) {
             let Some(op) = self.ops.get_mut(index) else { continue };
-            if op.can_repeat() && op.error.is_none() {
+            if op.can_repeat(lapsed) && op.error.is_none() {
                 // Handles of the session that is gone need not be given back.
                 op.begin_anew();
                 if !std::mem::replace(&mut op.queued, true) {
@@ -75,7 +79,7 @@ impl Core {
     }
 
     /// In a new session: requests that were sent in the old one go back into the queue, or end as in doubt.
-    fn repeat(&mut self, unanswered: impl Iterator<Item = Slot>) {
+    fn repeat(&mut self, unanswered: impl Iterator<Item = Slot>, lapsed: bool) {
         let mut again = Vec::new();
         for slot in unanswered {
             let Some(request) = self.requests.get_mut(slot.0 as usize).and_then(Option::take) else {
@@ -89,7 +93,7 @@ impl Core {
                 continue;
             }
             let is_close = op.opcode == Opcode::Close;
-            if op.can_repeat() && op.error.is_none() && !op.is_withdrawn() && !is_close {
+            if op.can_repeat(lapsed) && op.error.is_none() && !op.is_withdrawn() && !is_close {
                 op.redo(request.at, request.len);
                 if !std::mem::replace(&mut op.queued, true) {
                     again.push(index);

@@ -1,8 +1,9 @@
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dafs_proto::wire::{FileHandle, OpenFlags, Verifier};
+use dafs_proto::wire::{FileHandle, FileIdentity, OpenFlags, Verifier};
 
+use crate::error::StaleCause;
 use crate::handle::closings::{Closing, Closings};
 use crate::handle::unstable::Unstable;
 
@@ -37,15 +38,17 @@ impl Reopen {
 pub(crate) struct Node {
     /// Name of the export.
     pub(crate) export: String,
-    /// Path below the export.
+    /// Path below the export by which it was opened.
     pub(crate) path: Vec<u8>,
     pub(crate) reopen: Reopen,
-    pub(crate) file_id: u64,
+    pub(crate) identity: FileIdentity,
+    /// Its path since this session renamed it.
+    moved: Mutex<Option<Vec<u8>>>,
     pub(crate) unstable: Mutex<Unstable>,
     // Both change only under the lock of the session's core.
     handle: AtomicU64,
     epoch: AtomicU64,
-    stale: AtomicBool,
+    stale: OnceLock<StaleCause>,
     // Place in the core's list.
     index: usize,
     closings: Arc<Closings>,
@@ -56,7 +59,7 @@ pub(crate) struct NodeParts {
     pub(crate) export: String,
     pub(crate) path: Vec<u8>,
     pub(crate) reopen: Reopen,
-    pub(crate) file_id: u64,
+    pub(crate) identity: FileIdentity,
     pub(crate) handle: FileHandle,
     /// The session that gave the handle.
     pub(crate) epoch: u64,
@@ -68,11 +71,12 @@ impl Node {
             export: parts.export,
             path: parts.path,
             reopen: parts.reopen,
-            file_id: parts.file_id,
+            identity: parts.identity,
+            moved: Mutex::default(),
             unstable: Mutex::default(),
             handle: AtomicU64::new(parts.handle.0),
             epoch: AtomicU64::new(parts.epoch),
-            stale: AtomicBool::new(false),
+            stale: OnceLock::new(),
             index,
             closings,
         }
@@ -85,16 +89,38 @@ impl Node {
 
     #[inline]
     pub(crate) fn is_stale(&self) -> bool {
-        self.stale.load(Ordering::Relaxed)
+        self.stale.get().is_some()
     }
 
-    /// It was opened again in session number `epoch`; without a handle its file is gone.
-    pub(crate) fn renew(&self, epoch: u64, handle: Option<FileHandle>) {
+    /// Why it is not open any more.
+    pub(crate) fn stale_cause(&self) -> Option<StaleCause> {
+        self.stale.get().copied()
+    }
+
+    /// It was opened again in session number `epoch`, or is not open any more.
+    pub(crate) fn renew(&self, epoch: u64, handle: Result<FileHandle, StaleCause>) {
         self.epoch.store(epoch, Ordering::Relaxed);
         match handle {
-            Some(handle) => self.handle.store(handle.0, Ordering::Relaxed),
-            None => self.stale.store(true, Ordering::Relaxed),
+            Ok(handle) => self.handle.store(handle.0, Ordering::Relaxed),
+            // The first cause stays.
+            Err(cause) => drop(self.stale.set(cause)),
         }
+    }
+
+    /// Where it is now, as far as this session knows.
+    pub(crate) fn present_path(&self) -> Vec<u8> {
+        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.clone().unwrap_or_else(|| self.path.clone())
+    }
+
+    /// What was `from` is `to` now, and what was below it is below that.
+    pub(crate) fn on_renamed(&self, from: &[u8], to: &[u8]) {
+        let present = self.present_path();
+        let Some(rest) = present.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        else {
+            return;
+        };
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some([to, rest].concat());
     }
 
     /// So many bytes were written, which the server loses when it restarts: that is when its verifier changes.

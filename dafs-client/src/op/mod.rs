@@ -17,9 +17,11 @@ use std::sync::Arc;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{PostError, Span};
-use dafs_proto::wire::{BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER_SIZE, Header, Opcode};
+use dafs_proto::wire::{
+    BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER_SIZE, Header, Opcode, TwoNames,
+};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StaleCause};
 use crate::handle::closings::Closing;
 use crate::handle::node::{Node, join};
 use crate::memory::registration::Hold;
@@ -44,6 +46,8 @@ pub(crate) struct Op {
     /// When it ends with [`Error::TimedOut`].
     pub(crate) deadline: Option<Moment>,
     pub(crate) timeout_ms: u32,
+    /// How much of that is left.
+    pub(crate) left_ms: u32,
     /// In the queue of operations with something to send.
     pub(crate) queued: bool,
     /// Requests sent and not answered.
@@ -75,6 +79,7 @@ impl Op {
             work,
             deadline: None,
             timeout_ms: 0,
+            left_ms: 0,
             queued: false,
             outstanding: 0,
             done: false,
@@ -338,14 +343,14 @@ impl Op {
         self.transfer().is_some_and(|transfer| transfer.discard)
     }
 
-    /// A file that it names is gone.
-    pub(crate) fn is_stale(&self) -> bool {
+    /// Why a file that it names is not open any more, where that is so.
+    pub(crate) fn stale_cause(&self) -> Option<StaleCause> {
         let second = match &self.work {
             Work::Named(named) => named.second.as_ref(),
             Work::Batch(batch) => batch.entries.iter().map(|entry| &entry.node).find(|node| node.is_stale()),
             Work::Data(_) | Work::Chain(_) => None,
         };
-        self.target.iter().chain(second).any(|node| node.is_stale())
+        self.target.iter().chain(second).find_map(|node| node.stale_cause())
     }
 
     /// What a request for a piece of it asks.
@@ -431,6 +436,26 @@ impl Op {
         }
     }
 
+    /// It is so late: what is sent from now on has the less time.
+    pub(crate) fn note_time(&mut self, now: Moment) {
+        if let Some(deadline) = self.deadline {
+            self.left_ms = u32::try_from(deadline.since(now).as_millis()).unwrap_or(u32::MAX).max(1);
+        }
+    }
+
+    /// A file was renamed: its export, and the paths there that were its and are.
+    pub(crate) fn renamed(&self) -> Option<(String, Vec<u8>, Vec<u8>)> {
+        let (Work::Named(named), Some(target), Opcode::Rename) = (&self.work, &self.target, self.opcode)
+        else {
+            return None;
+        };
+        let names = TwoNames::decode(&named.payload).ok()?;
+        let second = named.second.as_ref().unwrap_or(target);
+        let (from, to) =
+            (join(&target.present_path(), names.first), join(&second.present_path(), names.second));
+        Some((target.export.clone(), from, to))
+    }
+
     /// The path it is about, below its export.
     pub(crate) fn path(&self) -> Vec<u8> {
         let base = self.target.as_ref().map_or(&[][..], |node| &node.path);
@@ -440,14 +465,27 @@ impl Op {
         }
     }
 
-    /// It may be sent again in a new session although it had been sent in the old one: executing it twice does no
-    /// harm, or its only effect was on the session that is gone.
-    pub(crate) fn can_repeat(&self) -> bool {
+    /// It may be sent again in a new session although it had been sent in the old one: executing it twice does no harm, or its only effect
+    /// was on the session that is gone. Where the server has been there all the time (`lapsed`), others may have changed since what it
+    /// has changed, and to change that again does harm.
+    pub(crate) fn can_repeat(&self, lapsed: bool) -> bool {
+        if lapsed && self.modifies() {
+            return false;
+        }
         match (self.opcode, &self.work) {
             (_, Work::Chain(chain)) => chain.repeats(),
             (Opcode::Mount | Opcode::Lookup | Opcode::Close | Opcode::Share | Opcode::OpenToken, _) => true,
             (Opcode::Open, Work::Named(named)) => !named.makes,
             _ => self.opcode.is_idempotent(),
+        }
+    }
+
+    /// It changes files.
+    fn modifies(&self) -> bool {
+        match &self.work {
+            Work::Chain(chain) => chain.links.iter().any(|link| link.opcode.modifies()),
+            Work::Batch(batch) => batch.entries.iter().any(|entry| entry.write),
+            Work::Named(_) | Work::Data(_) => self.opcode.modifies(),
         }
     }
 

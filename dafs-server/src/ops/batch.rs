@@ -5,13 +5,14 @@
 mod inline;
 mod notices;
 
-use dafs_proto::session::Moment;
+use dafs_proto::session::{Effect, Moment};
 use dafs_proto::transport::{Access, OpToken};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchLimits, BatchOperation, BatchRequest, BatchResult,
     CHAIN_HANDLE, Header, Method, Opcode, Stability, Status, decode_batch,
 };
 
+use self::inline::Results;
 use super::Worker;
 use super::read::with_remote_memory;
 use super::write::write_all;
@@ -59,7 +60,8 @@ impl Worker {
         if operations.is_empty() && request.flags.contains(BatchFlags::EXPEDITE) {
             self.expedite_batches(call.session);
         }
-        let Some((done, data)) = self.do_at_hand(call, &operations, (payload, described_len))? else {
+        let before = self.results_before(call, &operations);
+        let Some((done, data)) = self.do_at_hand(call, &operations, before, (payload, described_len))? else {
             return Ok(());
         };
         let mut batch = Batch { data, ..Batch::new(operations, &request) };
@@ -71,6 +73,18 @@ impl Worker {
         let token = self.park(*call, State::Batch(Box::new(batch)));
         self.go_on_with_batch(token);
         Ok(())
+    }
+
+    /// Results of writes that were carried out before their connection broke.
+    fn results_before(&mut self, call: &Call, operations: &[BatchOperation]) -> Option<Results> {
+        let session = self.sessions.find_mut(call.session)?;
+        match session.core.take_effect(call.header.slot)? {
+            Effect::Results(results) if results.len() == operations.len() => {
+                let own = results.into_iter().zip(operations);
+                Some(own.map(|(result, operation)| result.filter(|_| operation.write)).collect())
+            }
+            _ => None,
+        }
     }
 
     /// Somebody is to look when what has ended has waited long enough. What has already is told of when its batch goes on, or when its
@@ -198,12 +212,13 @@ impl Worker {
     }
 
     /// An operation of a batch ended without an answer: its connection is gone.
-    pub(crate) fn abandon_part(&mut self, place: BatchPlace) {
+    pub(crate) fn abandon_part(&mut self, place: BatchPlace, written: Option<Effect>) {
         let Some(index) = self.operation_index(place.batch) else { return };
         self.leave_batch(index);
+        let now = self.now;
         let Some(batch) = self.batch_at(index) else { return };
         batch.running = batch.running.saturating_sub(1);
-        batch.again.extend(place.index..place.index + place.count);
+        batch.end_in_part(place, written, now);
         self.wakeups.push_back(Wakeup::Batch(place.batch));
     }
 

@@ -245,7 +245,7 @@ impl Worker {
         let Some((_, operation)) = found else { return false };
         operation.forgotten = true;
         if let Some(session) = self.sessions.find_mut(call_session) {
-            session.core.on_abandoned(header.slot);
+            session.core.on_abandoned(header.slot, None);
         }
         true
     }

@@ -13,6 +13,7 @@ mod token;
 mod transfer;
 mod write;
 
+use dafs_proto::session::Effect;
 use dafs_proto::wire::{
     BatchResult, CommitReply, FileHandle, HEADER_SIZE, MountReply, SeekReply, Status, Verifier, WriteReply,
     encode_message_pack,
@@ -111,6 +112,25 @@ impl Worker {
     #[inline]
     pub(crate) fn target(&self, node: NodeId) -> Target {
         Target { node, verifier: Verifier(self.storage.verifier(node.export)) }
+    }
+
+    /// Bytes from the beginning of a request's data that are in the file, because it was executed before and its connection broke. What
+    /// was written under another verifier may be lost.
+    pub(crate) fn written_before(&mut self, call: &Call, verifier: Verifier) -> u64 {
+        if call.batch.is_some() {
+            // Its batch remembers for it.
+            return 0;
+        }
+        let session = self.sessions.find_mut(call.session);
+        match session.and_then(|session| session.core.take_effect(call.header.slot)) {
+            Some(Effect::Bytes(count, before)) if before == verifier => count,
+            _ => 0,
+        }
+    }
+
+    /// A request was executed before, in part.
+    pub(crate) fn has_written_before(&self, call: &Call) -> bool {
+        self.sessions.find(call.session).is_some_and(|session| session.core.has_effect(call.header.slot))
     }
 
     /// Storage has written: the reply says how much.

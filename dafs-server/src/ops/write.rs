@@ -97,6 +97,9 @@ impl Worker {
     /// Straight out of the client's memory where the provider maps it; else as a transfer.
     fn write_direct(&mut self, call: &Call, write: Writing, transfer: Transfer) -> Result<(), Problem> {
         let Writing { target: Target { node, .. }, appends, offset, stability, .. } = write;
+        if self.has_written_before(call) {
+            return self.begin_transfer(call, transfer);
+        }
         if let [segment] = transfer.segments[..] {
             if !appends && self.is_divided(transfer.len) {
                 // All of it is the client's, or nothing of it is done.

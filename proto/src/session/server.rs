@@ -1,18 +1,45 @@
 use super::chain::Chains;
 use super::client::next_sequence;
 use super::{ChainLink, ChainStep, ServerCredits, SessionFault};
-use crate::wire::{Class, FileHandle, Flags, Header, Opcode, Slot, SlotReport, Status};
+use crate::wire::{
+    BatchResult, Class, FileHandle, Flags, HEAD_SIZE_MAX, Header, Opcode, Slot, SlotReport, Status, Verifier,
+};
 
-/// Payload of a cached reply at most, bytes. Operations whose replies are cached answer less.
+/// Payload of a kept reply at most, bytes. Operations whose replies are kept answer less.
 pub const REPLY_CACHE_PAYLOAD_MAX: usize = 1024;
 
 /// A reply kept for the case that its connection broke before the client read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CachedReply {
+pub struct KeptReply {
+    // In place: a write's reply is kept too, and is a head.
+    head: [u8; HEAD_SIZE_MAX],
+    head_len: u8,
+    payload: Box<[u8]>,
+}
+
+impl KeptReply {
+    fn none() -> Self {
+        Self { head: [0; HEAD_SIZE_MAX], head_len: 0, payload: Box::default() }
+    }
+
     /// The whole head.
-    pub head: Box<[u8]>,
+    pub fn head(&self) -> &[u8] {
+        &self.head[..usize::from(self.head_len)]
+    }
+
     /// The payload.
-    pub payload: Box<[u8]>,
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+/// What was written for a request that is to be executed again: it goes on from there and writes none of it a second time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Bytes from the beginning of its data, and the verifier from before they were written.
+    Bytes(u64, Verifier),
+    /// Of a batch: the results of writes.
+    Results(Box<[Option<BatchResult>]>),
 }
 
 /// What to do with a request that arrived.
@@ -21,7 +48,7 @@ pub enum Admission {
     /// Execute it; its place in a chain, where it has one.
     Execute(Option<ChainLink>),
     /// It was executed: send this reply again.
-    Replay(CachedReply),
+    Replay(KeptReply),
     /// It is being executed: its reply goes to the connection that is there when it is done.
     InProgress,
     /// Another request had this sequence number: answer `FALSE_RETRY`.
@@ -49,16 +76,40 @@ struct ServerSlot {
     opcode: Opcode,
     state: SlotState,
     link: Option<ChainLink>,
+    /// Of the state [`SlotState::Kept`].
+    reply: KeptReply,
+    /// Of a request that was answered, or abandoned.
+    effect: Option<Effect>,
 }
 
-#[derive(Clone, Debug)]
+impl ServerSlot {
+    fn unused() -> Self {
+        let (opcode, state, reply) = (Opcode::Null, SlotState::Idle, KeptReply::none());
+        Self { sequence: 0, opcode, state, link: None, reply, effect: None }
+    }
+
+    /// The next request begins: nothing of the last one can be asked for any more.
+    #[inline]
+    fn begin(&mut self, header: &Header, link: Option<ChainLink>) {
+        (self.sequence, self.opcode, self.link) = (header.sequence, header.opcode, link);
+        self.state = SlotState::Executing;
+        self.effect = None;
+        if !self.reply.payload.is_empty() {
+            self.reply.payload = Box::default();
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
     /// No request yet, or the last one was abandoned: it may come again under the same number.
     Idle,
     /// Being executed, or waiting for its turn in a chain.
     Executing,
-    /// Answered. The reply is kept where executing again would do harm.
-    Answered(Option<Box<CachedReply>>),
+    /// Answered, and may be executed again.
+    Answered,
+    /// Answered, and the reply is kept: to execute it again could do harm.
+    Kept,
 }
 
 impl ServerSession {
@@ -120,8 +171,7 @@ impl ServerSession {
             return Err(SessionFault::NoSuchSlot { slot: slot.0, slots: self.slots_max });
         }
         if index >= self.slots.len() {
-            let empty = ServerSlot { sequence: 0, opcode: Opcode::Null, state: SlotState::Idle, link: None };
-            self.slots.resize(index + 1, empty);
+            self.slots.resize(index + 1, ServerSlot::unused());
         }
         Ok(index)
     }
@@ -130,12 +180,7 @@ impl ServerSession {
     fn admit_new(&mut self, index: usize, header: &Header) -> Result<Admission, SessionFault> {
         self.take_credit(header)?;
         let link = self.chains.on_request(header, self.slots_max)?;
-        self.slots[index] = ServerSlot {
-            sequence: header.sequence,
-            opcode: header.opcode,
-            state: SlotState::Executing,
-            link,
-        };
+        self.slots[index].begin(header, link);
         Ok(Admission::Execute(link))
     }
 
@@ -144,11 +189,11 @@ impl ServerSession {
         if slot.opcode != header.opcode {
             return Ok(Admission::FalseRetry);
         }
-        match &slot.state {
+        match slot.state {
             SlotState::Executing => Ok(Admission::InProgress),
-            SlotState::Answered(Some(reply)) => Ok(Admission::Replay(CachedReply::clone(reply))),
-            // Idempotent, or abandoned before it had an effect: executed again.
-            SlotState::Answered(None) | SlotState::Idle => {
+            SlotState::Kept => Ok(Admission::Replay(slot.reply.clone())),
+            // It changed nothing, or what it had written is known.
+            SlotState::Answered | SlotState::Idle => {
                 self.take_credit(header)?;
                 let slot = &mut self.slots[index];
                 slot.state = SlotState::Executing;
@@ -170,9 +215,8 @@ impl ServerSession {
         self.chains.step(link)
     }
 
-    /// The reply to an admitted request is about to be sent: returns the credit target for its header. `cache` is
-    /// given where the operation must not be executed twice; `saved` where the request saves its handle for its
-    /// chain.
+    /// The reply to an admitted request is about to be sent: returns the credit target for its header. `saved` is given where the request
+    /// saves its handle for its chain.
     #[inline]
     pub fn on_reply(
         &mut self,
@@ -182,7 +226,7 @@ impl ServerSession {
         target: u16,
     ) -> u16 {
         if let Some(slot) = self.slots.get_mut(request.slot.0 as usize) {
-            slot.state = SlotState::Answered(None);
+            slot.state = SlotState::Answered;
             if let Some(link) = slot.link {
                 self.chains.on_reply(link, status, saved);
             }
@@ -190,17 +234,45 @@ impl ServerSession {
         self.credits.on_reply(target)
     }
 
-    /// Keeps the finished reply of the slot's last request.
-    pub fn cache_reply(&mut self, slot: Slot, reply: CachedReply) {
+    /// Keeps the finished reply of the slot's last request, a whole head and at most [`REPLY_CACHE_PAYLOAD_MAX`] bytes of payload.
+    #[inline]
+    pub fn keep_reply(&mut self, slot: Slot, head: &[u8], payload: &[u8]) {
+        debug_assert!(payload.len() <= REPLY_CACHE_PAYLOAD_MAX, "kept replies are small");
+        let Some(slot) = self.slots.get_mut(slot.0 as usize) else { return };
+        let (Some(room), Ok(head_len)) = (slot.reply.head.get_mut(..head.len()), u8::try_from(head.len()))
+        else {
+            return;
+        };
+        room.copy_from_slice(head);
+        slot.reply.head_len = head_len;
+        if !payload.is_empty() {
+            slot.reply.payload = Box::from(payload);
+        }
+        slot.state = SlotState::Kept;
+    }
+
+    /// Keeps what the slot's last request has written, because its reply is too large to be kept.
+    pub fn keep_effect(&mut self, slot: Slot, effect: Effect) {
         if let Some(slot) = self.slots.get_mut(slot.0 as usize) {
-            slot.state = SlotState::Answered(Some(Box::new(reply)));
+            slot.effect = Some(effect);
         }
     }
 
-    /// An admitted request ended before it had any effect and without a reply, because its connection is gone. It may come again.
-    pub fn on_abandoned(&mut self, slot: Slot) {
+    /// The slot's request had written something when it was executed before.
+    pub fn has_effect(&self, slot: Slot) -> bool {
+        self.slots.get(slot.0 as usize).is_some_and(|slot| slot.effect.is_some())
+    }
+
+    /// What that was.
+    pub fn take_effect(&mut self, slot: Slot) -> Option<Effect> {
+        self.slots.get_mut(slot.0 as usize)?.effect.take()
+    }
+
+    /// An admitted request ended without a reply, because its connection is gone, with what it has written. It may come again.
+    pub fn on_abandoned(&mut self, slot: Slot, effect: Option<Effect>) {
         if let Some(slot) = self.slots.get_mut(slot.0 as usize) {
             slot.state = SlotState::Idle;
+            slot.effect = effect;
         }
         self.credits.on_abandoned();
     }
@@ -221,7 +293,7 @@ impl ServerSession {
             .map(|(index, slot)| SlotReport {
                 slot: index,
                 sequence: slot.sequence,
-                executed: matches!(slot.state, SlotState::Answered(_)),
+                executed: matches!(slot.state, SlotState::Answered | SlotState::Kept),
             })
             .collect()
     }
@@ -246,8 +318,10 @@ mod tests {
         Header { slot: Slot(slot), sequence, credits: 4, ..Header::request(opcode, FileHandle(0)) }
     }
 
-    fn reply() -> CachedReply {
-        CachedReply { head: Box::from([1, 2, 3]), payload: Box::default() }
+    fn kept(head: &[u8], payload: &[u8]) -> KeptReply {
+        let mut reply = KeptReply::none();
+        reply.head[..head.len()].copy_from_slice(head);
+        KeptReply { head_len: head.len() as u8, payload: Box::from(payload), ..reply }
     }
 
     // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-14] [WIRE-15] The (state, event) table of spec/session.md, walked.
@@ -266,7 +340,7 @@ mod tests {
                 let header = request(Opcode::Mkdir, 0, 1);
                 s.admit(&header).unwrap();
                 s.on_reply(&header, Status::OK, None, 4);
-                s.cache_reply(Slot(0), reply());
+                s.keep_reply(Slot(0), &[1, 2, 3], &[]);
                 s
             }),
             ("answered, not cached", || {
@@ -279,7 +353,7 @@ mod tests {
             ("abandoned", || {
                 let mut s = ServerSession::new(4, 4);
                 s.admit(&request(Opcode::Mkdir, 0, 1)).unwrap();
-                s.on_abandoned(Slot(0));
+                s.on_abandoned(Slot(0), None);
                 s
             }),
         ];
@@ -340,13 +414,29 @@ mod tests {
         session.admit(&first).unwrap();
         session.admit(&second).unwrap();
         session.on_reply(&first, Status::OK, None, 1);
-        session.cache_reply(Slot(0), reply());
+        session.keep_reply(Slot(0), &[1, 2, 3], &[4]);
         let reports = session.on_resumed();
         assert_eq!(reports[0], SlotReport { slot: 0, sequence: 1, executed: true });
         assert_eq!(reports[1], SlotReport { slot: 1, sequence: 1, executed: false });
         let replay = |header: Header| Header { flags: Flags::REPLAY, ..header };
-        assert_eq!(session.admit(&replay(first)), Ok(Admission::Replay(reply())));
+        assert_eq!(session.admit(&replay(first)), Ok(Admission::Replay(kept(&[1, 2, 3], &[4]))));
         assert_eq!(session.admit(&replay(second)), Ok(Admission::InProgress));
+    }
+
+    // [SESS-14]
+    #[test]
+    fn effect_is_handed_out_once_and_only_to_the_same_request() {
+        let mut session = ServerSession::new(1, 1);
+        let first = request(Opcode::Write, 0, 1);
+        session.admit(&first).unwrap();
+        let seven = Some(Effect::Bytes(7, Verifier(1)));
+        session.on_abandoned(Slot(0), seven.clone());
+        assert!(matches!(session.admit(&first), Ok(Admission::Execute(None))));
+        assert_eq!(session.take_effect(Slot(0)), seven);
+        assert_eq!(session.take_effect(Slot(0)), None);
+        session.on_abandoned(Slot(0), Some(Effect::Bytes(9, Verifier(1))));
+        session.admit(&request(Opcode::Write, 0, 2)).unwrap();
+        assert_eq!(session.take_effect(Slot(0)), None, "another request begins at the beginning");
     }
 
     #[test]
@@ -354,7 +444,7 @@ mod tests {
         let mut session = ServerSession::new(1, 1);
         session.slot_index(Slot(0)).unwrap();
         session.slots[0].sequence = u32::MAX;
-        session.slots[0].state = SlotState::Answered(None);
+        session.slots[0].state = SlotState::Answered;
         assert!(session.admit(&request(Opcode::Null, 0, 0)).is_err(), "0 is never used");
         assert!(matches!(session.admit(&request(Opcode::Null, 0, 1)), Ok(Admission::Execute(_))));
     }

@@ -62,6 +62,31 @@ pub struct Attributes {
     pub ctime: Timestamp,
     /// Device number, for devices.
     pub device: u64,
+    /// Tells apart files that have had the same `file_id`, one after the other; 0 where the file system does not.
+    pub generation: u64,
+}
+
+impl Attributes {
+    /// What names the file for as long as it exists, whatever happens to servers and names.
+    pub fn identity(&self) -> FileIdentity {
+        FileIdentity { file_id: self.file_id, generation: self.generation }
+    }
+}
+
+/// Names a file among all that its export has ever had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// [`Attributes::file_id`].
+    pub file_id: u64,
+    /// [`Attributes::generation`].
+    pub generation: u64,
+}
+
+impl FileIdentity {
+    /// Both certainly name the same file. Nothing is certain without a generation: a number alone is given to other files.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self == other && self.generation != 0
+    }
 }
 
 /// How a time is set.

@@ -20,8 +20,8 @@ mod status;
 mod token;
 
 pub use attr::{
-    Attributes, DirEntry, FileKind, FsStatistics, SetAttributes, SetTime, Timestamp, XATTR_VALUE_SIZE_MAX,
-    decode_dir_entries, encode_dir_entry,
+    Attributes, DirEntry, FileIdentity, FileKind, FsStatistics, SetAttributes, SetTime, Timestamp,
+    XATTR_VALUE_SIZE_MAX, decode_dir_entries, encode_dir_entry,
 };
 pub use batch::{
     BATCH_MAX, BATCH_NOTICE_RESULT_SIZE, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchError, BatchFlags,
@@ -49,7 +49,7 @@ pub use negotiate::{
     PROTOCOL_VERSION_MIN, PipelineStatistics, Resume, SessionId, SlotReport, Statistics, Thresholds, Welcome,
     ZoneStatistics,
 };
-pub use opcode::{Class, Opcode, Replay, Sender};
+pub use opcode::{Anew, Class, Opcode, Replay, Sender};
 pub use readwrite::{
     CommitReply, CommitRequest, Method, REMOTE_RANGE_SIZE, ReadReply, ReadRequest, SEGMENTS_MAX, Stability,
     Verifier, WireRange, WriteReply, WriteRequest, decode_segments, encode_segments,

@@ -1,6 +1,6 @@
 /// One row an opcode, with every property as a column: none can be forgotten.
 macro_rules! opcodes {
-    ($($(#[$doc:meta])* $name:ident = $value:literal, $sender:ident, $class:ident, $replay:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $value:literal, $sender:ident, $class:ident, $replay:ident, $anew:ident;)*) => {
         /// What a message asks, answers or tells. Numbers are those of `spec/wire.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
@@ -34,10 +34,16 @@ macro_rules! opcodes {
                 match self { $(Self::$name => Class::$class,)* }
             }
 
-            /// What becomes of a request that is sent again.
+            /// What becomes of a request that is sent again in its session.
             #[inline]
             pub const fn replay(self) -> Replay {
                 match self { $(Self::$name => Replay::$replay,)* }
+            }
+
+            /// What becomes of a request whose session the server has forgotten.
+            #[inline]
+            pub const fn anew(self) -> Anew {
+                match self { $(Self::$name => Anew::$anew,)* }
             }
 
             /// The name in logs and statistics.
@@ -74,109 +80,118 @@ pub enum Class {
     Callback,
 }
 
-/// What becomes of a request that is sent again because its reply was lost.
+/// What becomes of a request that is sent again, in its session, because its reply was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replay {
     /// The server keeps the reply and sends it again.
     Cached,
-    /// The server executes it again: twice has the effect of once.
+    /// The server executes it again: it changes nothing.
     Executed,
 }
 
+/// What becomes of a request that was sent in a session which the server has forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anew {
+    /// It is sent again in a new session: twice has the effect of once.
+    Repeated,
+    /// Whether it was executed is not known.
+    InDoubt,
+}
+
 opcodes! {
-    // name = number, sender, class, replay
+    // name = number, sender, class, replay, anew
     /// Nothing: a round trip, and keep-alive.
-    Null = 0x0000, Client, Session, Executed;
+    Null = 0x0000, Client, Session, Executed, Repeated;
     /// Opens the handshake; asks for a new session or an old one.
-    Hello = 0x0001, Client, Handshake, Executed;
+    Hello = 0x0001, Client, Handshake, Executed, Repeated;
     /// Proves knowledge of the key.
-    Authenticate = 0x0002, Client, Handshake, Executed;
+    Authenticate = 0x0002, Client, Handshake, Executed, Repeated;
     /// Ends the session.
-    Bye = 0x0003, Client, Session, Executed;
+    Bye = 0x0003, Client, Session, Executed, Repeated;
     /// The limits and thresholds in force.
-    Limits = 0x0004, Client, Session, Executed;
+    Limits = 0x0004, Client, Session, Executed, Repeated;
     /// Counters of the server.
-    Statistics = 0x0005, Client, Session, Executed;
+    Statistics = 0x0005, Client, Session, Executed, Repeated;
     /// Names of the exports this client may mount.
-    Exports = 0x0006, Client, Session, Executed;
+    Exports = 0x0006, Client, Session, Executed, Repeated;
     /// Exchanges buffers with which data is moved outside of messages; see `spec/wire.md`.
-    Lanes = 0x0007, Client, Session, Executed;
+    Lanes = 0x0007, Client, Session, Executed, Repeated;
     /// The root of an export.
-    Mount = 0x0010, Client, Handle, Cached;
+    Mount = 0x0010, Client, Handle, Cached, InDoubt;
     /// A handle for a path, to be used for attributes and names, not data.
-    Lookup = 0x0011, Client, Handle, Cached;
+    Lookup = 0x0011, Client, Handle, Cached, InDoubt;
     /// Opens a file for data.
-    Open = 0x0012, Client, Handle, Cached;
+    Open = 0x0012, Client, Handle, Cached, InDoubt;
     /// Gives a handle back.
-    Close = 0x0013, Client, Handle, Cached;
+    Close = 0x0013, Client, Handle, Cached, InDoubt;
     /// Attributes of a handle, or of a path below it.
-    Getattr = 0x0014, Client, Inspect, Executed;
+    Getattr = 0x0014, Client, Inspect, Executed, Repeated;
     /// Changes attributes.
-    Setattr = 0x0015, Client, Modify, Cached;
+    Setattr = 0x0015, Client, Modify, Cached, InDoubt;
     /// Makes a token of an open file, by which other sessions open the same.
-    Share = 0x0016, Client, Handle, Cached;
+    Share = 0x0016, Client, Handle, Cached, InDoubt;
     /// Opens the file that a token names.
-    OpenToken = 0x0017, Client, Handle, Cached;
+    OpenToken = 0x0017, Client, Handle, Cached, InDoubt;
     /// Reads file data.
-    Read = 0x0020, Client, Inspect, Executed;
+    Read = 0x0020, Client, Inspect, Executed, Repeated;
     /// Writes file data.
-    Write = 0x0021, Client, Modify, Executed;
+    Write = 0x0021, Client, Modify, Cached, Repeated;
     /// Writes at the end of the file, atomically; answers where.
-    Append = 0x0022, Client, Modify, Cached;
+    Append = 0x0022, Client, Modify, Cached, InDoubt;
     /// Makes written data durable.
-    Commit = 0x0023, Client, Inspect, Executed;
+    Commit = 0x0023, Client, Inspect, Cached, Repeated;
     /// Sets the size of a file.
-    Truncate = 0x0024, Client, Modify, Cached;
+    Truncate = 0x0024, Client, Modify, Cached, InDoubt;
     /// Reserves space for a range.
-    Allocate = 0x0025, Client, Modify, Executed;
+    Allocate = 0x0025, Client, Modify, Cached, Repeated;
     /// Gives the space of a range back; it reads as zeros.
-    Punch = 0x0026, Client, Modify, Executed;
+    Punch = 0x0026, Client, Modify, Cached, Repeated;
     /// The next data or hole.
-    Seek = 0x0027, Client, Inspect, Executed;
+    Seek = 0x0027, Client, Inspect, Executed, Repeated;
     /// Advice about future use; may be ignored.
-    Hint = 0x0028, Client, Inspect, Executed;
+    Hint = 0x0028, Client, Inspect, Executed, Repeated;
     /// Reads a list of file extents.
-    ReadList = 0x0029, Client, Inspect, Executed;
+    ReadList = 0x0029, Client, Inspect, Executed, Repeated;
     /// Writes a list of file extents.
-    WriteList = 0x002a, Client, Modify, Executed;
+    WriteList = 0x002a, Client, Modify, Cached, Repeated;
     /// Many reads and writes that do not depend on each other.
-    Batch = 0x002b, Client, Session, Executed;
+    Batch = 0x002b, Client, Session, Executed, Repeated;
     /// Entries of a directory, with attributes.
-    Readdir = 0x0030, Client, Inspect, Executed;
+    Readdir = 0x0030, Client, Inspect, Executed, Repeated;
     /// Makes a directory.
-    Mkdir = 0x0031, Client, Modify, Cached;
+    Mkdir = 0x0031, Client, Modify, Cached, InDoubt;
     /// Removes a name.
-    Remove = 0x0032, Client, Modify, Cached;
+    Remove = 0x0032, Client, Modify, Cached, InDoubt;
     /// Renames.
-    Rename = 0x0033, Client, Modify, Cached;
+    Rename = 0x0033, Client, Modify, Cached, InDoubt;
     /// Makes another name for a file.
-    Link = 0x0034, Client, Modify, Cached;
+    Link = 0x0034, Client, Modify, Cached, InDoubt;
     /// Makes a symbolic link.
-    Symlink = 0x0035, Client, Modify, Cached;
+    Symlink = 0x0035, Client, Modify, Cached, InDoubt;
     /// The target of a symbolic link.
-    Readlink = 0x0036, Client, Inspect, Executed;
+    Readlink = 0x0036, Client, Inspect, Executed, Repeated;
     /// What access(2) says of a path: whether the client may do all that a mode names.
-    AccessCheck = 0x0037, Client, Inspect, Executed;
+    AccessCheck = 0x0037, Client, Inspect, Executed, Repeated;
     /// The value of an extended attribute.
-    XattrRead = 0x0040, Client, Inspect, Executed;
+    XattrRead = 0x0040, Client, Inspect, Executed, Repeated;
     /// Sets an extended attribute.
-    XattrWrite = 0x0041, Client, Modify, Cached;
+    XattrWrite = 0x0041, Client, Modify, Cached, InDoubt;
     /// Names of the extended attributes.
-    XattrList = 0x0042, Client, Inspect, Executed;
+    XattrList = 0x0042, Client, Inspect, Executed, Repeated;
     /// Removes an extended attribute.
-    XattrRemove = 0x0043, Client, Modify, Cached;
+    XattrRemove = 0x0043, Client, Modify, Cached, InDoubt;
     /// Space and limits of the file system.
-    Statfs = 0x0044, Client, Inspect, Executed;
+    Statfs = 0x0044, Client, Inspect, Executed, Repeated;
     /// Replaces the list of fenced clients of an export.
-    FenceWrite = 0x0050, Client, Session, Cached;
+    FenceWrite = 0x0050, Client, Session, Cached, InDoubt;
     /// The list of fenced clients of an export.
-    FenceRead = 0x0051, Client, Session, Executed;
+    FenceRead = 0x0051, Client, Session, Executed, Repeated;
     /// From the server: something the client should know.
-    Notice = 0x8001, Server, Callback, Executed;
+    Notice = 0x8001, Server, Callback, Executed, Repeated;
     /// From the server: this many credits are granted at once.
-    CreditTarget = 0x8002, Server, Callback, Executed;
+    CreditTarget = 0x8002, Server, Callback, Executed, Repeated;
     /// From the server: operations of a batch have ended.
-    BatchDone = 0x8003, Server, Callback, Executed;
+    BatchDone = 0x8003, Server, Callback, Executed, Repeated;
 }
 
 impl Opcode {
@@ -198,15 +213,35 @@ impl Opcode {
         }
     }
 
-    /// Executing it twice has the effect of executing it once: its reply need not be cached.
+    /// The server keeps its reply.
+    #[inline]
+    pub const fn keeps_reply(self) -> bool {
+        match self.replay() {
+            Replay::Cached => true,
+            Replay::Executed => false,
+        }
+    }
+
+    /// Executing it twice, with nothing between, has the effect of executing it once.
     #[inline]
     pub const fn is_idempotent(self) -> bool {
-        match self.replay() {
-            Replay::Executed => true,
-            Replay::Cached => false,
+        match self.anew() {
+            Anew::Repeated => true,
+            Anew::InDoubt => false,
         }
     }
 }
+
+// What changes something is not changed a second time: others may have changed it since. A batch keeps the results of its writes.
+const _: () = {
+    let mut index = 0;
+    while index < Opcode::ALL.len() {
+        let opcode = Opcode::ALL[index];
+        let keeps = matches!(opcode.class(), Class::Modify | Class::Handle);
+        assert!(!keeps || opcode.keeps_reply());
+        index += 1;
+    }
+};
 
 #[cfg(test)]
 mod tests {
@@ -234,13 +269,15 @@ mod tests {
     fn specification_has_a_row_of_each_opcode() {
         let spec = include_str!("../../../spec/wire.md");
         let row = |op: &Opcode| {
-            let replay = if op.is_idempotent() { "executed" } else { "cached" };
+            let replay = if op.keeps_reply() { "cached" } else { "executed" };
+            let anew = if op.is_idempotent() { "repeated" } else { "in doubt" };
             let class = format!("{:?}", op.class()).to_lowercase();
-            format!("| {:#06X} | {} | {class} | {replay} |", op.value(), op.name()).replace("0X", "0x")
+            let row = format!("| {:#06X} | {} | {class} | {replay} | {anew} |", op.value(), op.name());
+            row.replace("0X", "0x")
         };
         let missing: Vec<String> = Opcode::ALL.iter().map(row).filter(|row| !spec.contains(row)).collect();
         assert!(missing.is_empty(), "spec/wire.md has no rows {missing:#?}");
-        let rows = spec.lines().filter(|line| line.starts_with("| 0x") && line.matches('|').count() == 7);
+        let rows = spec.lines().filter(|line| line.starts_with("| 0x") && line.matches('|').count() == 8);
         assert_eq!(rows.count(), Opcode::ALL.len());
     }
 }

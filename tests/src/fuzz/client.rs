@@ -467,5 +467,6 @@ fn attributes(directory: bool) -> Attributes {
         mtime: time,
         ctime: time,
         device: 0,
+        generation: 9,
     }
 }

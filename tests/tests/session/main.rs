@@ -10,6 +10,7 @@ mod ending;
 mod life;
 mod load;
 mod nonblocking;
+mod replays;
 mod restart;
 mod tokens;
 mod tokens_by_hand;

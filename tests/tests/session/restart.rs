@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use dafs_client::{Config, DurableWriter, Error, OpenOptions, ReconnectPolicy, Session, Status};
+use dafs_client::{Config, DurableWriter, Error, OpenOptions, ReconnectPolicy, Session, StaleCause, Status};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{assert_same, bytes};
@@ -16,6 +16,9 @@ on_each_provider_and_two_workers! {
     unstable_writes_of_before_a_restart_are_reported_by_the_commit,
     file_that_is_gone_after_a_restart_is_stale_and_others_go_on,
     memory_export_after_a_restart_is_empty_and_its_files_are_stale,
+    handle_never_reaches_another_file_that_has_its_number,
+    handle_of_an_export_never_reaches_what_took_its_place,
+    file_that_the_client_renamed_itself_is_open_after_a_restart,
     session_without_a_server_ends_with_the_reason,
 }
 
@@ -143,7 +146,7 @@ fn file_that_is_gone_after_a_restart_is_stale_and_others_go_on(on: On) {
     harness.restart();
     for (file, name) in [(&gone, "gone"), (&replaced, "replaced")] {
         match file.read_at(&mut [0; 10], 0) {
-            Err(Error::Stale { path }) => assert_eq!(path, name.as_bytes()),
+            Err(Error::Stale { path, .. }) => assert_eq!(path, name.as_bytes()),
             other => panic!("{name}: {other:?}"),
         }
         assert!(matches!(file.write_at(b"x", 0), Err(Error::Stale { .. })));
@@ -168,6 +171,103 @@ fn memory_export_after_a_restart_is_empty_and_its_files_are_stale(on: On) {
     let root = session.mount("mem").unwrap();
     assert_eq!(root.read_dir("", false).unwrap().count(), 0);
     assert_eq!(root.open("f").unwrap_err().status(), Some(Status::NOT_FOUND));
+}
+
+/// A new file under the path that has the same inode number as the one that was there, where the file system gives numbers again.
+fn made_anew(path: &std::path::Path, content: &[u8]) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let number = std::fs::metadata(path).unwrap().ino();
+    std::fs::remove_file(path).unwrap();
+    let mut others = Vec::new();
+    for attempt in 0..64 {
+        std::fs::write(path, content).unwrap();
+        if std::fs::metadata(path).unwrap().ino() == number {
+            others.iter().for_each(|other| std::fs::remove_file(other).unwrap());
+            return true;
+        }
+        let other = path.with_extension(attempt.to_string());
+        std::fs::rename(path, &other).unwrap();
+        others.push(other);
+    }
+    std::fs::write(path, content).unwrap();
+    false
+}
+
+// [SESS-55] [STOR-40] [STOR-41] [CLI-32]
+fn handle_never_reaches_another_file_that_has_its_number(on: On) {
+    let mut harness = Harness::start(on);
+    let session = connect(&harness);
+    let (data, mem) = (session.mount("data").unwrap(), session.mount("mem").unwrap());
+    let files = [data.create("f").unwrap(), mem.create("f").unwrap()];
+    harness.stop();
+    let same_number = made_anew(&harness.data().join("f"), b"another");
+    harness.restart();
+    let other = connect(&harness);
+    // In memory numbers begin again.
+    other.mount("mem").unwrap().create("f").unwrap().write_all_at(b"another", 0).unwrap();
+    for (file, export) in files.iter().zip(["data", "mem"]) {
+        let cause = match file.write_at(b"mine", 0) {
+            Err(Error::Stale { cause, .. }) => cause,
+            result => panic!("{export}, same number: {same_number}: {result:?}"),
+        };
+        assert_eq!(cause, StaleCause::Replaced, "{export}");
+        assert!(file.commit().is_err());
+        let mut found = [0; 20];
+        let len = other.mount(export).unwrap().open("f").unwrap().read_at(&mut found, 0).unwrap();
+        assert_eq!(&found[..len], b"another", "{export}");
+    }
+}
+
+// [SESS-55] [CLI-32]
+fn handle_of_an_export_never_reaches_what_took_its_place(on: On) {
+    let mut harness = Harness::start(on);
+    let session = connect(&harness);
+    let (data, mem) = (session.mount("data").unwrap(), session.mount("mem").unwrap());
+    let kept = data.create("kept").unwrap();
+    harness.stop();
+    std::fs::rename(harness.data(), harness.scratch().join("before")).unwrap();
+    std::fs::create_dir(harness.data()).unwrap();
+    std::fs::rename(harness.scratch().join("before/kept"), harness.data().join("kept")).unwrap();
+    harness.restart();
+    // Sent to the server that is gone, a request that makes something would be in doubt.
+    session.ping().unwrap();
+    for (root, export) in [(&data, "data"), (&mem, "mem")] {
+        for result in
+            [root.create("new").map(drop), root.remove_file("kept"), root.create_dir("d", 0o755).map(drop)]
+        {
+            assert!(
+                matches!(result, Err(Error::Stale { cause: StaleCause::Replaced, .. })),
+                "{export}: {result:?}"
+            );
+        }
+        assert!(
+            session.mount(export).unwrap().create("new").is_ok(),
+            "mounted again it is what is there now"
+        );
+    }
+    kept.write_all_at(b"the very file", 0).unwrap();
+    assert_eq!(std::fs::read(harness.data().join("kept")).unwrap(), b"the very file");
+}
+
+// [CLI-54]
+fn file_that_the_client_renamed_itself_is_open_after_a_restart(on: On) {
+    let mut harness = Harness::start(on);
+    let session = connect(&harness);
+    let root = session.mount("data").unwrap();
+    root.create_dir("d", 0o755).unwrap();
+    let directory = root.open_dir("d").unwrap();
+    let (file, below, other) =
+        (root.create("f").unwrap(), directory.create("below").unwrap(), root.create("fg").unwrap());
+    root.rename("f", &directory, "moved", false).unwrap();
+    root.rename("d", &root, "e", false).unwrap();
+    directory.submit_rename("moved", &root, "again", false).wait().unwrap();
+    harness.restart();
+    for (file, path) in [(&file, "again"), (&below, "e/below"), (&other, "fg")] {
+        file.write_all_at(path.as_bytes(), 0).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert_eq!(std::fs::read(harness.data().join(path)).unwrap(), path.as_bytes());
+    }
+    assert!(directory.create("new").is_ok());
+    assert!(harness.data().join("e/new").exists());
 }
 
 // [CLI-33]

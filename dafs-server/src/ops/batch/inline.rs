@@ -1,6 +1,7 @@
 //! Operations of a batch whose data travels in the messages. What storage has at hand goes straight from the request into the files, and
 //! from the files into the reply; the rest by way of memory that the batch keeps until it is answered.
 
+use dafs_proto::session::REPLY_CACHE_PAYLOAD_MAX;
 use dafs_proto::transport::{SendSlot, Span};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchOperation, BatchReply, BatchResult, HEADER_SIZE, Method, Stability, Status,
@@ -12,7 +13,7 @@ use crate::storage::NowError;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::Target;
 use crate::worker::flight::answer::{Answer, Payload};
-use crate::worker::flight::batch::{InlineData, belongs, pack, places};
+use crate::worker::flight::batch::{InlineData, belongs, effect, pack, places};
 use crate::worker::requests::dispatch::payload_of;
 
 /// What a call of storage takes of a turn at least, in bytes copied in that time.
@@ -60,6 +61,7 @@ impl Worker {
         &mut self,
         call: &Call,
         operations: &[BatchOperation],
+        before: Option<Results>,
         (payload, described_len): (Payload<'_>, usize),
     ) -> Result<Option<(Results, Option<InlineData>)>, Status> {
         let (places, [written, read]) = places(operations);
@@ -74,7 +76,7 @@ impl Worker {
             messages.reply = self.reserve_reply(call, described + read);
         }
         let mut results = Vec::with_capacity(operations.len());
-        if let Payload::Current = payload {
+        if let (Payload::Current, None) = (payload, &before) {
             while results.len() < operations.len() && !self.turns.is_over() {
                 let done = results.len();
                 match operations[done].write {
@@ -88,7 +90,7 @@ impl Worker {
         }
         let connection = self.connections.get_mut(call.connection.index);
         let reply = messages.reply.zip(connection);
-        if results.len() == operations.len() {
+        if results.len() == operations.len() && before.is_none() {
             match reply {
                 None => self.answer_batch(call, operations, &results, None),
                 Some((slot, connection)) => {
@@ -96,6 +98,7 @@ impl Worker {
                     room.write_from(0, &encoded(&results));
                     let room = room.slice(described, read).unwrap_or(Span::EMPTY);
                     let len = pack(room, operations, &results);
+                    self.keep_results(call, operations, &results);
                     self.send_slot(call, slot, &reply_body(results.len(), len), described + len);
                 }
             }
@@ -118,7 +121,7 @@ impl Worker {
                 room.copy_from(source);
             }
         }
-        let mut results: Results = results.into_iter().map(Some).collect();
+        let mut results = before.unwrap_or_else(|| results.into_iter().map(Some).collect());
         results.resize(operations.len(), None);
         Ok(Some((results, data)))
     }
@@ -222,10 +225,24 @@ impl Worker {
         if read.is_empty() {
             // Of writes alone it tells what need not be done again when it is lost.
             let keeps = operations.iter().all(|operation| operation.write);
+            if !keeps || payload.len() > REPLY_CACHE_PAYLOAD_MAX {
+                self.keep_results(call, operations, results);
+            }
             let answer = Answer { body: &body, payload: &payload, keeps, ..Answer::default() };
             return self.reply(call, Status::OK, answer);
         }
+        self.keep_results(call, operations, results);
         self.reply_span(call, &body, &payload, read);
+    }
+
+    /// A reply that carries what was read is not kept, but what the writes came to is.
+    fn keep_results(&mut self, call: &Call, operations: &[BatchOperation], results: &[BatchResult]) {
+        if operations.iter().any(|operation| operation.write)
+            && let Some(session) = self.sessions.find_mut(call.session)
+            && let Some(effect) = effect(operations, results.iter().copied().map(Some))
+        {
+            session.core.keep_effect(call.header.slot, effect);
+        }
     }
 }
 

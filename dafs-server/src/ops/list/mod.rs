@@ -15,6 +15,7 @@ mod fetch;
 mod scattered;
 
 use dafs_proto::extent::{Extent, slice};
+use dafs_proto::session::Effect;
 use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
 use dafs_proto::wire::{
     BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
@@ -145,6 +146,9 @@ impl Worker {
             self.map_list(call, &mut list)?;
         }
         list.verifier = self.target(list.node).verifier;
+        if list.direction == Direction::Write {
+            list.done = self.written_before(call, list.verifier).min(list.len);
+        }
         self.begin_work(call, Box::new(list));
         Ok(())
     }
@@ -294,6 +298,10 @@ impl Work for List {
         }
     }
 
+    fn effect(&self) -> Option<Effect> {
+        Some(self.written()).filter(|count| *count > 0).map(|count| Effect::Bytes(count, self.verifier))
+    }
+
     fn into_buffers(self: Box<Self>) -> Vec<Buffer> {
         let ahead = self.ahead.map(|ahead| ahead.buffer);
         self.buffers.into_iter().chain(self.granted).chain(ahead).collect()
@@ -311,7 +319,8 @@ impl List {
             return Progress::End(Ok(()));
         }
         if self.place != Place::Buffers {
-            self.chunk = 0..self.len;
+            self.chunk = self.done..self.len;
+            self.skip_segments(self.done as usize);
             self.make_parts();
             self.step = Step::Storage;
             return Progress::Continue;

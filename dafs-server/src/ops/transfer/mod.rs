@@ -15,6 +15,7 @@ mod fetch;
 mod place;
 mod terms;
 
+use dafs_proto::session::Effect;
 use dafs_proto::transport::{Access, MemoryRef, RemoteRange, TransportError};
 use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::smallvec;
@@ -44,13 +45,15 @@ impl Worker {
         let Some(terms) = self.pipelining(call, transfer.len) else {
             // Its connection is gone; the client asks again on its next.
             if let Some(session) = self.sessions.find_mut(call.session) {
-                session.core.on_abandoned(call.header.slot);
+                let written = session.core.take_effect(call.header.slot);
+                session.core.on_abandoned(call.header.slot, written);
             }
             return Ok(());
         };
         transfer.chunk_size_max = terms.chunk_size;
         transfer.verifier = self.target(transfer.node).verifier;
-        transfer.pipeline = Pipeline::new(transfer.direction, transfer.len, terms.depth);
+        let written = self.written_before(call, transfer.verifier);
+        transfer.pipeline = Pipeline::new(transfer.direction, transfer.len, terms.depth).behind(written);
         if transfer.direction == Direction::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
             return Err(Status::TOO_LARGE.into());
         }
@@ -156,6 +159,10 @@ impl Work for Transfer {
     fn on_disconnected(&mut self) {
         // What storage does at the end needs no connection.
         self.is_broken |= !self.is_final;
+    }
+
+    fn effect(&self) -> Option<Effect> {
+        Some(self.written()).filter(|count| *count > 0).map(|count| Effect::Bytes(count, self.verifier))
     }
 
     fn into_buffers(self: Box<Self>) -> Vec<Buffer> {
@@ -281,16 +288,25 @@ impl Transfer {
         ended.filter_map(|passage| passage.buffer).for_each(|buffer| at.worker.release_buffer(buffer));
     }
 
-    /// Its connection was lost, and storage has let go of its memory: it begins anew on the connection on which the client has asked
-    /// again, or never happened.
+    /// Bytes that are in the file, while storage has nothing of it.
+    fn written(&self) -> u64 {
+        match self.direction {
+            Direction::Write => self.pipeline.stored_to(),
+            Direction::Read | Direction::Append => 0,
+        }
+    }
+
+    /// Its connection was lost, and storage has let go of its memory: it goes on from what is written, on the connection on which the client
+    /// has asked again or will.
     fn restart_or_abandon(&mut self, at: &mut Context<'_>) -> Fate {
         let Some(terms) = at.worker.pipelining(&at.call, self.len) else { return Fate::Abandoned };
         at.worker.buffers.stop_waiting(at.owner());
+        let written = self.written();
         let segments = self.segments.clone();
         let mut fresh = Transfer::new(self.direction, self.node, self.offset, self.len, segments);
         (fresh.stability, fresh.verifier) = (self.stability, self.verifier);
         fresh.chunk_size_max = terms.chunk_size;
-        fresh.pipeline = Pipeline::new(fresh.direction, fresh.len, terms.depth);
+        fresh.pipeline = Pipeline::new(fresh.direction, fresh.len, terms.depth).behind(written);
         let broken = std::mem::replace(self, fresh);
         at.worker.release_buffers(Box::new(broken).into_buffers());
         self.advance(at)

@@ -24,7 +24,7 @@ use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError};
 use file::{FileData, Space};
-use tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
+use tree::{Content, Directory, FsIdentity, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
 
 /// Tells the time of an export in memory.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ struct MemFs {
     next_ino: Ino,
     clock: Clock,
     verifier: u64,
-    fs_id: u64,
+    identity: FsIdentity,
     id: ExportId,
 }
 
@@ -188,7 +188,7 @@ impl MemFs {
             clock,
             verifier,
             // Unlike any device number: those have 20 bits of minor and 12 of major number.
-            fs_id: 0x6d65_6d00_0000_0000 | u64::from(id.0),
+            identity: FsIdentity { id: 0x6d65_6d00_0000_0000 | u64::from(id.0), instance: verifier.max(1) },
             id,
         }
     }
@@ -426,7 +426,7 @@ impl MemFs {
                 .names
                 .get(name)
                 .filter(|_| visible)
-                .and_then(|(ino, _)| Some(self.tree.inodes.get(ino)?.attributes(*ino, self.fs_id)));
+                .and_then(|(ino, _)| Some(self.tree.inodes.get(ino)?.attributes(*ino, self.identity)));
             let entry = DirEntry { cookie: *cookie, name: name.clone(), attributes };
             if !listing.push(entry) {
                 return listing.finish(false);
@@ -520,10 +520,10 @@ impl MemFs {
             read: flags.contains(OpenFlags::READ) || flags.contains(OpenFlags::DIRECTORY),
             write: flags.contains(OpenFlags::WRITE),
         };
-        let fs_id = self.fs_id;
+        let identity = self.identity;
         let inode = self.tree.inode_mut(ino)?;
         inode.open_count += 1;
-        let attributes = inode.attributes(ino, fs_id);
+        let attributes = inode.attributes(ino, identity);
         let id = self.nodes.insert(node).ok_or(Status::TOO_MANY_OPEN)?;
         debug_assert_eq!(id.export, self.id);
         Ok(FsReply::Node(id, attributes))

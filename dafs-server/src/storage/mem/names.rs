@@ -69,7 +69,7 @@ impl MemFs {
     }
 
     fn attributes(&self, ino: Ino) -> FsResult {
-        Ok(FsReply::Attributes(self.tree.inode(ino)?.attributes(ino, self.fs_id)))
+        Ok(FsReply::Attributes(self.tree.inode(ino)?.attributes(ino, self.identity)))
     }
 
     /// The directory and the plain last name of a path.

@@ -59,6 +59,14 @@ impl Directory {
     }
 }
 
+/// Names a file system in memory.
+#[derive(Clone, Copy)]
+pub(super) struct FsIdentity {
+    pub(super) id: u64,
+    /// Of every server another, as its numbers begin again: they name other files then.
+    pub(super) instance: u64,
+}
+
 /// A file, directory or link.
 pub(super) struct Inode {
     pub(super) content: Content,
@@ -91,7 +99,7 @@ impl Inode {
         }
     }
 
-    pub(super) fn attributes(&self, ino: Ino, fs_id: u64) -> Attributes {
+    pub(super) fn attributes(&self, ino: Ino, fs: FsIdentity) -> Attributes {
         let (size, allocated) = match &self.content {
             Content::File(data) => (data.size(), data.allocated()),
             Content::Directory(directory) => (directory.names.len() as u64, 0),
@@ -106,11 +114,12 @@ impl Inode {
             size,
             allocated,
             file_id: ino,
-            fs_id,
+            fs_id: fs.id,
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
             device: 0,
+            generation: fs.instance,
         }
     }
 

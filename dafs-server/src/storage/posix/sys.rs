@@ -65,7 +65,11 @@ pub(super) fn open_named(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Owned
 /// Attributes of what `name` (empty: the descriptor itself) is, links not followed.
 pub(super) fn statx(directory: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<Attributes> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    let raw = retry(|| fs::statx(directory, name, flags, StatxFlags::BASIC_STATS))?;
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let raw = retry(|| fs::statx(directory, name, flags, wanted))?;
+    let birth = Some(raw.stx_btime).filter(|birth| {
+        raw.stx_mask & StatxFlags::BTIME.bits() != 0 && (birth.tv_sec, birth.tv_nsec) != (0, 0)
+    });
     let time = |t: fs::StatxTimestamp| Timestamp { seconds: t.tv_sec, nanoseconds: t.tv_nsec };
     let mode = u32::from(raw.stx_mode);
     Ok(Attributes {
@@ -90,7 +94,51 @@ pub(super) fn statx(directory: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<
         mtime: time(raw.stx_mtime),
         ctime: time(raw.stx_ctime),
         device: fs::makedev(raw.stx_rdev_major, raw.stx_rdev_minor),
+        generation: match birth {
+            // Within one tick of the kernel's clock no two files have had one number.
+            Some(birth) => {
+                hash(&[birth.tv_sec.to_le_bytes(), i64::from(birth.tv_nsec).to_le_bytes()].concat())
+            }
+            None => kernel_handle(directory, name).map_or(0, |handle| hash(&handle)),
+        },
     })
+}
+
+/// The kernel's own name for a file, which is never given to another; where the file system has one.
+fn kernel_handle(directory: BorrowedFd<'_>, name: impl Arg) -> Result<Vec<u8>> {
+    #[repr(C)]
+    struct Handle {
+        size: libc::c_uint,
+        kind: libc::c_int,
+        bytes: [u8; libc::MAX_HANDLE_SZ as usize],
+    }
+    let mut handle = Handle {
+        size: libc::MAX_HANDLE_SZ.cast_unsigned(),
+        kind: 0,
+        bytes: [0; libc::MAX_HANDLE_SZ as usize],
+    };
+    let mut mount = 0;
+    name.into_with_c_str(|name| {
+        // SAFETY: the path is zero-terminated, and the handle has as much room as it says.
+        raw_call(|| unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                libc::c_long::from(directory.as_raw_fd()),
+                name.as_ptr(),
+                &raw mut handle,
+                &raw mut mount,
+                libc::c_long::from(libc::AT_EMPTY_PATH),
+            )
+        })
+    })?;
+    let bytes = handle.bytes.get(..handle.size as usize).unwrap_or_default();
+    Ok([&handle.kind.to_le_bytes(), bytes].concat())
+}
+
+/// A number that stays the same from release to release (FNV-1a), and is not 0.
+fn hash(bytes: &[u8]) -> u64 {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(1)
 }
 
 /// Attributes of what a descriptor names.

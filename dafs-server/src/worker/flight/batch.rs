@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use dafs_proto::session::Moment;
+use dafs_proto::session::{Effect, Moment};
 use dafs_proto::transport::{MemoryRef, OpToken, Span};
 use dafs_proto::wire::{BatchFlags, BatchOperation, BatchRequest, BatchResult, Lists, Status};
 
@@ -217,6 +217,22 @@ impl Batch {
         }
     }
 
+    /// The list that some operations were ended without an answer, with what it has written: those of which that is all have ended.
+    pub(crate) fn end_in_part(&mut self, place: BatchPlace, written: Option<Effect>, now: Moment) {
+        match written {
+            Some(Effect::Bytes(count, verifier)) if self.writes(place) => {
+                let (count, value) = (u32::try_from(count).unwrap_or(u32::MAX), verifier.0);
+                self.end_group(place, &BatchResult { status: Status::OK, count, value }, now);
+            }
+            _ => self.again.extend(place.index..place.index + place.count),
+        }
+    }
+
+    /// What of it need not be done again, and must not: its writes that have ended.
+    pub(crate) fn effect(&self) -> Option<Effect> {
+        effect(&self.operations, self.results.iter().copied())
+    }
+
     /// No operation of it is in anybody's hands.
     pub(crate) fn rests(&self) -> bool {
         self.running == 0
@@ -288,6 +304,17 @@ pub(crate) fn pack(memory: Span<'_>, operations: &[BatchOperation], results: &[B
         pack_behind(memory, (&mut from, &mut to), &operation.lists.extents, end);
     }
     to
+}
+
+/// The results of writes, if there are any.
+pub(crate) fn effect(
+    operations: &[BatchOperation],
+    results: impl Iterator<Item = Option<BatchResult>>,
+) -> Option<Effect> {
+    let written =
+        operations.iter().zip(results).map(|(operation, result)| result.filter(|_| operation.write));
+    let written: Box<[_]> = written.collect();
+    written.iter().any(Option::is_some).then_some(Effect::Results(written))
 }
 
 /// Both are of one file, kind, method and stability.

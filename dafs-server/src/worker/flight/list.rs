@@ -111,14 +111,42 @@ pub(crate) enum Step {
 }
 
 impl List {
-    /// From the first chunk again, with the buffers that come back.
+    /// Writes: bytes that are in the file without a gap, while storage has nothing of it.
+    pub(crate) fn written(&self) -> u64 {
+        if self.direction == Direction::Read {
+            return 0;
+        }
+        let parts = self.parts.as_slice();
+        let left = parts.get(self.next..).unwrap_or_default();
+        let is_moving = matches!(self.step, Step::Storage | Step::Room | Step::Submitted);
+        match left.iter().map(|part| part.place as u64).min() {
+            _ if !is_moving || self.calls.has_stopped() => self.done,
+            Some(place) => self.chunk.start + place,
+            None if parts.is_empty() => self.done,
+            None => self.chunk.end,
+        }
+    }
+
+    /// Passes over the first `len` bytes of the memory.
+    pub(crate) fn skip_segments(&mut self, len: usize) {
+        let mut left = len;
+        self.segments.retain(|segment| {
+            let skipped = segment.len.min(left);
+            left -= skipped;
+            (segment.offset, segment.len) = (segment.offset + skipped, segment.len - skipped);
+            skipped == 0 || segment.len > 0
+        });
+    }
+
+    /// From the first chunk that is not written again, with the buffers that come back.
     pub(crate) fn begin_anew(&mut self) -> Vec<Buffer> {
+        let written = self.written();
         self.is_broken = false;
         self.chunk = 0..self.len;
         self.memory.clear();
         self.posts.clear();
         self.calls = Calls::default();
-        (self.next_post, self.end, self.done, self.step) = (0, u64::MAX, 0, Step::Begin);
+        (self.next_post, self.end, self.done, self.step) = (0, u64::MAX, written, Step::Begin);
         self.fetching = [0; 2];
         let ahead = self.ahead.take().map(|ahead| ahead.buffer);
         std::mem::take(&mut self.buffers).into_iter().chain(ahead).collect()

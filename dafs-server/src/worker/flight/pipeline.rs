@@ -67,6 +67,19 @@ impl<P> Pipeline<P> {
         Self { direction, depth, chunks: SmallVec::new(), begun: 0, end: len, error: None }
     }
 
+    /// The same, of which a beginning is written already.
+    pub(crate) fn behind(mut self, written: u64) -> Self {
+        self.begun = written.min(self.end);
+        self
+    }
+
+    /// A write's bytes that storage has been given from the first on. While it works on none these are in the file.
+    pub(crate) fn stored_to(&self) -> u64 {
+        let waiting = self.chunks.iter().find(|other| other.stage != Stage::Storage);
+        let to = waiting.map_or(self.begun, |other| other.chunk.at);
+        self.error.map_or(to, |(at, _)| to.min(at)).min(self.end)
+    }
+
     /// Where the next chunk begins and the most it may have, if one may begin now.
     pub(crate) fn next(&self) -> Option<(u64, u64)> {
         let may = self.error.is_none() && self.begun < self.end && self.chunks.len() < self.depth;
@@ -89,7 +102,7 @@ impl<P> Pipeline<P> {
         self.chunks.len()
     }
 
-    /// Nothing has begun.
+    /// Nothing has begun, or is written from before.
     pub(crate) fn is_untouched(&self) -> bool {
         self.begun == 0
     }

@@ -1,8 +1,6 @@
 //! Requests: admitted by the session, begun in their turn, executed by opcode, answered.
 
-use dafs_proto::session::{
-    Admission, CachedReply, ChainStep, REPLY_CACHE_PAYLOAD_MAX, SessionFault, fair_target,
-};
+use dafs_proto::session::{Admission, ChainStep, REPLY_CACHE_PAYLOAD_MAX, SessionFault, fair_target};
 use dafs_proto::transport::Span;
 use dafs_proto::wire::{
     BatchResult, CHAIN_HANDLE, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, Status,
@@ -51,10 +49,10 @@ impl Worker {
                 let step = link.map(|link| session.core.chain_step(link));
                 self.take_turn(call, step, body);
             }
-            Admission::Replay(cached) => {
+            Admission::Replay(kept) => {
                 self.stats.counted.replies_replayed += 1;
                 if let Some(connection) = self.connection(key) {
-                    connection.send(&cached.head, &cached.payload);
+                    connection.send(kept.head(), kept.payload());
                 }
             }
             Admission::InProgress if self.replaces_lane_read(session_key, key, &header) => {
@@ -231,12 +229,10 @@ impl Worker {
         let len = self.seal(call, status, answer.handle, answer.body, answer.payload.len(), &mut head);
         // A link of a chain is not to be executed again behind those that follow it.
         let keeps = (answer.keeps || call.link.is_some()) && answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX;
-        if (keeps || !call.header.opcode.is_idempotent())
+        if (keeps || call.header.opcode.keeps_reply())
             && let Some(session) = self.sessions.find_mut(call.session)
         {
-            debug_assert!(answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX, "cached replies are small");
-            let reply = CachedReply { head: Box::from(&head[..len]), payload: Box::from(answer.payload) };
-            session.core.cache_reply(call.header.slot, reply);
+            session.core.keep_reply(call.header.slot, &head[..len], answer.payload);
         }
         if let Some(connection) = self.connection(call.connection) {
             connection.send(&head[..len], answer.payload);

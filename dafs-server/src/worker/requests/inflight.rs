@@ -220,16 +220,18 @@ impl Worker {
         self.wakeups.extend(batch.map(Wakeup::Batch));
     }
 
-    /// An operation had no effect and never will: its slot may be used again for the same request.
+    /// An operation goes no further without its connection: its slot may be used again for the same request, which goes on from what this
+    /// has written.
     pub(crate) fn abandon(&mut self, operation: Operation) {
+        let effect = operation.state.effect();
         if let Some(place) = operation.call.batch {
             if !operation.forgotten {
-                self.abandon_part(place);
+                self.abandon_part(place, effect);
             }
         } else if let Some(session) = self.sessions.find_mut(operation.call.session)
             && !operation.forgotten
         {
-            session.core.on_abandoned(operation.call.header.slot);
+            session.core.on_abandoned(operation.call.header.slot, effect);
         }
         self.release_buffers(operation.state.into_buffers());
     }

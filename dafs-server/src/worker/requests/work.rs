@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 
+use dafs_proto::session::Effect;
 use dafs_proto::transport::{Access, MemoryRef, OpToken, RemoteRange, TransportError};
 use dafs_proto::wire::Status;
 
@@ -59,6 +60,15 @@ impl State {
         }
     }
 
+    /// What it has written, for the case that it is asked for again.
+    pub(crate) fn effect(&self) -> Option<Effect> {
+        match self {
+            Self::Work(work) => work.effect(),
+            Self::Batch(batch) => batch.effect(),
+            _ => None,
+        }
+    }
+
     /// Storage has its hands on its memory.
     pub(crate) fn in_storage(&self) -> bool {
         match self {
@@ -106,6 +116,9 @@ pub(crate) trait Work: Debug + Send {
     /// Its connection is gone, and with it what was posted there, while storage has its memory.
     fn on_disconnected(&mut self);
 
+    /// What it has written, while storage has nothing of it.
+    fn effect(&self) -> Option<Effect>;
+
     /// The buffers that it holds.
     fn into_buffers(self: Box<Self>) -> Vec<Buffer>;
 }
@@ -117,7 +130,7 @@ pub(crate) enum Fate {
     Waits,
     /// It was answered: it stays only while RDMA holds its memory.
     Answered,
-    /// It had no effect, and its client asks again.
+    /// Its client asks again, and it goes on from what it has written.
     Abandoned,
 }
 
