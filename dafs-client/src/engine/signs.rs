@@ -11,6 +11,9 @@ const PEAK_DECAY_REPLIES: u32 = 64;
 /// Signs of life, of both sides.
 pub(crate) struct Signs {
     alive: KeepAlive,
+    // Longest time without a look that counts as the server's silence.
+    unseen_max: Duration,
+    looked: Moment,
     // Noted where no clock is read, dated by the next who reads one.
     pub(crate) heard: bool,
     pub(crate) spoke: bool,
@@ -21,12 +24,15 @@ impl Signs {
     pub(crate) fn new(welcome: &Welcome, now: Moment) -> Self {
         let time = |ms: u32| Duration::from_millis(u64::from(ms.max(1)));
         let alive = KeepAlive::new(time(welcome.keep_alive_ms), time(welcome.lease_ms), now);
-        Self { alive, heard: false, spoke: false }
+        let unseen_max = time(welcome.lease_ms) / 2;
+        Self { alive, unseen_max, looked: now, heard: false, spoke: false }
     }
 
     /// What was noted gets its date.
     pub(crate) fn dated(&mut self, now: Moment) -> &KeepAlive {
-        if std::mem::take(&mut self.heard) {
+        // Nobody has looked for what the server may have said long ago.
+        let unseen = now.since(std::mem::replace(&mut self.looked, now)) > self.unseen_max;
+        if std::mem::take(&mut self.heard) || unseen {
             self.alive.on_heard(now);
         }
         if std::mem::take(&mut self.spoke) {

@@ -15,15 +15,15 @@ mod write;
 
 use dafs_proto::session::Effect;
 use dafs_proto::wire::{
-    BatchResult, CommitReply, FileHandle, HEADER_SIZE, MountReply, SeekReply, Status, Verifier, WriteReply,
-    encode_message_pack,
+    BatchResult, CommitReply, FileHandle, HEADER_SIZE, Method, MountReply, SeekReply, Status, Verifier,
+    WriteReply, encode_message_pack,
 };
 
 use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted};
 use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target, Writing};
-use crate::worker::flight::answer::{Answer, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Problem};
 use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
 
@@ -147,7 +147,14 @@ impl Worker {
         }
         let mut body = [0; WriteReply::HEAD_SIZE - HEADER_SIZE];
         WriteReply { offset, count, stability, verifier }.encode(&mut body);
-        self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+        let mut keep = Keep::AsAny;
+        if u64::from(count) < write.len && !write.appends && write.method == Method::Direct {
+            keep = Keep::No;
+            if let Some(session) = self.sessions.find_mut(call.session) {
+                session.core.keep_effect(call.header.slot, Effect::Bytes(count.into(), verifier));
+            }
+        }
+        self.reply(call, Status::OK, Answer { body: &body, keep, ..Answer::default() });
     }
 
     fn reply_payload(&mut self, call: &Call, payload: &[u8]) {

@@ -25,7 +25,8 @@ impl Worker {
         let WriteRequest { offset, stability, method, .. } = request;
         // Its parts are written each by itself, and the offset of a later one must not begin again at 0.
         Extent::new(offset, request.len.into()).end().ok_or(Status::TOO_LARGE)?;
-        let write = Writing { target, appends, offset, stability, method };
+        let len = u64::from(request.len);
+        let write = Writing { target, appends, offset, len, stability, method };
         match method {
             Method::Inline if request.len != call.header.payload_len => {
                 Err(WireError::Invalid { what: "length of an inline write", value: u64::from(request.len) }

@@ -42,6 +42,8 @@ const LOOKS_ALONE: u32 = 32;
 const WORK_PER_ROUND_ALONE: usize = 3;
 /// Between two looks at leases and shares.
 const TICK: Duration = Duration::from_millis(100);
+/// A tick that is so much too late comes after a time in which this process stood still: it was stopped, or its machine was.
+const STALL_MIN: Duration = Duration::from_millis(200);
 /// Between two looks at handshakes and sessions while nobody is connected.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 /// Connections accepted in one turn.
@@ -265,9 +267,15 @@ impl EventLoop {
     }
 
     fn tick(&mut self) {
+        let late = self.now.since(self.next_tick);
+        let stood_still = late >= STALL_MIN;
+        if stood_still {
+            // What clients have said meanwhile has not been read yet.
+            self.worker.on_stall(late);
+        }
         self.worker.on_tick();
-        for (_, listener) in &mut self.listeners {
-            listener.expire_handshakes();
+        if !stood_still {
+            self.listeners.iter_mut().for_each(|(_, listener)| listener.expire_handshakes());
         }
         self.forget_closed();
         let idle = self.worker.sessions() == 0 && self.hot.is_empty();

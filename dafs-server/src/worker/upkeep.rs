@@ -1,5 +1,8 @@
 //! What is done as time passes: ten times a second.
 
+use std::time::Duration;
+
+use dafs_proto::session::Moment;
 use dafs_proto::wire::{Header, Opcode};
 
 use super::Worker;
@@ -39,6 +42,18 @@ impl Worker {
         self.tell_of_due_batches();
         self.resume_storage_waiters();
         self.flush_dirty();
+    }
+
+    /// For so long nothing was read, whatever was sent: nobody was silent in that time. Called before the tick that follows it.
+    pub fn on_stall(&mut self, duration: Duration) {
+        let now = self.now;
+        tracing::warn!(
+            seconds = duration.as_secs_f64(),
+            "the server stood still: leases are the longer by that"
+        );
+        let later = |moment: Moment| moment.after(duration).min(now);
+        self.sessions.iter_mut().for_each(|session| session.last_heard = later(session.last_heard));
+        self.connections.iter_mut().for_each(|(_, connection)| connection.since = later(connection.since));
     }
 
     /// Shows the others how many sessions and connections there are now, and what was counted.

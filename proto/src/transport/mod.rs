@@ -172,6 +172,9 @@ pub struct Capabilities {
     /// [`Endpoint::remote_memory`] answers for memory that was allocated by the peer's domain: the server may let the
     /// kernel read and write files straight in the client's memory.
     pub remote_mapped: bool,
+    /// A write whose local memory may fault can find it gone after it was posted. Then it completes with
+    /// [`TransportError::is_local_fault`], and the connection goes on.
+    pub faults_late: bool,
     /// Ordinary memory of the client can be registered for a single operation at a cost that does not depend on its size.
     pub registers_ordinary_memory: bool,
     /// Who is at the other end.

@@ -7,6 +7,7 @@ use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::program::Program;
 use dafs_tests::raw::domain;
 use dafs_tests::suite::{assert_same, bytes};
 
@@ -17,6 +18,7 @@ on_each_provider_and_two_workers! {
     session_whose_operation_is_with_storage_outlives_its_lease,
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
     session_that_is_kept_alive_outlives_its_lease,
+    sessions_outlive_a_server_that_stood_still,
     session_that_is_closed_or_dropped_ends_on_the_server_too,
     handles_of_dropped_files_are_given_back,
     server_that_stops_tells_its_clients,
@@ -120,6 +122,43 @@ fn session_that_is_kept_alive_outlives_its_lease(on: On) {
         session.ping().unwrap();
         assert_eq!(session.reconnects(), 0);
     }
+}
+
+// [SESS-47] [SESS-43]
+fn sessions_outlive_a_server_that_stood_still(on: On) {
+    use rustix::process::{Pid, Signal, kill_process};
+    const LEASE: [u32; 2] = [600, 200];
+    let program = Program::start(on, &["--lease-ms", "600", "--keep-alive-ms", "200"]);
+    let clock = Harness::start_with(on, |config| [config.lease_ms, config.keep_alive_ms] = LEASE);
+    let watcher = clock.session();
+    let sessions: Vec<_> = (0..5).map(|_| program.session()).collect();
+    let files: Vec<_> = (0..5)
+        .zip(&sessions)
+        .map(|(number, session)| {
+            let root = session.mount("data").unwrap();
+            let (file, name) = (root.create(format!("f{number}")).unwrap(), format!("f{number}"));
+            root.remove_file(name).unwrap();
+            file
+        })
+        .collect();
+    let ids: Vec<_> = sessions.iter().map(|session| session.agreed().session).collect();
+    let server = Pid::from_raw(i32::try_from(program.id()).unwrap()).unwrap();
+    kill_process(server, Signal::STOP).unwrap();
+    let appends: Vec<_> = files.iter().map(|file| file.submit_append(b"data".to_vec())).collect();
+    sessions.iter().for_each(Session::flush);
+    // Two sessions that are silent elsewhere, one after the other, measure two leases.
+    for _ in 0..2 {
+        let silent = clock.session_with(&Config { background: Background::None, ..Config::default() });
+        silent.ping().unwrap();
+        wait_for(|| watcher.statistics().unwrap().sessions == 1);
+    }
+    kill_process(server, Signal::CONT).unwrap();
+    for (append, file) in appends.into_iter().zip(&files) {
+        assert_eq!(append.wait().unwrap(), 0);
+        assert_eq!(file.metadata().unwrap().size, 4, "a file without a name is still there");
+    }
+    let after: Vec<_> = sessions.iter().map(|session| session.agreed().session).collect();
+    assert_eq!(after, ids);
 }
 
 // [SESS-45]

@@ -6,13 +6,13 @@ use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, Region};
 use dafs_proto::wire::{
     AllocateRequest, BATCH_RESULT_SIZE, BatchOperation, BatchRequest, CommitRequest, EXTENT_SIZE, FileHandle,
-    Flags, HEADER_SIZE, Header, ListRequest, Lists, Method, Opcode, Resume, Stability, Status, Welcome,
-    WriteReply, encode_lists,
+    Flags, HEADER_SIZE, Header, ListReadReply, ListRequest, Lists, Method, Opcode, ReadReply, Resume,
+    Stability, Status, Welcome, WriteReply, encode_lists, lists_size,
 };
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
-use dafs_tests::raw::{Message, Raw, introduction, stable_write_body, write_body};
+use dafs_tests::raw::{Message, Raw, introduction, read_body, stable_write_body, write_body};
 use dafs_tests::suite::{EXPORTS, assert_same, bytes};
 
 on_each_provider_and_two_workers! {
@@ -171,6 +171,11 @@ fn batch_sent_again_writes_nothing_twice_and_reads_anew(on: On) {
 mod in_chunks {
     pub(super) mod tcp {
         #[test]
+        fn file_cut_while_it_is_sent_is_answered_with_what_there_was() {
+            super::super::cut_while_sent();
+        }
+
+        #[test]
         fn write_that_broke_in_the_middle_goes_on_behind_what_it_has_written() {
             super::super::broken_in_the_middle();
         }
@@ -228,5 +233,49 @@ fn broken_in_the_middle() {
         file.read_exact_at(&mut found, 0).unwrap();
         assert_same(&found[..OTHERS], &others, "what the other wrote meanwhile");
         assert_same(&found[OTHERS..], &data[OTHERS..], "the rest");
+    }
+}
+
+// [STOR-27] [TCP-12] The sockets are full, and the server waits in the middle of the data, when the file is cut.
+fn cut_while_sent() {
+    const WHOLE: u32 = 16 << 20;
+    const KEPT: u64 = (12 << 20) + 123;
+    let harness = Harness::start(On::Tcp);
+    let path = harness.data().join("f");
+    let data = bytes(5, WHOLE as usize);
+    for lists in [false, true] {
+        std::fs::write(&path, &data).unwrap();
+        let (mut raw, _) = Raw::session(harness.address(), 16);
+        let root = raw.mount("data");
+        let handle = raw.create(root, b"f");
+        let region = raw.region(WHOLE as usize, Access::all());
+        let range = [region.range().key.0, region.range().offset, WHOLE.into()];
+        let (opcode, body, payload) = match lists {
+            false => (Opcode::Read, read_body(0, WHOLE, Some(range)), Vec::new()),
+            true => {
+                let mut body = vec![0; ListRequest::HEAD_SIZE - HEADER_SIZE];
+                let (method, stability) = (Method::Direct, Stability::Unstable);
+                ListRequest { len: WHOLE, method, stability, extent_count: 1, segment_count: 1 }
+                    .encode(&mut body);
+                let mut lists = vec![0; lists_size(1, 1)];
+                encode_lists(std::iter::once(Extent::new(0, WHOLE.into())), &[range], &mut lists);
+                (Opcode::ReadList, body, lists)
+            }
+        };
+        let mut header = Header::request(opcode, handle);
+        raw.begin(&mut header);
+        raw.send(header, &body, &payload);
+        // Something has come; nothing of it is taken until the file is cut.
+        raw.endpoint.wait(Some(std::time::Duration::from_secs(30))).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(KEPT).unwrap();
+        let reply = raw.receive().unwrap();
+        assert_eq!(reply.header.status, Status::OK);
+        let count = match lists {
+            false => ReadReply::decode(&reply.body).unwrap().count,
+            true => ListReadReply::decode(&reply.body).unwrap().count,
+        };
+        assert_eq!(u64::from(count), KEPT, "list: {lists}");
+        let found = region.memory().span().slice(0, count as usize).unwrap().to_vec();
+        assert_same(&found, &data[..count as usize], "what there was");
     }
 }

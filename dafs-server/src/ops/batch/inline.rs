@@ -12,8 +12,8 @@ use super::Worker;
 use crate::storage::NowError;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::Target;
-use crate::worker::flight::answer::{Answer, Payload};
-use crate::worker::flight::batch::{InlineData, belongs, effect, pack, places};
+use crate::worker::flight::answer::{Answer, Keep, Payload};
+use crate::worker::flight::batch::{InlineData, belongs, effect, is_written, pack, places};
 use crate::worker::requests::dispatch::payload_of;
 
 /// What a call of storage takes of a turn at least, in bytes copied in that time.
@@ -224,11 +224,16 @@ impl Worker {
         let (body, payload) = (reply_body(results.len(), read.len()), encoded(results));
         if read.is_empty() {
             // Of writes alone it tells what need not be done again when it is lost.
-            let keeps = operations.iter().all(|operation| operation.write);
-            if !keeps || payload.len() > REPLY_CACHE_PAYLOAD_MAX {
+            let keep =
+                match operations.iter().zip(results).all(|(operation, result)| is_written(operation, result))
+                {
+                    true if payload.len() <= REPLY_CACHE_PAYLOAD_MAX => Keep::Yes,
+                    _ => Keep::No,
+                };
+            if keep == Keep::No {
                 self.keep_results(call, operations, results);
             }
-            let answer = Answer { body: &body, payload: &payload, keeps, ..Answer::default() };
+            let answer = Answer { body: &body, payload: &payload, keep, ..Answer::default() };
             return self.reply(call, Status::OK, answer);
         }
         self.keep_results(call, operations, results);

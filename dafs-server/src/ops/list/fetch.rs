@@ -40,6 +40,11 @@ impl List {
                 return Progress::Continue;
             }
         }
+        let faults_late = at.connection().is_some_and(|c| c.endpoint.capabilities().faults_late);
+        if self.is_window && faults_late && self.pending() > 0 {
+            self.step = Step::Window;
+            return Progress::Wait;
+        }
         if self.direction == Direction::Read {
             self.done = self.chunk.end;
             self.step = Step::Begin;
@@ -53,6 +58,18 @@ impl List {
             return Progress::End(Err(Status::REMOTE_ACCESS));
         }
         if is_here { Progress::Continue } else { Progress::Wait }
+    }
+
+    /// A window of the file has left: what of it was gone is read again, as far as it is there now.
+    pub(super) fn end_window(&mut self, at: &mut Context<'_>) {
+        self.memory.clear();
+        self.step = Step::Begin;
+        if self.is_faulted {
+            at.worker.distrust_mapped_files(at.call.session);
+        } else {
+            self.done = self.chunk.end;
+            self.release_sent_buffers(at);
+        }
     }
 
     /// Begins to fetch the next chunk of a write, where there is a buffer for it; `false` when its memory is refused.

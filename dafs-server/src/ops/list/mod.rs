@@ -252,8 +252,13 @@ impl Work for List {
         if let Some(fetching) = self.fetching.get_mut(usize::from(slot)) {
             *fetching = fetching.saturating_sub(1);
         }
+        self.is_faulted |= result.as_ref().is_err_and(TransportError::is_local_fault);
         match self.step {
-            // After a failure the connection is broken: closing it abandons the list.
+            Step::Window if self.pending() == 0 => {
+                self.end_window(at);
+                self.advance(at)
+            }
+            // After any other failure the connection is broken: closing it abandons the list.
             _ if result.is_err() => Fate::Waits,
             Step::Fetch if self.pending() == 0 => {
                 self.step = Step::Storage;
@@ -328,6 +333,7 @@ impl List {
         if self.take_ahead() || (self.direction == Direction::Read && self.map_chunk(at, size_max)) {
             return Progress::Continue;
         }
+        self.is_window = false;
         // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there. Elsewhere it takes several chunks for
         // storage and RDMA to go on beside each other.
         let chunk_max = BUFFER_SIZES[if is_copy || self.len <= LONG_LEN { 1 } else { 2 }];
@@ -370,6 +376,7 @@ impl List {
         }
         self.make_posts();
         self.memory = SmallVec::from_iter([window]);
+        (self.is_window, self.is_faulted) = (true, false);
         true
     }
 
@@ -418,7 +425,7 @@ impl List {
         };
         let target = Target { node: self.node, verifier: self.verifier };
         let (stability, method) = (self.stability, self.method());
-        let write = Writing { target, appends: false, offset, stability, method };
+        let write = Writing { target, appends: false, offset, len: self.len, stability, method };
         at.worker.finish_write(&at.call, write, self.done as usize);
         Fate::Answered
     }

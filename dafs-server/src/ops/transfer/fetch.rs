@@ -28,8 +28,9 @@ impl Transfer {
         };
         // A window of a file is no buffer: nobody waits for it to be free again.
         let is_window = self.is_window(chunk.slot);
-        let token = if is_window { at.token } else { token_with_slot(at.token, chunk.slot) };
+        let token = token_with_slot(at.token, chunk.slot);
         let Some(connection) = at.connection() else { return Progress::Wait };
+        let is_watched = is_window && connection.endpoint.capabilities().faults_late;
         connection.dirty = true;
         let posted = if self.direction == Direction::Read {
             connection.endpoint.rdma_write(token, local, remote, None)
@@ -39,11 +40,14 @@ impl Transfer {
         match posted {
             Ok(posted) => {
                 at.on_posted(u32::from(posted == Posted::Pending));
-                self.pipeline.posted(chunk.slot);
+                match is_watched {
+                    true => self.pipeline.posted_window(chunk.slot),
+                    false => self.pipeline.posted(chunk.slot),
+                }
                 if posted == Posted::Done {
                     at.worker.turns.on_moved(usize::try_from(chunk.len).unwrap_or(usize::MAX));
                 }
-                if posted == Posted::Done || is_window {
+                if posted == Posted::Done || (is_window && !is_watched) {
                     self.passage_moved(at, chunk.slot);
                 }
                 Progress::Continue
@@ -70,7 +74,8 @@ impl Transfer {
 
     /// RDMA of a chunk is over: a read's buffer is free, a write's data is here.
     pub(super) fn passage_moved(&mut self, at: &mut Context<'_>, slot: u8) {
-        if self.pipeline.chunk_in(slot, Stage::Rdma).is_none() {
+        let is_in = |stage| self.pipeline.chunk_in(slot, stage).is_some();
+        if !is_in(Stage::Rdma) && !is_in(Stage::Window) {
             return;
         }
         let ended = self.pipeline.moved(slot);

@@ -119,11 +119,12 @@ impl Work for Transfer {
     }
 
     fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {
-        // Where it failed the connection is broken: closing it abandons the transfer.
-        if result.is_err() {
-            return Fate::Waits;
+        match (result, self.pipeline.chunk_in(slot, Stage::Window)) {
+            (Ok(()), _) => self.passage_moved(at, slot),
+            (Err(error), Some(chunk)) if error.is_local_fault() => drop(self.read_again(at, chunk)),
+            // The connection is broken: closing it abandons the transfer.
+            (Err(_), _) => return Fate::Waits,
         }
-        self.passage_moved(at, slot);
         self.advance(at)
     }
 
@@ -355,7 +356,8 @@ impl Transfer {
     fn reply_written(&self, at: &mut Context<'_>, offset: u64, count: usize) -> Fate {
         let target = Target { node: self.node, verifier: self.verifier };
         let (stability, method) = (self.stability, Method::Direct);
-        let write = Writing { target, appends: false, offset, stability, method };
+        let appends = self.direction == Direction::Append;
+        let write = Writing { target, appends, offset, len: self.len, stability, method };
         at.worker.finish_write(&at.call, write, count);
         Fate::Answered
     }

@@ -55,6 +55,8 @@ pub(crate) struct Writing {
     /// At the end of the file, wherever that is.
     pub(crate) appends: bool,
     pub(crate) offset: u64,
+    /// Bytes that were asked for.
+    pub(crate) len: u64,
     pub(crate) stability: Stability,
     pub(crate) method: Method,
 }

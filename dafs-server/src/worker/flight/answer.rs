@@ -34,12 +34,23 @@ pub(crate) enum Payload<'a> {
     Kept(Span<'a>),
 }
 
+/// Whether a reply is kept for the case that it is asked for again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// As its opcode says.
+    #[default]
+    AsAny,
+    /// It is, as far as kept replies reach.
+    Yes,
+    /// It is not: not all was done, perhaps because the connection broke, and what was done is known.
+    No,
+}
+
 /// What is answered beside the status.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Answer<'a> {
     pub(crate) handle: FileHandle,
     pub(crate) body: &'a [u8],
     pub(crate) payload: &'a [u8],
-    /// It is kept although its operation is idempotent, as far as kept replies reach.
-    pub(crate) keeps: bool,
+    pub(crate) keep: Keep,
 }

@@ -306,13 +306,18 @@ pub(crate) fn pack(memory: Span<'_>, operations: &[BatchOperation], results: &[B
     to
 }
 
+/// It is a write, and all of it was written. What was not may be for the connection that broke.
+pub(crate) fn is_written(operation: &BatchOperation, result: &BatchResult) -> bool {
+    operation.write && result.status == Status::OK && u64::from(result.count) == operation.len()
+}
+
 /// The results of writes, if there are any.
 pub(crate) fn effect(
     operations: &[BatchOperation],
     results: impl Iterator<Item = Option<BatchResult>>,
 ) -> Option<Effect> {
-    let written =
-        operations.iter().zip(results).map(|(operation, result)| result.filter(|_| operation.write));
+    let written = operations.iter().zip(results);
+    let written = written.map(|(operation, result)| result.filter(|result| is_written(operation, result)));
     let written: Box<[_]> = written.collect();
     written.iter().any(Option::is_some).then_some(Effect::Results(written))
 }

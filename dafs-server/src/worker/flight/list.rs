@@ -61,6 +61,10 @@ pub(crate) struct List {
     pub(crate) step: Step,
     /// What the last [`List::move_now`] moved: bytes, and a call as [`CALL_SIZE_MIN`] at least.
     pub(crate) moved: usize,
+    /// The chunk is a mapped window of the file.
+    pub(crate) is_window: bool,
+    /// Some of it was gone when it was sent.
+    pub(crate) is_faulted: bool,
     /// Its connection was lost while storage had its memory: chunks before may be lost with it.
     pub(crate) is_broken: bool,
     /// It is written for the second time, since the first came to nothing.
@@ -104,6 +108,8 @@ pub(crate) enum Step {
     Post,
     /// Waits for RDMA to fill the buffer.
     Fetch,
+    /// Waits for RDMA to take what a mapped window of the file holds: whether all of it was there shows then.
+    Window,
     /// It is over, and waits for RDMA that is not.
     Ending(Result<(), Status>),
     /// Storage makes written data durable.
@@ -195,6 +201,8 @@ impl List {
             granted: None,
             step: Step::Begin,
             moved: 0,
+            is_window: false,
+            is_faulted: false,
             is_broken: false,
             is_second: false,
         }

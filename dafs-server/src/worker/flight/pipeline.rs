@@ -21,6 +21,8 @@ pub(crate) enum Stage {
     Post,
     /// RDMA is under way.
     Rdma,
+    /// The same, from a mapped window: whether all of that was there shows when it has left.
+    Window,
     /// A write's data is here, and chunks before it are not yet with storage.
     Fetched,
     /// Storage reads or writes it.
@@ -156,6 +158,11 @@ impl<P> Pipeline<P> {
     /// RDMA of a chunk was posted.
     pub(crate) fn posted(&mut self, slot: u8) {
         self.set(slot, Stage::Rdma);
+    }
+
+    /// RDMA of a chunk was posted that may find its memory gone.
+    pub(crate) fn posted_window(&mut self, slot: u8) {
+        self.set(slot, Stage::Window);
     }
 
     /// RDMA of a chunk is over; returns what it passed through where the chunk is too.

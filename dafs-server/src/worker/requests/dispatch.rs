@@ -11,7 +11,7 @@ use slab::Slab;
 use crate::storage::{Identity, NodeId};
 use crate::worker::Worker;
 use crate::worker::connection::Connection;
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::handshake::ACTIVE_FOR;
 use crate::worker::ids::{ConnectionKey, SessionKey};
@@ -228,8 +228,7 @@ impl Worker {
         let mut head = [0; HEAD_SIZE_MAX];
         let len = self.seal(call, status, answer.handle, answer.body, answer.payload.len(), &mut head);
         // A link of a chain is not to be executed again behind those that follow it.
-        let keeps = (answer.keeps || call.link.is_some()) && answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX;
-        if (keeps || call.header.opcode.keeps_reply())
+        if keeps(call, status, &answer)
             && let Some(session) = self.sessions.find_mut(call.session)
         {
             session.core.keep_reply(call.header.slot, &head[..len], answer.payload);
@@ -277,6 +276,18 @@ impl Worker {
         head[HEADER_SIZE..len].copy_from_slice(body);
         len
     }
+}
+
+/// The reply is kept for the case that it is asked for again.
+#[inline]
+fn keeps(call: &Call, status: Status, answer: &Answer<'_>) -> bool {
+    let opcode = call.header.opcode;
+    if call.link.is_some() || answer.keep == Keep::Yes {
+        return answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX;
+    }
+    // What failed changed nothing. That memory of a client is out of reach may be the doing of its connection, which is over.
+    let failed = status != Status::OK && (opcode.is_idempotent() || status == Status::REMOTE_ACCESS);
+    opcode.keeps_reply() && answer.keep == Keep::AsAny && !failed
 }
 
 /// The request's payload, where it is.

@@ -144,6 +144,11 @@ impl SessionTable {
         self.sessions.iter().map(|(key, session)| (SessionKey(key), session))
     }
 
+    /// All of them, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.sessions.iter_mut().map(|(_, session)| session)
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         self.sessions.len()

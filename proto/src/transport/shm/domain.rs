@@ -152,6 +152,7 @@ impl ShmDomain {
             segments_max: SEGMENTS_MAX,
             rdma_size_max: RDMA_SIZE_MAX,
             remote_mapped: true,
+            faults_late: false,
             registers_ordinary_memory: connection.peer_reaches_us.load(Ordering::Relaxed),
             peer: PeerIdentity { address: None, credentials: Some(connection.peer.clone()) },
         };

@@ -66,6 +66,7 @@ impl SimEndpoint {
                 segments_max: SEGMENTS_MAX,
                 rdma_size_max: RDMA_SIZE_MAX,
                 remote_mapped,
+                faults_late: false,
                 registers_ordinary_memory: true,
                 peer: PeerIdentity { address: Some(node.address()), credentials: None },
             }

@@ -92,6 +92,8 @@ struct Write {
     may_fault: bool,
     // Some of the memory is gone: the rest is sent page by page.
     careful: bool,
+    // Zeros were sent in place of some of it.
+    faulted: bool,
 }
 
 impl Write {
@@ -353,7 +355,15 @@ impl Output {
         );
         let may_fault = segments.iter().any(|segment| segment.memory().may_fault());
         let len = segments.iter().map(super::super::MemoryRef::len).sum();
-        let write = self.writes.insert(Write { token, front, segments, len, may_fault, careful: false });
+        let write = self.writes.insert(Write {
+            token,
+            front,
+            segments,
+            len,
+            may_fault,
+            careful: false,
+            faulted: false,
+        });
         self.queue.push_back(Item::Write(write));
     }
 
@@ -398,7 +408,10 @@ impl Output {
                 && self.writes[key].careful
             {
                 match self.send_page(link, &self.writes[key]) {
-                    Ok(sent) => self.advance(link, sent),
+                    Ok((sent, faulted)) => {
+                        self.writes[key].faulted |= faulted;
+                        self.advance(link, sent);
+                    }
                     Err(error) => return self.on_send_error(link, error),
                 }
                 continue;

@@ -100,6 +100,7 @@ impl<const MAGIC: u64, const VERSION: u16> Hello<MAGIC, VERSION> {
             segments_max,
             rdma_size_max,
             remote_mapped: false,
+            faults_late: provider == Provider::Tcp,
             registers_ordinary_memory: true,
             peer: PeerIdentity { address: peer, credentials: None },
         }

@@ -68,9 +68,9 @@ impl Output {
     }
 
     /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was
-    /// truncated, and the frame must have its length.
+    /// truncated, and the frame must have its length. Answers the bytes sent, and whether they are zeros.
     #[cold]
-    pub(super) fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<usize> {
+    pub(super) fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<(usize, bool)> {
         let mut skip = self.front_sent;
         let mut gather = Gather::new();
         gather.push_bytes_after(&mut skip, &write.front);
@@ -92,9 +92,9 @@ impl Output {
                 let mut zeros = Gather::new();
                 zeros.push_bytes_after(&mut 0, &ZEROS[..gather.total().min(PAGE_SIZE)]);
                 link.counters.sends += 1;
-                sys::send(link.socket.as_fd(), &zeros, more)
+                sys::send(link.socket.as_fd(), &zeros, more).map(|sent| (sent, true))
             }
-            result => result,
+            result => result.map(|sent| (sent, false)),
         }
     }
 
@@ -120,7 +120,12 @@ impl Output {
                 }
                 Some(Item::Write(key)) => {
                     let write = self.writes.remove(key);
-                    link.complete(write.token, Ok(()));
+                    let faulted = || io::Error::from_raw_os_error(libc::EFAULT);
+                    let result = match write.faulted {
+                        false => Ok(()),
+                        true => Err(TransportError::system("sending what a mapped file has lost", faulted())),
+                    };
+                    link.complete(write.token, result);
                 }
                 Some(Item::Response) => {
                     self.response_frame = None;

@@ -217,7 +217,7 @@ fn rdma_past_its_limits_is_refused() {
 
 // [TCP-12]
 #[test]
-fn write_from_a_truncated_file_sends_zeros_and_keeps_framing() {
+fn write_from_a_truncated_file_sends_zeros_keeps_framing_and_says_so() {
     for kept in [0, 4096, 5000, 300_000, 400_000] {
         let mut pair = pair();
         let file = MappedFile::new(400_000);
@@ -236,7 +236,8 @@ fn write_from_a_truncated_file_sends_zeros_and_keeps_framing() {
             head = pair.client.recv().unwrap();
         }
         assert_eq!(pair.client.payload().to_vec(), b"y");
-        pair.server.poll_completion().unwrap().result.unwrap();
+        let written = pair.server.poll_completion().unwrap().result;
+        assert_eq!(written.is_err_and(|error| error.is_local_fault()), kept < 400_000);
 
         let found = region.memory().span().slice(0, 400_000).unwrap().to_vec();
         let (there, gone) = found.split_at(usize::try_from(kept).unwrap());
