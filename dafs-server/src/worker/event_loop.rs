@@ -91,6 +91,8 @@ pub struct EventLoop {
     accepts: bool,
     // As of the last look at the clock.
     now: Moment,
+    // The longest time between two looks since the last tick.
+    gap_max: Duration,
     // Done since the last look at the kernel's events.
     work: usize,
     storage_turns: StorageTurns,
@@ -141,6 +143,7 @@ impl EventLoop {
             next_tick: Moment::default(),
             accepts: true,
             now: Moment::default(),
+            gap_max: Duration::ZERO,
             work: 0,
             storage_turns: StorageTurns::new(Instant::now()),
             messages: 0,
@@ -255,7 +258,8 @@ impl EventLoop {
     }
 
     fn look_at_clock(&mut self) {
-        self.now = Moment::default().after(self.began.elapsed());
+        let before = std::mem::replace(&mut self.now, Moment::default().after(self.began.elapsed()));
+        self.gap_max = self.gap_max.max(self.now.since(before));
         self.worker.set_now(self.now);
     }
 
@@ -267,11 +271,11 @@ impl EventLoop {
     }
 
     fn tick(&mut self) {
-        let late = self.now.since(self.next_tick);
-        let stood_still = late >= STALL_MIN;
+        let gap = std::mem::take(&mut self.gap_max);
+        let stood_still = self.now >= self.next_tick.after(STALL_MIN);
         if stood_still {
             // What clients have said meanwhile has not been read yet.
-            self.worker.on_stall(late);
+            self.worker.on_stall(gap);
         }
         self.worker.on_tick();
         if !stood_still {

@@ -49,7 +49,7 @@ impl Worker {
         let now = self.now;
         tracing::warn!(
             seconds = duration.as_secs_f64(),
-            "the server stood still: leases are the longer by that"
+            "the server stood still, or slept too long: leases are the longer by that"
         );
         let later = |moment: Moment| moment.after(duration).min(now);
         self.sessions.iter_mut().for_each(|session| session.last_heard = later(session.last_heard));

@@ -128,7 +128,7 @@ fn session_that_is_kept_alive_outlives_its_lease(on: On) {
 fn sessions_outlive_a_server_that_stood_still(on: On) {
     use rustix::process::{Pid, Signal, kill_process};
     const LEASE: [u32; 2] = [600, 200];
-    let program = Program::start(on, &["--lease-ms", "600", "--keep-alive-ms", "200"]);
+    let program = Program::start(on, &["--log", "info", "--lease-ms", "600", "--keep-alive-ms", "200"]);
     let clock = Harness::start_with(on, |config| [config.lease_ms, config.keep_alive_ms] = LEASE);
     let watcher = clock.session();
     let sessions: Vec<_> = (0..5).map(|_| program.session()).collect();
