@@ -7,7 +7,7 @@ pub(crate) mod serve;
 mod storage;
 mod world;
 
-pub use oracle::{BlockOracle, Record, RecordOracle};
+pub use oracle::{BlockOracle, ConcurrentOracle, Record, RecordOracle};
 pub use script::{Action, Script};
 pub use scripted::ScriptedWorld;
 pub use storage::SharedStorage;

@@ -1,6 +1,6 @@
 //! What a server owes its clients: every acknowledged byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks of one file. Each write fills a block with a number of its own, so that what is read tells which write it is from.
 ///
@@ -115,5 +115,106 @@ impl RecordOracle {
                 }
             }
         }
+    }
+}
+
+/// Blocks whose writes overlap in time: a write that was submitted happens once, at some moment until it is answered, and what is read says
+/// when it has. One such write a block at a time; those of others happen between their submission and their answer, which nothing else
+/// comes between.
+#[derive(Debug, Default)]
+pub struct ConcurrentOracle {
+    blocks: BTreeMap<usize, Register>,
+}
+
+#[derive(Debug)]
+struct Register {
+    /// What it may hold, and whether the pending write has happened then.
+    states: BTreeSet<(u64, bool)>,
+    pending: Option<u64>,
+}
+
+impl Default for Register {
+    fn default() -> Self {
+        Self { states: BTreeSet::from([(0, false)]), pending: None }
+    }
+}
+
+impl Register {
+    /// The pending write may have happened by now.
+    fn advance(&mut self) {
+        if let Some(value) = self.pending
+            && self.states.iter().any(|(_, happened)| !happened)
+        {
+            self.states.insert((value, true));
+        }
+    }
+
+    fn end(&mut self, happened: bool) {
+        self.advance();
+        self.pending = None;
+        let ends = self.states.iter().filter(|state| state.1 || !happened);
+        self.states = ends.map(|(value, _)| (*value, false)).collect();
+    }
+}
+
+impl ConcurrentOracle {
+    /// A write of the block is pending.
+    pub fn is_pending(&self, block: usize) -> bool {
+        self.blocks.get(&block).is_some_and(|register| register.pending.is_some())
+    }
+
+    /// A write was submitted.
+    pub fn on_submitted(&mut self, block: usize, value: u64) {
+        let register = self.blocks.entry(block).or_default();
+        assert!(register.pending.replace(value).is_none(), "one pending write a block");
+    }
+
+    /// It was answered.
+    pub fn on_done(&mut self, block: usize) {
+        self.blocks.entry(block).or_default().end(true);
+    }
+
+    /// It ended, and whether it had happened is not known. It will not any more.
+    pub fn on_doubt(&mut self, block: usize) {
+        self.blocks.entry(block).or_default().end(false);
+    }
+
+    /// Another write was submitted and answered.
+    pub fn on_written(&mut self, block: usize, value: u64) {
+        let register = self.blocks.entry(block).or_default();
+        register.advance();
+        register.states = register.states.iter().map(|(_, happened)| (value, *happened)).collect();
+    }
+
+    /// Checks what was read.
+    pub fn check(&mut self, block: usize, value: u64) {
+        let register = self.blocks.entry(block).or_default();
+        register.advance();
+        let before = register.states.clone();
+        register.states.retain(|(possible, _)| *possible == value);
+        let pending = register.pending;
+        assert!(
+            !register.states.is_empty(),
+            "block {block} holds {value}; possible, and whether the pending {pending:?} has happened: {before:?}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pending_write_that_was_seen_does_not_happen_again() {
+        let mut oracle = ConcurrentOracle::default();
+        oracle.on_submitted(0, 1);
+        oracle.check(0, 0);
+        oracle.check(0, 1);
+        oracle.on_written(0, 2);
+        oracle.check(0, 2);
+        oracle.on_done(0);
+        oracle.check(0, 2);
+        let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| oracle.check(0, 1)));
+        assert!(again.is_err());
     }
 }

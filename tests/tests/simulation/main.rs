@@ -294,6 +294,8 @@ fn fill(value: u64) -> Vec<u8> {
 }
 
 mod sim {
+    mod concurrent;
+
     use super::*;
 
     /// No faults at all: the oracle's own test.
