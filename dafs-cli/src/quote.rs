@@ -29,8 +29,8 @@ pub(crate) fn shown_path(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
 }
 
-/// Text with the words of others in it, for a terminal: what would do something to it is written as in JSON, `\u001b`. Ends of lines stay when
-/// `lines`.
+/// Text with the words of others in it, for a terminal: what would do something to it is written as in JSON, `\u001b`. Ends of lines
+/// stay when `lines`.
 pub(crate) fn harmless(text: &str, lines: bool) -> Cow<'_, str> {
     let is_harmful = |character: char| is_unprintable(character) && !(lines && character == '\n');
     if !text.chars().any(is_harmful) {

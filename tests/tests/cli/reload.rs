@@ -19,8 +19,8 @@ struct Server {
     directory: tempfile::TempDir,
 }
 
-const ALPHA: &str = "alpha:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
-const BETA: &str = "beta:ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+const ALPHA: &str = "alpha:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f:uid=0,gid=0\n";
+const BETA: &str = "beta:ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f:uid=0,gid=0\n";
 
 impl Server {
     fn start() -> Self {
