@@ -166,7 +166,7 @@ impl Dir {
 mod tests {
     use super::*;
 
-    // [CLI-54]
+    // [CLI-64]
     #[test]
     fn cookies_that_come_round_are_noticed_wherever_the_round_begins() {
         for (before, round) in [(0, 1), (0, 7), (5, 1), (100, 33)] {
