@@ -229,6 +229,7 @@ mod tests {
                 "added us",
                 "ratio",
                 "spread",
+                "disturbed",
             ]
         );
     }
