@@ -19,7 +19,8 @@ pub use mpi::{Class, MpiCase, MpiOptions, Way};
 /// that 1.0 is perfect and less is better. Limit and subject alternate, round by round, and the ratio is the median
 /// over the rounds, so a machine that is busy for a while spoils one round and not the result.
 ///
-/// A dafs-server is started for the run, on a temporary directory in memory, and stopped at its end.
+/// A dafs-server is started for the run, on a temporary directory in memory, and stopped at its end. latency, bandwidth, iops and
+/// crossover run on a temporary directory of a disk's file system as well, where there is one, unless --dir says where.
 #[derive(Debug, Parser)]
 #[command(name = "dafs-bench", version, after_help = EXAMPLES)]
 pub struct Cli {

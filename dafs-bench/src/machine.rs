@@ -113,7 +113,7 @@ fn first_word(path: &str) -> String {
 }
 
 /// Type of the file system that holds `directory`: the longest mount point that is a prefix of it.
-fn file_system(directory: &Path) -> String {
+pub fn file_system(directory: &Path) -> String {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut fields = mounts.lines().filter_map(|line| {

@@ -76,6 +76,9 @@ impl Unit {
     }
 }
 
+/// Rounds whose ratios are further apart than by this factor are disturbed.
+pub const SPREAD_MAX: f64 = 3.0;
+
 /// One line of a report: one case of one benchmark, medians over the rounds. What does not apply is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Row {
@@ -120,6 +123,9 @@ pub struct Row {
     /// The greatest of them.
     #[serde(serialize_with = "rounded")]
     pub ratio_max: Option<f64>,
+    /// The rounds are further apart than [`SPREAD_MAX`], also when measured again: something else ran meanwhile.
+    #[serde(skip_serializing_if = "is_false")]
+    pub disturbed: bool,
     /// Share of computation in the time of one blocking step (`overlap` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
@@ -156,6 +162,18 @@ pub struct Row {
     /// Unit of `limit_value`, for reports that name it.
     #[serde(skip)]
     pub limit_unit: Option<Unit>,
+}
+
+impl Row {
+    /// Whether its rounds are too far apart to mean much.
+    pub fn is_disturbed(&self) -> bool {
+        self.ratio_min.zip(self.ratio_max).is_some_and(|(min, max)| max > SPREAD_MAX * min)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The part of a [`Row`] that `mpi` fills.
@@ -201,6 +219,9 @@ pub struct MpiRow {
 pub struct Crossing {
     /// The transport.
     pub transport: String,
+    /// File system of the file, where there are two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub case: Option<&'static str>,
     /// Read or write.
     pub op: Op,
     /// Whether the client's memory was registered beforehand.
@@ -224,6 +245,45 @@ pub struct Outcome {
     pub chart: Option<Chart>,
     /// Remarks for the reader: parts that could not run, and why.
     pub notes: Vec<String>,
+}
+
+impl Outcome {
+    /// What was found on this file system, beside what is found on another.
+    pub fn label(&mut self, file_system: &'static str) {
+        self.rows.iter_mut().for_each(|row| row.case = Some(file_system));
+        self.crossings.iter_mut().flatten().for_each(|crossing| crossing.case = Some(file_system));
+        let panels = self.chart.iter_mut().flat_map(|chart| &mut chart.panels);
+        panels.for_each(|panel| panel.title = format!("{}, {file_system}", panel.title));
+        self.notes.iter_mut().for_each(|note| *note = format!("{file_system}: {note}"));
+    }
+
+    /// Adds what another run of the same benchmark found.
+    pub fn append(&mut self, other: Self) {
+        self.rows.extend(other.rows);
+        self.notes.extend(other.notes);
+        if let Some(crossings) = other.crossings {
+            self.crossings.get_or_insert_default().extend(crossings);
+        }
+        match (&mut self.chart, other.chart) {
+            (Some(chart), Some(other)) => chart.panels.extend(other.panels),
+            (chart @ None, other) => *chart = other,
+            _ => {}
+        }
+    }
+
+    /// Marks the rows that were disturbed, in table, JSON and figure.
+    pub fn mark_disturbed(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.disturbed = row.is_disturbed());
+        let (count, all) = (self.rows.iter().filter(|row| row.disturbed).count(), self.rows.len());
+        if count == 0 {
+            return;
+        }
+        let text = format!("{count} of {all} rows disturbed: their rounds are over {SPREAD_MAX} times apart");
+        if let Some(chart) = &mut self.chart {
+            chart.title = format!("{} ({text})", chart.title);
+        }
+        self.notes.push(text);
+    }
 }
 
 /// A figure: panels of curves, described without saying how they are drawn.
@@ -329,5 +389,26 @@ fn rounded<S: serde::Serializer>(value: &Option<f64>, serializer: S) -> Result<S
     match value {
         Some(value) if value.is_finite() => serializer.serialize_f64((value * 1e3).round() / 1e3),
         _ => serializer.serialize_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcome_of_two_file_systems_is_labelled_and_disturbed_rows_are_marked() {
+        let row = |max| Row { ratio_min: Some(1.0), ratio_max: Some(max), ..Row::default() };
+        let chart = Chart { title: "t".into(), panels: vec![], columns: 1 };
+        let mut outcome = Outcome { rows: vec![row(2.9)], chart: Some(chart), ..Outcome::default() };
+        outcome.label("tmpfs");
+        let mut other = Outcome { rows: vec![row(3.1)], ..Outcome::default() };
+        other.label("ext4");
+        outcome.append(other);
+        outcome.mark_disturbed();
+        let found: Vec<_> = outcome.rows.iter().map(|row| (row.case, row.disturbed)).collect();
+        assert_eq!(found, [(Some("tmpfs"), false), (Some("ext4"), true)]);
+        assert!(outcome.chart.is_some_and(|chart| chart.title.contains("1 of 2 rows disturbed")));
+        assert_eq!(outcome.notes.len(), 1);
     }
 }

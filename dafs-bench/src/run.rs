@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::check::check_options;
 use crate::cli::{Benchmark, Cli, Mount, Options, Peer, Poll, Transport};
 use crate::load::{DATA_FILE, FILE_BYTES};
-use crate::machine::{Machine, Pins};
+use crate::machine::{Machine, Pins, file_system};
 use crate::peer;
 use crate::plan::Plan;
 use crate::progress::Progress;
@@ -41,19 +41,45 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         cli.benchmark,
         Benchmark::Mixed(_) | Benchmark::Pipeline { .. } | Benchmark::Fairness { .. }
     );
-    let directory = scratch_directory(options.dir.as_deref().filter(|_| !in_memory))?;
-    let machine = Machine::describe(&pins, directory.path());
-    progress.doing("writing the file");
-    let file = directory.path().join(DATA_FILE);
-    write_data(&file)?;
-    let mut fleet =
-        Fleet { options, pins: &pins, directory: directory.path(), verbs, progress: &progress, sockets: 0 };
-    let outcome = workload::run(&cli.benchmark, &plan, (&file, verbs), &pins, &progress, &mut fleet);
+    let mut directories = vec![scratch_directory(options.dir.as_deref().filter(|_| !in_memory))?];
+    if cli.benchmark.times_the_path_of_a_file() && options.dir.is_none() && options.server.is_none() {
+        directories.extend(disk_directory(directories[0].path())?);
+    }
+    let mut machine = Machine::describe(&pins, directories[0].path());
+    let mut outcome = Outcome { benchmark: plan.benchmark.to_owned(), ..Outcome::default() };
+    for directory in &directories {
+        progress.doing("writing the file");
+        let file = directory.path().join(DATA_FILE);
+        write_data(&file)?;
+        let mut fleet = Fleet {
+            options,
+            pins: &pins,
+            directory: directory.path(),
+            verbs,
+            progress: &progress,
+            sockets: 0,
+        };
+        let one = workload::run(&cli.benchmark, &plan, (&file, verbs), &pins, &progress, &mut fleet);
+        let mut one = one.inspect_err(|_| progress.finish())?;
+        if directories.len() > 1 {
+            one.label(known_file_system(directory.path()));
+        }
+        outcome.append(one);
+    }
     progress.finish();
-    publish(&outcome?, &machine, options)
+    if let [_, disk] = directories.as_slice() {
+        machine.file_system = format!("{} and {}", machine.file_system, file_system(disk.path()));
+    }
+    outcome.mark_disturbed();
+    publish(&outcome, &machine, options)
 }
 
 impl Benchmark {
+    /// It times what a server does with a file, which is another path on a disk's file system than in memory.
+    fn times_the_path_of_a_file(&self) -> bool {
+        matches!(self, Self::Latency(_) | Self::Bandwidth(_) | Self::Iops(_) | Self::Crossover(_))
+    }
+
     fn has_plot(&self) -> bool {
         matches!(
             self,
@@ -266,6 +292,24 @@ fn scratch_directory(wanted: Option<&Path>) -> anyhow::Result<TempDir> {
     };
     let create = tempfile::Builder::new().prefix("dafs-bench-").tempdir_in(&parent);
     create.with_context(|| format!("cannot create a directory in {}", parent.display()))
+}
+
+/// A directory on a file system of a disk, where there is one that holds temporary files.
+fn disk_directory(in_memory: &Path) -> anyhow::Result<Option<TempDir>> {
+    let known = file_system(in_memory);
+    let places = [std::env::temp_dir(), PathBuf::from("/var/tmp")];
+    let disk = places.iter().find(|place| {
+        let kind = file_system(place);
+        place.is_dir() && kind != known && kind != "tmpfs"
+    });
+    disk.map(|place| scratch_directory(Some(place))).transpose()
+}
+
+/// The name of a file system, as rows have it.
+fn known_file_system(directory: &Path) -> &'static str {
+    let found = file_system(directory);
+    let known = ["tmpfs", "ext4", "xfs", "btrfs", "overlay", "zfs", "f2fs"];
+    known.into_iter().find(|known| *known == found).unwrap_or("disk")
 }
 
 /// A file without holes, so that reads find data.

@@ -167,9 +167,16 @@ pub(crate) struct Cp {
     /// Directories with all that is in them; symbolic links stay symbolic links
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// Do not keep owner and group (they are kept only where the destination lets you act as root)
+    /// Keep owner, group, and the bits that run programs as them or give files to them; only where the destination lets you act as root
+    #[arg(short, long)]
+    pub(crate) preserve: bool,
+    /// Do not keep owner and group, nor those bits: as without --preserve
     #[arg(long)]
     pub(crate) no_owner: bool,
+    /// Write files where they shall be, not under a temporary name first: for a full disk, or to keep the file that is there. An
+    /// interrupted copy leaves a part
+    #[arg(long)]
+    pub(crate) inplace: bool,
     /// Do not wait until the server has the data on its disk: faster; a crash of the server may lose what was copied
     #[arg(long)]
     pub(crate) no_sync: bool,
@@ -347,7 +354,10 @@ Examples:
 Exit status: 0 all done; 1 something failed (said on standard error, the rest was done); 2 wrong usage; 130 interrupted.";
 
 const CP_HELP: &str = "\
-Modes, times (to the nanosecond), symbolic links, hard links within a tree and holes are kept. As with cp, what is copied goes into
+Modes, times (to the nanosecond), symbolic links, hard links within a tree and holes are kept; owners and set-id bits with
+--preserve. A file is copied to a temporary name beside its own, .dafs-cp-..., and renamed when it is whole: until then what
+was there before stays. Written in place are files with several names, what a symbolic link stands for that you named,
+devices and pipes such as /dev/stdout, and files in a directory where you may make none. As with cp, what is copied goes into
 DESTINATION when that is a directory, and becomes DESTINATION otherwise. Symbolic links that are in the way in a
 destination tree are replaced, never followed. With -r fifos, devices and sockets are left out, said, and counted as
 failures; without, a fifo or device of this machine is read to its end. After Ctrl-C the command ends in order as long as

@@ -23,6 +23,11 @@ pub(crate) fn long(time: Timestamp) -> String {
     }
 }
 
+/// The time of day: `14:03:22`.
+pub(crate) fn clock() -> String {
+    Zoned::now().strftime("%H:%M:%S").to_string()
+}
+
 /// Seconds since 1970.
 pub(crate) fn now_seconds() -> i64 {
     jiff::Timestamp::now().as_second()

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
-use crate::quote::shown;
+use crate::quote::{harmless, shown};
 use crate::report::{Failure, Result};
 
 /// Standard output of a command.
@@ -22,8 +22,12 @@ impl Output {
         self.out.write_all(bytes).map_err(Failure::output)
     }
 
+    /// Text: harmless on a terminal, as it is elsewhere.
     pub(crate) fn text(&mut self, text: &str) -> Result<()> {
-        self.bytes(text.as_bytes())
+        match self.terminal {
+            true => self.bytes(harmless(text, true).as_bytes()),
+            false => self.bytes(text.as_bytes()),
+        }
     }
 
     pub(crate) fn line(&mut self, text: &str) -> Result<()> {

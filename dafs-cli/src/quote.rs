@@ -1,5 +1,6 @@
 //! Names for people: a name may hold any byte, and some do things to terminals.
 
+use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -26,6 +27,23 @@ pub(crate) fn quoted(name: &[u8]) -> String {
 /// As [`quoted`], for a path.
 pub(crate) fn shown_path(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
+}
+
+/// Text with the words of others in it, for a terminal: what would do something to it is written as in JSON, `\u001b`. Ends of lines
+/// stay when `lines`.
+pub(crate) fn harmless(text: &str, lines: bool) -> Cow<'_, str> {
+    let is_harmful = |character: char| is_unprintable(character) && !(lines && character == '\n');
+    if !text.chars().any(is_harmful) {
+        return text.into();
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        match is_harmful(character) {
+            true => safe.push_str(&format!("\\u{:04x}", u32::from(character))),
+            false => safe.push(character),
+        }
+    }
+    safe.into()
 }
 
 fn escaped(name: &[u8]) -> String {
@@ -66,6 +84,7 @@ fn is_special(byte: u8) -> bool {
 mod tests {
     use super::*;
 
+    // [CMD-10]
     #[test]
     fn name_with_bytes_of_any_kind_is_shown_as_a_shell_reads_it() {
         for (name, expected) in [
@@ -82,6 +101,8 @@ mod tests {
         ] {
             assert_eq!(shown(name), expected);
         }
+        assert_eq!(harmless("\u{1b}[31m\n\u{9b}1m \u{202e}x", true), "\\u001b[31m\n\\u009b1m \\u202ex");
+        assert_eq!(harmless("a\nb", false), "a\\u000ab");
         assert_eq!(quoted(b"a"), "'a'");
         assert_eq!(quoted(b"a b"), "'a b'");
     }

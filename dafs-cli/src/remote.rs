@@ -82,15 +82,22 @@ impl Remotes {
     }
 }
 
+/// How often a request is tried again that restarts of the server leave in doubt.
+const DOUBTS_MAX: u32 = 64;
+
 /// The answer to a request that a restart of the server may have left in doubt: then it is asked `again`, which must do no harm.
 pub(crate) fn sure<T>(
     first: dafs_client::Result<T>,
-    again: impl FnOnce() -> dafs_client::Result<T>,
+    mut again: impl FnMut() -> dafs_client::Result<T>,
 ) -> dafs_client::Result<T> {
-    match first {
-        Err(Error::InDoubt { .. }) => again(),
-        result => result,
+    let mut result = first;
+    for _ in 0..DOUBTS_MAX {
+        match result {
+            Err(Error::InDoubt { .. }) => result = again(),
+            result => return result,
+        }
     }
+    result
 }
 
 impl Target {

@@ -10,7 +10,7 @@ use dafs_client::{Error, Status, Url};
 use dafs_proto::session::HandshakeError;
 use dafs_proto::transport::{ConnectError, PeerFault};
 
-use crate::quote::quoted;
+use crate::quote::{harmless, quoted};
 
 /// Exit status when something failed.
 pub(crate) const FAILED: u8 = 1;
@@ -101,8 +101,9 @@ pub(crate) fn say(text: &str) {
 /// As [`say`], without the program's name.
 pub(crate) fn line(text: &str) {
     use std::io::Write;
-    // Where it cannot be said there is nobody to be told so: the exit status remains.
-    let _ = writeln!(io::stderr(), "{text}");
+    // Where it cannot be said there is nobody to be told so: the exit status remains. What a server says is no command to a terminal, nor a
+    // line of its own.
+    let _ = writeln!(io::stderr(), "{}", harmless(text, false));
 }
 
 /// Failures that do not end a command: each is said at once, and counted.

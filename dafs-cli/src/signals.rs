@@ -25,6 +25,11 @@ pub(crate) fn progressed() {
     PROGRESS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Another number than before, when something has come since.
+pub(crate) fn progress() -> u64 {
+    PROGRESS.load(Ordering::Relaxed)
+}
+
 /// Set when the user pressed Ctrl-C.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);

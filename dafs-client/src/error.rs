@@ -99,6 +99,12 @@ pub enum Error {
         /// and with it what had been cut off is there again.
         attributes: bool,
     },
+    /// The server lists the same entries of a directory again and again.
+    #[error("{}: the directory does not end: the server lists the same entries again", lossy(.path))]
+    Endless {
+        /// The path below its export.
+        path: Vec<u8>,
+    },
     /// The file ended before the buffer was full.
     #[error("{}: the file ends {missing} bytes too early", lossy(.path))]
     UnexpectedEnd {
@@ -160,6 +166,7 @@ impl Error {
             Self::Stale { .. } => libc::ESTALE,
             Self::WritesLost { .. } => libc::EIO,
             Self::UnexpectedEnd { .. } => libc::EIO,
+            Self::Endless { .. } => libc::ELOOP,
             Self::Closed | Self::Forked => libc::ENOTCONN,
         }
     }

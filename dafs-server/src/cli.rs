@@ -236,7 +236,9 @@ Examples:
       memory = \"4G\"
 
 Once it serves, it prints one line per listener: listening dafs+tcp://127.0.0.1:12049
-SIGTERM or SIGINT lets operations in flight finish, then ends it.
+SIGTERM or SIGINT lets operations in flight finish, then ends it. SIGHUP has it read its settings again: keys, and who may
+mount which export as whom, hold from then on; sessions stay. Where they are wrong the log says so, and those from before
+stay. Where to listen, new exports, and other settings need a restart. With systemd: ExecReload=/bin/kill -HUP $MAINPID
 Exit status: 0 ended by a signal; 1 it cannot serve as told, or not any more; 2 a flag is wrong.";
 
 #[cfg(test)]

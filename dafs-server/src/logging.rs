@@ -47,7 +47,11 @@ impl LogConfig {
             LogFormat::Text => {
                 builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
             }
-            LogFormat::Json => builder.json().flatten_event(true).try_init(),
+            LogFormat::Json => {
+                // Else a panic would be text between lines of JSON.
+                std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+                builder.json().flatten_event(true).try_init()
+            }
         };
         installed.map_err(|error| error.to_string())
     }
@@ -60,9 +64,44 @@ impl LogConfig {
     }
 }
 
+/// A line as the log has it in JSON, without its end: for what is said before there is a log. `level` is such as `ERROR`.
+pub fn json_line(level: &str, message: &str) -> String {
+    use tracing_subscriber::fmt::format::Writer;
+    use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+    let mut timestamp = String::new();
+    // A string takes whatever is written.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+    format!(
+        "{{\"timestamp\":\"{timestamp}\",\"level\":\"{level}\",\"message\":{},\"target\":\"dafs_server\"}}",
+        json_string(message)
+    )
+}
+
+fn json_string(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control.is_control() => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(control)));
+            }
+            character => quoted.push(character),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_line_holds_any_text() {
+        let line = json_line("ERROR", "a \"b\" c\\d\n\u{1b}");
+        assert!(line.contains(r#""message":"a \"b\" c\\d\u000a\u001b""#), "{line}");
+        assert!(line.starts_with("{\"timestamp\":\"2") && line.contains("\"level\":\"ERROR\""), "{line}");
+    }
 
     #[test]
     fn log_filter_is_checked() {

@@ -1,6 +1,7 @@
 //! `dafs-server`: flags → checked configuration → a server that runs.
 #![deny(unsafe_code)]
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -8,28 +9,53 @@ use anyhow::Context;
 use clap::Parser;
 use dafs_server::access::generate_key_line;
 use dafs_server::cli::{Cli, Command, Settings};
-use dafs_server::config::{Config, Environment};
+use dafs_server::config::{Config, ConfigError, Environment};
+use dafs_server::logging::{LogFormat, json_line};
 
 fn main() -> ExitCode {
-    match start(Cli::parse()) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && asks_for_json(std::env::args_os()) => {
+            fatal(LogFormat::Json, error.to_string().trim_end());
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
+    // As far as is known before the settings are read.
+    let mut format = cli.settings.log_format.unwrap_or_default();
+    match start(cli, &mut format) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where it cannot be said there is nobody to be told so: the exit status remains.
-            let _ = writeln!(std::io::stderr(), "dafs-server: {error:#}");
+            fatal(format, &format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn start(cli: Cli) -> anyhow::Result<()> {
+/// Says why the server does not serve, whatever is logged.
+fn fatal(format: LogFormat, text: &str) {
+    let line = match format {
+        LogFormat::Text => format!("dafs-server: {text}"),
+        LogFormat::Json => json_line("ERROR", text),
+    };
+    // Where it cannot be said there is nobody to be told so: the exit status remains.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Flags that cannot be read ask for lines in JSON all the same.
+fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    let arguments: Vec<_> = arguments.collect();
+    arguments.iter().any(|word| word == "--log-format=json")
+        || arguments.windows(2).any(|pair| pair[0] == "--log-format" && pair[1] == "json")
+}
+
+fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
     if let Some(Command::Keygen { name }) = &cli.command {
         let line = generate_key_line(name).map_err(anyhow::Error::msg)?;
         return writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
     }
-    let settings = match &cli.config {
-        Some(path) => cli.settings.over(Settings::load(path)?),
-        None => cli.settings,
-    };
+    let settings = read(&cli)?;
+    *format = settings.log_format.unwrap_or_default();
     let environment =
         Environment::of_process(settings.listen.is_empty()).context("cannot look at this system")?;
     let has_no_socket = settings.listen.is_empty() && environment.default_socket.is_none();
@@ -44,7 +70,16 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     raise_descriptor_limit();
     // Before there are threads, and devices that hold on to the credentials they were opened with.
     dafs_server::storage::hold_back().context("cannot give up capabilities")?;
-    dafs_server::run(config)
+    let read_again = Box::new(move || Config::from_settings(read(&cli)?, &environment));
+    dafs_server::run(config, read_again)
+}
+
+/// The settings: flags, over the file that they name. Blocking.
+fn read(cli: &Cli) -> Result<Settings, ConfigError> {
+    Ok(match &cli.config {
+        Some(path) => cli.settings.clone().over(Settings::load(path)?),
+        None => cli.settings.clone(),
+    })
 }
 
 /// Connections and open files each take a descriptor, and the usual limit of 1,024 is soon reached.

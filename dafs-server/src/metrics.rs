@@ -63,10 +63,11 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// All that there is to show: the statistics, and what the providers count.
-pub fn render_all(statistics: &Statistics) -> String {
-    #[allow(unused_mut, reason = "only some builds have a provider that counts")]
+/// All that there is to show: the statistics, logins that were refused, and what the providers count.
+pub fn render_all(statistics: &Statistics, logins_refused: u64) -> String {
     let mut text = render(statistics);
+    let help = "Connections that got no session: a wrong or missing key, or no room.";
+    family(&mut text, "dafs_logins_refused_total", help, one(logins_refused));
     #[cfg(feature = "verbs")]
     for (name, help, value) in dafs_proto::transport::verbs::totals().named() {
         family(&mut text, &format!("dafs_verbs_{name}_total"), help, one(value));
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn render_declares_each_family_before_its_values() {
-        let text = render_all(&Statistics::default());
+        let text = render_all(&Statistics::default(), 7);
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let declared = text.find(&format!("# TYPE {name} ")).expect(name);

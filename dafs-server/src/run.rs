@@ -1,6 +1,6 @@
 //! From a checked [`Config`] to a server that serves.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -15,10 +15,11 @@ use dafs_proto::wire::{GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
 use crate::access::key_required;
 use crate::calibrate::{self, Calibration};
-use crate::config::{Config, ExportConfig, ExportKind, millis};
+use crate::config::{Config, ConfigError, ExportConfig, ExportKind, millis};
+use crate::logging::LogFormat;
 use crate::metrics::{self, MetricsServer};
-use crate::shared::Shared;
 use crate::shared::settings::{ListenerInfo, Pipelining};
+use crate::shared::{Reloaded, Shared};
 use crate::storage::{self, Exports, Storage, StorageConfig};
 use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
@@ -32,11 +33,17 @@ const VERBS_WRITE_PART: u32 = 2;
 /// Messages that a connection may hold beside one for every slot: callbacks and what is on its way.
 const SPARE_RECEIVES: u16 = 16;
 
-/// Serves until SIGTERM or SIGINT; prints `listening <address>` on standard output for each listener once it serves.
-pub fn run(config: Config) -> anyhow::Result<()> {
+/// Reads the settings again: those that hold after SIGHUP, or why none do.
+pub type ReadAgain = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
+
+/// Serves until SIGTERM or SIGINT; prints `listening <address>` on standard output for each listener once it serves. After SIGHUP keys and
+/// rules of exports are those that `read_again` brings.
+pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
     let mut event_loop = prepare(&config, 1, |storage| storage)?.swap_remove(0);
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
     event_loop.watch_signals(signals.as_raw_fd())?;
+    reload_at_hangup(Arc::clone(event_loop.worker().shared()), read_again)
+        .context("cannot watch for SIGHUP")?;
     let bind = |address| {
         MetricsServer::bind(address).map_err(|error| {
             anyhow::anyhow!("--metrics {address}: cannot listen: {error}; choose a free port")
@@ -46,9 +53,9 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     announce(&config, &event_loop.addresses())?;
     event_loop.run(|server| {
         let Some(metrics_server) = &mut metrics else { return };
-        if let Err(error) =
-            metrics_server.serve(std::time::Instant::now(), || metrics::render_all(&server.statistics()))
-        {
+        if let Err(error) = metrics_server.serve(std::time::Instant::now(), || {
+            metrics::render_all(&server.statistics(), server.shared().logins_refused())
+        }) {
             tracing::warn!(%error, "metrics are no longer served");
             metrics = None;
         }
@@ -350,9 +357,12 @@ fn announce(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
             _ => String::new(),
         };
         let (command, address) = (client_command(), reachable(address));
-        // Advice that nobody reads is no reason not to serve.
-        let _ =
-            writeln!(std::io::stderr(), "try:  {command} ls -l{key} '{address}{separator}/{}'", export.name);
+        let advice = format!("{command} ls -l{key} '{address}{separator}/{}'", export.name);
+        match config.log.format {
+            // Advice that nobody reads is no reason not to serve.
+            LogFormat::Text => drop(writeln!(std::io::stderr(), "try:  {advice}")),
+            LogFormat::Json => tracing::info!("try: {advice}"),
+        }
     }
     Ok(())
 }
@@ -382,6 +392,30 @@ fn signal_pipe() -> std::io::Result<(UnixStream, UnixStream)> {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
     }
     Ok((read, write))
+}
+
+/// From now on a thread of its own reads the settings again at each SIGHUP: looking at files may wait, and the loop does not.
+fn reload_at_hangup(shared: Arc<Shared>, read_again: ReadAgain) -> std::io::Result<()> {
+    let (mut read, write) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, write)?;
+    let reload = move || {
+        // Several at once are one.
+        while matches!(read.read(&mut [0; 64]), Ok(count) if count > 0) {
+            match read_again() {
+                Ok(config) => tell(&shared.reload(&config)),
+                Err(error) => tracing::error!(%error, "cannot reload the settings: those from before stay"),
+            }
+        }
+    };
+    std::thread::Builder::new().name("reload".into()).spawn(reload).map(drop)
+}
+
+fn tell(reloaded: &Reloaded) {
+    let Reloaded { keys, exports, needs_restart } = reloaded;
+    tracing::info!(keys, exports, "reloaded keys and rules of exports; sessions stay");
+    if !needs_restart.is_empty() {
+        tracing::warn!("changed, and as before until the server is restarted: {}", needs_restart.join("; "));
+    }
 }
 
 fn system_randomness(bytes: &mut [u8]) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
-use dafs_proto::wire::Status;
+use dafs_proto::wire::{Attributes, FileKind, Status};
 use dafs_server::storage::{
     ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, SharedFile, Storage, Submitted,
 };
@@ -62,6 +62,10 @@ struct Inside {
     rules: Vec<(Kind, Fault, usize)>,
     released: bool,
     lost: u64,
+    /// The size that files with content are said to have.
+    claimed_size: Option<u64>,
+    /// Directories have entries without end: so many were made up by now.
+    endless: Option<u64>,
     /// How many [`Opened`] there are.
     opens: Arc<AtomicUsize>,
     /// Nodes that were opened, by worker, and not closed.
@@ -108,6 +112,8 @@ impl Faults {
             rules: Vec::new(),
             released: true,
             lost: 0,
+            claimed_size: None,
+            endless: None,
             opens: Arc::default(),
             nodes: HashMap::new(),
             strays: Vec::new(),
@@ -143,6 +149,40 @@ impl Faults {
         for worker in &mut inside.workers {
             // A full pipe wakes as well.
             let _ = worker.wake.write(&[1]);
+        }
+    }
+
+    /// From now on every file that has content is said to be of this size, all of it allocated.
+    pub fn claim_size(&self, size: u64) {
+        self.lock().claimed_size = Some(size);
+    }
+
+    /// From now on no listing of a directory that has entries ends, and no two entries have one name.
+    pub fn list_without_end(&self) {
+        self.lock().endless = Some(0);
+    }
+
+    /// What a client is told of a result.
+    fn told(&self, result: FsResult) -> FsResult {
+        let mut inside = self.lock();
+        match (result, inside.claimed_size, &mut inside.endless) {
+            (Ok(FsReply::Node(node, attributes)), Some(size), _) => {
+                Ok(FsReply::Node(node, claimed(attributes, size)))
+            }
+            (Ok(FsReply::Attributes(attributes)), Some(size), _) => {
+                Ok(FsReply::Attributes(claimed(attributes, size)))
+            }
+            (Ok(FsReply::Entries(mut entries, _)), _, Some(count)) => {
+                for entry in &mut entries {
+                    *count += 1;
+                    entry.cookie = *count;
+                    // As long as it was: room was counted by that.
+                    let width = entry.name.len();
+                    entry.name = format!("{count:0width$}").into_bytes();
+                }
+                Ok(FsReply::Entries(entries, false))
+            }
+            (result, ..) => result,
         }
     }
 
@@ -266,11 +306,18 @@ impl Storage for FaultyStorage {
                 return Submitted::Pending;
             }
         }
-        let submitted = self.storage.submit(token, identity, op);
-        if let Submitted::Done(result) = &submitted {
-            self.note_opened(result);
+        if let FsOp::Readdir { cookie, .. } = &mut op
+            && self.faults.lock().endless.is_some()
+        {
+            *cookie = 0;
         }
-        submitted
+        match self.storage.submit(token, identity, op) {
+            Submitted::Done(result) => {
+                self.note_opened(&result);
+                Submitted::Done(self.faults.told(result))
+            }
+            other => other,
+        }
     }
 
     fn flush(&mut self) {
@@ -291,7 +338,11 @@ impl Storage for FaultyStorage {
             self.storage.flush();
         }
         self.storage.poll(done);
-        done[known..].iter().for_each(|(_, result)| self.note_opened(result));
+        for (_, result) in &mut done[known..] {
+            self.note_opened(result);
+            let real = std::mem::replace(result, Ok(FsReply::Done));
+            *result = self.faults.told(real);
+        }
     }
 
     fn pending(&self) -> usize {
@@ -327,6 +378,13 @@ impl Storage for FaultyStorage {
 
     fn verifier(&self, export: ExportId) -> u64 {
         self.storage.verifier(export).wrapping_add(self.faults.lock().lost)
+    }
+}
+
+fn claimed(attributes: Attributes, size: u64) -> Attributes {
+    match attributes.kind == FileKind::File && attributes.size > 0 {
+        true => Attributes { size, allocated: size, ..attributes },
+        false => attributes,
     }
 }
 

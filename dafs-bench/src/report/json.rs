@@ -90,6 +90,7 @@ mod tests {
     fn crossings_and_cpu_fraction_appear_where_given() {
         let crossing = Crossing {
             transport: "shm".into(),
+            case: None,
             op: Op::Write,
             registered: false,
             measured_bytes: None,

@@ -26,6 +26,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
         let rows = crossings.iter().map(|crossing| {
             vec![
                 crossing.transport.clone(),
+                crossing.case.unwrap_or("-").to_owned(),
                 crossing.op.to_string(),
                 yes_no(Some(crossing.registered)),
                 bytes(crossing.measured_bytes),
@@ -33,7 +34,9 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
             ]
         });
         text.push_str("\nDirect pays from\n");
-        let titles = ["transport", "op", "registered", "measured", "exported"].map(|title| (title, true));
+        let has_case = crossings.iter().any(|crossing| crossing.case.is_some());
+        let titles = ["transport", "case", "op", "registered", "measured", "exported"];
+        let titles = titles.map(|title| (title, title != "case" || has_case));
         text.push_str(&grid(&titles, &rows.collect::<Vec<_>>()));
     }
     for note in &outcome.notes {
@@ -43,7 +46,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 35] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 36] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     let mpi = |has: fn(&MpiRow) -> bool| rows.iter().filter_map(|row| row.mpi.as_ref()).any(has);
     [
@@ -82,6 +85,7 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 35] {
         ("added us", any(|row| row.added_us.is_some())),
         ("ratio", any(|row| row.ratio.is_some())),
         ("spread", any(|row| row.ratio_min.is_some())),
+        ("disturbed", any(|row| row.disturbed)),
     ]
 }
 
@@ -132,6 +136,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.ratio_min
             .zip(row.ratio_max)
             .map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}")),
+        if row.disturbed { "disturbed".to_owned() } else { String::new() },
     ]
 }
 
@@ -224,6 +229,7 @@ mod tests {
                 "added us",
                 "ratio",
                 "spread",
+                "disturbed",
             ]
         );
     }

@@ -359,6 +359,14 @@ impl Subject for Dafs {
         self.target.poll == Poll::Busy
     }
 
+    fn spins_first(&self) -> bool {
+        self.target.poll != Poll::Event
+    }
+
+    fn batches(&self) -> bool {
+        self.target.batching
+    }
+
     fn supports(&self, load: &Load) -> bool {
         let inline_max = self.links.first().map_or([0, 0], |link| link.inline_max);
         match (load.method, load.op) {

@@ -14,6 +14,16 @@ pub trait Subject {
         false
     }
 
+    /// Whether it spins at least for a while before it waits in the kernel.
+    fn spins_first(&self) -> bool {
+        self.spins()
+    }
+
+    /// Whether requests and replies that come together travel together.
+    fn batches(&self) -> bool {
+        true
+    }
+
     /// Whether it can do `load`; what it cannot do gets no row.
     fn supports(&self, load: &Load) -> bool;
 

@@ -44,7 +44,7 @@ fn rate_limit(bench: &Bench<'_>, subject: &dyn Subject, op: Op, unit: Unit) -> L
         _ if bench.plan.direct_io => Limit::FileDirect,
         ("shm", _) => Limit::File,
         _ if bench.over_rdma(subject) => rdma_limit(op),
-        (_, Unit::OpsPerS) => Limit::TcpUnbatched,
+        (_, Unit::OpsPerS) if !subject.batches() => Limit::TcpUnbatched,
         _ if op == Op::Write => Limit::TcpStreamFile,
         _ => Limit::TcpStream,
     }

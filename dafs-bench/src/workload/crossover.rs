@@ -38,6 +38,7 @@ fn crossings_of(subject: &dyn Subject, op: Op, registered: &[bool], rows: &[Row]
     }
     let one = |&registered: &bool| Crossing {
         transport: subject.transport().to_owned(),
+        case: None,
         op,
         registered,
         measured_bytes: crossing(

@@ -25,12 +25,15 @@ use crate::load::{Budget, Load, Work};
 use crate::machine::Pins;
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::record::{Op, Outcome, Row, Unit};
+use crate::record::{Op, Outcome, Row, SPREAD_MAX, Unit};
 use crate::stats::{Samples, median};
 use crate::subject::{Subject, Subjects};
 
 /// Operations whose times are kept in one round; more would only cost memory.
 const SAMPLES_MAX: usize = 1 << 20;
+
+/// How often rounds are repeated whose spread is over [`SPREAD_MAX`].
+const AGAIN_MAX: u32 = 2;
 
 /// All that a benchmark runs with.
 pub struct Bench<'a> {
@@ -47,6 +50,8 @@ pub struct Bench<'a> {
     subjects: &'a mut dyn Subjects,
     samples: Samples,
     outcome: Outcome,
+    /// Most that any limit of a rate can be, for another reason than the machine: of each round, so that its spread is that of the ratio.
+    limit_max: Option<f64>,
 }
 
 /// Runs `benchmark`.
@@ -60,7 +65,7 @@ pub fn run(
 ) -> anyhow::Result<Outcome> {
     let outcome = Outcome { benchmark: plan.benchmark.to_owned(), ..Outcome::default() };
     let samples = Samples::with_capacity(SAMPLES_MAX);
-    let mut bench = Bench { plan, file, pins, verbs, progress, subjects, samples, outcome };
+    let mut bench = Bench { plan, file, pins, verbs, progress, subjects, samples, outcome, limit_max: None };
     match benchmark {
         Benchmark::Latency(_) => latency::run(&mut bench)?,
         Benchmark::Bandwidth(_) => bandwidth::run(&mut bench, Unit::MibPerS)?,
@@ -152,25 +157,51 @@ impl Bench<'_> {
             // A peer has one way only.
             loads.truncate(1);
         }
-        let Some(first) = loads.first().copied() else { return Ok(Vec::new()) };
+        if loads.is_empty() {
+            return Ok(Vec::new());
+        }
         self.progress.expect(self.plan.repeats as usize * (loads.len() + 1));
         let warm_up = Budget { duration: self.plan.budget.duration / 10, ..self.plan.budget };
         for load in &loads {
             self.run_subject(subject, load, warm_up)?;
         }
-        let mut rounds = vec![Vec::new(); loads.len()];
-        for _ in 0..self.plan.repeats {
-            let limit_value = self.run_limit(subject, limit, unit, &first)?;
-            for (load, rounds) in loads.iter().zip(&mut rounds) {
-                let work = self.run_subject(subject, load, self.plan.budget)?;
-                rounds.push(self.round(work, load, unit, limit_value)?);
-                self.progress.step();
+        let mut rounds = self.rounds(subject, limit, unit, &loads)?;
+        for _ in 0..AGAIN_MAX {
+            if worst_spread(&rounds) <= SPREAD_MAX {
+                break;
+            }
+            // Something else ran meanwhile: all of it once more, for the loads are compared with each other.
+            self.progress.expect(self.plan.repeats as usize * (loads.len() + 1));
+            let again = self.rounds(subject, limit, unit, &loads)?;
+            if worst_spread(&again) < worst_spread(&rounds) {
+                rounds = again;
             }
         }
         let rows = loads.iter().zip(&rounds).map(|(load, rounds)| row(subject, load, limit, unit, rounds));
         let rows: Vec<Row> = rows.collect();
         self.outcome.rows.extend_from_slice(&rows);
         Ok(rows)
+    }
+
+    /// All rounds of these loads, of each load by itself.
+    fn rounds(
+        &mut self,
+        subject: &mut dyn Subject,
+        limit: Limit,
+        unit: Unit,
+        loads: &[Load],
+    ) -> anyhow::Result<Vec<Vec<Round>>> {
+        let mut rounds = vec![Vec::new(); loads.len()];
+        for _ in 0..self.plan.repeats {
+            let measured = self.run_limit(subject, limit, unit, &loads[0])?;
+            let limit_value = self.limit_max.map_or(measured, |most| measured.min(most));
+            for (load, rounds) in loads.iter().zip(&mut rounds) {
+                let work = self.run_subject(subject, load, self.plan.budget)?;
+                rounds.push(self.round(work, load, unit, limit_value)?);
+                self.progress.step();
+            }
+        }
+        Ok(rounds)
     }
 
     fn run_limit(
@@ -264,18 +295,29 @@ impl Bench<'_> {
     fn latency_limit(&self, subject: &dyn Subject, bytes: usize) -> Limit {
         /// From here on a request over shared memory is lost beside the system call that moves the data.
         const RING_LOST_BYTES: usize = 64 << 10;
+        // The limit waits as its subject does. On one CPU who spins only keeps the other end from it.
+        let spins = subject.spins() || subject.spins_first() && !self.plan.same_cpu;
         match (subject.transport(), self.plan.same_cpu) {
             ("shm", true) if bytes == 0 => Limit::Doorbell,
             ("shm", false) if bytes == 0 => Limit::Ring,
             ("shm", _) if bytes >= RING_LOST_BYTES || self.plan.direct_io => self.file_limit(),
             ("shm", true) => Limit::DoorbellFile,
             ("shm", false) => Limit::RingFile,
-            _ if self.over_rdma(subject) && subject.spins() => Limit::VerbsRrSpin,
+            _ if self.over_rdma(subject) && spins => Limit::VerbsRrSpin,
             _ if self.over_rdma(subject) => Limit::VerbsRr,
-            _ if subject.spins() => Limit::TcpRrSpin,
+            _ if spins => Limit::TcpRrSpin,
             _ => Limit::TcpRr,
         }
     }
+}
+
+/// The widest spread of these loads: the greatest ratio of a round over the least.
+fn worst_spread(rounds: &[Vec<Round>]) -> f64 {
+    let spread = |rounds: &Vec<Round>| {
+        let ratios = || rounds.iter().map(|round| round.ratio);
+        ratios().fold(0.0, f64::max) / ratios().fold(f64::INFINITY, f64::min)
+    };
+    rounds.iter().map(spread).fold(0.0, f64::max)
 }
 
 /// What bounds the rate of reads or writes over RDMA: the server writes into the client's memory, or reads out of it.
@@ -305,5 +347,19 @@ fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[R
         ratio_max: rounds.iter().map(|round| round.ratio).reduce(f64::max),
         limit_unit: Some(unit),
         ..Row::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_of_several_loads_is_that_of_the_most_disturbed() {
+        let round =
+            |ratio| Round { p50_us: None, p99_us: None, mib_per_s: 0.0, ops_per_s: 0.0, limit: 1.0, ratio };
+        let calm = vec![round(1.0), round(1.2)];
+        assert_eq!(worst_spread(&[calm.clone(), vec![round(2.0), round(8.0)]]), 4.0);
+        assert!(worst_spread(&[calm]) < SPREAD_MAX);
     }
 }

@@ -56,13 +56,19 @@ fn sweep(bench: &mut Bench<'_>, subject: &mut dyn Subject, op: Op, bytes: usize)
         )]
         let compute_ns = (compute_us * 1e3) as u64;
         let load = Load { compute_ns, ..bench.load(op, bytes, queue_depth) };
-        let Some(mut row) = bench.compare(subject, limit, Unit::MibPerS, &[load])?.pop() else { continue };
+        // Nobody finishes a step before its computation is over.
+        bench.limit_max = (compute_us > 0.0).then(|| mib_per_s(bytes, compute_us));
+        let compared = bench.compare(subject, limit, Unit::MibPerS, &[load]);
+        let most = bench.limit_max.take();
+        let Some(mut row) = compared?.pop() else { continue };
         if fraction == 0.0 {
             // Tio is the time of the operation alone, waited for at once.
             io_us = row.p50_us.unwrap_or(0.0);
         }
         row.cpu_fraction = Some(fraction);
-        cap_limit(&mut row, bytes, compute_us);
+        if most.is_some() && row.limit_value == most {
+            row.limit = Some("computation".to_owned());
+        }
         // `compare` has added the row as it was.
         if let Some(last) = bench.outcome.rows.last_mut() {
             last.clone_from(&row);
@@ -70,18 +76,6 @@ fn sweep(bench: &mut Bench<'_>, subject: &mut dyn Subject, op: Op, bytes: usize)
         rows.push(row);
     }
     Ok(rows)
-}
-
-/// Nobody finishes a step before its computation is over: that caps the limit.
-fn cap_limit(row: &mut Row, bytes: usize, compute_us: f64) {
-    if let (Some(limit), Some(ours)) = (row.limit_value, row.mib_per_s) {
-        let capped = limit.min(mib_per_s(bytes, compute_us));
-        if capped < limit {
-            row.limit = Some("computation".to_owned());
-            row.limit_value = Some(capped);
-            row.ratio = Some(Unit::MibPerS.ratio(ours, capped));
-        }
-    }
 }
 
 fn mib_per_s(bytes: usize, us: f64) -> f64 {
@@ -111,11 +105,8 @@ fn draw(panel: &mut Panel, transport: &str, bytes: usize, rows: &[Row]) {
     // Each step would take Tio + T, and Tio/(Tio + T) is 1 - fraction.
     let serial =
         points.iter().map(|(fraction, _)| (*fraction, mib_per_s(bytes, io_us) * (1.0 - fraction))).collect();
-    // Each step would take the longer of the two.
-    let perfect = points
-        .iter()
-        .map(|(fraction, _)| (*fraction, alone * (1.0f64).min((1.0 - fraction) / fraction.max(1e-9))))
-        .collect();
+    // The limit, or the computation, whichever takes longer. Not the time of one that is waited for: most of that is waiting.
+    let perfect = rows.iter().filter_map(|row| Some((row.cpu_fraction?, row.limit_value?))).collect();
     panel.curves.push(Curve { name: transport.to_owned(), points, reference: false });
     panel.curves.push(Curve {
         name: format!("{transport}, perfect overlap"),

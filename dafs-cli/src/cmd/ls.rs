@@ -12,7 +12,7 @@ use crate::format::{self, Owners};
 use crate::local_time;
 use crate::output::Output;
 use crate::remote::{Remotes, Target, join};
-use crate::report::{Failures, Result};
+use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
     let mut listing = Listing {
@@ -51,6 +51,9 @@ struct Listing<'a> {
     blocks: usize,
 }
 
+/// Bytes of a listing that is kept to be sorted: names, attributes, and directories to list.
+const KEPT_SIZE_MAX: usize = 128 << 20;
+
 /// Widths of columns, for a listing that is not seen whole before it is written.
 const STREAM_WIDTHS: Widths = Widths { links: 3, user: 8, group: 8, size: 10 };
 
@@ -60,6 +63,16 @@ struct Widths {
     user: usize,
     group: usize,
     size: usize,
+}
+
+fn too_many(target: &Target, path: &Path, is_recursive: bool) -> Failure {
+    let advice = if is_recursive { "list what is in it by itself" } else { "-U lists it as it comes" };
+    let url = target.url_of(path).to_os_string();
+    Failure::text(format!(
+        "cannot list {}: it has more entries than {} MiB hold ({advice})",
+        crate::quote::quoted(url.as_bytes()),
+        KEPT_SIZE_MAX >> 20
+    ))
 }
 
 impl Listing<'_> {
@@ -104,8 +117,12 @@ impl Listing<'_> {
         let entries = target.export.read_dir(path, wants_attributes).map_err(failed)?;
         let dir = entries.dir().clone();
         let mut rows = Vec::new();
+        let mut kept = 0;
         for entry in entries {
             let entry = entry.map_err(failed)?;
+            if kept > KEPT_SIZE_MAX {
+                return Err(too_many(target, path, self.flags.recursive));
+            }
             if !self.flags.all && entry.name.first() == Some(&b'.') {
                 continue;
             }
@@ -117,12 +134,17 @@ impl Listing<'_> {
             if attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Directory)
                 && let Some(name) = crate::remote::entry_name(&entry.name)
             {
-                below.push(join(path, name));
+                let own = join(path, name);
+                kept += own.as_os_str().len() + size_of::<PathBuf>();
+                below.push(own);
             }
             let row = self.row(target, path, entry.name, attributes);
             match self.flags.unsorted {
                 true => self.write_row(&row, STREAM_WIDTHS)?,
-                false => rows.push(row),
+                false => {
+                    kept += size_of::<Row>() + row.name.len() + row.target.as_ref().map_or(0, Vec::len);
+                    rows.push(row);
+                }
             }
         }
         rows.sort_by(|one, other| one.name.cmp(&other.name));

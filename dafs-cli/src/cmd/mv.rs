@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use dafs_client::{Error, FileKind, Status};
 
 use crate::flags::Mv;
-use crate::remote::{Remotes, Target, join, normal};
+use crate::remote::{Remotes, Target, join, normal, sure};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
@@ -82,16 +82,13 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
         ));
     }
     let rename = || from.export.rename(&from.path, &to.export, &to.path, !flags.no_clobber);
-    match rename() {
+    // Done, if what was to be moved is gone and something is there.
+    let is_done = || {
+        let gone = matches!(from.export.symlink_metadata(&from.path), Err(error) if error.is_not_found());
+        gone && to.export.symlink_metadata(&to.path).is_ok()
+    };
+    match sure(rename(), || if is_done() { Ok(()) } else { rename() }) {
         Ok(()) => Ok(()),
-        // Done, if what was to be moved is gone and something is there.
-        Err(Error::InDoubt { .. }) => {
-            let gone = matches!(from.export.symlink_metadata(&from.path), Err(error) if error.is_not_found());
-            match gone && to.export.symlink_metadata(&to.path).is_ok() {
-                true => Ok(()),
-                false => rename().map_err(|error| failed(&error)),
-            }
-        }
         Err(error) if error.status() == Some(Status::CROSS_DEVICE) => Err(not_moved(
             from,
             to,

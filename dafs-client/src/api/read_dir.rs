@@ -5,7 +5,7 @@ use dafs_proto::wire::{Attributes, DirEntry, decode_dir_entries};
 
 use crate::api::dir::Dir;
 use crate::driver::transfer::{Memory, TransferParts};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{Keep, RegisteredBuf};
 use crate::op::Op;
@@ -28,7 +28,35 @@ pub struct ReadDir {
     entries: VecDeque<DirEntry>,
     end: bool,
     first: bool,
+    turns: Turns,
     buffer: Option<RegisteredBuf>,
+}
+
+/// Notices cookies that come round: of the batches fetched it remembers one, twice as late each time.
+#[derive(Debug)]
+struct Turns {
+    known: u64,
+    batches: u64,
+    next: u64,
+}
+
+impl Turns {
+    fn new(cookie: u64) -> Self {
+        Self { known: cookie, batches: 0, next: 1 }
+    }
+
+    /// A batch ended with this cookie. Answers whether one before it did so too.
+    fn comes_round(&mut self, cookie: u64) -> bool {
+        if cookie == self.known {
+            return true;
+        }
+        self.batches += 1;
+        if self.batches == self.next {
+            self.known = cookie;
+            self.next = self.next.saturating_mul(2);
+        }
+        false
+    }
 }
 
 impl ReadDir {
@@ -41,6 +69,7 @@ impl ReadDir {
             entries: VecDeque::new(),
             end: false,
             first: true,
+            turns: Turns::new(cookie),
             buffer: None,
         }
     }
@@ -92,6 +121,9 @@ impl ReadDir {
         };
         self.end = transfer.end;
         match entries.last() {
+            Some(last) if !self.end && self.turns.comes_round(last.cookie) => {
+                return Err(Error::Endless { path: self.dir.path().to_vec() });
+            }
             Some(last) => self.fetched = last.cookie,
             // Without entries and without an end this would go on for ever.
             None => self.end = true,
@@ -127,5 +159,23 @@ impl Dir {
             Some(attributes) => Ok(attributes.clone()),
             None => self.symlink_metadata(std::ffi::OsStr::from_bytes(&entry.name)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CLI-64]
+    #[test]
+    fn cookies_that_come_round_are_noticed_wherever_the_round_begins() {
+        for (before, round) in [(0, 1), (0, 7), (5, 1), (100, 33)] {
+            let mut turns = Turns::new(0);
+            let cookies = (1..=before).chain((0..).map(|step| 1000 + step % round));
+            let noticed = cookies.take(10_000).position(|cookie| turns.comes_round(cookie));
+            assert!(noticed.is_some_and(|at| at as u64 >= before + round), "{before} {round}: {noticed:?}");
+        }
+        let mut turns = Turns::new(0);
+        assert!((1..10_000).all(|cookie| !turns.comes_round(cookie)));
     }
 }

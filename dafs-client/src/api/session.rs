@@ -221,6 +221,11 @@ impl Session {
         self.owner.shared.lock().reconnects
     }
 
+    /// There is a connection to the server, as far as this side knows: false while it is made again.
+    pub fn is_connected(&self) -> bool {
+        !self.owner.shared.lock().is_broken()
+    }
+
     /// The server announced that it shuts down.
     pub fn is_draining(&self) -> bool {
         self.owner.shared.lock().draining

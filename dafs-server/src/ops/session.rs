@@ -91,20 +91,21 @@ impl Worker {
         let Some(session) = self.sessions.find(call.session) else { return Vec::new() };
         let Some(connection) = self.connections.get(call.connection.index) else { return Vec::new() };
         let peer = &connection.endpoint.capabilities().peer;
-        let may = |export: &&crate::config::ExportConfig| {
-            self.shared.access.mount(export, &session.client, peer).is_ok()
-        };
-        self.shared.settings.exports.iter().filter(may).map(|export| export.name.clone()).collect()
+        let rules = self.shared.rules();
+        let may =
+            |export: &&crate::config::ExportConfig| rules.access.mount(export, &session.client, peer).is_ok();
+        rules.exports().filter(may).map(|export| export.name.clone()).collect()
     }
 
     fn mount(&mut self, call: &Call, name: &[u8]) -> Result<(), Problem> {
         let name = std::str::from_utf8(name).map_err(|_| Status::NO_EXPORT)?;
         let id = self.storage.export(name).ok_or(Status::NO_EXPORT)?;
-        let export = self.shared.settings.exports.get(usize::from(id.0)).ok_or(Status::NO_EXPORT)?;
+        let rules = self.shared.rules();
+        let export = rules.export(id.0.into()).ok_or(Status::NO_EXPORT)?;
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let connection = self.connections.get(call.connection.index).ok_or(Status::NO_SESSION)?;
         let peer = &connection.endpoint.capabilities().peer;
-        let rights = Arc::new(self.shared.access.mount(export, &session.client, peer)?);
+        let rights = Arc::new(rules.access.mount(export, &session.client, peer)?);
         if self.shared.fences.holds_off(usize::from(id.0), &session.client_id) {
             return Err(Status::FENCED.into());
         }
@@ -142,7 +143,7 @@ impl Worker {
             return Err(Status::READ_ONLY.into());
         }
         let client = self.sessions.find(call.session).map(|session| &session.client);
-        if !client.is_some_and(|client| self.shared.access.administers(client)) {
+        if !client.is_some_and(|client| self.shared.rules().access.administers(client)) {
             return Err(Status::PERMISSION.into());
         }
         let list: Vec<[u8; 16]> = decode_message_pack("fence list", payload)?;

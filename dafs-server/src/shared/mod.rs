@@ -5,6 +5,8 @@
 mod directory;
 mod fences;
 pub mod mail;
+mod refusals;
+mod rules;
 pub mod settings;
 mod statistics;
 pub(crate) mod tokens;
@@ -17,8 +19,10 @@ use dafs_proto::wire::Statistics;
 pub(crate) use self::directory::Directory;
 pub(crate) use self::fences::{FENCES_MAX, Fences};
 use self::mail::{Inbox, Mail};
+pub(crate) use self::refusals::Refusals;
+pub use self::rules::Reloaded;
+use self::rules::{CurrentRules, Rules};
 use self::tokens::TokenTable;
-use crate::access::Access;
 use crate::config::Config;
 
 /// One of the workers, by its place.
@@ -30,7 +34,8 @@ pub struct Shared {
     pub(crate) settings: Config,
     /// Identity of this run: random.
     pub(crate) epoch: u64,
-    pub(crate) access: Access,
+    rules: CurrentRules,
+    pub(crate) refusals: Refusals,
     pub(crate) fences: Fences,
     pub(crate) directory: Directory,
     tokens: Mutex<TokenTable>,
@@ -51,12 +56,29 @@ impl Shared {
         Arc::new(Self {
             fences: Fences::new(settings.exports.len()),
             directory: Directory::new(settings.sessions_max as usize),
-            access: Access::new(settings.access.clone()),
+            rules: CurrentRules::new(&settings),
+            refusals: Refusals::default(),
             settings,
             epoch,
             tokens: Mutex::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
         })
+    }
+
+    /// Who may do what, now.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        self.rules.get()
+    }
+
+    /// From now on these keys and rules of exports hold, for who connects or mounts; sessions and what they have mounted stay. The other
+    /// settings stay as they are.
+    pub fn reload(&self, new: &Config) -> Reloaded {
+        self.rules.replace(&self.settings, new)
+    }
+
+    /// Logins that were refused.
+    pub fn logins_refused(&self) -> u64 {
+        self.refusals.count()
     }
 
     /// The workers.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
+use dafs_proto::transport::PeerIdentity;
 use dafs_proto::wire::{
     AuthenticateReply, Features, Header, Hello, Opcode, SessionId, Status, Welcome, encode_message_pack,
 };
@@ -66,7 +67,7 @@ impl Worker {
             Ok(payload) => self.answer_handshake(key, header, Status::OK, &payload),
             Err(ServerRefusal::Fault(fault)) => self.end_for_fault(key, fault),
             Err(ServerRefusal::Status(status)) => {
-                tracing::info!(connection = key.index, %status, "session refused");
+                self.note_refusal(key, status);
                 self.answer_handshake(key, header, status, &[]);
                 if let Some(connection) = self.connection(key) {
                     // The peer learns the status if it still listens; the connection ends either way.
@@ -77,12 +78,25 @@ impl Worker {
         }
     }
 
+    /// Tells of a refusal, unless many were told of just now.
+    fn note_refusal(&self, key: ConnectionKey, status: Status) {
+        let Some(untold) = self.shared.refusals.add(self.now) else { return };
+        let connection = &self.connections[key.index];
+        let peer = match &connection.endpoint.capabilities().peer {
+            PeerIdentity { address: Some(address), .. } => address.to_string(),
+            PeerIdentity { credentials: Some(own), .. } => format!("pid {}, uid {}", own.pid, own.uid),
+            _ => "unknown".to_owned(),
+        };
+        tracing::warn!(%peer, listener = %connection.listener_address, %status, untold, "login refused");
+    }
+
     fn on_hello(&mut self, key: ConnectionKey, payload: &[u8]) -> Result<Vec<u8>, ServerRefusal> {
         let nonce = self.random();
         let listener = self.connections[key.index].listener_address.clone();
-        let terms = self.shared.access.terms(&listener);
+        let rules = self.shared.rules();
+        let terms = rules.access.terms(&listener);
         let name = concat!("dafs-server ", env!("CARGO_PKG_VERSION"));
-        let (handshake, reply) = ServerHandshake::on_hello(payload, terms, self.keys(), nonce, name)?;
+        let (handshake, reply) = ServerHandshake::on_hello(payload, terms, &rules.access, nonce, name)?;
         self.connections[key.index].phase = Phase::Greeted(Box::new(handshake));
         Ok(reply)
     }
@@ -157,7 +171,7 @@ impl Worker {
     ) -> Result<ClientIdentity, ServerRefusal> {
         let connection = &self.connections[key.index];
         let peer = &connection.endpoint.capabilities().peer;
-        let admitted = self.shared.access.admit(&connection.listener_address, peer, hello, proven);
+        let admitted = self.shared.rules().access.admit(&connection.listener_address, peer, hello, proven);
         admitted.map_err(ServerRefusal::Status)
     }
 

@@ -23,7 +23,7 @@ mod upkeep;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_proto::session::{KeySource, Moment};
+use dafs_proto::session::Moment;
 use dafs_proto::transport::{Domain, Endpoint, OpToken};
 use dafs_proto::wire::{Method, PipelineStatistics};
 use slab::Slab;
@@ -137,7 +137,7 @@ impl Worker {
     }
 
     /// What it shares with the other workers.
-    pub fn shared(&self) -> &Shared {
+    pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -257,10 +257,6 @@ impl Worker {
             let counter = if writes { &mut ledger.bytes_written } else { &mut ledger.bytes_read };
             *counter += bytes as u64;
         }
-    }
-
-    pub(crate) fn keys(&self) -> &dyn KeySource {
-        &self.shared.access
     }
 
     pub(crate) fn random<const N: usize>(&mut self) -> [u8; N] {

@@ -65,7 +65,11 @@ fn copy_to_a_full_file_system(on: On) {
         |name: &str| dafs(["cp", world.local(name).to_str().unwrap(), &world.url(&format!("data/{name}"))]);
     copy("kept").succeeded();
     copy("large").failed(1, &["large", "no space"]);
-    fs::remove_file(world.data().join("large")).ok();
+    // Nor is what was there before lost to a copy that finds no room.
+    dafs(["cp", world.local("large").to_str().unwrap(), &world.url("data/kept")])
+        .failed(1, &["kept", "no space"]);
+    assert_same(&fs::read(world.data().join("kept")).unwrap(), &kept, "what stood there");
+    assert_eq!(fs::read_dir(world.data()).unwrap().count(), 1, "what was not whole is gone");
     copy("kept").succeeded();
 
     let session = world.session().unwrap();

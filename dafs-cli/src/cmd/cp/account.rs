@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::draft::Drafts;
 use super::item::{Item, Linked, Options};
 use super::place::{Cause, Place};
 use super::tally::Tally;
@@ -23,10 +24,17 @@ pub(super) struct Account {
     copied: Mutex<HashMap<Linked, PathBuf>>,
     // Copies of large files that are not complete.
     incomplete: Mutex<Vec<String>>,
+    pub(super) drafts: Arc<Drafts>,
 }
 
 impl Account {
-    pub(super) fn new(options: Options, tally: Tally, failures: Arc<Failures>, interrupt: Interrupt) -> Self {
+    pub(super) fn new(
+        options: Options,
+        tally: Tally,
+        failures: Arc<Failures>,
+        interrupt: Interrupt,
+        drafts: Arc<Drafts>,
+    ) -> Self {
         Self {
             options,
             tally,
@@ -35,6 +43,7 @@ impl Account {
             over: AtomicBool::new(false),
             copied: Mutex::default(),
             incomplete: Mutex::default(),
+            drafts,
         }
     }
 
@@ -85,10 +94,11 @@ impl Account {
         self.interrupt.is_set() || self.over.load(Ordering::Relaxed)
     }
 
-    /// Says which copies of large files are being made: for an end in their midst.
+    /// Says which copies of large files are being made, and what stays behind of them: for an end in their midst.
     pub(super) fn say_incomplete(&self) {
         for copy in lock(&self.incomplete).iter() {
-            self.failures.say(&format!("interrupted: {copy} is incomplete"));
+            self.failures.say(&format!("interrupted: {copy} is not copied, or incomplete"));
         }
+        self.drafts.abandon().iter().for_each(|left| self.failures.say(left));
     }
 }

@@ -1,12 +1,16 @@
 //! Small files and symbolic links, many at a time: each step of all of them is in flight before the first is waited for.
 
+use std::path::{Path, PathBuf};
+
 use dafs_client::FileKind;
 
 use super::account::Account;
+use super::draft::Draft;
 use super::item::{Item, Roots, SMALL_SIZE_MAX, is_large};
-use super::large;
+use super::large::{self, short};
 use super::open_file::OpenFile;
 use super::place::{Cause, Later, Meta, Place};
+use super::sink::Sink;
 
 /// A file on its way: read, not yet written.
 type Loaded = (Item, Meta, Vec<u8>);
@@ -20,7 +24,8 @@ type Side = fn(&Roots) -> &Place;
 const SOURCE: Side = |roots| &roots.source;
 const DESTINATION: Side = |roots| &roots.destination;
 
-/// What comes of a step that has begun for all, one after the other: what fails is reported and left out.
+/// What comes of a step that has begun for all, one after the other: what fails is reported and left out; what a restart of the server
+/// came into is copied once more, by itself.
 fn settled<X, R>(
     account: &Account,
     begun: Begun<X, R>,
@@ -30,10 +35,18 @@ fn settled<X, R>(
     begun.into_iter().filter_map(move |(item, known, later)| match later.wait() {
         Ok(done) => Some((item, known, done)),
         Err(cause) => {
-            account.failed(side(&item.roots), action, &item.path, &cause);
+            drop(known);
+            not_done(account, &item, side, action, &cause);
             None
         }
     })
+}
+
+fn not_done(account: &Account, item: &Item, side: Side, action: &str, cause: &Cause) {
+    match cause.is_passing() && item.meta.kind == FileKind::File {
+        true => large::copy_reported(account, item),
+        false => account.failed(side(&item.roots), action, &item.path, cause),
+    }
 }
 
 /// Copies one file now, whatever its size.
@@ -78,6 +91,12 @@ fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
         // is not enough: there are file systems where it never is.
         let asks = matches!(file, OpenFile::Local(_)) || data.len() as u64 != meta.size;
         let now = asks.then(|| file.metadata());
+        if let Some(cause) =
+            short(&file, &meta, now.as_ref().and_then(|now| now.as_ref().ok()), data.len() as u64)
+        {
+            account.failed(&item.roots.source, "copy", &item.path, &cause);
+            return None;
+        }
         if matches!(&now, Some(Ok(now)) if now.size != meta.size || now.mtime != meta.mtime) {
             account.changed(&item);
         }
@@ -87,13 +106,18 @@ fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
 }
 
 fn store(account: &Account, loaded: Vec<Loaded>) {
-    let creating = loaded.into_iter().map(|(item, meta, data)| {
-        let later = OpenFile::begin_create(&item, &meta);
+    let looking = loaded.into_iter().map(|(item, meta, data)| {
+        let later = Sink::begin_look(&item);
+        (item, (meta, data), later)
+    });
+    let looked = settled(account, looking.collect(), DESTINATION, "create");
+    let creating = looked.map(|(item, (meta, data), existing)| {
+        let later = Sink::begin_create(&item, &meta, existing);
         (item, (meta, data), later)
     });
     let created = settled(account, creating.collect(), DESTINATION, "create");
-    let emptying = created.map(|(item, (meta, data), (sink, size))| {
-        let later = sink.begin_empty(size);
+    let emptying = created.map(|(item, (meta, data), sink)| {
+        let later = sink.begin_empty();
         (item, (meta, data, sink), later)
     });
     let emptied = settled(account, emptying.collect(), DESTINATION, "empty");
@@ -107,31 +131,42 @@ fn store(account: &Account, loaded: Vec<Loaded>) {
         (item, (meta, sink, data), later)
     });
     let set = settled(account, setting.collect(), DESTINATION, "set the attributes of");
-    let committing: Begun<_, _> = set
-        .map(|(item, known, ())| {
-            let later = if account.options.sync { known.1.begin_commit() } else { Later::Now(Ok(())) };
-            (item, known, later)
-        })
-        .collect();
+    let committing = set.map(|(item, known, ())| {
+        let later = if account.options.sync { known.1.begin_commit() } else { Later::Now(Ok(())) };
+        (item, known, later)
+    });
+    let committing: Begun<_, _> = committing.collect();
+    let mut placing = Vec::with_capacity(committing.len());
     for (item, (meta, sink, data), later) in committing {
         let durable = match later.wait() {
             Err(cause) if cause.lost_writes() => sink.restore(&data, &meta, &item.roots.keep_owner),
             result => result,
         };
         match durable {
-            Ok(()) => account.copied(&item, data.len() as u64),
-            Err(cause) => account.failed(&item.roots.destination, "make durable", &item.path, &cause),
+            Ok(()) => placing.push((item, data.len() as u64, sink.begin_place())),
+            Err(cause) => {
+                drop(sink);
+                not_done(account, &item, DESTINATION, "make durable", &cause);
+            }
         }
     }
+    let placed = settled(account, placing, DESTINATION, "rename a copy to");
+    placed.for_each(|(item, size, ())| account.copied(&item, size));
 }
 
-/// A name that was made, or again where another was in the way, which is replaced as `cp` does.
-fn made(item: &Item, first: Later<()>, again: impl FnOnce(&Place) -> Later<()>) -> Result<(), Cause> {
-    let place = &item.roots.destination;
+/// A name that was made, or again where another was in the way, which is replaced when the new one is there.
+fn made(item: &Item, first: Later<()>, again: impl FnOnce(&Place, &Path) -> Later<()>) -> Result<(), Cause> {
     match first.wait() {
         Err(cause) if cause.already_exists() => {
-            place.remove_file(&item.path)?;
-            again(place).wait()
+            let draft = Draft::new(item);
+            match again(&item.roots.destination, draft.own()).wait() {
+                // By the request that was in doubt: nobody else knows the name.
+                Err(cause) if !cause.already_exists() => {
+                    draft.forget();
+                    Err(cause)
+                }
+                _ => draft.place_name(),
+            }
         }
         result => result,
     }
@@ -146,14 +181,15 @@ pub(super) fn copy_symlinks(account: &Account, items: Vec<Item>) {
     let read = settled(account, reading.collect(), SOURCE, "read the symbolic link");
     let making: Begun<_, _> = read
         .map(|(item, (), target)| {
-            let later = item.roots.destination.begin_symlink(&target, &item.path);
+            let place = &item.roots.destination;
+            let later = place.begin_symlink_own(&target, &place.path(&item.path));
             (item, target, later)
         })
         .collect();
     let mut setting = Vec::with_capacity(making.len());
     for (item, target, later) in making {
         let place = &item.roots.destination;
-        match made(&item, later, |place| place.begin_symlink(&target, &item.path)) {
+        match made(&item, later, |place, own| place.begin_symlink_own(&target, own)) {
             Ok(()) => {
                 let later = place.begin_set_attributes(&item.path, &item.meta, &item.roots.keep_owner);
                 setting.push((item, (), later));
@@ -165,16 +201,17 @@ pub(super) fn copy_symlinks(account: &Account, items: Vec<Item>) {
 }
 
 /// Makes second names of files that were copied.
-pub(super) fn make_hard_links(account: &Account, links: Vec<(Item, std::path::PathBuf)>) {
+pub(super) fn make_hard_links(account: &Account, links: Vec<(Item, PathBuf)>) {
     let making: Vec<_> = links
         .into_iter()
         .map(|(item, first)| {
-            let later = item.roots.destination.begin_link(&first, &item.path);
+            let place = &item.roots.destination;
+            let later = place.begin_link_own(&first, &place.path(&item.path));
             (item, first, later)
         })
         .collect();
     for (item, first, later) in making {
-        match made(&item, later, |place| place.begin_link(&first, &item.path)) {
+        match made(&item, later, |place, own| place.begin_link_own(&first, own)) {
             Ok(()) => account.tally.file(0),
             // The file system has no more links, or none at all: then it is a file of its own.
             Err(_) => copy_one(account, &item),

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use dafs_client::{Dir, FileKind};
+use dafs_client::{Dir, Error, FileKind};
 
 use super::account::Account;
 use super::item::{BATCH_COUNT, Item};
+use super::open_file::ROUNDS_MAX;
 use super::place::{Cause, Later, Place};
 use crate::remote::{Target, sure};
 
@@ -42,12 +43,12 @@ pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
 pub(super) fn commit_names(account: &Account, tops: &[Item]) {
     let mut parents = BTreeSet::new();
     for item in tops {
-        // The commit of a file covers its name.
-        if item.meta.kind != FileKind::File
-            && let Place::Remote(target) = &item.roots.destination
+        if let Place::Remote(target) = &item.roots.destination
             && let Some(parent) = target.path.parent()
             && parents.insert((target.url_of(parent).to_os_string(), parent.to_owned()))
             && let Err(cause) = commit_directory(target, parent)
+            // A file is whole, and only its name is as durable as the server's file system makes it by itself.
+            && !(item.meta.kind == FileKind::File && cause.is_denied())
         {
             account.failed(&item.roots.destination, "make the name durable of", Path::new(""), &cause);
         }
@@ -55,8 +56,17 @@ pub(super) fn commit_names(account: &Account, tops: &[Item]) {
 }
 
 fn commit_directory(target: &Target, path: &Path) -> Result<(), Cause> {
-    let dir = target.export.open_dir(path)?;
-    Ok(sure(dir.commit(), || dir.commit())?)
+    let commit = || {
+        let dir = target.export.open_dir(path)?;
+        sure(dir.commit(), || dir.commit())
+    };
+    for _ in 0..ROUNDS_MAX {
+        match commit() {
+            Err(Error::Stale { .. } | Error::WritesLost { .. }) => {}
+            result => return Ok(result?),
+        }
+    }
+    Ok(commit()?)
 }
 
 /// Opens the copy of a directory for its commit; `None` where nothing is committed: files of this machine are left to its page cache.

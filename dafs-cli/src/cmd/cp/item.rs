@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use dafs_client::FileKind;
 
 use super::claims::Claims;
+use super::draft::Drafts;
 use super::place::{KeepOwner, Meta, Place};
 
 /// Largest file that is read and written in one piece, bytes.
@@ -26,8 +27,12 @@ pub(super) struct Roots {
     pub(super) one_session: bool,
     /// File system and number of the top directory of the copy, once it is there.
     pub(super) copy: OnceLock<(u64, u64)>,
+    /// Copies are written where they shall be, whatever becomes of them.
+    pub(super) in_place: bool,
     /// Of the whole command.
     pub(super) claims: Arc<Claims>,
+    /// Of the whole command.
+    pub(super) drafts: Arc<Drafts>,
 }
 
 /// Something to copy: the same path below both roots.

@@ -1,36 +1,30 @@
 //! One large or sparse file: chunks of it are in flight together, holes are left out.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::slice::from_ref;
 
-use dafs_client::{Error, Extent, FileKind, Pending, RegisteredBuf, Session, Transferred};
+use dafs_client::FileKind;
 
 use super::account::Account;
 use super::item::Item;
-use super::open_file::{OpenFile, ROUNDS_MAX, read_full};
-use super::place::{Cause, Meta, Place};
+use super::open_file::{OpenFile, ROUNDS_MAX};
+use super::place::{Cause, Meta};
+use super::pump::{CHUNK_SIZE, Counted, Lost, Pump};
+use super::sink::Sink;
 use crate::signals::progressed;
-
-/// Bytes of a chunk.
-const CHUNK_SIZE: usize = 1 << 20;
-
-/// Chunks in flight.
-const DEPTH: usize = 8;
 
 /// What became of a copy.
 enum Outcome {
     /// All of it is there. The source did, or did not, change meanwhile.
     Done { changed: bool },
     /// The user does not want the rest.
-    Interrupted,
+    Interrupted { in_place: bool },
 }
 
 /// Which side failed.
-enum Fault {
+pub(super) enum Fault {
     Source(&'static str, Cause),
     Sink(&'static str, Cause),
 }
@@ -39,7 +33,20 @@ enum Fault {
 pub(super) fn copy_reported(account: &Account, item: &Item) {
     let shown = item.roots.destination.shown(&item.path);
     account.begins(&shown);
-    let copied = copy(account, item);
+    let mut counted = Counted::default();
+    let mut rounds = 0;
+    let copied = loop {
+        rounds += 1;
+        match copy(account, item, &mut counted) {
+            // What was opened is not there any more: all of it once more.
+            Err(Fault::Source(_, cause) | Fault::Sink(_, cause))
+                if cause.is_passing() && rounds < ROUNDS_MAX =>
+            {
+                counted.begin_again();
+            }
+            copied => break copied,
+        }
+    };
     account.ends(&shown);
     match copied {
         Ok(Outcome::Done { changed }) => {
@@ -48,8 +55,11 @@ pub(super) fn copy_reported(account: &Account, item: &Item) {
                 account.changed(item);
             }
         }
-        Ok(Outcome::Interrupted) => {
+        Ok(Outcome::Interrupted { in_place: true }) => {
             account.failures.say(&format!("interrupted: {shown} is incomplete"));
+        }
+        Ok(Outcome::Interrupted { in_place: false }) => {
+            account.failures.say(&format!("interrupted: {shown} is not copied"));
         }
         Err(Fault::Source(action, cause)) => account.failed(&item.roots.source, action, &item.path, &cause),
         Err(Fault::Sink(action, cause)) => {
@@ -58,8 +68,42 @@ pub(super) fn copy_reported(account: &Account, item: &Item) {
     }
 }
 
+/// Why a source that gave `delivered` bytes is not copied: it has more, or had when it was opened. `now` is what it is afterwards.
+/// Files of this machine that take no space, as in /sys, may say a size that means nothing.
+pub(super) fn short(source: &OpenFile, meta: &Meta, now: Option<&Meta>, delivered: u64) -> Option<Cause> {
+    let is_pseudo = matches!(source, OpenFile::Local(_)) && meta.allocated == 0;
+    if delivered >= meta.size || is_pseudo {
+        return None;
+    }
+    let text = match now {
+        Some(now) if now.size < meta.size => {
+            format!("it shrank from {} to {} bytes while it was copied: copy it again", meta.size, now.size)
+        }
+        _ => format!("it is said to have {} bytes, and gave only {delivered}", meta.size),
+    };
+    Some(Cause::Text(text))
+}
+
+/// What is to be copied in a round.
+enum Todo {
+    All,
+    /// These bytes once more: a restart of the server lost them.
+    Lost(Vec<Range<u64>>),
+}
+
+/// A copy of one file.
+pub(super) struct Copy<'a> {
+    pub(super) account: &'a Account,
+    pub(super) item: &'a Item,
+    pub(super) source: OpenFile,
+    pub(super) meta: Meta,
+    pub(super) sink: Sink,
+    /// The source can be read again, at any place.
+    seeks: bool,
+}
+
 /// Copies one file.
-fn copy(account: &Account, item: &Item) -> Result<Outcome, Fault> {
+fn copy(account: &Account, item: &Item, counted: &mut Counted) -> Result<Outcome, Fault> {
     let roots = &item.roots;
     let seeks = item.meta.kind == FileKind::File;
     let opened = match seeks {
@@ -70,50 +114,104 @@ fn copy(account: &Account, item: &Item) -> Result<Outcome, Fault> {
     if meta.kind != item.meta.kind {
         return Err(Fault::Source("copy", Cause::Text("it was replaced while the tree was copied".into())));
     }
-    let (sink, existing) =
-        OpenFile::begin_create(item, &meta).wait().map_err(|cause| Fault::Sink("create", cause))?;
-    let mut found = existing;
-    for _ in 0..ROUNDS_MAX {
-        sink.begin_empty(found).wait().map_err(|cause| Fault::Sink("empty", cause))?;
-        let Some(end) = copy_content(account, item, &source, &meta, &sink)? else {
-            return Ok(Outcome::Interrupted);
-        };
-        if meta.allocated < meta.size || end < meta.size {
-            sink.truncate(end).map_err(|cause| Fault::Sink("set the size of", cause))?;
-        }
-        let now = source.metadata().map_err(|cause| Fault::Source("look at", cause))?;
-        sink.begin_set_attributes(&meta, &roots.keep_owner)
-            .wait()
-            .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
-        match if account.options.sync { sink.begin_commit().wait() } else { Ok(()) } {
-            Ok(()) => {
-                // That the content is not of the size that was told is not enough: there are file systems where it never is.
-                let changed = seeks && (now.size != meta.size || now.mtime != meta.mtime);
-                return Ok(Outcome::Done { changed });
-            }
-            Err(cause) if cause.lost_writes() && seeks => {}
-            Err(cause) => return Err(Fault::Sink("make durable", cause)),
-        }
-        // What was there before may be back, where the machine was restarted as well: also in holes, and behind the end.
-        found = u64::MAX;
-    }
-    Err(Fault::Sink("make durable", Cause::Text("the server was restarted again and again".into())))
+    let existing = Sink::begin_look(item).wait().map_err(|cause| Fault::Sink("create", cause))?;
+    let sink =
+        Sink::begin_create(item, &meta, existing).wait().map_err(|cause| Fault::Sink("create", cause))?;
+    let copy = Copy { account, item, source, meta, sink, seeks };
+    copy.run(counted)
 }
 
-/// Copies all data; answers where it ends, `None` when interrupted.
-fn copy_content(
-    account: &Account,
-    item: &Item,
-    source: &OpenFile,
-    meta: &Meta,
-    sink: &OpenFile,
-) -> Result<Option<u64>, Fault> {
-    let Some(end) = Pump::new(account, item, source, sink)?.copy_data(meta)? else { return Ok(None) };
-    match source {
-        OpenFile::Local(file) if end == meta.size => {
-            copy_rest(account, file, item.meta.kind == FileKind::File, sink, end)
+impl Copy<'_> {
+    fn run(self, counted: &mut Counted) -> Result<Outcome, Fault> {
+        let in_place = !self.sink.is_new();
+        self.sink.begin_empty().wait().map_err(|cause| Fault::Sink("empty", cause))?;
+        let (mut todo, mut end) = (Todo::All, self.meta.size);
+        for _ in 0..ROUNDS_MAX {
+            let lost = match self.content(&todo, &mut end, counted)? {
+                None => return Ok(Outcome::Interrupted { in_place }),
+                Some(lost) => lost,
+            };
+            let now = self.source.metadata().map_err(|cause| Fault::Source("look at", cause))?;
+            if let Some(cause) = short(&self.source, &self.meta, Some(&now), end) {
+                return Err(Fault::Source("copy", cause));
+            }
+            match self.finish(end, lost)? {
+                None => {
+                    // That the content is not of the size that was told is not enough: there are file systems where it never is.
+                    let changed = self.seeks && (now.size != self.meta.size || now.mtime != self.meta.mtime);
+                    self.sink.begin_place().wait().map_err(|cause| Fault::Sink("rename a copy to", cause))?;
+                    return Ok(Outcome::Done { changed });
+                }
+                Some(next) => todo = next,
+            }
+            if matches!(todo, Todo::All) {
+                // What was there before may be back, where the machine was restarted as well: also in holes, and behind the end.
+                self.sink.begin_empty_again().wait().map_err(|cause| Fault::Sink("empty", cause))?;
+                end = self.meta.size;
+                counted.begin_again();
+            }
         }
-        _ => Ok(Some(end)),
+        Err(Fault::Sink("make durable", Cause::Text("the server was restarted again and again".into())))
+    }
+
+    /// Copies data, and sets `end` where that of all of it is known; answers what was lost meanwhile, `None` when interrupted.
+    fn content(&self, todo: &Todo, end: &mut u64, counted: &mut Counted) -> Result<Option<Lost>, Fault> {
+        let mut pump = Pump::new(self, counted)?;
+        match todo {
+            Todo::All => {
+                let Some(ended) = pump.copy_data()? else { return Ok(None) };
+                *end = ended;
+                if let OpenFile::Local(file) = &self.source
+                    && ended == self.meta.size
+                {
+                    let Some(ended) = copy_rest(self, file, pump.counted, ended)? else { return Ok(None) };
+                    *end = ended;
+                }
+            }
+            Todo::Lost(ranges) => {
+                pump.counts = false;
+                if !pump.copy_again(ranges)? {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(pump.finish()?))
+    }
+
+    /// Sets size and attributes and makes all of it durable. Answers what is to be done again first.
+    fn finish(&self, end: u64, lost: Lost) -> Result<Option<Todo>, Fault> {
+        if !lost.ranges.is_empty() || lost.attributes {
+            return self.next(lost).map(Some);
+        }
+        if self.meta.allocated < self.meta.size || end < self.meta.size {
+            self.sink.truncate(end).map_err(|cause| Fault::Sink("set the size of", cause))?;
+        }
+        self.sink
+            .begin_set_attributes(&self.meta, &self.item.roots.keep_owner)
+            .wait()
+            .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
+        let durable = if self.account.options.sync { self.sink.begin_commit().wait() } else { Ok(()) };
+        let mut lost = Lost::default();
+        match durable {
+            Ok(()) => Ok(None),
+            Err(cause) if lost.add(&cause) => self.next(lost).map(Some),
+            Err(cause) => Err(Fault::Sink("make durable", cause)),
+        }
+    }
+
+    /// What a loss makes necessary.
+    fn next(&self, lost: Lost) -> Result<Todo, Fault> {
+        let is_known = lost.ranges.iter().all(|range| range.start < self.meta.size);
+        if !self.seeks {
+            let cause =
+                "a restart of the server lost part of it, and its source gives nothing twice: copy it again";
+            return Err(Fault::Sink("make durable", Cause::Text(cause.into())));
+        }
+        // A file that is new holds nothing but what is written to it: where it was cut does not matter.
+        match is_known && (!lost.attributes || self.sink.is_new()) {
+            true => Ok(Todo::Lost(lost.ranges)),
+            false => Ok(Todo::All),
+        }
     }
 }
 
@@ -123,240 +221,31 @@ fn copy_content(
 /// Appends to the copy, which has `end` bytes, what the source has from there on; where it cannot seek, all that it has to give.
 /// Answers where the copy ends now, `None` when interrupted.
 fn copy_rest(
-    account: &Account,
+    copy: &Copy<'_>,
     source: &fs::File,
-    seeks: bool,
-    sink: &OpenFile,
+    counted: &mut Counted,
     mut end: u64,
 ) -> Result<Option<u64>, Fault> {
     // Nearly always nothing follows.
     let mut buffer = vec![0; 4096];
     loop {
-        if account.interrupt.is_set() {
+        if copy.account.interrupt.is_set() {
             return Ok(None);
         }
-        let read = if seeks { source.read_at(&mut buffer, end) } else { (&mut &*source).read(&mut buffer) };
+        let read =
+            if copy.seeks { source.read_at(&mut buffer, end) } else { (&mut &*source).read(&mut buffer) };
         let count = match read {
             Ok(0) => return Ok(Some(end)),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(Fault::Source("read", error.into())),
         };
-        sink.write_all_at(&buffer[..count], end).map_err(|cause| Fault::Sink("write", cause))?;
+        copy.sink.write_all_at(&buffer[..count], end).map_err(|cause| Fault::Sink("write", cause))?;
         progressed();
-        account.tally.bytes(count as u64);
+        copy.account.tally.bytes(counted.add(count as u64));
         end += count as u64;
         if count == buffer.len() && count < CHUNK_SIZE {
             buffer.resize(CHUNK_SIZE, 0);
         }
-    }
-}
-
-/// A chunk that is being read.
-enum Reading {
-    Done(RegisteredBuf, usize),
-    Running(Pending<Transferred<RegisteredBuf>>),
-}
-
-/// Moves chunks from a source to a sink.
-struct Pump<'a> {
-    account: &'a Account,
-    source: &'a OpenFile,
-    sink: &'a OpenFile,
-    /// For reads, and for writes too where they go to the same session, or come from this machine.
-    buffers: Vec<RegisteredBuf>,
-    /// For writes to another session than is read from.
-    copies: Option<Vec<RegisteredBuf>>,
-    /// Offsets, lengths, and the reads or writes themselves.
-    reading: VecDeque<(u64, usize, Reading)>,
-    writing: VecDeque<(u64, usize, Pending<Transferred<RegisteredBuf>>)>,
-}
-
-impl<'a> Pump<'a> {
-    fn new(
-        account: &'a Account,
-        item: &Item,
-        source: &'a OpenFile,
-        sink: &'a OpenFile,
-    ) -> Result<Self, Fault> {
-        let (reads, writes) = match (&item.roots.source, &item.roots.destination) {
-            (Place::Remote(from), Place::Remote(to)) => {
-                (Some(&from.session), (!item.roots.one_session).then_some(&to.session))
-            }
-            (Place::Remote(one), _) | (_, Place::Remote(one)) => (Some(&one.session), None),
-            _ => (None, None),
-        };
-        let size = usize::try_from(item.meta.size).unwrap_or(usize::MAX);
-        let count = size.div_ceil(CHUNK_SIZE).clamp(1, DEPTH);
-        let allocate = |session: &Session| -> Result<Vec<RegisteredBuf>, Error> {
-            (0..count).map(|_| session.buffer(CHUNK_SIZE.min(size.max(4096)))).collect()
-        };
-        let failed = |error: Error| Fault::Sink("get memory for", error.into());
-        let buffers = reads.map(allocate).transpose().map_err(failed)?.unwrap_or_default();
-        let copies = writes.map(allocate).transpose().map_err(failed)?;
-        Ok(Self {
-            account,
-            source,
-            sink,
-            buffers,
-            copies,
-            reading: VecDeque::new(),
-            writing: VecDeque::new(),
-        })
-    }
-
-    /// Copies all data; answers where it ends, `None` when interrupted. A source that is shorter than it was ends where it ended.
-    fn copy_data(&mut self, meta: &Meta) -> Result<Option<u64>, Fault> {
-        let sparse = meta.allocated < meta.size;
-        let mut offset = 0;
-        while offset < meta.size {
-            let range = match sparse {
-                false => Some((offset, meta.size)),
-                true => self
-                    .source
-                    .data_range(offset, meta.size)
-                    .map_err(|cause| Fault::Source("look for holes of", cause))?,
-            };
-            let Some((start, end)) = range else { break };
-            let end = end.min(meta.size);
-            if start >= end {
-                break;
-            }
-            if let Some(short) = self.copy_range(start..end)? {
-                return Ok(match self.account.interrupt.is_set() {
-                    true => None,
-                    false => Some(short),
-                });
-            }
-            offset = end;
-        }
-        self.drain()?;
-        Ok(Some(meta.size))
-    }
-
-    /// Copies a range of data. Answers where the source ended, if before the end; or anything, when interrupted.
-    fn copy_range(&mut self, range: Range<u64>) -> Result<Option<u64>, Fault> {
-        let mut offset = range.start;
-        loop {
-            while offset < range.end && self.reading.len() < DEPTH {
-                if self.account.interrupt.is_set() {
-                    self.drain()?;
-                    return Ok(Some(offset));
-                }
-                if self.buffers.is_empty() && !self.reading.is_empty() {
-                    break;
-                }
-                let buffer = self.free_buffer(false)?;
-                let len = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(buffer.len());
-                self.begin_read(buffer, offset, len)?;
-                offset += len as u64;
-                // Reads of this machine are done at once: write each before the next.
-                if matches!(self.source, OpenFile::Local(_)) {
-                    break;
-                }
-            }
-            let Some((at, len, reading)) = self.reading.pop_front() else { return Ok(None) };
-            let (count, buffer) = match reading {
-                Reading::Done(buffer, count) => (count, buffer),
-                Reading::Running(pending) => {
-                    pending.wait().into_result().map_err(|error| Fault::Source("read", error.into()))?
-                }
-            };
-            progressed();
-            self.write(buffer, at, count)?;
-            if count < len {
-                self.drain()?;
-                return Ok(Some(at + count as u64));
-            }
-        }
-    }
-
-    fn begin_read(&mut self, mut buffer: RegisteredBuf, offset: u64, len: usize) -> Result<(), Fault> {
-        let reading = match self.source {
-            OpenFile::Local(file) => {
-                let count = read_full(file, &mut buffer[..len], offset)
-                    .map_err(|error| Fault::Source("read", error.into()))?;
-                Reading::Done(buffer, count)
-            }
-            OpenFile::Remote(file) => {
-                let extent = Extent::new(offset, len as u64);
-                Reading::Running(file.submit_read_list_buf(&[extent], buffer, from_ref(&(0..len))))
-            }
-        };
-        self.reading.push_back((offset, len, reading));
-        Ok(())
-    }
-
-    /// Writes the first `count` bytes of a buffer, which comes back by itself.
-    fn write(&mut self, mut buffer: RegisteredBuf, offset: u64, count: usize) -> Result<(), Fault> {
-        let file = match self.sink {
-            OpenFile::Local(file) => {
-                file.write_all_at(&buffer[..count], offset)
-                    .map_err(|error| Fault::Sink("write", error.into()))?;
-                self.account.tally.bytes(count as u64);
-                self.buffers.push(buffer);
-                return Ok(());
-            }
-            OpenFile::Remote(file) => file,
-        };
-        if count == 0 {
-            self.buffers.push(buffer);
-            return Ok(());
-        }
-        if self.copies.is_some() {
-            let mut copy = self.free_buffer(true)?;
-            copy[..count].copy_from_slice(&buffer[..count]);
-            self.buffers.push(std::mem::replace(&mut buffer, copy));
-        }
-        let extent = Extent::new(offset, count as u64);
-        let pending = file.submit_write_list_buf(&[extent], buffer, from_ref(&(0..count)));
-        self.writing.push_back((offset, count, pending));
-        Ok(())
-    }
-
-    fn free_buffer(&mut self, is_copy: bool) -> Result<RegisteredBuf, Fault> {
-        loop {
-            let free = if is_copy { self.copies.as_mut() } else { Some(&mut self.buffers) };
-            match free.and_then(Vec::pop) {
-                Some(buffer) => return Ok(buffer),
-                None => self.finish_write()?,
-            }
-        }
-    }
-
-    /// Waits for the oldest write.
-    fn finish_write(&mut self) -> Result<(), Fault> {
-        let Some((offset, len, pending)) = self.writing.pop_front() else {
-            return Err(Fault::Sink("write", Cause::Text("no buffer is left".into())));
-        };
-        let (count, buffer) =
-            pending.wait().into_result().map_err(|error| Fault::Sink("write", error.into()))?;
-        progressed();
-        if let OpenFile::Remote(file) = self.sink
-            && count < len
-        {
-            // The rest tells the reason.
-            file.write_all_at(&buffer[count..len], offset + count as u64)
-                .map_err(|error| Fault::Sink("write", error.into()))?;
-        }
-        self.account.tally.bytes(len as u64);
-        match &mut self.copies {
-            Some(copies) => copies.push(buffer),
-            None => self.buffers.push(buffer),
-        }
-        Ok(())
-    }
-
-    fn drain(&mut self) -> Result<(), Fault> {
-        while let Some((_, _, reading)) = self.reading.pop_front() {
-            self.buffers.push(match reading {
-                Reading::Done(buffer, _) => buffer,
-                Reading::Running(pending) => pending.wait().buffer,
-            });
-        }
-        while !self.writing.is_empty() {
-            self.finish_write()?;
-        }
-        Ok(())
     }
 }

@@ -7,10 +7,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use dafs_client::{FileKind, Timestamp};
-use rustix::fs::{AtFlags, CWD, FileType, SeekFrom, Timespec, Timestamps, futimens, seek, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, OFlags, SeekFrom, Timespec, Timestamps, fcntl_getfl, fcntl_setfl, futimens, seek,
+    utimensat,
+};
 use rustix::io::Errno;
 
-use super::place::{Cause, Meta};
+use super::place::{Cause, Meta, Owner};
 
 pub(super) fn metadata(path: &Path, follow: bool) -> Result<Meta, Cause> {
     let metadata = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
@@ -51,7 +54,25 @@ pub(super) fn open(path: &Path, follow: bool) -> io::Result<File> {
 /// Opens a file for writing, made where there is none. Until its attributes are set only the user may use one that is made.
 pub(super) fn create(path: &Path, follow: bool) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | if follow { 0 } else { libc::O_NOFOLLOW };
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path)
+    let open = |flags| {
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path)
+    };
+    match open(flags) {
+        // A FIFO that the user named: somebody will read it.
+        Err(error) if follow && error.raw_os_error() == Some(libc::ENXIO) => open(0),
+        result => result,
+    }
+}
+
+/// Makes a file that is not there yet, which until its attributes are set only the user may use.
+pub(super) fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// From now on writes wait until there is room.
+pub(super) fn set_blocking(file: &File) -> io::Result<()> {
+    let flags = fcntl_getfl(file)?;
+    Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
 }
 
 /// Sets the attributes of a directory or symbolic link.
@@ -65,13 +86,22 @@ pub(super) fn set_attributes(path: &Path, meta: &Meta, keep_owner: bool) -> Resu
     }
     let flags = libc::O_NOFOLLOW | libc::O_DIRECTORY;
     let dir = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    Ok(set_file_attributes(&dir, meta, keep_owner)?)
+    Ok(set_file_attributes(&dir, meta, keep_owner, None)?)
 }
 
-/// Sets the attributes of an open file. The owner first: a change of it takes set-user-id bits away.
-pub(super) fn set_file_attributes(file: &File, meta: &Meta, keep_owner: bool) -> io::Result<()> {
+/// Sets the attributes of an open file. The owner first: a change of it takes set-user-id bits away. `owner` is whom it gets, where that
+/// is allowed, when owners are not kept.
+pub(super) fn set_file_attributes(
+    file: &File,
+    meta: &Meta,
+    keep_owner: bool,
+    owner: Option<Owner>,
+) -> io::Result<()> {
     if keep_owner {
         std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid))?;
+    } else if let Some((uid, gid)) = owner {
+        // Only root can, and all others have made a file of their own.
+        let _ = std::os::unix::fs::fchown(file, Some(uid), Some(gid));
     }
     file.set_permissions(fs::Permissions::from_mode(meta.mode_of_copy(keep_owner)))?;
     Ok(futimens(file, &times(meta))?)

@@ -4,14 +4,18 @@ mod account;
 mod batch;
 mod claims;
 mod directories;
+mod draft;
 mod engine;
 mod item;
 mod large;
 mod local;
 mod open_file;
 mod place;
+mod pump;
 mod same;
+mod sink;
 mod tally;
+mod watch;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,10 +23,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, Weak};
 
-use dafs_client::FileKind;
+use dafs_client::{FileKind, Session};
 
 use self::account::Account;
 use self::claims::Claims;
+use self::draft::Drafts;
 use self::engine::Engine;
 use self::item::{Item, Options, Roots};
 use self::place::{Cause, KeepOwner, Meta, Place};
@@ -67,18 +72,20 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         }
     });
     let again = plan.again(&items);
-    let engine =
-        Arc::new(Engine::new(Account::new(options, tally, Arc::clone(&failures), interrupt.clone())));
+    let drafts = Arc::clone(&plan.drafts);
+    let account = Account::new(options, tally, Arc::clone(&failures), interrupt.clone(), drafts);
+    let engine = Arc::new(Engine::new(account));
     let _ = running.set(Arc::downgrade(&engine));
-    engine.run(&items);
+    watch::beside(&engine.account, plan.sessions(&items), || engine.run(&items));
     engine.account.tally.bar().finish_and_clear();
+    engine.account.drafts.left().iter().for_each(|left| say(left));
     let tell = verbose || interrupt.is_set() || failures.count() > 0 || is_terminal();
     if tell && !flags.quiet {
         crate::report::line(&engine.account.tally.summary(failures.count()));
     }
     if interrupt.is_set() {
         say(&format!(
-            "interrupted: what was copied stays, the rest is missing; {again} copies all of it again"
+            "interrupted: what was copied whole stays, the rest is missing; {again} copies all of it again"
         ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
@@ -102,6 +109,7 @@ struct Plan {
     slash: bool,
     keep_owner: KeepOwner,
     claims: Arc<Claims>,
+    drafts: Arc<Drafts>,
 }
 
 impl Plan {
@@ -112,9 +120,10 @@ impl Plan {
             Err(cause) if cause.is_not_found() => None,
             Err(cause) => return Err(place.failed("look at", Path::new(""), &cause)),
         };
-        let keep_owner = KeepOwner::new(!flags.no_owner && may_give_files_away(&place)?);
+        let keep_owner = KeepOwner::new(flags.preserve && !flags.no_owner && may_give_files_away(&place)?);
         let slash = destination.as_bytes().ends_with(b"/");
-        let plan = Self { place, existing, slash, keep_owner, claims: Arc::default() };
+        let (claims, drafts) = <(Arc<Claims>, Arc<Drafts>)>::default();
+        let plan = Self { place, existing, slash, keep_owner, claims, drafts };
         if !plan.is_directory() && (flags.operands.len() > 2 || plan.slash && plan.existing.is_some()) {
             return Err(plan.no_directory());
         }
@@ -126,6 +135,20 @@ impl Plan {
             "{} is no directory: several sources, and a destination that ends with a slash, need one",
             self.place.shown(Path::new(""))
         ))
+    }
+
+    /// The sessions that are copied over.
+    fn sessions<'a>(&'a self, items: &'a [Item]) -> Vec<&'a Session> {
+        let places = items.iter().map(|item| &item.roots.source).chain([&self.place]);
+        let mut sessions: Vec<&Session> = Vec::new();
+        for place in places {
+            if let Place::Remote(target) = place
+                && !sessions.iter().any(|known| known.agreed().session == target.session.agreed().session)
+            {
+                sessions.push(&target.session);
+            }
+        }
+        sessions
     }
 
     fn is_directory(&self) -> bool {
@@ -170,8 +193,10 @@ impl Plan {
         let one_session = same::refuse_copies_into_themselves(&source, &destination, &meta)?;
         let keep_owner = self.keep_owner.clone();
         let follow = !flags.recursive;
-        let (copy, claims) = (OnceLock::new(), Arc::clone(&self.claims));
-        let roots = Arc::new(Roots { source, destination, keep_owner, one_session, copy, claims });
+        let (claims, drafts) = (Arc::clone(&self.claims), Arc::clone(&self.drafts));
+        let (copy, in_place) = (OnceLock::new(), flags.inplace);
+        let roots =
+            Arc::new(Roots { source, destination, keep_owner, one_session, copy, in_place, claims, drafts });
         Ok(Item { roots, path: PathBuf::new(), meta, follow })
     }
 }

@@ -1,4 +1,4 @@
-//! Open files of either side.
+//! Open files of either side, and what is done with those that are copied from.
 
 use std::fs;
 use std::io;
@@ -6,12 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use dafs_client::{Error, File, FileKind, OpenOptions, Stability, Status};
+use dafs_client::{File, OpenOptions, Status};
 
-use super::item::{Item, SMALL_SIZE_MAX};
+use super::item::SMALL_SIZE_MAX;
 use super::local;
-use super::place::{Cause, KeepOwner, Later, Meta, Place};
-use super::same;
+use super::place::{Cause, Later, Meta, Place};
 use crate::remote::sure;
 
 /// How often data that a restart of the server lost is written again before the copy is given up.
@@ -20,10 +19,11 @@ pub(super) const ROUNDS_MAX: u32 = 8;
 /// A file that is copied from or to.
 pub(super) enum OpenFile {
     Local(fs::File),
+    /// A pipe or device of this machine that is copied to: what is written goes to its end, and it has neither size nor attributes.
+    Stream(fs::File),
     Remote(Arc<File>),
 }
 
-/// What is done with files that are copied from.
 impl OpenFile {
     /// Begins to open a file, and answers what it is by then.
     pub(super) fn begin_open(place: &Place, path: &Path, follow: bool) -> Later<(Self, Meta)> {
@@ -56,7 +56,7 @@ impl OpenFile {
     /// wherever that is, at most one byte beyond [`SMALL_SIZE_MAX`].
     pub(super) fn begin_read(&self, size: usize) -> Later<Vec<u8>> {
         match self {
-            Self::Local(file) => Later::Now(read_small(file, size).map_err(Cause::from)),
+            Self::Local(file) | Self::Stream(file) => Later::Now(read_small(file, size).map_err(Cause::from)),
             Self::Remote(_) if size == 0 => Later::Now(Ok(Vec::new())),
             Self::Remote(file) => {
                 let pending = file.submit_read_at(vec![0; size], 0);
@@ -72,7 +72,7 @@ impl OpenFile {
     /// What the file is now. A round trip, on a server.
     pub(super) fn metadata(&self) -> Result<Meta, Cause> {
         match self {
-            Self::Local(file) => Ok(local::meta(&file.metadata()?)),
+            Self::Local(file) | Self::Stream(file) => Ok(local::meta(&file.metadata()?)),
             Self::Remote(file) => Ok((&file.metadata()?).into()),
         }
     }
@@ -80,7 +80,7 @@ impl OpenFile {
     /// Where data begins at or after `offset`, and where it ends; `None` when only a hole follows.
     pub(super) fn data_range(&self, offset: u64, size: u64) -> Result<Option<(u64, u64)>, Cause> {
         let file = match self {
-            Self::Local(file) => return Ok(local::data_range(file, offset, size)?),
+            Self::Local(file) | Self::Stream(file) => return Ok(local::data_range(file, offset, size)?),
             Self::Remote(file) => file,
         };
         let all = (offset < size).then_some((offset, size));
@@ -98,126 +98,6 @@ impl OpenFile {
             Ok(end) => Ok(Some((start, end))),
             Err(error) if error.status().is_some() => Ok(Some((start, size))),
             Err(error) => Err(error.into()),
-        }
-    }
-}
-
-/// What is done with files that are copied to.
-impl OpenFile {
-    /// Begins to open the copy of an item, made where there is none; with its final mode less what others may do, until
-    /// its attributes are set. Answers the size of what was there, which is still all there. `original` is what is copied: a copy
-    /// that is the same file is refused.
-    pub(super) fn begin_create(item: &Item, original: &Meta) -> Later<(Self, u64)> {
-        let (place, follow) = (&item.roots.destination, item.follow);
-        let own = place.path(&item.path);
-        match place {
-            Place::Local(_) => Later::Now(create_local(item, original)),
-            Place::Remote(target) => {
-                let mut options = OpenOptions::new();
-                options.write(true).create(true).no_follow(!follow).mode(0o600);
-                let pending = target.export.submit_open_with(&own, &options);
-                let (item, original, export) = (item.clone(), original.clone(), target.export.clone());
-                Later::Wait(Box::new(move || {
-                    let open = || export.open_with(&own, &options);
-                    let file = match sure(pending.wait(), open).map_err(Cause::from) {
-                        Err(cause) if cause.is_link() && !follow => {
-                            item.roots.destination.remove_file(&item.path)?;
-                            open()?
-                        }
-                        result => result?,
-                    };
-                    let found = Meta::from(file.attributes_at_open());
-                    let sink = Self::Remote(Arc::new(file));
-                    same::refuse(&item, &original, &found, || sink.metadata())?;
-                    Ok((sink, found.size))
-                }))
-            }
-        }
-    }
-
-    /// Begins to cut the file, of `size` bytes, to none.
-    pub(super) fn begin_empty(&self, size: u64) -> Later<()> {
-        match self {
-            _ if size == 0 => Later::Now(Ok(())),
-            Self::Local(file) => Later::Now(file.set_len(0).map_err(Cause::from)),
-            Self::Remote(file) => {
-                let (pending, file) = (file.submit_truncate(0), Arc::clone(file));
-                Later::request(pending, move || file.truncate(0))
-            }
-        }
-    }
-
-    /// Writes all of it there. Blocks until it is done; on a server it is not durable yet.
-    pub(super) fn write_all_at(&self, data: &[u8], offset: u64) -> Result<(), Cause> {
-        match self {
-            Self::Local(file) => Ok(file.write_all_at(data, offset)?),
-            Self::Remote(file) => Ok(file.write_all_at(data, offset)?),
-        }
-    }
-
-    /// Begins to write all of a small file, whose data comes back: a restart of the server may lose it until it is committed.
-    pub(super) fn begin_write(&self, data: Vec<u8>) -> Later<Vec<u8>> {
-        match self {
-            _ if data.is_empty() => Later::Now(Ok(data)),
-            Self::Local(file) => Later::Now(file.write_all_at(&data, 0).map(|()| data).map_err(Cause::from)),
-            Self::Remote(file) => {
-                let len = data.len();
-                let pending = file.submit_write_at_with(data, 0, Stability::Unstable);
-                Later::Wait(Box::new(move || match pending.wait().into_result()? {
-                    (count, data) if count == len => Ok(data),
-                    (count, _) => Err(Cause::Text(format!(
-                        "only {count} of {len} bytes could be written: is the server's storage full?"
-                    ))),
-                }))
-            }
-        }
-    }
-
-    /// Begins to set the attributes.
-    pub(super) fn begin_set_attributes(&self, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
-        match self {
-            Self::Local(file) => {
-                Later::Now(local::set_file_attributes(file, meta, keep_owner.is_set()).map_err(Cause::from))
-            }
-            Self::Remote(file) => {
-                let file = Arc::clone(file);
-                keep_owner.begin_set(meta, move |set| file.submit_set_attributes(set))
-            }
-        }
-    }
-
-    /// Begins to make data, attributes and name durable, on a server; files of this machine are left to its page cache.
-    pub(super) fn begin_commit(&self) -> Later<()> {
-        match self {
-            Self::Local(_) => Later::Now(Ok(())),
-            Self::Remote(file) => {
-                let (pending, file) = (file.submit_commit(), Arc::clone(file));
-                Later::request(pending, move || file.commit())
-            }
-        }
-    }
-
-    /// Writes a small file again, attributes included, as often as restarts of the server lose it. What was there before may be back too,
-    /// where the machine was restarted as well.
-    pub(super) fn restore(&self, data: &[u8], meta: &Meta, keep_owner: &KeepOwner) -> Result<(), Cause> {
-        let Self::Remote(file) = self else { return Ok(()) };
-        for _ in 0..ROUNDS_MAX {
-            self.begin_empty(u64::MAX).wait()?;
-            file.write_all_at(data, 0)?;
-            self.begin_set_attributes(meta, keep_owner).wait()?;
-            match file.commit() {
-                Err(Error::WritesLost { .. }) => {}
-                result => return Ok(result?),
-            }
-        }
-        Err(Cause::Text("the server was restarted again and again".into()))
-    }
-
-    /// Sets the size.
-    pub(super) fn truncate(&self, size: u64) -> Result<(), Cause> {
-        match self {
-            Self::Local(file) => Ok(file.set_len(size)?),
-            Self::Remote(file) => Ok(sure(file.truncate(size), || file.truncate(size))?),
         }
     }
 }
@@ -257,23 +137,4 @@ fn read_small(file: &fs::File, size: usize) -> io::Result<Vec<u8>> {
         }
         data.resize((2 * filled).clamp(4096, LIMIT), 0);
     }
-}
-
-fn create_local(item: &Item, original: &Meta) -> Result<(OpenFile, u64), Cause> {
-    let (place, path, follow) = (&item.roots.destination, &item.path, item.follow);
-    let own = place.path(path);
-    let file = match local::create(&own, follow).map_err(Cause::from) {
-        Err(cause) if cause.is_link() && !follow => {
-            place.remove_file(path)?;
-            local::create(&own, false)?
-        }
-        result => result?,
-    };
-    let found = local::meta(&file.metadata()?);
-    if found.kind != FileKind::File {
-        return Err(Cause::Text("something that is no regular file is in the way".into()));
-    }
-    let sink = OpenFile::Local(file);
-    same::refuse(item, original, &found, || sink.metadata())?;
-    Ok((sink, found.size))
 }

@@ -50,6 +50,9 @@ pub(super) struct Meta {
     pub(super) ctime: Timestamp,
 }
 
+/// User and group.
+pub(super) type Owner = (u32, u32);
+
 /// Whether copies get the owners of what is copied. Clones are the same: what one of them finds out holds for all.
 #[derive(Clone)]
 pub(super) struct KeepOwner(Arc<AtomicBool>);
@@ -65,7 +68,7 @@ impl Later<()> {
     /// whether it was executed, which must do no harm then.
     pub(super) fn request<R: 'static>(
         pending: Pending<Result<R, Error>>,
-        again: impl FnOnce() -> Result<R, Error> + 'static,
+        again: impl FnMut() -> Result<R, Error> + 'static,
     ) -> Self {
         Self::Wait(Box::new(move || Ok(sure(pending.wait(), again).map(drop)?)))
     }
@@ -105,6 +108,16 @@ impl Cause {
     /// A restart of the server lost what was written and not yet committed.
     pub(super) fn lost_writes(&self) -> bool {
         matches!(self, Self::Client(Error::WritesLost { .. }))
+    }
+
+    /// A restart of the server came between: the copy of the file is to be made once more.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Client(Error::Stale { .. } | Error::InDoubt { .. }))
+    }
+
+    /// This user may not do it, nor anybody.
+    pub(super) fn is_denied(&self) -> bool {
+        matches!(self.errno(), libc::EACCES | libc::EPERM | libc::EROFS)
     }
 
     /// A symbolic link stands where none is followed.
@@ -170,14 +183,18 @@ impl KeepOwner {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Begins to set the attributes of a copy on a server, with those requests. Where owners may not be given, all else is set.
+    /// Begins to set the attributes of a copy on a server, with those requests. Where owners may not be given, all else is set. `owner` is
+    /// whom it gets where owners are not kept.
     pub(super) fn begin_set(
         &self,
         meta: &Meta,
+        owner: Option<Owner>,
         submit: impl Fn(&SetAttributes) -> Pending<Result<Attributes, Error>> + 'static,
     ) -> Later<()> {
-        let (with_owner, set) = (self.is_set(), meta.to_set(self.is_set()));
-        let (pending, keep, without) = (submit(&set), self.clone(), meta.to_set(false));
+        let is_kept = self.is_set();
+        let owner = if is_kept { Some((meta.uid, meta.gid)) } else { owner };
+        let (with_owner, set) = (owner.is_some(), meta.to_set(is_kept, owner));
+        let (pending, keep, without) = (submit(&set), self.clone(), meta.to_set(false, None));
         Later::Wait(Box::new(move || {
             // Setting them twice does no harm.
             let settled = |pending: Pending<Result<Attributes, Error>>, set: &SetAttributes| {
@@ -187,7 +204,9 @@ impl KeepOwner {
                 Err(error) if with_owner && error.status() == Some(Status::PERMISSION) => {
                     settled(submit(&without), &without)?;
                     // Not for want of a right to the file: this client does not act as root there.
-                    keep.0.store(false, Ordering::Relaxed);
+                    if is_kept {
+                        keep.0.store(false, Ordering::Relaxed);
+                    }
                     Ok(())
                 }
                 result => Ok(result.map(drop)?),
@@ -197,20 +216,18 @@ impl KeepOwner {
 }
 
 impl Meta {
-    /// The mode of the copy of a file or directory. A file of another owner is no program that runs as its owner.
+    /// The mode of the copy of a file or directory. A file of another owner is no program that runs as its owner, and nothing that is made
+    /// in a directory is of its group.
     pub(super) fn mode_of_copy(&self, keep_owner: bool) -> u32 {
-        match self.kind {
-            FileKind::File if !keep_owner => self.mode & 0o1777,
-            _ => self.mode & 0o7777,
-        }
+        self.mode & if keep_owner { 0o7777 } else { 0o1777 }
     }
 
-    /// The attributes that a copy gets. Symbolic links have no mode of their own.
-    pub(super) fn to_set(&self, keep_owner: bool) -> SetAttributes {
+    /// The attributes that a copy gets, and its owner. Symbolic links have no mode of their own.
+    fn to_set(&self, is_kept: bool, owner: Option<Owner>) -> SetAttributes {
         SetAttributes {
-            mode: (self.kind != FileKind::Symlink).then_some(self.mode_of_copy(keep_owner)),
-            uid: keep_owner.then_some(self.uid),
-            gid: keep_owner.then_some(self.gid),
+            mode: (self.kind != FileKind::Symlink).then_some(self.mode_of_copy(is_kept)),
+            uid: owner.map(|(uid, _)| uid),
+            gid: owner.map(|(_, gid)| gid),
             atime: Some(SetTime::At(self.atime)),
             mtime: Some(SetTime::At(self.mtime)),
         }
@@ -228,11 +245,16 @@ impl Place {
 
     /// The path, or URL, of `path` below this root, for people.
     pub(super) fn shown(&self, path: &Path) -> String {
+        self.shown_own(&self.path(path))
+    }
+
+    /// As [`Place::shown`], of a path that does not begin at this root.
+    pub(super) fn shown_own(&self, own: &Path) -> String {
         match self {
-            Self::Local(_) => crate::quote::shown_path(&self.path(path)),
+            Self::Local(_) => crate::quote::shown_path(own),
             Self::Remote(target) => {
                 use std::os::unix::ffi::OsStrExt;
-                crate::quote::quoted(target.url_of(&self.path(path)).to_os_string().as_bytes())
+                crate::quote::quoted(target.url_of(own).to_os_string().as_bytes())
             }
         }
     }
@@ -247,6 +269,34 @@ impl Place {
             Self::Local(_) => local::metadata(&own, follow),
             Self::Remote(target) if follow => Ok((&target.export.metadata(&own)?).into()),
             Self::Remote(target) => Ok((&target.export.symlink_metadata(&own)?).into()),
+        }
+    }
+
+    /// Begins to look at what has a name; a symbolic link is not followed.
+    pub(super) fn begin_symlink_metadata(&self, path: &Path) -> Later<Meta> {
+        let own = self.path(path);
+        match self {
+            Self::Local(_) => Later::Now(local::metadata(&own, false)),
+            Self::Remote(target) => {
+                let pending = target.export.submit_symlink_metadata(&own);
+                Later::Wait(Box::new(move || Ok((&pending.wait()?).into())))
+            }
+        }
+    }
+
+    /// Begins to rename what does not begin at this root, to a name that is replaced.
+    pub(super) fn begin_rename_own(&self, from: &Path, to: &Path) -> Later<()> {
+        match self {
+            Self::Local(_) => Later::Now(std::fs::rename(from, to).map_err(Cause::from)),
+            Self::Remote(target) => {
+                let (export, from, to) = (target.export.clone(), from.to_owned(), to.to_owned());
+                let pending = export.submit_rename(&from, &export, &to, true);
+                Later::request(pending, move || match export.rename(&from, &export, &to, true) {
+                    // It was renamed before the server was restarted.
+                    Err(error) if error.is_not_found() => Ok(()),
+                    result => result,
+                })
+            }
         }
     }
 
@@ -323,7 +373,7 @@ impl Place {
             Self::Local(_) => Later::Now(local::set_attributes(&own, meta, keep_owner.is_set())),
             Self::Remote(target) => {
                 let export = target.export.clone();
-                keep_owner.begin_set(meta, move |set| export.submit_set_attributes(&own, false, set))
+                keep_owner.begin_set(meta, None, move |set| export.submit_set_attributes(&own, false, set))
             }
         }
     }
@@ -342,26 +392,25 @@ impl Place {
         }
     }
 
-    /// Begins to make a symbolic link.
-    pub(super) fn begin_symlink(&self, points_to: &Path, path: &Path) -> Later<()> {
-        let own = self.path(path);
+    /// Begins to make a symbolic link, at a path that does not begin at this root.
+    pub(super) fn begin_symlink_own(&self, points_to: &Path, own: &Path) -> Later<()> {
         match self {
             Self::Local(_) => Later::Now(std::os::unix::fs::symlink(points_to, own).map_err(Cause::from)),
             Self::Remote(target) => {
-                let (export, points_to) = (target.export.clone(), points_to.to_owned());
+                let (export, points_to, own) = (target.export.clone(), points_to.to_owned(), own.to_owned());
                 let pending = export.submit_symlink(&points_to, &own);
                 Later::request(pending, move || export.symlink(&points_to, &own))
             }
         }
     }
 
-    /// Begins to make `path` another name of `first`.
-    pub(super) fn begin_link(&self, first: &Path, path: &Path) -> Later<()> {
-        let (first, own) = (self.path(first), self.path(path));
+    /// Begins to make a path, that does not begin at this root, another name of `first`, which does.
+    pub(super) fn begin_link_own(&self, first: &Path, own: &Path) -> Later<()> {
+        let first = self.path(first);
         match self {
-            Self::Local(_) => Later::Now(std::fs::hard_link(&first, &own).map_err(Cause::from)),
+            Self::Local(_) => Later::Now(std::fs::hard_link(&first, own).map_err(Cause::from)),
             Self::Remote(target) => {
-                let export = target.export.clone();
+                let (export, own) = (target.export.clone(), own.to_owned());
                 let pending = export.submit_link(&first, &export, &own);
                 Later::request(pending, move || export.link(&first, &export, &own))
             }
@@ -370,10 +419,18 @@ impl Place {
 
     /// Removes a name that is no directory.
     pub(super) fn remove_file(&self, path: &Path) -> Result<(), Cause> {
-        let own = self.path(path);
-        match self {
-            Self::Local(_) => Ok(std::fs::remove_file(own)?),
-            Self::Remote(target) => Ok(target.export.remove_file(own)?),
-        }
+        self.remove_own(&self.path(path))
+    }
+
+    /// As [`Place::remove_file`], of a path that does not begin at this root.
+    pub(super) fn remove_own(&self, own: &Path) -> Result<(), Cause> {
+        let Self::Remote(target) = self else { return Ok(std::fs::remove_file(own)?) };
+        let remove = || target.export.remove_file(own);
+        let removed = sure(remove(), || match remove() {
+            // It was removed before the server was restarted.
+            Err(error) if error.is_not_found() => Ok(()),
+            result => result,
+        });
+        Ok(removed?)
     }
 }

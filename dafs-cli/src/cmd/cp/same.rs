@@ -80,8 +80,7 @@ pub(super) fn refuse_copies_into_themselves(
 }
 
 /// Refuses the copy of an item that was opened, and is still as it was, when it is what is copied.
-/// `original` and `copy` are the attributes of both when they were opened, and `look` looks at the copy again. Refused as well when
-/// another item is copied to that file, under another of its names.
+/// `original` and `copy` are the attributes of both when they were opened, and `look` looks at the copy again.
 pub(super) fn refuse(
     item: &Item,
     original: &Meta,
@@ -93,8 +92,13 @@ pub(super) fn refuse(
         && (roots.one_session || is_one(|| roots.source.metadata(&item.path, item.follow), look)?);
     match same {
         true => Err(Cause::Text(format!("it and {} are the same file", roots.source.shown(&item.path)))),
-        false => roots.claims.file(item, copy),
+        false => Ok(()),
     }
+}
+
+/// Refuses a copy when another item is copied to that file, under another of its names.
+pub(super) fn claim(item: &Item, copy: &Meta) -> std::result::Result<(), Cause> {
+    item.roots.claims.file(item, copy)
 }
 
 /// Whether a directory that was found in the source is the copy itself.

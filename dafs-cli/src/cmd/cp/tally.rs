@@ -1,13 +1,16 @@
 //! What has been copied so far, and how far that is: a line on a terminal, nothing elsewhere.
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const TEMPLATE: &str =
     "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} ETA {eta}";
+
+/// As long as nothing moves: no speed, and no guess when it ends.
+const WAITING: &str = "{binary_bytes}/{binary_total_bytes}: {wide_msg}";
 
 pub(super) struct Tally {
     files: AtomicU64,
@@ -18,6 +21,8 @@ pub(super) struct Tally {
     begin: Instant,
     /// On standard error.
     bar: ProgressBar,
+    waits: AtomicBool,
+    wanted: bool,
 }
 
 impl Tally {
@@ -26,9 +31,7 @@ impl Tally {
         let mut bar = ProgressBar::hidden();
         if wanted && std::io::stderr().is_terminal() {
             bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10));
-            if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
-                bar.set_style(style.progress_chars("=> "));
-            }
+            bar.set_style(style(TEMPLATE));
             bar.set_message("0 files");
             bar.enable_steady_tick(Duration::from_millis(200));
         }
@@ -40,6 +43,8 @@ impl Tally {
             bytes: AtomicU64::new(0),
             begin: Instant::now(),
             bar,
+            waits: AtomicBool::new(false),
+            wanted,
         }
     }
 
@@ -65,10 +70,31 @@ impl Tally {
             return;
         }
         let files = self.files.load(Relaxed);
-        if files.is_multiple_of(64) || bytes >= 1 << 16 {
+        if !self.waits.load(Relaxed) && (files.is_multiple_of(64) || bytes >= 1 << 16) {
             self.bar.set_message(format!("{} files", grouped(files)));
         }
         self.bar.inc(bytes);
+    }
+
+    /// Nothing moves, for this reason. Answers whether there is nothing more to say: the line shows it, or nothing is wanted.
+    pub(super) fn waits(&self, why: &str) -> bool {
+        if self.bar.is_hidden() {
+            return !self.wanted;
+        }
+        if !self.waits.swap(true, Relaxed) {
+            self.bar.set_style(style(WAITING));
+        }
+        self.bar.set_message(why.to_owned());
+        true
+    }
+
+    /// It moves again. The time without is no part of the speed that is shown.
+    pub(super) fn moves(&self) {
+        if self.waits.swap(false, Relaxed) {
+            self.bar.set_style(style(TEMPLATE));
+            self.bar.set_message(format!("{} files", grouped(self.files.load(Relaxed))));
+            self.bar.reset_eta();
+        }
     }
 
     pub(super) fn directory(&self) {
@@ -111,6 +137,12 @@ impl Tally {
         }
         text
     }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
 }
 
 fn counted(count: u64, one: &str, many: &str) -> String {

@@ -1,0 +1,185 @@
+//! Where a copy is until it is whole: a temporary name beside its own.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, Hasher};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use dafs_client::FileKind;
+
+use super::item::{Item, Roots};
+use super::place::{Cause, Later, Meta, Place};
+use crate::report::lock;
+
+/// How the name of what is not whole begins.
+const PREFIX: &str = ".dafs-cp-";
+
+/// Names that are told to the user one by one, when they stay behind.
+const NAMED_MAX: usize = 4;
+
+/// Temporary names that there are now, of the whole command.
+#[derive(Default)]
+pub(super) struct Drafts {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    open: BTreeMap<u64, (Place, PathBuf)>,
+    left: Vec<String>,
+}
+
+/// A temporary name, for as long as what it names is not whole. Dropped, it removes what has the name.
+pub(super) struct Draft {
+    roots: Arc<Roots>,
+    number: u64,
+    /// Below no root: as the place has it.
+    own: PathBuf,
+    target: PathBuf,
+    is_gone: bool,
+}
+
+/// How a copy comes to its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Under a temporary name, renamed when it is whole.
+    Beside,
+    /// Written where it shall be.
+    InPlace,
+}
+
+impl Manner {
+    /// How an item is copied to a name where that stands already. What is written in place: files with several names, which stay
+    /// one; what a symbolic link stands for that the user named; and what is no file, such as a device.
+    pub(super) fn of(item: &Item, existing: Option<&Meta>) -> Self {
+        let kept = existing.is_some_and(|existing| match existing.kind {
+            FileKind::File => existing.links > 1,
+            FileKind::Symlink => item.follow,
+            _ => true,
+        });
+        if kept || item.roots.in_place { Self::InPlace } else { Self::Beside }
+    }
+}
+
+impl Drafts {
+    /// The command ends now: removes what is on this machine, and answers what is left behind, for people.
+    pub(super) fn abandon(&self) -> Vec<String> {
+        let mut state = lock(&self.state);
+        for (_, (place, own)) in std::mem::take(&mut state.open) {
+            let removed = match &place {
+                Place::Local(_) => std::fs::remove_file(&own).is_ok(),
+                Place::Remote(_) => false,
+            };
+            if !removed {
+                state.left.push(place.shown_own(&own));
+            }
+        }
+        drop(state);
+        self.left()
+    }
+
+    /// What could not be removed, for people.
+    pub(super) fn left(&self) -> Vec<String> {
+        let left = std::mem::take(&mut lock(&self.state).left);
+        let more = left.len().saturating_sub(NAMED_MAX);
+        let mut said: Vec<_> = left.into_iter().take(NAMED_MAX).collect();
+        said.iter_mut().for_each(|name| *name = format!("{name} is left behind: remove it"));
+        if more > 0 {
+            said.push(format!(
+                "{more} more files are left behind: remove those whose names begin with {PREFIX}"
+            ));
+        }
+        said
+    }
+}
+
+impl Draft {
+    /// A name in the directory where the copy of an item shall be.
+    pub(super) fn new(item: &Item) -> Self {
+        let roots = Arc::clone(&item.roots);
+        let target = roots.destination.path(&item.path);
+        let mut state = lock(&roots.drafts.state);
+        let number = state.next;
+        state.next += 1;
+        // Nobody can have taken it before.
+        let mut chance = RandomState::new().build_hasher();
+        chance.write_u64(number);
+        let own = beside(&target, &format!("{PREFIX}{:016x}", chance.finish()));
+        state.open.insert(number, (roots.destination.clone(), own.clone()));
+        drop(state);
+        Self { roots, number, own, target, is_gone: false }
+    }
+
+    /// The temporary name, as its place has it.
+    pub(super) fn own(&self) -> &Path {
+        &self.own
+    }
+
+    /// Begins to give the copy its name, in the place of whatever has it.
+    pub(super) fn begin_place(self) -> Later<()> {
+        let renaming = self.roots.destination.begin_rename_own(&self.own, &self.target);
+        Later::Wait(Box::new(move || {
+            let renamed = renaming.wait();
+            match renamed {
+                Ok(()) => self.forget(),
+                Err(_) => drop(self),
+            }
+            renamed
+        }))
+    }
+
+    /// As [`Draft::begin_place`], of a name of a file that may have the other name already: then there is one to remove.
+    pub(super) fn place_name(self) -> Result<(), Cause> {
+        // It is removed, where it is still there.
+        self.roots.destination.begin_rename_own(&self.own, &self.target).wait()
+    }
+
+    /// There is nothing that has the name.
+    pub(super) fn forget(mut self) {
+        self.is_gone = true;
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let removed = match self.is_gone {
+            true => Ok(()),
+            false => self.roots.destination.remove_own(&self.own),
+        };
+        let mut state = lock(&self.roots.drafts.state);
+        if state.open.remove(&self.number).is_some()
+            && let Err(cause) = removed
+            && !cause.is_not_found()
+        {
+            let shown = self.roots.destination.shown_own(&self.own);
+            state.left.push(shown);
+        }
+    }
+}
+
+/// Another name in the directory of a path.
+fn beside(path: &Path, name: &str) -> PathBuf {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let directory = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let mut other = bytes[..directory].to_vec();
+    other.extend_from_slice(name.as_bytes());
+    PathBuf::from(OsStr::from_bytes(&other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_name_is_in_the_directory_of_the_copy() {
+        for (path, expected) in [("a", "t"), ("a/b", "a/t"), ("/a", "/t"), ("a/b/", "a/t"), ("../a", "../t")]
+        {
+            assert_eq!(beside(Path::new(path), "t"), Path::new(expected));
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Moves chunks of a file from one side to the other, several in flight.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::slice::from_ref;
+
+use dafs_client::{Error, Extent, Pending, RegisteredBuf, Session, Transferred};
+
+use super::large::{Copy, Fault};
+use super::open_file::{OpenFile, read_full};
+use super::place::{Cause, Place};
+use crate::signals::progressed;
+
+/// Bytes of a chunk.
+pub(super) const CHUNK_SIZE: usize = 1 << 20;
+
+/// Bytes that are written to a server before they are made durable, while more is written: what a restart of it loses is no more than about
+/// twice that.
+const COMMIT_SIZE: u64 = 256 << 20;
+
+/// Chunks in flight.
+const DEPTH: usize = 8;
+
+/// Bytes of a copy that the user has been told of: each once, however often it is written.
+#[derive(Default)]
+pub(super) struct Counted {
+    now: u64,
+    most: u64,
+}
+
+impl Counted {
+    /// So many bytes more are written; answers how many of them are new.
+    pub(super) fn add(&mut self, bytes: u64) -> u64 {
+        self.now += bytes;
+        let new = self.now.saturating_sub(self.most);
+        self.most += new;
+        new
+    }
+
+    /// All of it is written from the beginning.
+    pub(super) fn begin_again(&mut self) {
+        self.now = 0;
+    }
+}
+
+/// What restarts of the server lost of a copy.
+#[derive(Default)]
+pub(super) struct Lost {
+    pub(super) ranges: Vec<Range<u64>>,
+    pub(super) attributes: bool,
+}
+
+impl Lost {
+    /// Notes why a commit failed. False where it was for something else.
+    pub(super) fn add(&mut self, cause: &Cause) -> bool {
+        let Cause::Client(Error::WritesLost { ranges, attributes, .. }) = cause else { return false };
+        self.ranges.extend(ranges.iter().cloned());
+        self.attributes |= attributes;
+        true
+    }
+}
+
+/// A chunk that is being read.
+enum Reading {
+    Done(RegisteredBuf, usize),
+    Running(Pending<Transferred<RegisteredBuf>>),
+}
+
+/// Moves chunks from a source to a sink.
+pub(super) struct Pump<'a> {
+    copy: &'a Copy<'a>,
+    pub(super) counted: &'a mut Counted,
+    /// What is written was not written before.
+    pub(super) counts: bool,
+    /// For reads, and for writes too where they go to the same session, or come from this machine.
+    buffers: Vec<RegisteredBuf>,
+    /// For writes to another session than is read from.
+    copies: Option<Vec<RegisteredBuf>>,
+    /// Offsets, lengths, and the reads or writes themselves.
+    reading: VecDeque<(u64, usize, Reading)>,
+    writing: VecDeque<(u64, usize, Pending<Transferred<RegisteredBuf>>)>,
+    /// Written since the last commit began.
+    uncommitted: u64,
+    committing: Option<Pending<dafs_client::Result<()>>>,
+    lost: Lost,
+}
+
+impl<'a> Pump<'a> {
+    pub(super) fn new(copy: &'a Copy<'a>, counted: &'a mut Counted) -> Result<Self, Fault> {
+        let roots = &copy.item.roots;
+        let (reads, writes) = match (&roots.source, &roots.destination) {
+            (Place::Remote(from), Place::Remote(to)) => {
+                (Some(&from.session), (!roots.one_session).then_some(&to.session))
+            }
+            (Place::Remote(one), _) | (_, Place::Remote(one)) => (Some(&one.session), None),
+            _ => (None, None),
+        };
+        let size = usize::try_from(copy.meta.size).unwrap_or(usize::MAX);
+        let count = size.div_ceil(CHUNK_SIZE).clamp(1, DEPTH);
+        let allocate = |session: &Session| -> Result<Vec<RegisteredBuf>, Error> {
+            (0..count).map(|_| session.buffer(CHUNK_SIZE.min(size.max(4096)))).collect()
+        };
+        let failed = |error: Error| Fault::Sink("get memory for", error.into());
+        let buffers = reads.map(allocate).transpose().map_err(failed)?.unwrap_or_default();
+        let copies = writes.map(allocate).transpose().map_err(failed)?;
+        Ok(Self {
+            copy,
+            counted,
+            counts: true,
+            buffers,
+            copies,
+            reading: VecDeque::new(),
+            writing: VecDeque::new(),
+            uncommitted: 0,
+            committing: None,
+            lost: Lost::default(),
+        })
+    }
+
+    /// Copies all data; answers where it ends, `None` when interrupted. A source that is shorter than it was ends where it ended.
+    pub(super) fn copy_data(&mut self) -> Result<Option<u64>, Fault> {
+        let size = self.copy.meta.size;
+        let short = self.copy_spans(0..size)?;
+        self.drain()?;
+        Ok(match short {
+            Some(_) if self.copy.account.interrupt.is_set() => None,
+            short => Some(short.unwrap_or(size)),
+        })
+    }
+
+    /// Copies what is in these ranges once more; answers false when interrupted.
+    pub(super) fn copy_again(&mut self, ranges: &[Range<u64>]) -> Result<bool, Fault> {
+        for range in ranges {
+            // Where the source ends by now its size has changed, which is found out.
+            let short = self.copy_spans(range.start..range.end.min(self.copy.meta.size))?;
+            if short.is_some() && self.copy.account.interrupt.is_set() {
+                return Ok(false);
+            }
+        }
+        self.drain()?;
+        Ok(true)
+    }
+
+    /// What restarts of the server lost of what was written before it was committed.
+    pub(super) fn finish(mut self) -> Result<Lost, Fault> {
+        self.end_commit()?;
+        Ok(self.lost)
+    }
+
+    /// Copies the data in a range, which may have holes. Answers as [`Pump::copy_range`].
+    fn copy_spans(&mut self, range: Range<u64>) -> Result<Option<u64>, Fault> {
+        let copy = self.copy;
+        let is_sparse = copy.meta.allocated < copy.meta.size && !copy.sink.is_stream();
+        let mut offset = range.start;
+        while offset < range.end {
+            let data = match is_sparse {
+                false => Some((offset, range.end)),
+                true => copy
+                    .source
+                    .data_range(offset, copy.meta.size)
+                    .map_err(|cause| Fault::Source("look for holes of", cause))?,
+            };
+            let Some((start, end)) = data else { break };
+            let end = end.min(range.end);
+            if start >= end {
+                break;
+            }
+            if let Some(short) = self.copy_range(start..end)? {
+                return Ok(Some(short));
+            }
+            offset = end;
+        }
+        Ok(None)
+    }
+
+    /// Copies a range of data. Answers where the source ended, if before the end; or anything, when interrupted.
+    fn copy_range(&mut self, range: Range<u64>) -> Result<Option<u64>, Fault> {
+        let mut offset = range.start;
+        loop {
+            while offset < range.end && self.reading.len() < DEPTH {
+                if self.copy.account.interrupt.is_set() {
+                    self.drain()?;
+                    return Ok(Some(offset));
+                }
+                if self.buffers.is_empty() && !self.reading.is_empty() {
+                    break;
+                }
+                let buffer = self.free_buffer(false)?;
+                let len = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(buffer.len());
+                self.begin_read(buffer, offset, len)?;
+                offset += len as u64;
+                // Reads of this machine are done at once: write each before the next.
+                if matches!(self.copy.source, OpenFile::Local(_)) {
+                    break;
+                }
+            }
+            let Some((at, len, reading)) = self.reading.pop_front() else { return Ok(None) };
+            let (count, buffer) = match reading {
+                Reading::Done(buffer, count) => (count, buffer),
+                Reading::Running(pending) => {
+                    pending.wait().into_result().map_err(|error| Fault::Source("read", error.into()))?
+                }
+            };
+            progressed();
+            self.write(buffer, at, count)?;
+            if count < len {
+                self.drain()?;
+                return Ok(Some(at + count as u64));
+            }
+        }
+    }
+
+    fn begin_read(&mut self, mut buffer: RegisteredBuf, offset: u64, len: usize) -> Result<(), Fault> {
+        let reading = match &self.copy.source {
+            OpenFile::Local(file) | OpenFile::Stream(file) => {
+                let count = read_full(file, &mut buffer[..len], offset)
+                    .map_err(|error| Fault::Source("read", error.into()))?;
+                Reading::Done(buffer, count)
+            }
+            OpenFile::Remote(file) => {
+                let extent = Extent::new(offset, len as u64);
+                Reading::Running(file.submit_read_list_buf(&[extent], buffer, from_ref(&(0..len))))
+            }
+        };
+        self.reading.push_back((offset, len, reading));
+        Ok(())
+    }
+
+    /// Writes the first `count` bytes of a buffer, which comes back by itself.
+    fn write(&mut self, mut buffer: RegisteredBuf, offset: u64, count: usize) -> Result<(), Fault> {
+        let OpenFile::Remote(file) = &self.copy.sink.file else {
+            self.copy
+                .sink
+                .write_all_at(&buffer[..count], offset)
+                .map_err(|cause| Fault::Sink("write", cause))?;
+            self.buffers.push(buffer);
+            self.written(count as u64);
+            return Ok(());
+        };
+        if count == 0 {
+            self.buffers.push(buffer);
+            return Ok(());
+        }
+        if self.copies.is_some() {
+            let mut copy = self.free_buffer(true)?;
+            copy[..count].copy_from_slice(&buffer[..count]);
+            self.buffers.push(std::mem::replace(&mut buffer, copy));
+        }
+        let extent = Extent::new(offset, count as u64);
+        let pending = file.submit_write_list_buf(&[extent], buffer, from_ref(&(0..count)));
+        self.writing.push_back((offset, count, pending));
+        Ok(())
+    }
+
+    fn free_buffer(&mut self, is_copy: bool) -> Result<RegisteredBuf, Fault> {
+        loop {
+            let free = if is_copy { self.copies.as_mut() } else { Some(&mut self.buffers) };
+            match free.and_then(Vec::pop) {
+                Some(buffer) => return Ok(buffer),
+                None => self.finish_write()?,
+            }
+        }
+    }
+
+    /// Waits for the oldest write.
+    fn finish_write(&mut self) -> Result<(), Fault> {
+        let Some((offset, len, pending)) = self.writing.pop_front() else {
+            return Err(Fault::Sink("write", Cause::Text("no buffer is left".into())));
+        };
+        let Transferred { result, buffer } = pending.wait();
+        let count = match result {
+            // A restart of the server came between: the bytes are written once more.
+            Err(Error::InDoubt { .. }) => 0,
+            result => result.map_err(|error| Fault::Sink("write", error.into()))?,
+        };
+        progressed();
+        if count < len {
+            // The rest tells the reason.
+            self.copy
+                .sink
+                .write_all_at(&buffer[count..len], offset + count as u64)
+                .map_err(|cause| Fault::Sink("write", cause))?;
+        }
+        self.written(len as u64);
+        match &mut self.copies {
+            Some(copies) => copies.push(buffer),
+            None => self.buffers.push(buffer),
+        }
+        self.commit_some()
+    }
+
+    fn written(&mut self, bytes: u64) {
+        self.uncommitted += bytes;
+        if self.counts {
+            self.copy.account.tally.bytes(self.counted.add(bytes));
+        }
+    }
+
+    /// Begins to make durable what was written, when that is much.
+    fn commit_some(&mut self) -> Result<(), Fault> {
+        if self.uncommitted < COMMIT_SIZE || !self.copy.account.options.sync {
+            return Ok(());
+        }
+        self.end_commit()?;
+        if let OpenFile::Remote(file) = &self.copy.sink.file {
+            self.committing = Some(file.submit_commit());
+        }
+        self.uncommitted = 0;
+        Ok(())
+    }
+
+    fn end_commit(&mut self) -> Result<(), Fault> {
+        let Some(committing) = self.committing.take() else { return Ok(()) };
+        let committed = committing.wait().map_err(Cause::from);
+        progressed();
+        match committed {
+            Err(cause) if !self.lost.add(&cause) && !cause.is_passing() => {
+                Err(Fault::Sink("make durable", cause))
+            }
+            // What was in doubt the next commit tells.
+            _ => Ok(()),
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), Fault> {
+        while let Some((_, _, reading)) = self.reading.pop_front() {
+            self.buffers.push(match reading {
+                Reading::Done(buffer, _) => buffer,
+                Reading::Running(pending) => pending.wait().buffer,
+            });
+        }
+        while !self.writing.is_empty() {
+            self.finish_write()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CMD-8]
+    #[test]
+    fn bytes_that_are_written_again_are_counted_once() {
+        let mut counted = Counted::default();
+        assert_eq!((counted.add(10), counted.add(10)), (10, 10));
+        counted.begin_again();
+        assert_eq!((counted.add(15), counted.add(10)), (0, 5));
+    }
+}

@@ -1,0 +1,291 @@
+//! Files that are copied to.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use dafs_client::{Error, Export, File, FileKind, OpenOptions, Stability};
+
+use super::draft::{Draft, Manner};
+use super::item::Item;
+use super::local;
+use super::open_file::{OpenFile, ROUNDS_MAX};
+use super::place::{Cause, KeepOwner, Later, Meta, Owner, Place};
+use super::same;
+use crate::remote::sure;
+
+/// A copy that is being made. Dropped before it is placed, it leaves nothing behind, unless it is written in place.
+pub(super) struct Sink {
+    // Closed before the name is given or removed.
+    pub(super) file: OpenFile,
+    draft: Option<Draft>,
+    /// Bytes of what was there, all still there.
+    found: u64,
+    /// The owner of what it replaces, where that is not the owner that it has by itself.
+    owner: Option<Owner>,
+}
+
+impl Sink {
+    /// Begins to look at what has the name of an item's copy; `None` where there is nothing.
+    pub(super) fn begin_look(item: &Item) -> Later<Option<Meta>> {
+        let looking = item.roots.destination.begin_symlink_metadata(&item.path);
+        Later::Wait(Box::new(move || match looking.wait() {
+            Ok(found) => Ok(Some(found)),
+            Err(cause) if cause.is_not_found() => Ok(None),
+            Err(cause) => Err(cause),
+        }))
+    }
+
+    /// Begins to make the copy of an item, for nobody else until its attributes are set. `original` is what is copied, and `existing` what
+    /// has the name of the copy: when they are the same file it is refused.
+    pub(super) fn begin_create(item: &Item, original: &Meta, existing: Option<Meta>) -> Later<Self> {
+        if Manner::of(item, existing.as_ref()) == Manner::InPlace {
+            return begin_in_place(item, original);
+        }
+        let look = || item.roots.destination.metadata(&item.path, false);
+        if let Some(existing) = &existing
+            && let Err(cause) =
+                same::refuse(item, original, existing, look).and_then(|()| same::claim(item, existing))
+        {
+            return Later::Now(Err(cause));
+        }
+        let draft = Draft::new(item);
+        let opening = match &item.roots.destination {
+            Place::Local(_) => {
+                Later::Now(local::create_new(draft.own()).map(OpenFile::Local).map_err(Cause::from))
+            }
+            Place::Remote(target) => begin_create_new(&target.export, &draft),
+        };
+        let (item, original) = (item.clone(), original.clone());
+        Later::Wait(Box::new(move || match opening.wait() {
+            Ok(file) => beside(file, draft, existing),
+            Err(cause) => {
+                draft.forget();
+                // Where no name can be made there may be a file that can be written.
+                match cause.is_denied() && existing.is_some_and(|existing| existing.kind == FileKind::File) {
+                    true => begin_in_place(&item, &original).wait(),
+                    false => Err(cause),
+                }
+            }
+        }))
+    }
+
+    /// Nothing of what was there before can come back in this file.
+    pub(super) fn is_new(&self) -> bool {
+        self.draft.is_some()
+    }
+
+    /// A pipe or device.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.file, OpenFile::Stream(_))
+    }
+
+    /// Begins to cut the file to none, of `size` bytes at most.
+    fn begin_cut(&self, size: u64) -> Later<()> {
+        match &self.file {
+            _ if size == 0 => Later::Now(Ok(())),
+            OpenFile::Stream(_) => Later::Now(Ok(())),
+            OpenFile::Local(file) => Later::Now(file.set_len(0).map_err(Cause::from)),
+            OpenFile::Remote(file) => {
+                let (pending, file) = (file.submit_truncate(0), Arc::clone(file));
+                Later::request(pending, move || file.truncate(0))
+            }
+        }
+    }
+
+    /// Begins to cut the file, as it was opened, to none.
+    pub(super) fn begin_empty(&self) -> Later<()> {
+        self.begin_cut(self.found)
+    }
+
+    /// As [`Sink::begin_empty`], whatever is there by now.
+    pub(super) fn begin_empty_again(&self) -> Later<()> {
+        self.begin_cut(u64::MAX)
+    }
+
+    /// Writes all of it there; to a stream at its end. Blocks until it is done; on a server it is not durable yet.
+    pub(super) fn write_all_at(&self, data: &[u8], offset: u64) -> Result<(), Cause> {
+        match &self.file {
+            OpenFile::Local(file) => Ok(file.write_all_at(data, offset)?),
+            OpenFile::Stream(file) => Ok(io::Write::write_all(&mut &*file, data)?),
+            OpenFile::Remote(file) => {
+                Ok(sure(file.write_all_at(data, offset), || file.write_all_at(data, offset))?)
+            }
+        }
+    }
+
+    /// Begins to write all of a small file, whose data comes back: a restart of the server may lose it until it is committed.
+    pub(super) fn begin_write(&self, data: Vec<u8>) -> Later<Vec<u8>> {
+        match &self.file {
+            _ if data.is_empty() => Later::Now(Ok(data)),
+            OpenFile::Local(_) | OpenFile::Stream(_) => {
+                Later::Now(self.write_all_at(&data, 0).map(|()| data))
+            }
+            OpenFile::Remote(file) => {
+                let len = data.len();
+                let pending = file.submit_write_at_with(data, 0, Stability::Unstable);
+                Later::Wait(Box::new(move || match pending.wait().into_result()? {
+                    (count, data) if count == len => Ok(data),
+                    (count, _) => Err(Cause::Text(format!(
+                        "only {count} of {len} bytes could be written: is the server's storage full?"
+                    ))),
+                }))
+            }
+        }
+    }
+
+    /// Begins to set the attributes.
+    pub(super) fn begin_set_attributes(&self, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
+        match &self.file {
+            OpenFile::Stream(_) => Later::Now(Ok(())),
+            OpenFile::Local(file) => {
+                let set = local::set_file_attributes(file, meta, keep_owner.is_set(), self.owner);
+                Later::Now(set.map_err(Cause::from))
+            }
+            OpenFile::Remote(file) => {
+                let file = Arc::clone(file);
+                keep_owner.begin_set(meta, self.owner, move |set| file.submit_set_attributes(set))
+            }
+        }
+    }
+
+    /// Begins to make data and attributes durable, on a server; files of this machine are left to its page cache.
+    pub(super) fn begin_commit(&self) -> Later<()> {
+        match &self.file {
+            OpenFile::Local(_) | OpenFile::Stream(_) => Later::Now(Ok(())),
+            OpenFile::Remote(file) => {
+                let (pending, file) = (file.submit_commit(), Arc::clone(file));
+                Later::request(pending, move || file.commit())
+            }
+        }
+    }
+
+    /// Begins to give a copy that is whole its name.
+    pub(super) fn begin_place(self) -> Later<()> {
+        let Self { file, draft, .. } = self;
+        drop(file);
+        match draft {
+            None => Later::Now(Ok(())),
+            Some(draft) => draft.begin_place(),
+        }
+    }
+
+    /// Writes a small file again, attributes included, as often as restarts of the server lose it. What was there before may be back too,
+    /// where the machine was restarted as well.
+    pub(super) fn restore(&self, data: &[u8], meta: &Meta, keep_owner: &KeepOwner) -> Result<(), Cause> {
+        let OpenFile::Remote(file) = &self.file else { return Ok(()) };
+        for _ in 0..ROUNDS_MAX {
+            self.begin_empty_again().wait()?;
+            self.write_all_at(data, 0)?;
+            self.begin_set_attributes(meta, keep_owner).wait()?;
+            match sure(file.commit(), || file.commit()) {
+                Err(Error::WritesLost { .. }) => {}
+                result => return Ok(result?),
+            }
+        }
+        Err(Cause::Text("the server was restarted again and again".into()))
+    }
+
+    /// Sets the size; that of a stream is what was written.
+    pub(super) fn truncate(&self, size: u64) -> Result<(), Cause> {
+        match &self.file {
+            OpenFile::Stream(_) => Ok(()),
+            OpenFile::Local(file) => Ok(file.set_len(size)?),
+            OpenFile::Remote(file) => Ok(sure(file.truncate(size), || file.truncate(size))?),
+        }
+    }
+}
+
+fn beside(file: OpenFile, draft: Draft, existing: Option<Meta>) -> Result<Sink, Cause> {
+    let made = match &file {
+        OpenFile::Remote(file) => Meta::from(file.attributes_at_open()),
+        OpenFile::Local(local) | OpenFile::Stream(local) => local::meta(&local.metadata()?),
+    };
+    let owner = existing
+        .filter(|existing| existing.kind == FileKind::File)
+        .map(|existing| (existing.uid, existing.gid))
+        .filter(|owner| *owner != (made.uid, made.gid));
+    Ok(Sink { file, draft: Some(draft), found: 0, owner })
+}
+
+/// Begins to make a file that nobody else has made.
+fn begin_create_new(export: &Export, draft: &Draft) -> Later<OpenFile> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).no_follow(true).mode(0o600);
+    let (export, own) = (export.clone(), draft.own().to_owned());
+    let pending = export.submit_open_with(&own, &options);
+    Later::Wait(Box::new(move || {
+        let mut was_in_doubt = false;
+        let made = sure(pending.wait(), || {
+            was_in_doubt = true;
+            export.open_with(&own, &options)
+        });
+        let file = match made {
+            // Made by the request that was in doubt: the name is nobody else's.
+            Err(error) if was_in_doubt && error.already_exists() => {
+                options.create_new(false);
+                let open = || export.open_with(&own, &options);
+                sure(open(), open)?
+            }
+            made => made?,
+        };
+        Ok(OpenFile::Remote(Arc::new(file)))
+    }))
+}
+
+/// Begins to open the copy of an item where it shall be, made where there is none.
+fn begin_in_place(item: &Item, original: &Meta) -> Later<Sink> {
+    let (place, follow) = (&item.roots.destination, item.follow);
+    let Place::Remote(target) = place else { return Later::Now(in_place_here(item, original)) };
+    let own = place.path(&item.path);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).no_follow(!follow).mode(0o600);
+    let pending = target.export.submit_open_with(&own, &options);
+    let (item, original, export) = (item.clone(), original.clone(), target.export.clone());
+    Later::Wait(Box::new(move || {
+        let open = || export.open_with(&own, &options);
+        let file = match sure(pending.wait(), open).map_err(Cause::from) {
+            Err(cause) if cause.is_link() && !follow => {
+                item.roots.destination.remove_file(&item.path)?;
+                sure(open(), open)?
+            }
+            result => result?,
+        };
+        let found = Meta::from(file.attributes_at_open());
+        let file = Arc::new(file);
+        let look = || Ok(Meta::from(&File::metadata(&file)?));
+        same::refuse(&item, &original, &found, look)?;
+        same::claim(&item, &found)?;
+        Ok(Sink { file: OpenFile::Remote(Arc::clone(&file)), draft: None, found: found.size, owner: None })
+    }))
+}
+
+fn in_place_here(item: &Item, original: &Meta) -> Result<Sink, Cause> {
+    let (place, path, follow) = (&item.roots.destination, &item.path, item.follow);
+    let own = place.path(path);
+    let file = match local::create(&own, follow).map_err(Cause::from) {
+        Err(cause) if cause.is_link() && !follow => {
+            place.remove_file(path)?;
+            local::create(&own, false)?
+        }
+        result => result?,
+    };
+    let found = local::meta(&file.metadata()?);
+    if found.kind != FileKind::File {
+        // Named by the user: what is copied goes into it, as with cp.
+        return match follow {
+            true => Ok(Sink { file: stream(file)?, draft: None, found: 0, owner: None }),
+            false => Err(Cause::Text("something that is no regular file is in the way".into())),
+        };
+    }
+    same::refuse(item, original, &found, || Ok(local::meta(&file.metadata()?)))?;
+    same::claim(item, &found)?;
+    Ok(Sink { file: OpenFile::Local(file), draft: None, found: found.size, owner: None })
+}
+
+/// A pipe or device, whose writes wait until there is room.
+fn stream(file: fs::File) -> io::Result<OpenFile> {
+    local::set_blocking(&file)?;
+    Ok(OpenFile::Stream(file))
+}

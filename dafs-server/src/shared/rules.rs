@@ -1,0 +1,77 @@
+//! Who may do what: keys, and the rules of each export. Replaced while the server runs, as a whole.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::access::Access;
+use crate::config::{Config, ExportConfig};
+
+/// The rules that hold now.
+pub(crate) struct Rules {
+    pub(crate) access: Access,
+    /// By the exports' places in storage; `None` for one that is withdrawn.
+    exports: Vec<Option<ExportConfig>>,
+}
+
+/// What replacing the rules came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Keys that clients may prove now.
+    pub keys: usize,
+    /// Exports that can be mounted now.
+    pub exports: usize,
+    /// What has changed and holds only after a restart, in words.
+    pub needs_restart: Vec<String>,
+}
+
+/// The place of the rules. A lock is taken when a client connects or mounts, never for what it does then.
+pub(super) struct CurrentRules(RwLock<Arc<Rules>>);
+
+impl Rules {
+    /// The rules of an export; `None` where it is withdrawn, or there is none.
+    pub(crate) fn export(&self, index: usize) -> Option<&ExportConfig> {
+        self.exports.get(index).and_then(Option::as_ref)
+    }
+
+    /// The exports that are not withdrawn.
+    pub(crate) fn exports(&self) -> impl Iterator<Item = &ExportConfig> {
+        self.exports.iter().flatten()
+    }
+}
+
+impl CurrentRules {
+    pub(super) fn new(settings: &Config) -> Self {
+        let exports = settings.exports.iter().cloned().map(Some).collect();
+        Self(RwLock::new(Arc::new(Rules { access: Access::new(settings.access.clone()), exports })))
+    }
+
+    pub(super) fn get(&self) -> Arc<Rules> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the rules. `began` is what the server was started with: its exports keep their places, files and ways to storage.
+    pub(super) fn replace(&self, began: &Config, new: &Config) -> Reloaded {
+        let mut needs_restart = Vec::new();
+        let named = |name: &str| new.exports.iter().find(|export| export.name == name);
+        let exports: Vec<_> = began.exports.iter().map(|old| named(&old.name).cloned()).collect();
+        for (old, new) in began.exports.iter().zip(&exports) {
+            if new.as_ref().is_some_and(|new| new.kind != old.kind || new.direct_io != old.direct_io) {
+                needs_restart.push(format!("export \"{}\": what it serves, and how", old.name));
+            }
+            // Storage was opened so.
+            if old.read_only && new.as_ref().is_some_and(|new| !new.read_only) {
+                needs_restart.push(format!("export \"{}\": that it is not ro", old.name));
+            }
+        }
+        let is_known = |name: &str| began.exports.iter().any(|export| export.name == name);
+        let added = new.exports.iter().filter(|export| !is_known(&export.name));
+        needs_restart.extend(added.map(|export| format!("export \"{}\", which is new", export.name)));
+        if new.listeners != began.listeners {
+            needs_restart.push("where to listen".to_owned());
+        }
+        let count = exports.iter().flatten().count();
+        let keys = new.access.keys.len();
+        let rules = Rules { access: Access::new(new.access.clone()), exports };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        Reloaded { keys, exports: count, needs_restart }
+    }
+}

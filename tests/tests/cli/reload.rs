@@ -1,0 +1,150 @@
+//! What a server does at SIGHUP, with logins that it refuses, and what its log looks like.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use dafs_client::{Config, Key, Session, Status};
+use dafs_proto::session::parse_key_file;
+use dafs_tests::suite::assert_status;
+
+use crate::programs::program;
+
+/// A server that reads its settings from a file, and its log.
+struct Server {
+    child: Child,
+    url: String,
+    log: Box<dyn Iterator<Item = String>>,
+    directory: tempfile::TempDir,
+}
+
+const ALPHA: &str = "alpha:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f:uid=0,gid=0\n";
+const BETA: &str = "beta:ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f:uid=0,gid=0\n";
+
+impl Server {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        write_keys(directory.path(), ALPHA);
+        write_settings(directory.path(), "keys = [\"alpha\"]");
+        let mut child = Command::new(program("dafs-server"))
+            .args(["--log-format", "json", "--no-calibrate", "--listen", "tcp://127.0.0.1:0", "--config"])
+            .arg(directory.path().join("settings"))
+            .env_remove("DAFS_LOG")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("listening ").expect(&line).to_owned();
+        let log = Box::new(BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap));
+        Self { child, url, log, directory }
+    }
+
+    fn hang_up(&self) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &id]).status().unwrap().success());
+    }
+
+    /// The next line of the log that has these words; blocks until it is there.
+    fn said(&mut self, words: &str) -> String {
+        self.log.by_ref().inspect(|line| assert_json(line)).find(|line| line.contains(words)).expect(words)
+    }
+
+    fn session(&self, line: &str) -> dafs_client::Result<Session> {
+        let key: Key = parse_key_file(line).unwrap().swap_remove(0).key;
+        Session::connect(&self.url, &Config { key: Some(key), ..Config::default() })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn assert_json(line: &str) {
+    assert!(line.starts_with("{\"timestamp\":\"") && line.ends_with('}'), "no JSON: {line}");
+}
+
+fn write_keys(directory: &Path, lines: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let path = directory.join("keys");
+    fs::write(&path, lines).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn write_settings(directory: &Path, rules: &str) {
+    let keys = directory.join("keys");
+    let text = format!("key-file = {keys:?}\n[[export]]\nname = \"data\"\nmemory = \"1M\"\n{rules}\n");
+    fs::write(directory.join("settings"), text).unwrap();
+}
+
+// [ACC-70] [ACC-71] [ACC-72]
+#[test]
+fn server_that_is_hung_up_on_reloads_keys_and_rules_and_drops_no_session() {
+    let mut server = Server::start();
+    let old = server.session(ALPHA).unwrap();
+    let file = old.mount("data").unwrap().create("f").unwrap();
+
+    let directory = server.directory.path().to_owned();
+    write_keys(&directory, BETA);
+    write_settings(&directory, "keys = [\"beta\"]\n[[export]]\nname = \"new\"\nmemory = \"1M\"");
+    server.hang_up();
+    let said = server.said("reloaded keys and rules");
+    assert!(said.contains("\"keys\":1") && said.contains("\"exports\":1"), "{said}");
+    assert!(server.said("until the server is restarted").contains("new"));
+    file.write_all_at(b"still there", 0).unwrap();
+    assert_eq!(old.reconnects(), 0);
+    let refused = server.session(ALPHA).unwrap_err();
+    assert_eq!(refused.status(), Some(Status::AUTH_FAILED), "{refused}");
+    let said = server.said("login refused");
+    assert!(said.contains("\"peer\":\"127.0.0.1:") && said.contains("status"), "{said}");
+    server.session(BETA).unwrap().mount("data").unwrap();
+
+    // What cannot be followed changes nothing.
+    for rules in ["keys = [\"nobody\"]", "squash = 7", "= nonsense"] {
+        write_settings(&directory, rules);
+        server.hang_up();
+        let said = server.said("cannot reload the settings");
+        assert!(said.contains("stay") && said.contains("settings"), "{said}");
+        server.session(BETA).unwrap().mount("data").unwrap();
+    }
+    file.write_all_at(b"still there", 0).unwrap();
+    // An export that is gone can be mounted no more; who has mounted it keeps it.
+    let text = fs::read_to_string(directory.join("settings")).unwrap().replace("\"data\"", "\"other\"");
+    fs::write(directory.join("settings"), text.replace("= nonsense", "")).unwrap();
+    server.hang_up();
+    server.said("reloaded keys and rules");
+    let session = server.session(BETA).unwrap();
+    assert_status(session.mount("data").map(drop), Status::NO_EXPORT, "withdrawn");
+    file.commit().unwrap();
+}
+
+// [ACC-73]
+#[test]
+fn log_in_json_is_json_from_the_first_line_on_also_without_a_server() {
+    for (arguments, code, words) in [
+        (&["--export", "nothing"][..], 1, "--export"),
+        (&["--export", "data=mem:", "--slots-max", "many"], 2, "--slots-max"),
+        (
+            &["--export", "data=mem:", "--no-calibrate", "--listen", "shm:///nonexistent/x"],
+            1,
+            "cannot listen",
+        ),
+    ] {
+        let output = Command::new(program("dafs-server"))
+            .args(["--log-format", "json"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.lines().count() > 0 && said.contains(words), "{said}");
+        said.lines().for_each(assert_json);
+    }
+    let mut server = Server::start();
+    assert!(server.said("try: ").contains("INFO"));
+}

@@ -1,0 +1,209 @@
+//! `dafs cp`: what has a name is whole. A copy that is interrupted or fails leaves what stood there before, and nothing beside it.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use dafs_proto::wire::Status;
+use dafs_tests::faulty::{Fault, Kind};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_sockets;
+use dafs_tests::suite::{assert_same, bytes};
+
+use crate::programs::{World, command, dafs};
+
+// Nothing of this depends on how the data travels.
+on_sockets! {
+    copy_up_that_is_interrupted_leaves_what_was_there,
+    copy_down_that_is_interrupted_in_silence_leaves_what_was_there,
+    copy_that_finds_no_room_leaves_what_was_there,
+    copy_of_a_file_that_gives_less_than_it_claims_fails,
+    copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so,
+    copy_in_place_keeps_links_and_reaches_devices,
+    listing_without_end_ends,
+}
+
+/// More than one message carries, less than is copied in one piece; and a large file.
+const SIZES: [usize; 2] = [200_000, 3_000_000];
+
+fn url(harness: &Harness, path: &str) -> String {
+    let (server, on_socket) = (harness.url(), harness.url().starts_with("dafs+shm"));
+    format!("{server}{}/{path}", if on_socket { ":" } else { "" })
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn begin(words: [&str; 3]) -> Child {
+    command(words).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn interrupt(copy: &Child) {
+    assert!(Command::new("kill").args(["-INT", &copy.id().to_string()]).status().unwrap().success());
+}
+
+/// Waits until it has ended, and answers its exit status and what it said.
+fn ended(copy: Child) -> (Option<i32>, String) {
+    let output = copy.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+// [CMD-1] [CMD-2]
+fn copy_up_that_is_interrupted_leaves_what_was_there(on: On) {
+    for size in SIZES {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        let (source, there) = (harness.scratch().join("source"), harness.data().join("f"));
+        fs::write(&source, bytes(1, size)).unwrap();
+        fs::write(&there, "old").unwrap();
+        faults.next(Kind::Write, Fault::Hold, usize::MAX);
+        let copy = begin(["cp", text(&source), &url(&harness, "data/f")]);
+        faults.wait_for_held(1);
+        assert_eq!(fs::read(&there).unwrap(), b"old");
+        assert_eq!(names(harness.data().as_path()).len(), 2);
+        interrupt(&copy);
+        faults.release();
+        let (code, said) = ended(copy);
+        assert_eq!(code, Some(130), "{said}");
+        // Small files that have begun are ended: either is whole.
+        let found = fs::read(&there).unwrap();
+        assert!(found == b"old" || size == SIZES[0] && found == bytes(1, size), "{} bytes", found.len());
+        assert_eq!(names(harness.data().as_path()), ["f"], "{said}");
+    }
+}
+
+// [CMD-1] [CMD-2]
+fn copy_down_that_is_interrupted_in_silence_leaves_what_was_there(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let directory = harness.scratch().join("down");
+    fs::create_dir(&directory).unwrap();
+    fs::write(harness.data().join("f"), bytes(1, SIZES[1])).unwrap();
+    fs::write(directory.join("f"), "old").unwrap();
+    faults.next(Kind::Read, Fault::Hold, usize::MAX);
+    let copy = begin(["cp", &url(&harness, "data/f"), text(&directory.join("f"))]);
+    faults.wait_for_held(1);
+    assert_eq!(names(&directory).len(), 2);
+    interrupt(&copy);
+    let (code, said) = ended(copy);
+    faults.release();
+    assert_eq!(code, Some(130), "{said}");
+    assert_eq!(names(&directory), ["f"], "{said}");
+    assert_eq!(fs::read(directory.join("f")).unwrap(), b"old");
+}
+
+// [CMD-1] [CMD-2]
+fn copy_that_finds_no_room_leaves_what_was_there(on: On) {
+    for size in SIZES {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        let (source, there) = (harness.scratch().join("source"), harness.data().join("f"));
+        fs::write(&source, bytes(1, size)).unwrap();
+        fs::write(&there, "old").unwrap();
+        faults.next(Kind::Write, Fault::Fail(Status::NO_SPACE), usize::MAX);
+        dafs(["cp", text(&source), &url(&harness, "data/f")]).failed(1, &["cannot write", "no space"]);
+        assert_eq!(fs::read(&there).unwrap(), b"old");
+        assert_eq!(names(harness.data().as_path()), ["f"]);
+    }
+}
+
+// [CMD-3]
+fn copy_of_a_file_that_gives_less_than_it_claims_fails(on: On) {
+    let down = tempfile::tempdir().unwrap();
+    for claimed in [1 << 62, 3 << 20, 100] {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        fs::write(harness.data().join("f"), "12345").unwrap();
+        fs::write(down.path().join("f"), "old").unwrap();
+        faults.claim_size(claimed);
+        let words = format!("is said to have {claimed} bytes, and gave only 5");
+        dafs(["cp", &url(&harness, "data/f"), text(down.path())]).failed(1, &["cannot copy", &words]);
+        assert_eq!(fs::read(down.path().join("f")).unwrap(), b"old");
+        assert_eq!(names(down.path()), ["f"]);
+    }
+}
+
+// [CMD-3]
+fn copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so(on: On) {
+    for size in SIZES {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        let (source, down) = (harness.data().join("f"), harness.scratch().join("down"));
+        fs::write(&source, bytes(1, size)).unwrap();
+        faults.next(Kind::Read, Fault::Hold, usize::MAX);
+        let copy = begin(["cp", &url(&harness, "data/f"), text(&down)]);
+        faults.wait_for_held(1);
+        fs::File::options().write(true).open(&source).unwrap().set_len(1000).unwrap();
+        faults.release();
+        let (code, said) = ended(copy);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&format!("it shrank from {size} to 1000 bytes")), "{said}");
+        assert!(!down.exists());
+    }
+}
+
+// [CMD-4]
+fn copy_in_place_keeps_links_and_reaches_devices(on: On) {
+    let world = World::start(on);
+    for size in SIZES {
+        let data = bytes(size as u64, size);
+        fs::write(world.data().join("f"), &data).unwrap();
+        let url = world.url("data/f");
+        let shown = command(["cp", &url, "/dev/stdout"]).output().unwrap();
+        assert_eq!((shown.status.code(), shown.stderr.len()), (Some(0), 0));
+        assert_same(&shown.stdout, &data, "a pipe");
+        let file = fs::File::create(world.local("redirected")).unwrap();
+        assert!(command(["cp", &url, "/dev/stdout"]).stdout(file).status().unwrap().success());
+        assert_same(&fs::read(world.local("redirected")).unwrap(), &data, "what standard output is");
+        dafs(["cp", &url, "/dev/null"]).succeeded();
+        // On this machine and on the server alike.
+        for directory in [world.local("here"), world.data().join("there")] {
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("one"), "old").unwrap();
+            let _ = fs::remove_file(directory.join("two"));
+            fs::hard_link(directory.join("one"), directory.join("two")).unwrap();
+            fs::write(directory.join("behind"), "old").unwrap();
+            let _ = fs::remove_file(directory.join("link"));
+            symlink("behind", directory.join("link")).unwrap();
+            fs::write(directory.join("kept"), "old").unwrap();
+            let inode = fs::metadata(directory.join("kept")).unwrap().ino();
+            let to = |name: &str| match directory.ends_with("here") {
+                true => text(&directory.join(name)).to_owned(),
+                false => world.url(&format!("data/there/{name}")),
+            };
+            dafs(["cp", &url, &to("one")]).succeeded();
+            dafs(["cp", &url, &to("link")]).succeeded();
+            dafs(["cp", "--inplace", &url, &to("kept")]).succeeded();
+            for name in ["one", "two", "behind", "kept"] {
+                assert_same(&fs::read(directory.join(name)).unwrap(), &data, name);
+            }
+            assert_eq!(fs::metadata(directory.join("two")).unwrap().nlink(), 2);
+            assert!(fs::symlink_metadata(directory.join("link")).unwrap().is_symlink());
+            assert_eq!(fs::metadata(directory.join("kept")).unwrap().ino(), inode);
+        }
+    }
+}
+
+// [CMD-6]
+fn listing_without_end_ends(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    for number in 0..2000 {
+        fs::write(harness.data().join(format!("{number:08}")), "").unwrap();
+    }
+    faults.list_without_end();
+    let url = url(&harness, "data");
+    dafs(["ls", "-l", &url]).failed(1, &["more entries than 128 MiB hold", "-U"]);
+    // As it comes it costs no memory, however long it lasts.
+    let mut listing = command(["ls", "-lU", &url]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut some = vec![0; 1 << 20];
+    listing.stdout.take().unwrap().read_exact(&mut some).unwrap();
+    // Nobody reads the rest.
+    assert!(listing.wait().unwrap().success());
+}
