@@ -63,10 +63,37 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// All that there is to show: the statistics, and what the providers count.
-pub fn render_all(statistics: &Statistics) -> String {
-    #[allow(unused_mut, reason = "only some builds have a provider that counts")]
+/// What is told of each budget.
+const BUDGETS: &[(&str, &str, fn(&BudgetState) -> u64)] = &[
+    ("dafs_budget_used", "What clients have of a budget.", |of| of.used),
+    ("dafs_budget_limit", "What clients may have of a budget together.", |of| of.limit),
+    ("dafs_budget_refused_total", "Refusals, because one client or all together had too much.", |of| {
+        of.refused
+    }),
+];
+
+/// How a budget stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetState {
+    /// What it is of.
+    pub name: &'static str,
+    /// Taken now.
+    pub used: u64,
+    /// Of all clients together.
+    pub limit: u64,
+    /// How often somebody was refused.
+    pub refused: u64,
+}
+
+/// All that there is to show: the statistics, the budgets, and what the providers count.
+pub fn render_all(statistics: &Statistics, budgets: &[BudgetState], log_lines_left_out: u64) -> String {
     let mut text = render(statistics);
+    for (name, help, value) in BUDGETS {
+        let values = labelled("budget", budgets, |of| of.name.to_owned(), |of| value(of));
+        family(&mut text, name, help, values);
+    }
+    let help = "Lines that the log left out: too many of one kind.";
+    family(&mut text, "dafs_log_lines_left_out_total", help, one(log_lines_left_out));
     #[cfg(feature = "verbs")]
     for (name, help, value) in dafs_proto::transport::verbs::totals().named() {
         family(&mut text, &format!("dafs_verbs_{name}_total"), help, one(value));
@@ -179,7 +206,10 @@ mod tests {
 
     #[test]
     fn render_declares_each_family_before_its_values() {
-        let text = render_all(&Statistics::default());
+        let budgets = [BudgetState { name: "sessions", used: 201, limit: 202, refused: 203 }];
+        let text = render_all(&Statistics::default(), &budgets, 204);
+        assert!(text.contains("dafs_budget_refused_total{budget=\"sessions\"} 203\n"));
+        assert!(text.contains("dafs_log_lines_left_out_total 204\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let declared = text.find(&format!("# TYPE {name} ")).expect(name);
