@@ -150,7 +150,7 @@ fn identity_by_key(on: On) {
     assert_eq!(refused.status(), Some(Status::INVALID), "{refused:?}");
 }
 
-// [ACC-2] [ACC-34]
+// [ACC-2] [ACC-34] [ACC-38]
 fn export_with_keys_is_there_for_their_holders_only(on: On) {
     let harness = Harness::start_with(on, |config| {
         with_keys(config);

@@ -202,6 +202,35 @@ mod tests {
         assert_eq!(socket_owner(peer, local).unwrap(), None);
     }
 
+    /// Set in a process of its own for a test: the limit of descriptors is the whole process's.
+    const OWN_PROCESS: &str = "DAFS_TEST_NO_DESCRIPTORS";
+
+    // [ACC-19]
+    #[test]
+    fn socket_owner_is_known_without_descriptors_and_else_nobody_is_taken_for_another() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        if std::env::var_os(OWN_PROCESS).is_none() {
+            let name = "access::owner::tests::\
+                        socket_owner_is_known_without_descriptors_and_else_nobody_is_taken_for_another";
+            let output = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name])
+                .env(OWN_PROCESS, "1")
+                .output()
+                .unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+            return;
+        }
+        let (_client, server) = pair("127.0.0.1:0");
+        let (peer, local) = ends(&server);
+        let owners = SocketOwners::default();
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum }).unwrap();
+        assert_eq!(owners.owner(peer, local).unwrap(), Some(own_uid()));
+        let unprepared = SocketOwners { diagnosis: Mutex::new(Diagnosis { socket: None, sequence: 0 }) };
+        assert!(unprepared.owner(peer, local).is_err(), "it cannot be found out, which is no owner");
+    }
+
     #[test]
     fn socket_owner_of_no_connection_is_unknown() {
         let (client, server) = pair("127.0.0.1:0");

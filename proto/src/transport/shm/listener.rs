@@ -171,9 +171,7 @@ impl ShmListener {
                 },
             }
         }
-        // More may wait: the socket is watched again, which tells of it.
-        self.pause();
-        self.resume();
+        // More may wait: the socket stays readable.
         Ok(())
     }
 
