@@ -1,6 +1,6 @@
 //! What holds for the process, whatever loops it has: settings, exports, budgets, who may do what, who is fenced off, where each session
-//! lives, tokens, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for nobody, reads no
-//! clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
+//! lives, tokens, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for nobody,
+//! reads no clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
 
 pub(crate) mod budget;
 mod directory;

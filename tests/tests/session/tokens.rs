@@ -302,12 +302,22 @@ fn token_is_unknown_to_holders_of_another_key_and_in_another_export(on: On) {
 
 // [SESS-73]
 fn other_identity() {
-    let harness = Harness::start_with(On::Tcp, with_keys);
-    let session = |uid, gid, groups: &[u32]| {
+    // Of clients over loopback the kernel knows who they are; of others the claim of who holds a key counts.
+    let harness = Harness::start_with(On::Tcp, |config| {
+        with_keys(config);
+        let forced = Some(dafs_server::access::ForcedIdentity { uid: 0, gid: 0 });
+        config.access.keys.insert(dafs_server::access::KeyEntry { key: key("root", 9), forced });
+        config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
+    });
+    let Address::Tcp(address) = harness.address() else { panic!("a tcp listener") };
+    let url = format!("dafs+tcp://127.0.0.1:{}", address.port());
+    let holder = |name, seed, uid, gid, groups: &[u32]| {
         let identity = Some(Identity { uid, gid, groups: groups.to_vec() });
-        harness.session_with(&Config { key: Some(key("team", 1)), identity, ..Config::default() })
+        let config = Config { key: Some(key(name, seed)), identity, ..Config::default() };
+        Session::connect(&url, &config).unwrap()
     };
-    let administrator = harness.session();
+    let session = |uid, gid, groups: &[u32]| holder("team", 1, uid, gid, groups);
+    let administrator = holder("root", 9, 0, 0, &[]);
     administrator.mount("mem").unwrap().create_dir("d", 0o777).unwrap();
     let first = session(77, 88, &[1, 2]);
     let token = shared(&first.mount("mem").unwrap().create("d/f").unwrap());
