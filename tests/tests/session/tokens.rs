@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::{Config, Error, Export, File, Identity, Key, OpenOptions, Session, Status, Token};
+use dafs_proto::transport::Address;
 use dafs_proto::wire::{Features, TOKEN_SIZE};
-use dafs_server::access::{IdentityMapping, KeyEntry};
+use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
@@ -305,8 +306,8 @@ fn other_identity() {
     // Of clients over loopback the kernel knows who they are; of others the claim of who holds a key counts.
     let harness = Harness::start_with(On::Tcp, |config| {
         with_keys(config);
-        let forced = Some(dafs_server::access::ForcedIdentity { uid: 0, gid: 0 });
-        config.access.keys.insert(dafs_server::access::KeyEntry { key: key("root", 9), forced });
+        let forced = Some(ForcedIdentity { uid: 0, gid: 0 });
+        config.access.keys.insert(KeyEntry { key: key("root", 9), forced });
         config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
     });
     let Address::Tcp(address) = harness.address() else { panic!("a tcp listener") };
