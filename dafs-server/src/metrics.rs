@@ -63,8 +63,11 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
+/// Name, help, and the value of one budget.
+type BudgetFamily = (&'static str, &'static str, fn(&BudgetState) -> u64);
+
 /// What is told of each budget.
-const BUDGETS: &[(&str, &str, fn(&BudgetState) -> u64)] = &[
+const BUDGETS: &[BudgetFamily] = &[
     ("dafs_budget_used", "What clients have of a budget.", |of| of.used),
     ("dafs_budget_limit", "What clients may have of a budget together.", |of| of.limit),
     ("dafs_budget_refused_total", "Refusals, because one client or all together had too much.", |of| {
@@ -89,7 +92,7 @@ pub struct BudgetState {
 pub fn render_all(statistics: &Statistics, budgets: &[BudgetState], log_lines_left_out: u64) -> String {
     let mut text = render(statistics);
     for (name, help, value) in BUDGETS {
-        let values = labelled("budget", budgets, |of| of.name.to_owned(), |of| value(of));
+        let values = labelled("budget", budgets, |of| of.name.to_owned(), value);
         family(&mut text, name, help, values);
     }
     let help = "Lines that the log left out: too many of one kind.";
