@@ -134,6 +134,30 @@ pub struct Settings {
     /// Give a handshake this long [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub handshake_ms: Option<u64>,
+    /// What one user, key or address may have of what all share, percent; root and the server's own user may have all [default: 50]
+    #[arg(long, value_name = "PERCENT", help_heading = LIMITS)]
+    pub identity_share: Option<u64>,
+    /// Open files of directories at once [default: three quarters of the process's descriptors]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub descriptors_max: Option<u64>,
+    /// Mappings of clients' memory at once [default: half of vm.max_map_count]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub mappings_max: Option<u64>,
+    /// Address space of these mappings [default: 32T]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub mapped_size_max: Option<Size>,
+    /// Clients' memory without pages of its own, which the server would pay for [default: half of the machine's memory]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub sparse_size_max: Option<Size>,
+    /// Replies that clients have not taken [default: 512M]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub unsent_size_max: Option<Size>,
+    /// Connections of a listener that have not begun a session yet [default: 1024]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub handshakes_max: Option<u64>,
+    /// Lines of one kind in the log, each second; what is left out is counted [default: 100]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub log_lines_max: Option<u64>,
     /// Give operations in flight this long to finish after SIGTERM [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub drain_ms: Option<u64>,
@@ -181,7 +205,8 @@ impl Settings {
         }
         join! {
             or: key_file poll storage_engine metrics log log_format sessions_max slots_max operations_max inline_max transfer_size_max
-                buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms keep_alive_ms handshake_ms drain_ms;
+                buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms keep_alive_ms handshake_ms drain_ms
+                identity_share descriptors_max mappings_max mapped_size_max sparse_size_max unsent_size_max handshakes_max log_lines_max;
             append: exports export_tables listen buffer_sizes;
             any: direct no_batching no_calibrate metrics_anywhere;
         }

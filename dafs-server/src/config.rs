@@ -86,6 +86,8 @@ pub struct Config {
     pub drain_ms: u32,
     /// Measure at start from which size Direct is faster than Inline.
     pub calibrate: bool,
+    /// What one client, and all together, may take.
+    pub limits: LimitConfig,
     /// Keys, and as whom the server itself runs.
     pub access: AccessConfig,
     /// What is logged, and how.
@@ -120,6 +122,7 @@ impl Default for Config {
             metrics_address: None,
             drain_ms: 10_000,
             calibrate: true,
+            limits: LimitConfig::default(),
             access: AccessConfig::default(),
             log: LogConfig::default(),
         }
@@ -132,6 +135,39 @@ impl Config {
         let [size_max, kept_size_max] = [self.buffers_size_max, self.buffers_kept_max]
             .map(|size| usize::try_from(size).unwrap_or(usize::MAX));
         BufferConfig { sizes: self.buffer_sizes.clone(), size_max, kept_size_max }
+    }
+}
+
+/// Budgets of the server: `spec/limits.md`. `None`: as this process and machine have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitConfig {
+    /// What one user, key or address may have of a budget, percent.
+    pub identity_share_percent: u32,
+    /// Descriptors of open files.
+    pub descriptors_max: Option<u64>,
+    /// Mappings of clients' memory.
+    pub mappings_max: Option<u64>,
+    /// Address space of these mappings, bytes.
+    pub mapped_size_max: Option<u64>,
+    /// Clients' memory that this process would be the first to touch, bytes.
+    pub sparse_size_max: Option<u64>,
+    /// Replies that wait for clients to take them, bytes.
+    pub unsent_size_max: u64,
+    /// Connections of a listener that have not begun a session yet.
+    pub handshakes_max: u32,
+}
+
+impl Default for LimitConfig {
+    fn default() -> Self {
+        Self {
+            identity_share_percent: 50,
+            descriptors_max: None,
+            mappings_max: None,
+            mapped_size_max: None,
+            sparse_size_max: None,
+            unsent_size_max: 512 << 20,
+            handshakes_max: 1024,
+        }
     }
 }
 
@@ -223,7 +259,7 @@ impl ConfigError {
 }
 
 /// A value of `/proc/meminfo`, bytes.
-fn kibibytes(meminfo: &str, name: &str) -> Option<u64> {
+pub(crate) fn kibibytes(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -1,8 +1,12 @@
-//! Logs: to standard error, as text or JSON.
+//! Logs: to standard error, as text or JSON, and no more lines of a kind than somebody can read.
+
+pub mod flood;
 
 use clap::ValueEnum;
 use serde::Deserialize;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,11 +15,13 @@ pub struct LogConfig {
     pub filter: String,
     /// Form of the lines.
     pub format: LogFormat,
+    /// Lines of one kind in a second; half of them about one peer.
+    pub lines_max: u32,
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { filter: "info".to_owned(), format: LogFormat::Text }
+        Self { filter: "info".to_owned(), format: LogFormat::Text, lines_max: 100 }
     }
 }
 
@@ -42,15 +48,19 @@ impl LogConfig {
     /// # Errors
     /// What is wrong with the filter, or that logs go somewhere already.
     pub fn install(&self) -> Result<(), String> {
-        let builder = tracing_subscriber::fmt().with_env_filter(self.parse()?).with_writer(std::io::stderr);
+        let filter = self.parse()?;
+        flood::set_lines_max(self.lines_max);
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let registry = tracing_subscriber::registry().with(filter);
         let installed = match self.format {
             LogFormat::Text => {
-                builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
+                let lines = lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+                registry.with(lines.with_filter(flood::Bounded)).try_init()
             }
             LogFormat::Json => {
                 // Else a panic would be text between lines of JSON.
                 std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-                builder.json().flatten_event(true).try_init()
+                registry.with(lines.json().flatten_event(true).with_filter(flood::Bounded)).try_init()
             }
         };
         installed.map_err(|error| error.to_string())

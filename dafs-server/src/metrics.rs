@@ -63,11 +63,53 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// All that there is to show: the statistics, logins that were refused, and what the providers count.
-pub fn render_all(statistics: &Statistics, logins_refused: u64) -> String {
+/// Name, help, and the value of one budget.
+type BudgetFamily = (&'static str, &'static str, fn(&BudgetState) -> u64);
+
+/// What is told of each budget.
+const BUDGETS: &[BudgetFamily] = &[
+    ("dafs_budget_used", "What clients have of a budget.", |of| of.used),
+    ("dafs_budget_limit", "What clients may have of a budget together.", |of| of.limit),
+    ("dafs_budget_refused_total", "Refusals, because one client or all together had too much.", |of| {
+        of.refused
+    }),
+];
+
+/// How a budget stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetState {
+    /// What it is of.
+    pub name: &'static str,
+    /// Taken now.
+    pub used: u64,
+    /// Of all clients together.
+    pub limit: u64,
+    /// How often somebody was refused.
+    pub refused: u64,
+}
+
+/// What there is to show beside the statistics.
+#[derive(Clone, Debug, Default)]
+pub struct Extras {
+    /// How the budgets stand.
+    pub budgets: Vec<BudgetState>,
+    /// Connections that got no session.
+    pub logins_refused: u64,
+    /// Lines of the log.
+    pub log_lines_left_out: u64,
+}
+
+/// All that there is to show: the statistics, the budgets, and what the providers count.
+pub fn render_all(statistics: &Statistics, extras: &Extras) -> String {
     let mut text = render(statistics);
     let help = "Connections that got no session: a wrong or missing key, or no room.";
-    family(&mut text, "dafs_logins_refused_total", help, one(logins_refused));
+    family(&mut text, "dafs_logins_refused_total", help, one(extras.logins_refused));
+    for (name, help, value) in BUDGETS {
+        let values = labelled("budget", &extras.budgets, |of| of.name.to_owned(), value);
+        family(&mut text, name, help, values);
+    }
+    let help = "Lines that the log left out: too many of one kind.";
+    family(&mut text, "dafs_log_lines_left_out_total", help, one(extras.log_lines_left_out));
     #[cfg(feature = "verbs")]
     for (name, help, value) in dafs_proto::transport::verbs::totals().named() {
         family(&mut text, &format!("dafs_verbs_{name}_total"), help, one(value));
@@ -180,7 +222,11 @@ mod tests {
 
     #[test]
     fn render_declares_each_family_before_its_values() {
-        let text = render_all(&Statistics::default(), 7);
+        let budgets = vec![BudgetState { name: "sessions", used: 201, limit: 202, refused: 203 }];
+        let extras = Extras { budgets, logins_refused: 7, log_lines_left_out: 204 };
+        let text = render_all(&Statistics::default(), &extras);
+        assert!(text.contains("dafs_budget_refused_total{budget=\"sessions\"} 203\n"));
+        assert!(text.contains("dafs_log_lines_left_out_total 204\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let declared = text.find(&format!("# TYPE {name} ")).expect(name);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use dafs_proto::session::Moment;
-use dafs_proto::transport::shm::ShmDomain;
+use dafs_proto::transport::shm::{ShmConfig, ShmDomain, ShmLimits};
 use dafs_proto::transport::tcp::{self, TcpDomain};
 use dafs_proto::transport::{Address, ConnectError, ConnectParams, Domain};
 use dafs_proto::wire::{GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
@@ -16,7 +16,7 @@ use dafs_proto::wire::{GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 use crate::access::key_required;
 use crate::calibrate::{self, Calibration};
 use crate::config::{Config, ConfigError, ExportConfig, ExportKind, millis};
-use crate::logging::LogFormat;
+use crate::logging::{LogFormat, flood};
 use crate::metrics::{self, MetricsServer};
 use crate::shared::settings::{ListenerInfo, Pipelining};
 use crate::shared::{Reloaded, Shared};
@@ -24,6 +24,8 @@ use crate::storage::{self, Exports, Storage, StorageConfig};
 use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
 
+/// The log says once a second, in ticks of the loop, how many lines were left out.
+const TICKS_PER_SUMMARY: u32 = 10;
 /// Over tcp inline writes may be this many times the inline limit.
 const TCP_WRITE_FACTOR: u32 = 4;
 /// The same over RDMA, unless more slots than usual are configured: with the send queue's, 63 completions, which devices round up to 64.
@@ -51,11 +53,22 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
     };
     let mut metrics = config.metrics_address.map(bind).transpose()?;
     announce(&config, &event_loop.addresses())?;
+    let (mut lines_told, mut ticks) = (0, 0u32);
     event_loop.run(|server| {
+        ticks = ticks.wrapping_add(1);
+        if ticks.is_multiple_of(TICKS_PER_SUMMARY) {
+            flood::tell(&mut lines_told);
+        }
         let Some(metrics_server) = &mut metrics else { return };
-        if let Err(error) = metrics_server.serve(std::time::Instant::now(), || {
-            metrics::render_all(&server.statistics(), server.shared().logins_refused())
-        }) {
+        let render = || {
+            let extras = metrics::Extras {
+                budgets: server.shared().budget_states(),
+                logins_refused: server.shared().logins_refused(),
+                log_lines_left_out: flood::left_out(),
+            };
+            metrics::render_all(&server.statistics(), &extras)
+        };
+        if let Err(error) = metrics_server.serve(std::time::Instant::now(), render) {
             tracing::warn!(%error, "metrics are no longer served");
             metrics = None;
         }
@@ -191,20 +204,25 @@ fn prepare(
     });
     let mut loops: Vec<EventLoop> = loops.collect::<anyhow::Result<_>>()?;
     for address in &config.listeners {
-        listen(config, address, &mut loops)?;
+        listen(config, address, shared.memory_limits(), &mut loops)?;
     }
     Ok(loops)
 }
 
 /// Binds a listener, which the first loop watches and all of them know.
-fn listen(config: &Config, address: &Address, loops: &mut [EventLoop]) -> anyhow::Result<()> {
+fn listen(
+    config: &Config,
+    address: &Address,
+    limits: ShmLimits,
+    loops: &mut [EventLoop],
+) -> anyhow::Result<()> {
     let params = ConnectParams {
         recv_payload_max: write_inline_max(config, address),
         recv_depth: recv_depth(config, address),
         rdma_depth: 256,
         wait: config.poll,
     };
-    let domain = domain(address)?;
+    let domain = domain(address, limits)?;
     let listener = domain.listen(address, &params).map_err(|error| cannot_listen(address, error))?;
     let (thresholds, gather) = thresholds(config, address, &params);
     let pipelining = pipelining(config);
@@ -265,10 +283,10 @@ fn write_inline_max(config: &Config, address: &Address) -> u32 {
     }
 }
 
-fn domain(address: &Address) -> anyhow::Result<Arc<dyn Domain>> {
+fn domain(address: &Address, limits: ShmLimits) -> anyhow::Result<Arc<dyn Domain>> {
     match address {
         Address::Tcp(_) => Ok(Arc::new(TcpDomain::new())),
-        Address::Shm(_) => Ok(Arc::new(ShmDomain::new())),
+        Address::Shm(_) => Ok(Arc::new(ShmDomain::with_limits(ShmConfig::default(), limits))),
         #[cfg(feature = "verbs")]
         Address::Verbs(_) => Ok(Arc::new(dafs_proto::transport::verbs::VerbsDomain::new())),
         #[cfg(not(feature = "verbs"))]
@@ -338,7 +356,7 @@ fn measure(address: &Address, params: &ConnectParams) -> anyhow::Result<Calibrat
             Address::Shm(made.path().join("socket"))
         }
     };
-    let (server, client) = (domain(address)?, domain(address)?);
+    let [server, client] = [domain(address, ShmLimits::default())?, domain(address, ShmLimits::default())?];
     let calibration = calibrate::measure(&*server, &client, &own, params, calibrate::BUDGET)?;
     tracing::debug!(%address, ?calibration, "measured");
     Ok(calibration)

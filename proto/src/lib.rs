@@ -5,6 +5,7 @@
 //! - [`transport`] is the provider contract, a small Direct Access Transport, and the providers: `tcp`, `shm`, and `sim` for tests.
 //! - [`extent`] is arithmetic with lists of file extents. Pure.
 //! - [`back_off`] is for what may be in vain. Pure.
+//! - [`budget`] is for what many share and none may take all of: it counts.
 //! - [`address`] names servers, exports and files.
 //!
 //! `wire` knows only `extent`, `session` knows only `wire`, and `transport` knows neither: a server or client driver joins them.
@@ -12,6 +13,7 @@
 
 pub mod address;
 pub mod back_off;
+pub mod budget;
 pub mod extent;
 pub mod session;
 pub mod transport;

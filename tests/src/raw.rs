@@ -244,3 +244,41 @@ pub fn stable_write_body(offset: u64, len: u32, stability: Stability, segment: O
     WriteRequest { offset, len, method, stability, segment_count, segment }.encode(&mut body);
     body
 }
+
+/// All that a client over tcp sends until it has made the file `by-hand` in the export `data`, without waiting for an answer: the
+/// transport's hello, and what comes behind it.
+pub fn whole_client(server: &Address) -> (Vec<u8>, Vec<u8>) {
+    use dafs_proto::transport::tcp::frame::{Frame, Hello};
+    use dafs_proto::wire::{Authenticate, CHAIN_HANDLE, Flags, encode_message_pack};
+    let (_, hello) = ClientHandshake::begin(&introduction(server, 4, None), [9; 32]);
+    let proof = encode_message_pack(&Authenticate { proof: Vec::new() });
+    let mut mount = request(Opcode::Mount, 0, 1);
+    mount.flags = Flags::CHAIN_FORWARD | Flags::SAVE_HANDLE;
+    let mut open = request(Opcode::Open, 1, 1);
+    open.flags = Flags::CHAIN_BACK;
+    open.handle = CHAIN_HANDLE;
+    let mut flags = [0; 8];
+    let create = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE;
+    OpenRequest { flags: create, mode: 0o644 }.encode(&mut flags);
+    let messages: [(Header, &[u8], &[u8]); 4] = [
+        (Header::request(Opcode::Hello, FileHandle(0)), &[], &hello),
+        (Header::request(Opcode::Authenticate, FileHandle(0)), &[], &proof),
+        (mount, &[], b"data"),
+        (open, &flags, b"by-hand"),
+    ];
+    let mut bytes = Vec::new();
+    for (mut header, body, payload) in messages {
+        let head_len = HEADER_SIZE + body.len();
+        header.head_len = u16::try_from(head_len).expect("a short head");
+        header.payload_len = u32::try_from(payload.len()).expect("a short payload");
+        let frame = Frame::Send {
+            head_len: u8::try_from(head_len).expect("a short head"),
+            payload_len: header.payload_len,
+        };
+        bytes.extend(frame.encode());
+        let mut head = vec![0; HEADER_SIZE];
+        header.encode(&mut head);
+        bytes.extend([&head, body, payload].concat());
+    }
+    (Hello::new(&ConnectParams::default()).encode().to_vec(), bytes)
+}

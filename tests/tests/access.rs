@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dafs_client::{Config, Error, Identity, Key, OpenOptions, Session, Status};
 use dafs_proto::transport::Address;
+use dafs_proto::wire::Resume;
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::config::Config as ServerConfig;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On, key_for};
+use dafs_tests::raw::{Raw, introduction};
 use dafs_tests::suite::EXPORTS;
 use dafs_tests::suite::assert_status;
 use dafs_tests::{on_each_provider, on_two_workers};
@@ -148,7 +150,7 @@ fn identity_by_key(on: On) {
     assert_eq!(refused.status(), Some(Status::INVALID), "{refused:?}");
 }
 
-// [ACC-2] [ACC-34]
+// [ACC-2] [ACC-34] [ACC-38]
 fn export_with_keys_is_there_for_their_holders_only(on: On) {
     let harness = Harness::start_with(on, |config| {
         with_keys(config);
@@ -164,6 +166,9 @@ fn export_with_keys_is_there_for_their_holders_only(on: On) {
         let session = connect(&url, other).unwrap();
         assert_status(session.mount("mem"), Status::NO_EXPORT, "without its key");
         assert_eq!(session.exports().unwrap(), ["data"]);
+        let told: Vec<_> =
+            session.statistics().unwrap().exports.into_iter().map(|export| export.name).collect();
+        assert_eq!(told, ["data"], "statistics name no others");
         session.mount("data").unwrap();
     }
     let session = connect(&url, Some(key("team", 1))).unwrap();
@@ -190,6 +195,71 @@ fn export_with_clients_is_there_for_those_addresses_only(on: On) {
     assert_status(session.mount("data"), Status::NO_EXPORT, "from elsewhere only");
     assert_eq!(session.exports().unwrap(), ["mem"]);
     session.mount("mem").unwrap().create("f").unwrap();
+}
+
+// [ACC-17]
+#[test]
+fn session_is_resumed_from_addresses_of_its_exports_only() {
+    let harness = Harness::start_with(On::Tcp, |config| {
+        with_keys(config);
+        config.listeners = vec![Address::Tcp("[::]:0".parse().unwrap())];
+        config.exports[1].clients = vec!["127.0.0.1".parse().unwrap()];
+    });
+    let Address::Tcp(listener) = harness.address() else { panic!("a tcp listener") };
+    let [v4, v6] = ["127.0.0.1", "[::1]"]
+        .map(|host| Address::Tcp(format!("{host}:{}", listener.port()).parse().unwrap()));
+    let holder = |resume| {
+        let mut introduction = introduction(&v4, 4, resume);
+        introduction.key = Some(key("team", 1));
+        introduction
+    };
+    let mut raw = Raw::connect(&v4);
+    let welcome = raw.shake(&holder(None)).unwrap();
+    raw.mount("mem");
+    let resume = || Some(Resume { session: welcome.session, secret: welcome.secret });
+    assert_eq!(Raw::connect(&v6).shake(&holder(resume())).unwrap_err(), Status::AUTH_FAILED);
+    assert!(Raw::connect(&v4).shake(&holder(resume())).unwrap().resumed);
+}
+
+// [ACC-18]
+#[test]
+fn port_of_a_client_that_is_gone_does_not_make_it_another() {
+    use std::io::{Read, Write};
+    let program = dafs_tests::program::Program::start(On::Tcp, &["--no-calibrate"]);
+    let Address::Tcp(server) = *program.address() else { panic!("a tcp listener") };
+    let stop = |signal| {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(program.id()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    };
+    // All that a client says until it has a file, learned from one that is honest.
+    let (hello, rest) = dafs_tests::raw::whole_client(program.address());
+    let connect = |from: Option<std::net::SocketAddr>| {
+        let kind = socket2::Type::STREAM;
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        if let Some(from) = from {
+            socket.bind(&from.into()).unwrap();
+        }
+        socket.connect(&server.into()).unwrap();
+        std::net::TcpStream::from(socket)
+    };
+    // While nobody looks: a client says everything and resets, and another takes its port.
+    let mut gone = connect(None);
+    gone.write_all(&hello).unwrap();
+    let mut theirs = vec![0; hello.len()];
+    gone.read_exact(&mut theirs).unwrap();
+    stop(rustix::process::Signal::STOP);
+    gone.write_all(&rest).unwrap();
+    let port = gone.local_addr().unwrap();
+    socket2::SockRef::from(&gone).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(gone);
+    let heir = connect(Some(port));
+    stop(rustix::process::Signal::CONT);
+    for _ in 0..20 {
+        program.session().ping().unwrap();
+    }
+    assert!(!program.data().join("by-hand").exists(), "what the one said was done as the other");
+    drop(heir);
 }
 
 // [ACC-30] [STOR-5]

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
+use dafs_proto::wire::Resume;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
+use dafs_tests::raw::{Raw, introduction};
 use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size};
 use dafs_tests::{on_each_provider, on_two_workers};
 
@@ -20,7 +22,12 @@ on_each_provider! {
     open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on,
     client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody,
     memory_export_that_is_full_says_so_and_stays_whole,
+    clients_that_mount_nothing_leave_no_session,
 }
+
+/// What one client, or one user, may take of what all share.
+#[path = "limits/budgets.rs"]
+mod budgets;
 
 on_two_workers! {
     sessions_beyond_the_limit_are_refused_until_one_ends,
@@ -192,6 +199,29 @@ fn sessions_beyond_the_limit_are_refused_until_one_ends(on: On) {
     held.pop();
     while held[0].statistics().unwrap().sessions > 2 {}
     harness.connect(&config).unwrap().ping().unwrap();
+}
+
+// [LIMIT-3]
+fn clients_that_mount_nothing_leave_no_session(on: On) {
+    let harness = Harness::start_with(on, |config| {
+        config.sessions_max = 8;
+        config.lease_ms = 3_600_000;
+    });
+    let other = harness.session();
+    other.mount("mem").unwrap().create("f").unwrap();
+    for _ in 0..4 {
+        let silent: Vec<_> = (0..7).map(|_| Raw::session(harness.address(), 4)).collect();
+        drop(silent);
+        while other.statistics().unwrap().sessions > 1 {}
+    }
+    // One that has mounted waits for its client.
+    let (mut kept, welcome) = Raw::session(harness.address(), 4);
+    kept.mount("mem");
+    drop(kept);
+    while other.statistics().unwrap().connections > 1 {}
+    let resume = Resume { session: welcome.session, secret: welcome.secret };
+    let again = Raw::connect(harness.address()).shake(&introduction(harness.address(), 4, Some(resume)));
+    assert!(again.unwrap().resumed);
 }
 
 fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {

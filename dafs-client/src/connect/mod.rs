@@ -12,7 +12,7 @@ use std::time::Duration;
 use dafs_proto::address::{Address, DEFAULT_PORT, Location, ResolveError, Scheme, Url};
 use dafs_proto::session::{ClientHandshake, ClientIntroduction, ClientSession, Moment, SessionFault};
 use dafs_proto::transport::{
-    ConnectParams, Domain, Endpoint, Head, PostError, Provider, Received, TransportError,
+    ConnectParams, Domain, Endpoint, Head, PostError, Provider, Reach, Received, TransportError,
 };
 use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Welcome};
 
@@ -178,6 +178,8 @@ pub(crate) fn establish(
     };
     let timeout = server.attempt_time_max.map_or(timeout, |max| max.min(timeout));
     let mut endpoint = domain.connect(&server.address, &params, timeout)?;
+    // Nobody is served memory who has not proven to be the server.
+    endpoint.open_memory(Reach::Own);
     let mut nonce = [0; 32];
     random(&mut nonce)?;
     let introduction = introduction(config, client_id, credits, resume);
@@ -188,6 +190,7 @@ pub(crate) fn establish(
     let (proven, authenticate) = handshake.on_hello_reply(reply.header.status, &reply.payload)?;
     let reply = caller.call(Header::request(Opcode::Authenticate, FileHandle(0)), &[], &authenticate)?;
     let welcome = proven.on_authenticate_reply(reply.header.status, &reply.payload)?;
+    endpoint.open_memory(Reach::Domain);
     let terms = terms(welcome, &*endpoint);
     Ok(Established { endpoint, terms })
 }

@@ -15,6 +15,7 @@ mod users;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use dafs_proto::budget::Owner;
 use dafs_proto::session::{Key, KeySource, ServerTerms};
 use dafs_proto::transport::{Address, PeerCredentials, PeerIdentity};
 use dafs_proto::wire::{Hello, Status};
@@ -22,7 +23,7 @@ use dafs_proto::wire::{Hello, Status};
 use crate::config::{ExportConfig, ExportKind};
 use crate::storage::Identity;
 use identity::nobody;
-use owner::socket_owner;
+use owner::SocketOwners;
 use users::Users;
 
 pub(crate) use identity::parse_id;
@@ -45,6 +46,7 @@ pub struct AccessConfig {
 pub struct Access {
     config: AccessConfig,
     users: Users,
+    owners: SocketOwners,
 }
 
 /// How it is known who a client is.
@@ -83,7 +85,7 @@ pub struct MountRights {
 impl Access {
     /// Decides by these keys and this server's identity.
     pub fn new(config: AccessConfig) -> Self {
-        Self { config, users: Users::default() }
+        Self { config, users: Users::default(), owners: SocketOwners::default() }
     }
 
     /// What is demanded of connections to this listener before anything else: a key, unless it can be reached from this host only.
@@ -97,7 +99,8 @@ impl Access {
     /// [`Listener::address`]: dafs_proto::transport::Listener::address
     ///
     /// # Errors
-    /// [`Status::AUTH_REQUIRED`] without a key where one is demanded; [`Status::INVALID`] when it claims a user or group that cannot exist.
+    /// [`Status::AUTH_REQUIRED`] without a key where one is demanded; [`Status::INVALID`] when it claims a user or group that cannot
+    /// exist; [`Status::AGAIN`] where the kernel would know and cannot be asked now.
     pub fn admit(
         &self,
         listener: &Address,
@@ -111,16 +114,21 @@ impl Access {
         if [hello.uid, hello.gid].iter().chain(&hello.groups).any(|id| *id == NO_ID) {
             return Err(Status::INVALID);
         }
-        let (identity, evidence) = match (&peer.credentials, listener, key) {
+        let forced = key.and_then(|key| self.config.keys.entry(&key.name)).and_then(|entry| entry.forced);
+        let (identity, evidence) = match (&peer.credentials, listener, forced) {
             (Some(credentials), ..) => (of_credentials(credentials), Evidence::Kernel),
+            (None, _, Some(forced)) => (forced.identity(), Evidence::KeyFile),
             // The simulated network has no kernel; its clients are the tests.
-            (None, Address::Sim(_), None) => (claimed(hello), Evidence::Kernel),
-            (None, _, Some(key)) => match self.config.keys.entry(&key.name).and_then(|entry| entry.forced) {
-                Some(forced) => (forced.identity(), Evidence::KeyFile),
-                None => (claimed(hello), Evidence::Claim),
-            },
-            (None, Address::Tcp(server), None) => self.owner(peer, *server),
-            (None, Address::Shm(_) | Address::Verbs(_), None) => (nobody(), Evidence::None),
+            (None, Address::Sim(_), None) if key.is_none() => (claimed(hello), Evidence::Kernel),
+            (None, Address::Tcp(server), None) if server.ip().to_canonical().is_loopback() => {
+                match self.owner(peer, *server)? {
+                    Some(owner) => (owner, Evidence::Kernel),
+                    None if key.is_some() => (claimed(hello), Evidence::Claim),
+                    None => (nobody(), Evidence::None),
+                }
+            }
+            (None, ..) if key.is_some() => (claimed(hello), Evidence::Claim),
+            (None, ..) => (nobody(), Evidence::None),
         };
         Ok(ClientIdentity { identity, evidence, key_name: key.map(|key| key.name.clone()) })
     }
@@ -137,7 +145,7 @@ impl Access {
             tracing::info!(export = export.name, ?peer, ?client, "mount refused: {reason}");
             Err(Status::NO_EXPORT)
         };
-        if !export.clients.is_empty() && !export.clients.iter().any(|range| range.contains(peer)) {
+        if !self.admits_address(export, peer) {
             return refused("its address is in none of the export's clients=");
         }
         let key_fits = |name: &String| client.key_name.as_ref() == Some(name);
@@ -171,18 +179,36 @@ impl Access {
         known && (client.identity.uid == 0 || client.identity.uid == self.config.server.identity.uid)
     }
 
-    /// Who owns the other end of a loopback connection.
-    fn owner(&self, peer: &PeerIdentity, server: SocketAddr) -> (Identity, Evidence) {
-        let Some(client) = peer.address else { return (nobody(), Evidence::None) };
-        match socket_owner(client, server) {
-            Ok(Some(NO_ID)) | Ok(None) => {
-                tracing::info!(%client, "the owner of the connection is unknown; it acts as nobody");
-                (nobody(), Evidence::None)
+    /// A client at this address may mount the export, as far as addresses decide.
+    pub(crate) fn admits_address(&self, export: &ExportConfig, peer: &PeerIdentity) -> bool {
+        export.clients.is_empty() || export.clients.iter().any(|range| range.contains(peer))
+    }
+
+    /// Whom what this client takes is charged to.
+    pub(crate) fn budget_owner(client: &ClientIdentity, peer: &PeerIdentity) -> Owner {
+        match (&client.evidence, &client.key_name, peer.address) {
+            (Evidence::Kernel, ..) => Owner::User(client.identity.uid),
+            (_, Some(key), _) => Owner::Key(key.as_str().into()),
+            (_, None, Some(address)) if !address.ip().to_canonical().is_loopback() => {
+                Owner::Address(address.ip().to_canonical())
             }
-            Ok(Some(uid)) => (self.users.identity(uid), Evidence::Kernel),
+            _ => Owner::User(NOBODY),
+        }
+    }
+
+    /// Who owns the other end of a loopback connection; `None` where the kernel knows of nobody.
+    fn owner(&self, peer: &PeerIdentity, server: SocketAddr) -> Result<Option<Identity>, Status> {
+        let Some(client) = peer.address else { return Ok(None) };
+        match self.owners.owner(client, server) {
+            Ok(Some(NO_ID)) | Ok(None) => {
+                tracing::info!(peer = %client, "the owner of the connection is unknown");
+                Ok(None)
+            }
+            Ok(Some(uid)) => Ok(Some(self.users.identity(uid))),
+            // Whoever it is would act as another.
             Err(error) => {
-                tracing::warn!(%client, %error, "cannot ask the kernel who owns the connection; it acts as nobody");
-                (nobody(), Evidence::None)
+                tracing::warn!(peer = %client, %error, "cannot ask the kernel who owns the connection; it is refused");
+                Err(Status::AGAIN)
             }
         }
     }

@@ -5,16 +5,63 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// The user that owns the TCP socket bound to `client` and connected to `server`; `None` when there is no such open
-/// socket. Does not wait for other processes.
-pub(super) fn socket_owner(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
-    match ask_sock_diag(client, server) {
-        Ok(Some(owner)) => Ok(Some(owner)),
-        // A kernel without the diagnosis module answers as if there were no socket: the table knows.
-        Ok(None) | Err(_) => search_table(client, server),
+/// Asks the kernel. Its descriptor is kept, so that nobody can be mistaken for somebody else for want of one.
+#[derive(Debug)]
+pub(super) struct SocketOwners {
+    diagnosis: Mutex<Diagnosis>,
+}
+
+#[derive(Debug)]
+struct Diagnosis {
+    socket: Option<Socket>,
+    /// Of the last question: an answer to an earlier one is passed over.
+    sequence: u32,
+}
+
+impl Default for SocketOwners {
+    fn default() -> Self {
+        Self { diagnosis: Mutex::new(Diagnosis { socket: open_diagnosis().ok(), sequence: 0 }) }
+    }
+}
+
+impl SocketOwners {
+    /// The user that owns the TCP socket bound to `client` and connected to `server`; `None` when there is no such open
+    /// socket. An error where it cannot be found out. Does not wait for other processes.
+    pub(super) fn owner(&self, client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
+        let asked = self.diagnosis.lock().unwrap_or_else(PoisonError::into_inner).ask(client, server);
+        match asked {
+            Ok(Some(owner)) => Ok(Some(owner)),
+            // A kernel without the diagnosis module answers as if there were no socket: the table knows.
+            Ok(None) | Err(_) => search_table(client, server),
+        }
+    }
+}
+
+fn open_diagnosis() -> io::Result<Socket> {
+    let socket =
+        Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
+    // The kernel has answered when the request has been written.
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+impl Diagnosis {
+    fn ask(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
+        if self.socket.is_none() {
+            self.socket = Some(open_diagnosis()?);
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        let outcome = self.socket.as_ref().map(|socket| ask_sock_diag(socket, client, server, self.sequence));
+        let outcome = outcome.unwrap_or(Ok(None));
+        if outcome.is_err() {
+            // Whatever became of it, the next question begins anew.
+            self.socket = None;
+        }
+        outcome
     }
 }
 
@@ -23,31 +70,38 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const TCP_ESTABLISHED: u8 = 1;
 const NLMSG_HEADER_SIZE: usize = 16;
+const SEQUENCE_AT: usize = 8;
 const REQUEST_SIZE: usize = NLMSG_HEADER_SIZE + 56;
 /// `inet_diag_msg`: family, state, timer, retransmissions, the two addresses (48), then expiry, queues, user, inode.
 const STATE_AT: usize = NLMSG_HEADER_SIZE + 1;
 const UID_AT: usize = NLMSG_HEADER_SIZE + 64;
 const INODE_AT: usize = NLMSG_HEADER_SIZE + 68;
 
-fn ask_sock_diag(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
-    let mut socket =
-        Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
-    // The kernel has answered when the request has been written.
-    socket.set_nonblocking(true)?;
-    socket.write_all(&diag_request(client, server))?;
+fn ask_sock_diag(
+    mut socket: &Socket,
+    client: SocketAddr,
+    server: SocketAddr,
+    sequence: u32,
+) -> io::Result<Option<u32>> {
+    socket.write_all(&diag_request(client, server, sequence))?;
     let mut answer = [0u8; 512];
-    let size = socket.read(&mut answer)?;
-    Ok(diag_owner(&answer[..size]))
+    loop {
+        let size = socket.read(&mut answer)?;
+        if answer.get(SEQUENCE_AT..SEQUENCE_AT + 4) == Some(&sequence.to_ne_bytes()) {
+            return Ok(diag_owner(&answer[..size]));
+        }
+    }
 }
 
 /// `nlmsghdr` and `inet_diag_req_v2`: numbers in the machine's order, ports and addresses in the network's.
-fn diag_request(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
+fn diag_request(client: SocketAddr, server: SocketAddr, sequence: u32) -> Vec<u8> {
     let family = if client.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut request = Vec::with_capacity(REQUEST_SIZE);
     request.extend(u32::try_from(REQUEST_SIZE).unwrap_or_default().to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(NLM_F_REQUEST.to_ne_bytes());
-    request.extend([0; 8]);
+    request.extend(sequence.to_ne_bytes());
+    request.extend([0; 4]);
     request.extend([u8::try_from(family).unwrap_or_default(), libc::IPPROTO_TCP.to_le_bytes()[0], 0, 0]);
     request.extend(u32::MAX.to_ne_bytes());
     request.extend(client.port().to_be_bytes());
@@ -120,6 +174,10 @@ mod tests {
         (server.peer_addr().unwrap(), server.local_addr().unwrap())
     }
 
+    fn socket_owner(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
+        SocketOwners::default().owner(client, server)
+    }
+
     fn own_uid() -> u32 {
         rustix::process::geteuid().as_raw()
     }
@@ -142,6 +200,35 @@ mod tests {
         let (peer, local) = ends(&server);
         drop(client);
         assert_eq!(socket_owner(peer, local).unwrap(), None);
+    }
+
+    /// Set in a process of its own for a test: the limit of descriptors is the whole process's.
+    const OWN_PROCESS: &str = "DAFS_TEST_NO_DESCRIPTORS";
+
+    // [ACC-19]
+    #[test]
+    fn socket_owner_is_known_without_descriptors_and_else_nobody_is_taken_for_another() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        if std::env::var_os(OWN_PROCESS).is_none() {
+            let name = "access::owner::tests::\
+                        socket_owner_is_known_without_descriptors_and_else_nobody_is_taken_for_another";
+            let output = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name])
+                .env(OWN_PROCESS, "1")
+                .output()
+                .unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+            return;
+        }
+        let (_client, server) = pair("127.0.0.1:0");
+        let (peer, local) = ends(&server);
+        let owners = SocketOwners::default();
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum }).unwrap();
+        assert_eq!(owners.owner(peer, local).unwrap(), Some(own_uid()));
+        let unprepared = SocketOwners { diagnosis: Mutex::new(Diagnosis { socket: None, sequence: 0 }) };
+        assert!(unprepared.owner(peer, local).is_err(), "it cannot be found out, which is no owner");
     }
 
     #[test]

@@ -129,6 +129,23 @@ fn admit_over_loopback_believes_the_kernel_not_the_client() {
     assert_eq!(admitted, client(id(NOBODY, NOBODY, &[]), Evidence::None, None));
 }
 
+// [ACC-11]
+#[test]
+fn admit_over_loopback_believes_the_kernel_not_the_holder_of_a_key() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let address = Address::Tcp(listener.local_addr().unwrap());
+    let peer = PeerIdentity { address: Some(connection.local_addr().unwrap()), credentials: None };
+    let own = rustix::process::geteuid().as_raw();
+    let admitted =
+        access(true).admit(&address, &peer, &hello(own + 1, 7, &[8]), Some(&key("alpha"))).unwrap();
+    assert_eq!((admitted.identity.uid, admitted.evidence), (own, Evidence::Kernel));
+    assert_eq!(admitted.key_name.as_deref(), Some("alpha"));
+    // What the operator wrote of the key is better evidence still.
+    let admitted = access(true).admit(&address, &peer, &hello(1, 1, &[]), Some(&key("backup"))).unwrap();
+    assert_eq!((admitted.identity.uid, admitted.evidence), (34, Evidence::KeyFile));
+}
+
 // [ACC-14]
 #[test]
 fn admit_of_an_impossible_id_is_refused() {

@@ -73,6 +73,7 @@ impl Config {
         };
         config.set_times(&settings)?;
         config.set_buffers(&settings)?;
+        config.set_limits(&settings)?;
         set(&mut config.sessions_max, "--sessions-max", settings.sessions_max, 1..=1_000_000, "")?;
         let mut slots_max = u32::from(config.slots_max);
         set(&mut slots_max, "--slots-max", settings.slots_max, 1..=1024, "")?;
@@ -109,6 +110,32 @@ impl Config {
             let remedy = format!("write --lease-ms {least} or more, or a smaller --keep-alive-ms");
             return Err(ConfigError::new("--lease-ms", problem, remedy));
         }
+        Ok(())
+    }
+
+    fn set_limits(&mut self, settings: &Settings) -> Result<(), ConfigError> {
+        let limits = &mut self.limits;
+        let share = &mut limits.identity_share_percent;
+        set(share, "--identity-share", settings.identity_share, 1..=100, "percent")?;
+        set(&mut limits.handshakes_max, "--handshakes-max", settings.handshakes_max, 1..=1_000_000, "")?;
+        for (place, flag, value) in [
+            (&mut limits.descriptors_max, "--descriptors-max", settings.descriptors_max),
+            (&mut limits.mappings_max, "--mappings-max", settings.mappings_max),
+            (&mut limits.mapped_size_max, "--mapped-size-max", bytes(settings.mapped_size_max)),
+            (&mut limits.sparse_size_max, "--sparse-size-max", bytes(settings.sparse_size_max)),
+        ] {
+            if value == Some(0) {
+                let problem = "0 would leave clients nothing";
+                return Err(ConfigError::new(flag, problem, "write a larger number, or leave it out"));
+            }
+            *place = value.or(*place);
+        }
+        let unsent = bytes(settings.unsent_size_max).unwrap_or(limits.unsent_size_max);
+        if unsent < 1 << 20 {
+            let problem = format!("{unsent} bytes hold too few replies");
+            return Err(ConfigError::new("--unsent-size-max", problem, "write a size from 1M"));
+        }
+        limits.unsent_size_max = unsent;
         Ok(())
     }
 
@@ -274,7 +301,9 @@ fn metrics_address(settings: &Settings) -> Result<Option<SocketAddr>, ConfigErro
 
 fn log_config(settings: &Settings) -> Result<LogConfig, ConfigError> {
     let filter = settings.log.clone().unwrap_or(LogConfig::default().filter);
-    let config = LogConfig { filter, format: settings.log_format.unwrap_or_default() };
+    let format = settings.log_format.unwrap_or_default();
+    let mut config = LogConfig { filter, format, ..LogConfig::default() };
+    set(&mut config.lines_max, "--log-lines-max", settings.log_lines_max, 1..=1_000_000, "")?;
     match config.check() {
         Ok(()) => Ok(config),
         Err(problem) => Err(ConfigError::new(

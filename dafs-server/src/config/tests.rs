@@ -144,7 +144,10 @@ fn config_of_every_flag_is_as_written() {
     assert_eq!((config.poll, config.storage_engine), (WaitPolicy::Event, Engine::Pool));
     assert!(config.direct_io && !config.calibrate);
     assert_eq!(config.metrics_address, Some("[::1]:0".parse().unwrap()));
-    assert_eq!(config.log, LogConfig { filter: "debug".into(), format: crate::logging::LogFormat::Json });
+    assert_eq!(
+        config.log,
+        LogConfig { filter: "debug".into(), format: crate::logging::LogFormat::Json, ..LogConfig::default() }
+    );
     assert_eq!((config.sessions_max, config.slots_max, config.operations_max), (1, 1024, 2));
     assert_eq!(
         (config.inline_max, config.transfer_size_max, config.buffers_size_max),

@@ -92,9 +92,12 @@ impl Worker {
             if !self.buffers.charge_lanes(LANE_ROOM + size as usize) {
                 break;
             }
-            let made = HeapMemory::allocate(LANE_ROOM + size as usize).map(|memory| {
+            let connection = self.connections.get_mut(key.index).filter(|connection| connection.key == key);
+            let memory = HeapMemory::allocate(LANE_ROOM + size as usize);
+            let made = memory.zip(connection).map(|(memory, connection)| {
                 let memory: MemoryRef = MemoryRef::new(Arc::new(memory));
-                domain.register(memory.clone(), access).map(|region| (memory, region))
+                let region = connection.endpoint.register(&*domain, memory.clone(), access);
+                region.map(|region| (memory, region))
             });
             if let Some(Ok((memory, region))) = made {
                 lanes.lanes.push(Lane { memory, region, remote: range(*remote) });

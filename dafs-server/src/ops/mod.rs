@@ -19,6 +19,7 @@ use dafs_proto::wire::{
     WriteReply, encode_message_pack,
 };
 
+use crate::config::ExportKind;
 use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted};
 use crate::worker::Worker;
 use crate::worker::flight::Call;
@@ -161,12 +162,24 @@ impl Worker {
         self.reply(call, Status::OK, Answer { payload, ..Answer::default() });
     }
 
-    /// Answers with a new handle, or, when the session has too many, closes the node again.
+    /// Answers with a new handle, or, when the session or its client has too many, closes the node again.
     fn reply_handle(&mut self, call: &Call, open: OpenHandle, payload: &[u8]) {
         let handles_max = self.shared.settings.handles_max;
         let (node, is_root) = (open.node, open.is_root);
-        let session = self.sessions.find_mut(call.session);
-        match session.and_then(|session| session.handles.insert(open, handles_max)) {
+        let descriptors = self.descriptors_of(&open);
+        let handle = self.sessions.find_mut(call.session).and_then(|session| {
+            if !session.descriptors.grow(descriptors) {
+                return None;
+            }
+            let handle = session.handles.insert(open, handles_max);
+            if handle.is_none() {
+                session.descriptors.shrink(descriptors);
+            } else if is_root && !session.mounts.contains(&node.export) {
+                session.mounts.push(node.export);
+            }
+            handle
+        });
+        match handle {
             Some(handle) => self.reply(call, Status::OK, Answer { handle, payload, ..Answer::default() }),
             None => {
                 if !is_root {
@@ -175,6 +188,13 @@ impl Worker {
                 self.reply_status(call, Status::TOO_MANY_OPEN);
             }
         }
+    }
+
+    /// Descriptors of this process that a handle takes: files in memory, and roots, which are open anyway, take none.
+    pub(crate) fn descriptors_of(&self, open: &OpenHandle) -> u64 {
+        let export = self.shared.settings.exports.get(usize::from(open.node.export.0));
+        let is_directory = export.is_some_and(|export| matches!(export.kind, ExportKind::Directory(_)));
+        u64::from(is_directory && !open.is_root)
     }
 
     #[cold]

@@ -35,7 +35,17 @@ impl Worker {
             }
             _ => name_op(call.header.opcode, &open, body, &payload, reply_max)?,
         };
+        if matches!(after, After::Node { .. }) && !self.has_descriptor(call, &open) {
+            return Err(Status::TOO_MANY_OPEN.into());
+        }
         self.start(call, op, after)
+    }
+
+    /// One more handle like this can be had: else nothing is opened, nor made.
+    fn has_descriptor(&self, call: &Call, root: &OpenHandle) -> bool {
+        let like = OpenHandle { is_root: false, ..root.clone() };
+        let needed = self.descriptors_of(&like);
+        self.sessions.find(call.session).is_some_and(|session| session.descriptors.can_grow(needed))
     }
 
     fn two_names_op(

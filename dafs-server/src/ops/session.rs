@@ -40,7 +40,9 @@ impl Worker {
                 self.reply_payload(call, &encode_message_pack(&limits));
             }
             Opcode::Statistics => {
-                let statistics = self.statistics();
+                let mut statistics = self.statistics();
+                let names = self.mountable(call);
+                statistics.exports.retain(|export| names.contains(&export.name));
                 self.reply_payload(call, &encode_message_pack(&statistics));
             }
             Opcode::Exports => {
@@ -120,6 +122,10 @@ impl Worker {
     fn close_handle(&mut self, call: &Call) -> Result<(), Problem> {
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         let open = session.handles.remove(call.header.handle)?;
+        let descriptors = self.descriptors_of(&open);
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            session.descriptors.shrink(descriptors);
+        }
         if !open.is_root {
             self.storage.close(open.node);
         }

@@ -1,7 +1,8 @@
-//! What holds for the process, whatever loops it has: settings, exports, who may do what, who is fenced off, where each session lives,
-//! tokens, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for nobody, reads no
-//! clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
+//! What holds for the process, whatever loops it has: settings, exports, budgets, who may do what, who is fenced off, where each session
+//! lives, tokens, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for nobody,
+//! reads no clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
 
+pub(crate) mod budget;
 mod directory;
 mod fences;
 pub mod mail;
@@ -14,8 +15,11 @@ pub(crate) mod tokens;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dafs_proto::budget::Budget;
+use dafs_proto::transport::shm::ShmLimits;
 use dafs_proto::wire::Statistics;
 
+use self::budget::Budgets;
 pub(crate) use self::directory::Directory;
 pub(crate) use self::fences::{FENCES_MAX, Fences};
 use self::mail::{Inbox, Mail};
@@ -24,6 +28,7 @@ pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
 use self::tokens::TokenTable;
 use crate::config::Config;
+use crate::metrics::BudgetState;
 
 /// One of the workers, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,7 @@ pub struct Shared {
     pub(crate) refusals: Refusals,
     pub(crate) fences: Fences,
     pub(crate) directory: Directory,
+    pub(crate) budgets: Budgets,
     tokens: Mutex<TokenTable>,
     desks: Vec<Desk>,
 }
@@ -55,7 +61,8 @@ impl Shared {
     pub fn new(settings: Config, epoch: u64, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             fences: Fences::new(settings.exports.len()),
-            directory: Directory::new(settings.sessions_max as usize),
+            directory: Directory::default(),
+            budgets: Budgets::new(&settings),
             rules: CurrentRules::new(&settings),
             refusals: Refusals::default(),
             settings,
@@ -97,6 +104,22 @@ impl Shared {
 
     pub(crate) fn tokens(&self) -> MutexGuard<'_, TokenTable> {
         lock(&self.tokens)
+    }
+
+    /// What memory of clients may take here.
+    pub(crate) fn memory_limits(&self) -> ShmLimits {
+        self.budgets.memory.clone()
+    }
+
+    /// How the budgets stand now, for metrics.
+    pub fn budget_states(&self) -> Vec<BudgetState> {
+        let state = |(name, budget): (&'static str, &Budget)| BudgetState {
+            name,
+            used: budget.used(),
+            limit: budget.limit(),
+            refused: budget.refused(),
+        };
+        self.budgets.all().into_iter().map(state).collect()
     }
 
     /// The mail of a worker.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use dafs_proto::budget::Charge;
 use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
 use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Header};
@@ -54,6 +55,8 @@ pub struct Connection {
     pub(crate) is_contended: bool,
     /// Something was queued since the last flush.
     pub dirty: bool,
+    /// What its replies that nobody takes are charged with, as of the last tick.
+    pub(crate) unsent: Option<Charge>,
 }
 
 impl Connection {
@@ -81,6 +84,7 @@ impl Connection {
             debt: 0,
             is_contended: false,
             dirty: false,
+            unsent: None,
         }
     }
 
@@ -118,6 +122,13 @@ impl Connection {
     /// A reply can be filled in place now: nothing waits before it.
     pub fn sends_at_once(&self) -> bool {
         self.outbox.is_empty()
+    }
+
+    /// Bytes of replies that its client has not taken, and that the server therefore keeps.
+    pub(crate) fn unsent_bytes(&self) -> u64 {
+        let waiting: usize =
+            self.outbox.iter().map(|(head, payload)| size_of_val(head) + payload.len()).sum();
+        (waiting + self.endpoint.unsent_bytes()) as u64
     }
 
     /// Messages that wait for room.

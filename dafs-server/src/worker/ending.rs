@@ -20,6 +20,8 @@ pub(crate) enum End<'a> {
     Bye,
     /// No sign of life within the lease.
     LeaseOver,
+    /// Its connection ended before it had mounted anything: there is nothing to come back for.
+    Unused(&'a dyn std::fmt::Display),
     /// The client broke the protocol.
     Fault(&'a dyn std::fmt::Display),
 }
@@ -59,10 +61,15 @@ impl Worker {
         drop(self.connections.remove(key.index));
         self.closed.push(key);
         if let Phase::Live(session) = phase {
+            let mut is_unused = false;
             if let Some(session) = self.sessions.find_mut(session) {
                 session.lost = Some(why.to_string().into_boxed_str());
+                is_unused = session.mounts.is_empty() && session.connection == Some(key);
             }
             self.on_disconnected(session, key);
+            if is_unused {
+                self.end_session(session, End::Unused(why));
+            }
         }
         self.publish();
     }
@@ -153,13 +160,14 @@ impl Worker {
             (End::LeaseOver, Some(lost)) => {
                 format!("its connection was lost, and the client did not come back within the lease: {lost}")
             }
+            (End::Unused(why), _) => format!("its connection was lost before it had mounted anything: {why}"),
             (End::Fault(fault), _) => format!("protocol fault: {fault}"),
         };
         macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
                     session = %session.shown_id(),
-                    client = %session.client_name,
+                    client = %session.shown_client(),
                     peer = %session.shown_peer(),
                     why = %why_shown,
                     seconds,
@@ -172,18 +180,12 @@ impl Worker {
         }
         match why {
             End::Fault(_) => log!(warn),
-            End::Bye | End::LeaseOver => log!(info),
+            End::Bye | End::LeaseOver | End::Unused(_) => log!(info),
         }
     }
 
-    /// The status for new sessions while the server cannot take any.
+    /// The status for new sessions while the server takes none, whoever asks.
     pub(crate) fn refusal(&self) -> Option<Status> {
-        if self.draining {
-            Some(Status::DRAINING)
-        } else if self.shared.directory.is_full() {
-            Some(Status::SERVER_FULL)
-        } else {
-            None
-        }
+        self.draining.then_some(Status::DRAINING)
     }
 }

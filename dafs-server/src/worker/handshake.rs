@@ -9,7 +9,7 @@ use dafs_proto::wire::{
     AuthenticateReply, Features, Header, Hello, Opcode, SessionId, Status, Welcome, encode_message_pack,
 };
 
-use crate::access::ClientIdentity;
+use crate::access::{Access, ClientIdentity};
 use crate::shared::mail::Introduction;
 use crate::worker::Worker;
 use crate::worker::connection::Phase;
@@ -154,10 +154,15 @@ impl Worker {
         let client = self.admit_client(key, hello, proven)?;
         let same =
             self.sessions.find(session).is_some_and(|s| s.client == client && s.client_id == hello.client_id);
-        if !same {
+        // It may come from another address than before.
+        let peer = &self.connections[key.index].endpoint.capabilities().peer;
+        let exports = self.sessions.find(session).map(|session| &*session.mounts).unwrap_or_default();
+        let exports = exports.iter().filter_map(|id| self.shared.settings.exports.get(usize::from(id.0)));
+        if !same || !exports.into_iter().all(|export| self.shared.rules().access.admits_address(export, peer))
+        {
             return Err(ServerRefusal::Status(Status::AUTH_FAILED));
         }
-        if let Some(older) = self.sessions.find(session).and_then(|session| session.connection) {
+        if let Some(older) = self.sessions.find_mut(session).and_then(|session| session.connection.take()) {
             self.close(older, &"the client resumed its session on another connection");
         }
         Ok(Some(session))
@@ -172,6 +177,10 @@ impl Worker {
         let connection = &self.connections[key.index];
         let peer = &connection.endpoint.capabilities().peer;
         let admitted = self.shared.rules().access.admit(&connection.listener_address, peer, hello, proven);
+        // The port of a peer that is gone may be another's by now, of whom the kernel has told instead.
+        if !connection.endpoint.peer_is_there() {
+            return Err(ServerRefusal::Status(Status::AGAIN));
+        }
         admitted.map_err(ServerRefusal::Status)
     }
 
@@ -186,6 +195,12 @@ impl Worker {
         }
         let client = self.admit_client(key, hello, proven)?;
         let endpoint = &self.connections[key.index].endpoint;
+        let owner = Access::budget_owner(&client, &endpoint.capabilities().peer);
+        let Some(place) = self.shared.budgets.sessions.take(&owner, 1) else {
+            return Err(ServerRefusal::Status(Status::SERVER_FULL));
+        };
+        let descriptors = self.shared.budgets.descriptors.take(&owner, 0);
+        let descriptors = descriptors.ok_or(ServerRefusal::Status(Status::SERVER_FULL))?;
         let (depth, expected) = (endpoint.capabilities().send_depth, endpoint.messages_expected());
         let peer = endpoint.capabilities().peer.address;
         // Room for callbacks beside the replies.
@@ -193,7 +208,7 @@ impl Worker {
         // What it asks for comes with the first reply.
         let credits = self.credit_target(slots, slots).min(expected);
         let session = Session {
-            id: self.enter_session()?,
+            id: self.enter_session(),
             secret: self.random(),
             core: ServerSession::new(slots, credits),
             handles: HandleTable::default(),
@@ -204,6 +219,9 @@ impl Worker {
             opened: self.now,
             lost: None,
             ledger: Ledger::default(),
+            mounts: Vec::new(),
+            place,
+            descriptors,
             connection: None,
             raised: None,
             notices: 0,
@@ -219,7 +237,7 @@ impl Worker {
         let ClientIdentity { identity, evidence, key_name } = &session.client;
         tracing::info!(
             session = %session.shown_id(),
-            client = %session.client_name,
+            client = %session.shown_client(),
             peer = %session.shown_peer(),
             uid = identity.uid,
             gid = identity.gid,
@@ -232,14 +250,13 @@ impl Worker {
     }
 
     /// A new name, entered in the directory of sessions.
-    fn enter_session(&mut self) -> Result<SessionId, ServerRefusal> {
-        while !self.shared.directory.is_full() {
+    fn enter_session(&mut self) -> SessionId {
+        loop {
             let id = SessionId(u64::from_le_bytes(self.random()));
             if self.shared.directory.enter(id, self.id) {
-                return Ok(id);
+                return id;
             }
         }
-        Err(ServerRefusal::Status(Status::SERVER_FULL))
     }
 
     fn attach(

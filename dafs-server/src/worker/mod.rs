@@ -21,10 +21,13 @@ pub mod stats;
 mod upkeep;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{Domain, Endpoint, OpToken};
+use dafs_proto::transport::util::{Waiting, gives_way};
+use dafs_proto::transport::{Domain, Endpoint, OpToken, PeerIdentity, Reach};
 use dafs_proto::wire::{Method, PipelineStatistics};
 use slab::Slab;
 
@@ -97,8 +100,13 @@ pub struct Parts {
 /// Where random numbers come from: the system, or a seed in simulations.
 pub type Randomness = Box<dyn FnMut(&mut [u8]) + Send>;
 
-/// Connections of a listener that have not begun a session yet.
-const HANDSHAKES_MAX: usize = 1024;
+/// A connection has this long for its handshake before it is closed for another of a peer that has as many.
+const HANDSHAKE_AGE_MIN: Duration = Duration::from_millis(250);
+
+/// Whom a connection is counted for before its client has said who it is.
+fn origin(peer: &PeerIdentity) -> (Option<IpAddr>, Option<u32>) {
+    (peer.address.map(|address| address.ip()), peer.credentials.as_ref().map(|peer| peer.uid))
+}
 
 impl Worker {
     /// A worker that serves nobody yet.
@@ -166,8 +174,10 @@ impl Worker {
     }
 
     /// Takes an accepted connection over.
-    pub fn add_connection(&mut self, listener: usize, endpoint: Box<dyn Endpoint>) -> ConnectionKey {
-        self.bound_handshakes(listener);
+    pub fn add_connection(&mut self, listener: usize, mut endpoint: Box<dyn Endpoint>) -> ConnectionKey {
+        self.bound_handshakes(listener, &endpoint.capabilities().peer);
+        // The client reaches what is lent to it, and nothing before.
+        endpoint.open_memory(Reach::Own);
         self.generation += 1;
         let entry = self.connections.vacant_entry();
         let key = ConnectionKey { index: entry.key(), generation: self.generation };
@@ -176,16 +186,27 @@ impl Worker {
         key
     }
 
-    /// Closes the one that has been without a session for longest where there are as many as may be.
-    fn bound_handshakes(&mut self, listener: usize) {
+    /// Makes room for one more connection that begins a session. From half of the bound on, one goes that has had its time, of the peer
+    /// that has most; at the bound one of them goes that has not.
+    fn bound_handshakes(&mut self, listener: usize, newcomer: &PeerIdentity) {
+        let max = self.shared.part_of(self.shared.settings.limits.handshakes_max as usize).max(1);
         let without_session = |c: &&Connection| {
             c.listener == listener && matches!(c.phase, Phase::Connected | Phase::Greeted(_))
         };
-        let waiting = || self.connections.iter().map(|(_, connection)| connection).filter(without_session);
-        if waiting().count() >= self.shared.part_of(HANDSHAKES_MAX)
-            && let Some(oldest) = waiting().min_by_key(|connection| connection.since).map(|oldest| oldest.key)
-        {
-            self.close(oldest, &"too many connections begin a session at once, and this one was first");
+        let begin = || self.connections.iter().map(|(_, connection)| connection).filter(without_session);
+        let count = begin().count();
+        if count < max.div_ceil(2) {
+            return;
+        }
+        let all = begin().map(|connection| Waiting {
+            place: connection.key,
+            whose: origin(&connection.endpoint.capabilities().peer),
+            age: self.now.since(connection.since),
+        });
+        let age_min = if count < max { HANDSHAKE_AGE_MIN } else { Duration::ZERO };
+        if let Some(gone) = gives_way(all, (count >= max).then(|| origin(newcomer)), age_min) {
+            self.shared.budgets.handshakes.count_refused();
+            self.close(gone, &"too many connections begin a session at once, and this one was to make room");
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use dafs_proto::budget::Owner;
 use dafs_proto::session::Moment;
 use dafs_proto::wire::{Header, Opcode};
 
 use super::Worker;
 use super::ending::End;
+use crate::access::Access;
 use crate::config::millis;
 use crate::worker::connection::Phase;
 use crate::worker::ids::ConnectionKey;
@@ -29,6 +31,7 @@ impl Worker {
         for key in overdue {
             self.close(key, &"the handshake was not finished in time");
         }
+        self.charge_unsent();
         self.hear_of_those_in_storage();
         for session in self.sessions.expired(now, millis(self.shared.settings.lease_ms)) {
             self.end_session(session, End::LeaseOver);
@@ -54,6 +57,38 @@ impl Worker {
         let later = |moment: Moment| moment.after(duration).min(now);
         self.sessions.iter_mut().for_each(|session| session.last_heard = later(session.last_heard));
         self.connections.iter_mut().for_each(|(_, connection)| connection.since = later(connection.since));
+    }
+
+    /// Closes connections whose clients leave more replies untaken than they may: kept replies are there when they come back.
+    fn charge_unsent(&mut self) {
+        let budget = &self.shared.budgets.unsent;
+        let mut over = Vec::new();
+        for (_, connection) in &mut self.connections {
+            let unsent = connection.unsent_bytes();
+            if unsent == 0 {
+                connection.unsent = None;
+                continue;
+            }
+            let fits = match &mut connection.unsent {
+                Some(charge) => charge.set(unsent),
+                None => {
+                    let session = match connection.phase {
+                        Phase::Live(session) => self.sessions.find(session),
+                        _ => None,
+                    };
+                    let peer = &connection.endpoint.capabilities().peer;
+                    let owner = session.map(|session| Access::budget_owner(&session.client, peer));
+                    connection.unsent = budget.take(&owner.unwrap_or(Owner::Unknown), unsent);
+                    connection.unsent.is_some()
+                }
+            };
+            if !fits {
+                over.push(connection.key);
+            }
+        }
+        for key in over {
+            self.close(key, &"its client leaves too many bytes of replies untaken");
+        }
     }
 
     /// Shows the others how many sessions and connections there are now, and what was counted.

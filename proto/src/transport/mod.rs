@@ -349,6 +349,16 @@ fn post_each(
     Ok(taken)
 }
 
+/// Which registered memory a connection's peer reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// All of the domain's.
+    #[default]
+    Domain,
+    /// What was registered for this connection. A key of any other region is as one that never was.
+    Own,
+}
+
 /// One connection.
 ///
 /// After [`Endpoint::recv`], [`Endpoint::flush`] or [`Endpoint::wait`] answered an error the connection is closed:
@@ -529,6 +539,33 @@ pub trait Endpoint: Send {
 
     /// Bytes that calls of this side have sent so far, where sending takes as long as they are many; 0 where nothing leaves in calls.
     fn bytes_sent(&self) -> u64 {
+        0
+    }
+
+    /// Whether the peer reaches all memory of the domain from now on, as it does when nothing is said, or only what was registered for
+    /// this connection: see [`Endpoint::register`]. Where regions of a domain are open to all of its connections anyway, nothing changes.
+    fn open_memory(&mut self, to: Reach) {
+        let _ = to;
+    }
+
+    /// Registers memory that the peer of this connection alone is to reach, where the provider can tell one connection from another.
+    /// `domain` is the connection's own. As [`Domain::register`].
+    fn register(
+        &mut self,
+        domain: &dyn Domain,
+        memory: MemoryRef,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        domain.register(memory, access)
+    }
+
+    /// The peer's end of the connection is still open, as far as the kernel knows: nobody else can have its address meanwhile.
+    fn peer_is_there(&self) -> bool {
+        true
+    }
+
+    /// Bytes of messages and their replies that wait here for a peer to take them, as far as they take memory that others could use.
+    fn unsent_bytes(&self) -> usize {
         0
     }
 

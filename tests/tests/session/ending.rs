@@ -107,9 +107,13 @@ fn session_that_ends_is_logged_once_with_who_and_why_and_what_it_did(on: On) {
         drop(file);
         session.close();
     }
-    let (lost, welcome) = Raw::session(program.address(), 4);
+    let (mut lost, welcome) = Raw::session(program.address(), 4);
+    lost.mount("mem");
     drop(lost);
     let lost = format!("session={:016x} ", welcome.session.0);
+    let (unused, welcome) = Raw::session(program.address(), 4);
+    drop(unused);
+    let unused = format!("session={:016x} ", welcome.session.0);
     let (mut wrong, welcome) = Raw::session(program.address(), 4);
     wrong.send_bytes(&[0xff; 40], &[]);
     wrong.ending();
@@ -126,13 +130,14 @@ fn session_that_ends_is_logged_once_with_who_and_why_and_what_it_did(on: On) {
     for (who, expected) in [
         ("client=inline ", ["INFO", "why=the client said goodbye ", " bytes_read=4000 bytes_written=5000"]),
         ("client=direct ", ["INFO", "why=the client said goodbye ", " bytes_read=4000 bytes_written=5000"]),
-        (&lost, ["INFO", "why=its connection was lost, and the client did not come back ", " requests=0 "]),
+        (&lost, ["INFO", "why=its connection was lost, and the client did not come back ", " requests=1 "]),
+        (&unused, ["INFO", "why=its connection was lost before it had mounted anything: ", " requests=0 "]),
         (&wrong, ["WARN", "why=protocol fault: ", " bytes_read=0 "]),
     ] {
         let [line] = told(who)[..] else { panic!("{who}: {log}") };
         assert!(expected.iter().all(|part| line.contains(part)), "{line}");
         assert!(line.contains(" peer="), "{line}");
     }
-    assert_eq!(log.matches("session opened").count(), 5, "{log}");
+    assert_eq!(log.matches("session opened").count(), 6, "{log}");
     assert_eq!(log.matches("protocol fault").count(), 1, "{log}");
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_client::{Config, Error, Export, File, Identity, Key, OpenOptions, Session, Status, Token};
+use dafs_proto::transport::Address;
 use dafs_proto::wire::{Features, TOKEN_SIZE};
-use dafs_server::access::{IdentityMapping, KeyEntry};
+use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
@@ -302,12 +303,22 @@ fn token_is_unknown_to_holders_of_another_key_and_in_another_export(on: On) {
 
 // [SESS-73]
 fn other_identity() {
-    let harness = Harness::start_with(On::Tcp, with_keys);
-    let session = |uid, gid, groups: &[u32]| {
+    // Of clients over loopback the kernel knows who they are; of others the claim of who holds a key counts.
+    let harness = Harness::start_with(On::Tcp, |config| {
+        with_keys(config);
+        let forced = Some(ForcedIdentity { uid: 0, gid: 0 });
+        config.access.keys.insert(KeyEntry { key: key("root", 9), forced });
+        config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
+    });
+    let Address::Tcp(address) = harness.address() else { panic!("a tcp listener") };
+    let url = format!("dafs+tcp://127.0.0.1:{}", address.port());
+    let holder = |name, seed, uid, gid, groups: &[u32]| {
         let identity = Some(Identity { uid, gid, groups: groups.to_vec() });
-        harness.session_with(&Config { key: Some(key("team", 1)), identity, ..Config::default() })
+        let config = Config { key: Some(key(name, seed)), identity, ..Config::default() };
+        Session::connect(&url, &config).unwrap()
     };
-    let administrator = harness.session();
+    let session = |uid, gid, groups: &[u32]| holder("team", 1, uid, gid, groups);
+    let administrator = holder("root", 9, 0, 0, &[]);
     administrator.mount("mem").unwrap().create_dir("d", 0o777).unwrap();
     let first = session(77, 88, &[1, 2]);
     let token = shared(&first.mount("mem").unwrap().create("d/f").unwrap());

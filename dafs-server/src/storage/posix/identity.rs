@@ -99,9 +99,9 @@ impl Identities {
         if change(&self.own) && hold_back().is_ok() {
             CURRENT.with(|current| *current.borrow_mut() = None);
         } else {
-            error!(
-                "cannot return to the server's own user and groups; will be tried again before the next operation"
-            );
+            // Whatever this thread did next, it would do as a client's user, and say that it was done.
+            error!("cannot return to the server's own user and groups; the server ends");
+            std::process::abort();
         }
     }
 }
@@ -184,4 +184,38 @@ fn take_umask() -> Mode {
 fn may_change_identity() -> bool {
     let both = CapabilitySet::SETGID | CapabilitySet::SETUID;
     capabilities(None).is_ok_and(|sets| sets.effective.contains(both))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Set in the process that is to end.
+    const DOOMED: &str = "DAFS_TEST_CANNOT_RETURN";
+
+    // [ACC-37]
+    #[test]
+    #[ignore = "needs root"]
+    fn process_that_cannot_return_to_its_own_user_ends() {
+        if std::env::var_os(DOOMED).is_some() {
+            let identities = Identities::of_process();
+            let client = Identity { uid: 4444, gid: 5555, groups: [5555].into() };
+            let acting = identities.act_as(&client).unwrap();
+            let mut sets = capabilities(None).unwrap();
+            sets.effective = sets.effective.difference(CapabilitySet::SETGID);
+            sets.permitted = sets.permitted.difference(CapabilitySet::SETGID);
+            set_capabilities(None, sets).unwrap();
+            drop(acting);
+            let _ = identities.act_as(&Identity { uid: 0, gid: 0, groups: [].into() });
+            return;
+        }
+        let name = "storage::posix::identity::tests::process_that_cannot_return_to_its_own_user_ends";
+        let ended = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--include-ignored"])
+            .env(DOOMED, "1")
+            .output()
+            .unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&ended.status);
+        assert_eq!(signal, Some(libc::SIGABRT), "{}", String::from_utf8_lossy(&ended.stdout));
+    }
 }

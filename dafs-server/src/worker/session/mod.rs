@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use dafs_proto::budget::Charge;
 use dafs_proto::session::{Moment, ServerSession};
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::SessionId;
 use slab::Slab;
 
 use crate::access::ClientIdentity;
+use crate::storage::ExportId;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::session::handles::HandleTable;
 
@@ -40,6 +42,12 @@ pub struct Session {
     pub lost: Option<Box<str>>,
     /// What it did.
     pub ledger: Ledger,
+    /// Exports that it has mounted. One that has none ends with its connection.
+    pub mounts: Vec<ExportId>,
+    /// Its place among all sessions.
+    pub place: Charge,
+    /// Descriptors that its open files take.
+    pub descriptors: Charge,
     /// The connection it is on now.
     pub connection: Option<ConnectionKey>,
     /// When credits were last raised by a callback.
@@ -75,11 +83,19 @@ impl Session {
         format!("{:016x}", self.id.0)
     }
 
+    /// What its client calls itself, for the log: one word of a line, whatever is in it.
+    pub(crate) fn shown_client(&self) -> String {
+        self.client_name.chars().take(CLIENT_NAME_SHOWN).flat_map(char::escape_debug).collect()
+    }
+
     /// Where its client is, for the log.
     pub(crate) fn shown_peer(&self) -> String {
         self.peer.map_or_else(|| "this host".to_owned(), |address| address.to_string())
     }
 }
+
+/// Characters of a client's name that the log shows.
+const CLIENT_NAME_SHOWN: usize = 64;
 
 /// What a session did, for the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use socket2::Socket;
 
@@ -13,7 +13,7 @@ use super::super::util::lock;
 use super::super::{MemoryRef, PeerCredentials};
 use super::cma::Process;
 use super::handshake::Message;
-use super::layout::{Layout, Side};
+use super::layout::{Layout, OWN_REGIONS_MAX, REGIONS_MAX, Side};
 use super::map::{Mapping, shared_file};
 use super::sock::{self, Incoming};
 
@@ -39,6 +39,8 @@ pub(super) struct Connection {
     pub(super) peer_process: Option<Process>,
     /// This process's ordinary memory can be reached by the peer: see [`Connection::set_peer_reaches_us`].
     pub(super) peer_reaches_us: AtomicBool,
+    /// Bit by bit: which of the last records have a region that this peer alone reaches. Changed under the registry's lock.
+    own_records: AtomicU64,
     outbox: Mutex<VecDeque<Announcement>>,
     /// Length of `outbox`, to be looked at without the lock.
     waiting: AtomicUsize,
@@ -69,6 +71,7 @@ impl Connection {
             peer,
             peer_process,
             peer_reaches_us: AtomicBool::new(false),
+            own_records: AtomicU64::new(0),
             outbox: Mutex::new(VecDeque::new()),
             waiting: AtomicUsize::new(0),
         }
@@ -161,6 +164,20 @@ impl Connection {
     /// [`Connection::in_use`].
     pub(super) fn revoke(&self, slot: u16) {
         self.segment.long(self.layout.record(self.side, slot)).store(0, Ordering::SeqCst);
+    }
+
+    /// Takes one of the records that are this connection's own; `None` when all have a region.
+    pub(super) fn take_own_record(&self) -> Option<u16> {
+        let taken = self.own_records.load(Ordering::Relaxed);
+        let free = u16::try_from(taken.trailing_ones()).ok().filter(|free| *free < OWN_REGIONS_MAX)?;
+        self.own_records.store(taken | 1 << free, Ordering::Relaxed);
+        Some(REGIONS_MAX - OWN_REGIONS_MAX + free)
+    }
+
+    /// Gives back what [`Connection::take_own_record`] answered.
+    pub(super) fn free_own_record(&self, slot: u16) {
+        let bit = 1u64 << (slot.saturating_sub(REGIONS_MAX - OWN_REGIONS_MAX) % OWN_REGIONS_MAX);
+        self.own_records.fetch_and(!bit, Ordering::Relaxed);
     }
 
     /// The peer's accesses in progress to the region in `slot`. Sequentially consistent with

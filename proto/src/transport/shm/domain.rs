@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
+use super::super::util::connect_again;
 use super::super::{
     Access, Address, Capabilities, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory,
     MemoryRef, PeerIdentity, Provider, Region, RegionError,
@@ -22,6 +23,7 @@ use super::listener::ShmListener;
 use super::map::{Mapping, SharedMemory, check_memory_file};
 use super::rdma::{RDMA_SIZE_MAX, SEGMENTS_MAX};
 use super::registry::Registry;
+use super::remote::ShmLimits;
 use super::sock::{self, Incoming};
 
 /// Settings of a domain.
@@ -58,7 +60,12 @@ impl ShmDomain {
 
     /// A domain with these settings.
     pub fn with_config(config: ShmConfig) -> Self {
-        Self { registry: Registry::new(config.revoke_wait_max), config }
+        Self::with_limits(config, ShmLimits::default())
+    }
+
+    /// A domain with these settings, whose peers together keep to these limits.
+    pub fn with_limits(config: ShmConfig, limits: ShmLimits) -> Self {
+        Self { registry: Registry::new(config.revoke_wait_max, limits), config }
     }
 
     /// [`Domain::connect`], answering the endpoint itself, with its [`super::Counters`].
@@ -68,14 +75,24 @@ impl ShmDomain {
         params: &ConnectParams,
         timeout: Duration,
     ) -> Result<ShmEndpoint, ConnectError> {
+        connect_again(timeout, |left| self.attempt(address, params, timeout, left))
+    }
+
+    fn attempt(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+        left: Duration,
+    ) -> Result<ShmEndpoint, ConnectError> {
         let path = socket_path(address)?;
         let failed = |source| ConnectError::connecting(address, timeout, source);
         let at_fault = |fault| ConnectError::peer(address, fault);
-        let deadline = Instant::now().checked_add(timeout);
-        let socket = sock::connect(path, timeout).map_err(failed)?;
+        let deadline = Instant::now().checked_add(left);
+        let socket = sock::connect(path, left).map_err(failed)?;
         let nonce = Nonce::new().map_err(failed)?;
         sock::send(socket.as_fd(), &Message::hello(params, &nonce).encode(), &[]).map_err(failed)?;
-        let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.map_or(left, |deadline| deadline.saturating_duration_since(Instant::now()));
         if !sock::readable(socket.as_fd(), left).map_err(failed)? {
             return Err(failed(io::ErrorKind::TimedOut.into()));
         }

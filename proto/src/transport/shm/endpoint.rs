@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::budget::Owner;
+
 use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, Memory, MemoryRef, OpToken,
-    PostError, Posted, PostedList, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
-    WaitPolicy,
+    Access, Capabilities, Completion, Domain, Endpoint, EventFds, LocalSegments, Memory, MemoryRef, OpToken,
+    PostError, Posted, PostedList, Received, Region, RegionError, RemoteRange, SendSlot, Span,
+    TransportError, WaitPolicy,
 };
 use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
@@ -115,7 +117,7 @@ impl ShmEndpoint {
             send_ring: SendRing::new(sends.depth, sends.capacity()),
             recv_ring: RecvRing::new(receives.capacity()),
             recv_entries: connection.layout.entry(connection.side.peer(), 0),
-            remote: RemoteRegions::default(),
+            remote: RemoteRegions::new(registry.limits().clone(), Owner::User(connection.peer.uid)),
             completions: VecDeque::new(),
             counters: Counters::default(),
             connection,
@@ -516,6 +518,10 @@ impl Endpoint for ShmEndpoint {
 
     fn spin_pays(&self) -> bool {
         self.policy != WaitPolicy::Event && self.peer_cpu() != self.cpu
+    }
+
+    fn register(&mut self, _: &dyn Domain, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
+        self.registry.register_own(&self.connection, memory, access)
     }
 
     fn event_fds(&self) -> EventFds {

@@ -14,6 +14,8 @@ pub(super) const PAYLOAD_MAX: u32 = 1 << 20;
 const SEGMENT_SIZE_MAX: usize = 1 << 30;
 /// Most regions of a domain that peers may reach.
 pub(super) const REGIONS_MAX: u16 = 4096;
+/// The last of them, in each connection, are for regions that its peer alone reaches: twice the lanes that a connection may have.
+pub(super) const OWN_REGIONS_MAX: u16 = 64;
 /// Bytes of one region record: one cache line.
 pub(super) const RECORD_SIZE: usize = 64;
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 use socket2::Socket;
 
+use super::super::util::{Waiting, gives_way};
 use super::super::{
     Address, ConnectError, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError,
 };
@@ -25,9 +26,11 @@ use super::sock::{self, Epoll, Incoming};
 const HANDSHAKES_MAX: usize = 256;
 /// A handshake lasts no longer than this.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
-/// A handshake that has said nothing for this long makes room for others when there is none. A client's next message takes it
-/// microseconds; this is for one that has to wait for a processor.
-const SILENCE_MAX: Duration = Duration::from_millis(50);
+/// A handshake that has said nothing for this long makes room for others when there is none: one of the user who has most. A client's
+/// next message takes it microseconds; this is for one that has to wait for a processor.
+const SILENCE_MAX: Duration = Duration::from_millis(250);
+/// Connections taken in one go, so that the handshakes that are in progress are looked at between them.
+const ACCEPTS_AT_ONCE: usize = 64;
 const BACKLOG: i32 = 4096;
 /// Token of the listening socket; handshakes use their place in the slab.
 const LISTENING: u64 = u64::MAX;
@@ -56,6 +59,8 @@ pub struct ShmListener {
 
 struct Handshake {
     stage: Stage,
+    /// The peer's user.
+    user: u32,
     started: Instant,
     /// When its last message came; until the first, when it began.
     heard: Instant,
@@ -139,7 +144,8 @@ impl ShmListener {
     }
 
     fn accept_sockets(&mut self) -> Result<(), TransportError> {
-        while let Some(room) = self.find_room() {
+        for _ in 0..ACCEPTS_AT_ONCE {
+            let Some(room) = self.find_room() else { return self.wait_for_room() };
             match self.socket.accept() {
                 Ok((socket, _)) => {
                     if let Room::Of(silent) = room {
@@ -165,6 +171,11 @@ impl ShmListener {
                 },
             }
         }
+        // More may wait: the socket stays readable.
+        Ok(())
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), TransportError> {
         self.pause();
         // Whoever waits now gets the first place whose handshake stays silent.
         let due = self.handshakes.iter().map(|(_, handshake)| handshake.heard + SILENCE_MAX).min();
@@ -179,14 +190,13 @@ impl ShmListener {
             if self.handshakes.len() < HANDSHAKES_MAX {
                 return Some(Room::Free);
             }
-            let (index, heard) = self
-                .handshakes
-                .iter()
-                .map(|(index, found)| (index, found.heard))
-                .min_by_key(|found| found.1)?;
-            if heard.elapsed() < SILENCE_MAX {
-                return None;
-            }
+            let all = self.handshakes.iter().map(|(place, handshake)| Waiting {
+                place,
+                whose: handshake.user,
+                age: handshake.heard.elapsed(),
+            });
+            let index = gives_way(all, None, SILENCE_MAX)?;
+            let heard = self.handshakes.get(index)?.heard;
             // What it says may be here and not be looked at yet.
             self.step(index);
             if self.handshakes.get(index).is_some_and(|handshake| handshake.heard == heard) {
@@ -206,7 +216,8 @@ impl ShmListener {
             return;
         }
         let now = Instant::now();
-        entry.insert(Handshake { stage: Stage::Hello(socket), started: now, heard: now });
+        let user = sock::peer_credentials(socket.as_fd()).map_or(u32::MAX, |peer| peer.uid);
+        entry.insert(Handshake { stage: Stage::Hello(socket), user, started: now, heard: now });
         // Its first message is usually here already.
         self.step(index);
     }
@@ -235,8 +246,8 @@ impl ShmListener {
             (Stage::Hello(socket), Message::Hello { .. }) => {
                 let stage = self.welcome(socket, &message)?;
                 // The place that was just vacated, so that the token stays right.
-                let started = handshake.started;
-                let place = self.handshakes.insert(Handshake { stage, started, heard: Instant::now() });
+                let (user, started) = (handshake.user, handshake.started);
+                let place = self.handshakes.insert(Handshake { stage, user, started, heard: Instant::now() });
                 debug_assert_eq!(place, index);
                 Ok(())
             }

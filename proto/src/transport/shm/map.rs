@@ -12,6 +12,7 @@ use rustix::fs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::super::{Memory, MemoryRef, SharedFd, Span};
+use crate::budget::Charge;
 
 const PAGE: u64 = 4096;
 
@@ -53,6 +54,15 @@ pub(super) fn check_memory_file(file: BorrowedFd<'_>, end: u64) -> Result<(), Ba
     if size < end { Err(BadFile::Short(size)) } else { Ok(()) }
 }
 
+/// Bytes of a memory file that have no memory yet: whoever touches them first gets it, and has it on its account. At most `len`.
+pub(super) fn sparse_size(file: BorrowedFd<'_>, len: u64) -> u64 {
+    /// What a file's blocks are counted in, bytes.
+    const BLOCK: u64 = 512;
+    let Ok(stat) = fstat(file) else { return len };
+    let [size, blocks] = [stat.st_size, stat.st_blocks].map(|count| u64::try_from(count).unwrap_or(0));
+    size.saturating_sub(blocks.saturating_mul(BLOCK)).min(len)
+}
+
 /// A mapping of part of a memory file, shared with whoever else maps it.
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -62,6 +72,8 @@ pub(super) struct Mapping {
     /// Where the asked-for bytes begin. skip + len ≤ mapped
     skip: usize,
     len: usize,
+    /// What it was charged with; given back when it is unmapped.
+    charges: Vec<Charge>,
 }
 
 // SAFETY: an address and lengths; memory is reached through spans and atomics only.
@@ -80,7 +92,13 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap(std::ptr::null_mut(), mapped, protection, flags, file, from) }?;
-        Ok(Self { base: base.cast(), mapped, skip, len })
+        Ok(Self { base: base.cast(), mapped, skip, len, charges: Vec::new() })
+    }
+
+    /// Whoever asked for it pays until it is unmapped.
+    pub(super) fn charged(mut self, charges: Vec<Charge>) -> Self {
+        self.charges = charges;
+        self
     }
 
     /// The bytes.

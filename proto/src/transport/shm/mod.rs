@@ -30,6 +30,7 @@ mod wake;
 pub use domain::{ShmConfig, ShmDomain};
 pub use endpoint::{Counters, ShmEndpoint};
 pub use listener::ShmListener;
+pub use remote::ShmLimits;
 
 /// Decodes a message of the unix socket, to say what is wrong with it. For tools and fuzzing: endpoints do this with what arrives.
 pub fn check_control_message(bytes: &[u8]) -> Result<(), super::PeerFault> {

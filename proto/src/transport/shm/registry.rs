@@ -1,5 +1,6 @@
 //! The regions of a domain: announced to every connection, and taken back from all of them before the memory is the owner's again.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,9 +9,11 @@ use super::super::util::{RandomNumbers, lock};
 use super::super::{Access, MemoryRef, Provider, Region, RegionError, RegionKey, RegionOwner, RemoteRange};
 use super::connection::{Announcement, Connection};
 use super::handshake::Message;
-use super::layout::REGIONS_MAX;
+use super::layout::{OWN_REGIONS_MAX, REGIONS_MAX};
 use super::map::shared_offset;
-use super::remote::{KEY_ORDINARY, RECORD_ACCESS, RECORD_ADDRESS, RECORD_KEY, RECORD_LEN, key_slot};
+use super::remote::{
+    KEY_ORDINARY, RECORD_ACCESS, RECORD_ADDRESS, RECORD_KEY, RECORD_LEN, ShmLimits, key_slot,
+};
 
 /// Waits of this length stay out of the kernel.
 const REVOKE_SPIN: Duration = Duration::from_micros(20);
@@ -20,6 +23,7 @@ pub(super) struct Registry {
     state: Mutex<State>,
     /// As [`super::ShmConfig::revoke_wait_max`].
     revoke_wait_max: Duration,
+    limits: ShmLimits,
 }
 
 #[derive(Default)]
@@ -32,7 +36,16 @@ struct State {
     connections: Vec<Arc<Connection>>,
     /// Closed ones whose peers have accesses in progress.
     draining: Vec<Arc<Connection>>,
+    /// By key: regions that the peer of one connection alone reaches.
+    own: HashMap<u64, OwnRegion>,
+    /// Those of them that ended while their peer had accesses in progress, as it says. Bounded by its records.
+    lingering: Vec<OwnRegion>,
     random: RandomNumbers,
+}
+
+struct OwnRegion {
+    region: Registered,
+    connection: Arc<Connection>,
 }
 
 #[derive(Clone)]
@@ -43,8 +56,13 @@ struct Registered {
 }
 
 impl Registry {
-    pub(super) fn new(revoke_wait_max: Duration) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State::default()), revoke_wait_max })
+    pub(super) fn new(revoke_wait_max: Duration, limits: ShmLimits) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State::default()), revoke_wait_max, limits })
+    }
+
+    /// What memory of peers may take.
+    pub(super) fn limits(&self) -> &ShmLimits {
+        &self.limits
     }
 
     /// As `Domain::register`.
@@ -59,21 +77,42 @@ impl Registry {
             // No peer may reach it: no record. Never found by a peer, as records are compared with the whole key.
             state.draw()? | KEY_ORDINARY
         } else {
-            let offset = shared_offset(&memory).map_err(|_| RegionError::Unsupported {
-                provider: Provider::Shm,
-                what: "memory in a file that is no memory file sealed against shrinking",
-            })?;
+            let offset = shared_offset(&memory).map_err(|_| unsealed())?;
             let shared = offset.is_some();
             let connections = &state.connections;
             let reachable = |connection: &Arc<Connection>| connection.peer_reaches_us.load(Ordering::Relaxed);
             if !shared && !connections.is_empty() && !connections.iter().any(reachable) {
-                return Err(RegionError::Unsupported {
-                    provider: Provider::Shm,
-                    what: "ordinary memory: this system does not permit cross-memory attach between the two processes",
-                });
+                return Err(unreachable());
             }
             state.insert(memory.clone(), access, shared)?
         };
+        drop(state);
+        let range = RemoteRange { key: RegionKey(key), offset: 0, len };
+        Ok(Region::new(range, memory, Arc::clone(self) as Arc<dyn RegionOwner>))
+    }
+
+    /// As [`Registry::register`], for the peer of one connection.
+    pub(super) fn register_own(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        memory: MemoryRef,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        let len = memory.len() as u64;
+        let offset = shared_offset(&memory).map_err(|_| unsealed())?;
+        if offset.is_none() && !connection.peer_reaches_us.load(Ordering::Relaxed) {
+            return Err(unreachable());
+        }
+        let mut state = lock(&self.state);
+        state.sweep();
+        let random = state.draw()?;
+        let slot = connection.take_own_record();
+        let slot = slot.ok_or(RegionError::TooMany { limit: OWN_REGIONS_MAX.into() })?;
+        let region =
+            Registered { key: key_of(random, slot, offset.is_some()), memory: memory.clone(), access };
+        publish(connection, &region);
+        let key = region.key;
+        state.own.insert(key, OwnRegion { region, connection: Arc::clone(connection) });
         drop(state);
         let range = RemoteRange { key: RegionKey(key), offset: 0, len };
         Ok(Region::new(range, memory, Arc::clone(self) as Arc<dyn RegionOwner>))
@@ -92,8 +131,7 @@ impl Registry {
     /// The connection was closed: takes all regions away from it. It is remembered as long as accesses of its peer are in progress.
     pub(super) fn detach(&self, connection: &Arc<Connection>) {
         let mut state = lock(&self.state);
-        let slots = u16::try_from(state.regions.len()).unwrap_or(REGIONS_MAX);
-        (0..slots).for_each(|slot| connection.revoke(slot));
+        state.records_in_use().for_each(|slot| connection.revoke(slot));
         state.connections.retain(|other| !Arc::ptr_eq(other, connection));
         state.draining.push(Arc::clone(connection));
         state.sweep();
@@ -111,6 +149,9 @@ impl RegionOwner for Registry {
     fn deregister(&self, key: RegionKey) {
         let slot = key_slot(key.0);
         let mut state = lock(&self.state);
+        if let Some(own) = state.own.remove(&key.0) {
+            return state.end_own(own);
+        }
         let Some(entry) = state.regions.get_mut(usize::from(slot)) else { return };
         // Local regions have no record.
         if entry.as_ref().is_none_or(|region| region.key != key.0) {
@@ -197,9 +238,33 @@ fn publish(connection: &Connection, region: &Registered) {
 impl State {
     /// Forgets closed connections whose peers are done with our memory.
     fn sweep(&mut self) {
-        let slots = u16::try_from(self.regions.len()).unwrap_or(REGIONS_MAX);
-        let in_use = |connection: &Connection| (0..slots).any(|slot| connection.in_use(slot) != 0);
+        let slots = self.records_in_use();
+        let in_use = |connection: &Connection| slots.clone().any(|slot| connection.in_use(slot) != 0);
         self.draining.retain(|connection| in_use(connection) && !connection.peer_is_gone());
+        self.lingering.retain(|own| {
+            let stays = own.is_in_use() && !own.connection.peer_is_gone();
+            if !stays {
+                own.connection.free_own_record(key_slot(own.region.key));
+            }
+            stays
+        });
+    }
+
+    /// Records that domain-wide regions had.
+    fn records_in_use(&self) -> std::ops::Range<u16> {
+        0..u16::try_from(self.regions.len()).unwrap_or(REGIONS_MAX)
+    }
+
+    /// A region of one connection ends. Nobody waits for its peer: the memory lives on for as long as that says it uses it, or lives.
+    fn end_own(&mut self, own: OwnRegion) {
+        own.connection.revoke(key_slot(own.region.key));
+        if own.region.key & KEY_ORDINARY == 0 {
+            let message = Message::Unregister { key: own.region.key };
+            // Past its bound the peer keeps a mapping too many until it goes.
+            let _ = own.connection.announce([Announcement { message, memory: None }]);
+        }
+        self.lingering.push(own);
+        self.sweep();
     }
 
     fn insert(&mut self, memory: MemoryRef, access: Access, shared: bool) -> Result<u64, RegionError> {
@@ -207,14 +272,16 @@ impl State {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
-                let slot = u16::try_from(self.regions.len()).ok().filter(|slot| *slot < REGIONS_MAX);
-                let slot = slot.ok_or(RegionError::TooMany { limit: REGIONS_MAX.into() })?;
+                let slot = u16::try_from(self.regions.len())
+                    .ok()
+                    .filter(|slot| *slot < REGIONS_MAX - OWN_REGIONS_MAX);
+                let slot =
+                    slot.ok_or(RegionError::TooMany { limit: (REGIONS_MAX - OWN_REGIONS_MAX).into() })?;
                 self.regions.push(None);
                 slot
             }
         };
-        let kind = if shared { 0 } else { KEY_ORDINARY };
-        let key = (random & !KEY_ORDINARY & !u64::from(REGIONS_MAX - 1)) | u64::from(slot) | kind;
+        let key = key_of(random, slot, shared);
         let region = Registered { key, memory, access };
         for connection in &self.connections {
             publish(connection, &region);
@@ -232,4 +299,25 @@ impl State {
             }
         }
     }
+}
+
+impl OwnRegion {
+    fn is_in_use(&self) -> bool {
+        self.connection.in_use(key_slot(self.region.key)) != 0
+    }
+}
+
+fn key_of(random: u64, slot: u16, shared: bool) -> u64 {
+    let kind = if shared { 0 } else { KEY_ORDINARY };
+    (random & !KEY_ORDINARY & !u64::from(REGIONS_MAX - 1)) | u64::from(slot) | kind
+}
+
+fn unsealed() -> RegionError {
+    let what = "memory in a file that is no memory file sealed against shrinking";
+    RegionError::Unsupported { provider: Provider::Shm, what }
+}
+
+fn unreachable() -> RegionError {
+    let what = "ordinary memory: this system does not permit cross-memory attach between the two processes";
+    RegionError::Unsupported { provider: Provider::Shm, what }
 }

@@ -9,7 +9,8 @@ use super::super::{Access, PeerFault, RegionError, RegionFault, RegionKey, Remot
 use super::connection::Connection;
 use super::handshake::malformed;
 use super::layout::REGIONS_MAX;
-use super::map::{BadFile, Mapping, check_memory_file};
+use super::map::{BadFile, Mapping, check_memory_file, sparse_size};
+use crate::budget::{Budget, Charge, Owner};
 
 // A region record, one cache line, at `Layout::record(owner, slot)`. The owner writes the first part, the other side the last.
 /// `u64`: the region's key; 0 when there is none.
@@ -35,12 +36,40 @@ pub(super) fn key_slot(key: u64) -> u16 {
     u16::try_from(key & KEY_SLOT_MASK).unwrap_or(0)
 }
 
+/// What memory of all peers together may take here. Shared by all that must keep to it, such as the domains of a process.
+#[derive(Clone, Debug)]
+pub struct ShmLimits {
+    /// Mappings of memory files, of which the kernel gives a process so many (`vm.max_map_count`).
+    pub mappings: Arc<Budget>,
+    /// Address space that they take, bytes.
+    pub mapped: Arc<Budget>,
+    /// Bytes of them that had no memory when they were registered: what this process would be charged with as the first to touch it.
+    pub sparse: Arc<Budget>,
+}
+
+impl Default for ShmLimits {
+    /// No limits: for a side whose only peer is the one that it chose.
+    fn default() -> Self {
+        Self { mappings: Budget::unlimited(), mapped: Budget::unlimited(), sparse: Budget::unlimited() }
+    }
+}
+
+impl ShmLimits {
+    /// `None` where the owner, or all together, would have too much.
+    fn charge(&self, owner: &Owner, mapped: u64, sparse: u64) -> Option<Vec<Charge>> {
+        let parts = [(&self.mappings, 1), (&self.mapped, mapped), (&self.sparse, sparse)];
+        parts.into_iter().map(|(budget, amount)| budget.take(owner, amount)).collect()
+    }
+}
+
 /// The peer's memory files that are mapped here, by record.
-#[derive(Default)]
 pub(super) struct RemoteRegions {
     // Grows to the highest record in use: at most REGIONS_MAX.
     slots: Vec<Option<RemoteRegion>>,
     mapped_size: u64,
+    limits: ShmLimits,
+    /// Whom they are charged to.
+    owner: Owner,
 }
 
 #[derive(Clone)]
@@ -84,6 +113,10 @@ impl Unreachable {
 }
 
 impl RemoteRegions {
+    pub(super) fn new(limits: ShmLimits, owner: Owner) -> Self {
+        Self { slots: Vec::new(), mapped_size: 0, limits, owner }
+    }
+
     /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left.
     pub(super) fn register(
         &mut self,
@@ -106,7 +139,7 @@ impl RemoteRegions {
         if mapped_size > MAPPED_SIZE_MAX {
             return Err(malformed("bytes of registered regions", mapped_size, MAPPED_SIZE_MAX));
         }
-        let mapping = map(file, offset, end, access)?;
+        let mapping = self.map(file, offset, end, access)?;
         if self.slots.len() <= slot {
             self.slots.resize(slot + 1, None);
         }
@@ -123,6 +156,36 @@ impl RemoteRegions {
                 Ok(())
             }
             _ => Err(malformed("key of a region that ends", key, 0)),
+        }
+    }
+
+    /// Maps a region, or says why this side cannot.
+    fn map(
+        &self,
+        file: Option<OwnedFd>,
+        offset: u64,
+        end: u64,
+        access: Access,
+    ) -> Result<Result<Arc<Mapping>, i32>, PeerFault> {
+        let Some(file) = file else { return Ok(Err(libc::EMFILE)) };
+        match check_memory_file(file.as_fd(), end) {
+            Ok(()) => {}
+            Err(BadFile::Unsealed) => return Err(malformed("seals of a region's memory file", 0, 1)),
+            Err(BadFile::Short(size)) => {
+                return Err(malformed("end of a region in its memory file", end, size));
+            }
+        }
+        let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        let sparse = sparse_size(file.as_fd(), end - offset);
+        let Some(charges) = self.limits.charge(&self.owner, end - offset, sparse) else {
+            return Ok(Err(libc::ENOMEM));
+        };
+        match Mapping::new(file.as_fd(), offset, len, access.contains(Access::REMOTE_WRITE)) {
+            Ok(mapping) => Ok(Ok(Arc::new(mapping.charged(charges)))),
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                Err(malformed("rights on a region's memory file", 0, access.bits().into()))
+            }
+            Err(error) => Ok(Err(error.raw_os_error().unwrap_or(libc::ENOMEM))),
         }
     }
 
@@ -167,28 +230,6 @@ impl RemoteRegions {
         let mapping = self.mapping(range, access)?;
         // In bounds of a mapping that exists, so it fits.
         Ok(Resolved::Mapped(Arc::clone(mapping), usize::try_from(range.offset).unwrap_or(0)))
-    }
-}
-
-fn map(
-    file: Option<OwnedFd>,
-    offset: u64,
-    end: u64,
-    access: Access,
-) -> Result<Result<Arc<Mapping>, i32>, PeerFault> {
-    let Some(file) = file else { return Ok(Err(libc::EMFILE)) };
-    match check_memory_file(file.as_fd(), end) {
-        Ok(()) => {}
-        Err(BadFile::Unsealed) => return Err(malformed("seals of a region's memory file", 0, 1)),
-        Err(BadFile::Short(size)) => return Err(malformed("end of a region in its memory file", end, size)),
-    }
-    let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
-    match Mapping::new(file.as_fd(), offset, len, access.contains(Access::REMOTE_WRITE)) {
-        Ok(mapping) => Ok(Ok(Arc::new(mapping))),
-        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            Err(malformed("rights on a region's memory file", 0, access.bits().into()))
-        }
-        Err(error) => Ok(Err(error.raw_os_error().unwrap_or(libc::ENOMEM))),
     }
 }
 

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use socket2::{Socket, TcpKeepalive, Type};
 
-use super::super::util::{RegionTable, allocate_heap, deadline_after, poll, refuse_faulting, socket_address};
+use super::super::util::{
+    RegionTable, allocate_heap, connect_again, deadline_after, poll, refuse_faulting, socket_address,
+};
 use super::super::{
     Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
     Region, RegionError,
@@ -50,10 +52,20 @@ impl TcpDomain {
         params: &ConnectParams,
         timeout: Duration,
     ) -> Result<TcpEndpoint, ConnectError> {
+        connect_again(timeout, |left| self.attempt(address, params, timeout, left))
+    }
+
+    fn attempt(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+        left: Duration,
+    ) -> Result<TcpEndpoint, ConnectError> {
         let peer = socket_address(Provider::Tcp, address)?;
-        let deadline = deadline_after(timeout);
+        let deadline = deadline_after(left);
         let failed = |error| ConnectError::connecting(address, timeout, error);
-        let stream = open_stream(peer, timeout, &self.shared.settings).map_err(failed)?;
+        let stream = open_stream(peer, left, &self.shared.settings).map_err(failed)?;
         let own = Hello::new(params);
         let bytes = exchange_hellos(&stream, &own, deadline).map_err(failed)?;
         let theirs = Hello::decode(&bytes).map_err(|fault| ConnectError::peer(address, fault))?;

@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::PollFlags;
 use smallvec::smallvec;
 
 use crate::back_off::BackOff;
 
-use super::super::util::{check_destination, check_rdma};
+use super::super::util::{check_destination, check_rdma, poll};
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
-    Posted, PostedList, Provider, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
-    WaitPolicy,
+    Access, Capabilities, Completion, Domain, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken,
+    PostError, Posted, PostedList, Provider, Reach, Received, Region, RegionError, RemoteRange, SendSlot,
+    Span, TransportError, WaitPolicy,
 };
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
@@ -88,7 +89,13 @@ impl TcpEndpoint {
         sys::report_queue(socket.as_fd());
         let capabilities = own.agree(&theirs, Provider::Tcp, Some(peer), SEGMENTS_MAX, RDMA_SIZE_MAX);
         Self {
-            link: Link { socket, shared, completions: VecDeque::new(), counters: Counters::default() },
+            link: Link {
+                socket,
+                shared,
+                completions: VecDeque::new(),
+                counters: Counters::default(),
+                own: None,
+            },
             input: Input::new(own.recv_payload_max),
             output: Output::new(theirs.recv_payload_max, theirs.recv_depth, own.rdma_depth),
             capabilities,
@@ -518,6 +525,36 @@ impl Endpoint for TcpEndpoint {
     fn set_turn(&mut self, bytes_max: usize) {
         self.output.set_turn(bytes_max);
         self.input.turn_max = bytes_max.max(1);
+    }
+
+    fn open_memory(&mut self, to: Reach) {
+        match to {
+            Reach::Domain => self.link.own = None,
+            Reach::Own => {
+                self.link.own.get_or_insert_default();
+            }
+        }
+    }
+
+    fn register(
+        &mut self,
+        domain: &dyn Domain,
+        memory: MemoryRef,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        let region = domain.register(memory, access)?;
+        self.link.add_own(region.range().key);
+        Ok(region)
+    }
+
+    fn peer_is_there(&self) -> bool {
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        poll([(self.link.socket.as_fd(), PollFlags::RDHUP)], Some(Duration::ZERO))
+            .is_ok_and(|[found]| !found.intersects(gone))
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.output.unsent_message_bytes()
     }
 
     fn bytes_sent(&self) -> u64 {

@@ -201,12 +201,14 @@ impl Input {
         match Frame::decode(&header)? {
             Frame::Send { head_len, payload_len } => self.take_message(head_len, payload_len),
             Frame::Write { range, immediate } => {
+                link.check_reach(range.key).map_err(PeerFault::from)?;
                 let access = link.shared.regions.access();
                 access.resolve(&range, Access::REMOTE_WRITE).map_err(PeerFault::from)?;
                 drop(access);
                 Ok(self.begin_write(link, Ranges::one(range), true, immediate))
             }
             Frame::ReadRequest { id, range } => {
+                link.check_reach(range.key).map_err(PeerFault::from)?;
                 link.shared.regions.access().resolve(&range, Access::REMOTE_READ).map_err(PeerFault::from)?;
                 output.respond(id, Ranges::one(range))?;
                 self.start += HEADER_SIZE;
@@ -259,6 +261,7 @@ impl Input {
         let bytes = staging.span().slice(ranges_at, size).unwrap_or(Span::EMPTY).to_vec();
         let ranges = decode_ranges(&bytes, len)?;
         let all = ranges.iter().copied();
+        all.clone().try_for_each(|range| link.check_reach(range.key)).map_err(PeerFault::from)?;
         link.shared.regions.access().resolve_each(all, access, |_| true).map_err(PeerFault::from)?;
         self.start += size;
         self.needed = HEADER_SIZE;

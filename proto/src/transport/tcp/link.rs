@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use super::super::{Completion, OpToken, TransportError};
+use super::super::{Completion, OpToken, RegionFault, RegionKey, TransportError};
 use super::shared::Shared;
 
 /// What a connection has cost so far.
@@ -30,9 +30,33 @@ pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     pub(super) completions: VecDeque<Completion>,
     pub(super) counters: Counters,
+    /// The only regions that the peer reaches; `None` for all of the domain.
+    pub(super) own: Option<Vec<RegionKey>>,
 }
 
+/// Keys of a connection's own regions among which ended ones are not looked for yet. More than a connection has lanes.
+const OWN_UNSWEPT: usize = 64;
+
 impl Link {
+    /// The peer may name this region.
+    #[inline]
+    pub(super) fn check_reach(&self, key: RegionKey) -> Result<(), RegionFault> {
+        match &self.own {
+            Some(own) if !own.contains(&key) => Err(RegionFault::UnknownKey(key)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The region is this connection's.
+    pub(super) fn add_own(&mut self, key: RegionKey) {
+        let regions = &self.shared.regions;
+        let Some(own) = &mut self.own else { return };
+        if own.len() >= OWN_UNSWEPT {
+            own.retain(|key| regions.is_live(*key));
+        }
+        own.push(key);
+    }
+
     pub(super) fn complete(&mut self, token: OpToken, result: Result<(), TransportError>) {
         self.completions.push_back(Completion { token, result });
     }

@@ -13,6 +13,7 @@ use slab::Slab;
 use smallvec::smallvec;
 use socket2::{Socket, Type};
 
+use super::super::util::{Waiting, gives_way};
 use super::super::{
     Address, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError, WaitPolicy,
 };
@@ -207,12 +208,10 @@ impl TcpListener {
     }
 
     fn watch(&mut self, handshake: Handshake) {
-        if self.handshakes.len() >= self.shared.settings.handshakes_max.max(1) {
-            let oldest = self.handshakes.iter().min_by_key(|(_, handshake)| handshake.began);
-            if let Some((index, _)) = oldest {
-                let oldest = self.unwatch(index);
-                tracing::debug!(peer = %oldest.peer, "handshake dropped for a newer one");
-            }
+        if self.handshakes.len() >= self.shared.settings.handshakes_max.max(1) && !self.make_room(&handshake)
+        {
+            tracing::debug!(peer = %handshake.peer, "handshake dropped: too many at once");
+            return;
         }
         let entry = self.handshakes.vacant_entry();
         let fd = handshake.stream.as_raw_fd();
@@ -222,6 +221,20 @@ impl TcpListener {
             }
             Err(error) => tracing::debug!(peer = %handshake.peer, %error, "cannot watch a handshake"),
         }
+    }
+
+    /// Drops the handshake that goes for a new one, if one does.
+    fn make_room(&mut self, newcomer: &Handshake) -> bool {
+        let all = self.handshakes.iter().map(|(place, handshake)| Waiting {
+            place,
+            whose: handshake.peer.ip(),
+            age: handshake.began.elapsed(),
+        });
+        let age_min = self.shared.settings.handshake_age_min;
+        let Some(place) = gives_way(all, Some(newcomer.peer.ip()), age_min) else { return false };
+        let gone = self.unwatch(place);
+        tracing::debug!(peer = %gone.peer, "handshake dropped for a newer one");
+        true
     }
 
     fn unwatch(&mut self, index: usize) -> Handshake {

@@ -14,8 +14,10 @@ pub struct TcpSettings {
     pub loopback_buffer_size: usize,
     /// A peer that has not sent its hello by then is dropped.
     pub handshake_timeout: Duration,
-    /// Handshakes in progress per listener. The oldest is dropped for a new one.
+    /// Handshakes in progress per listener. Beyond them one is dropped, of the address that has most, or the new one.
     pub handshakes_max: usize,
+    /// A handshake lasts this long before it is dropped for a new one of an address that has as many.
+    pub handshake_age_min: Duration,
     /// Regions registered at once.
     pub regions_max: usize,
 }
@@ -26,6 +28,7 @@ impl Default for TcpSettings {
             loopback_buffer_size: 256 << 10,
             handshake_timeout: Duration::from_secs(5),
             handshakes_max: 256,
+            handshake_age_min: Duration::from_millis(250),
             regions_max: 1 << 20,
         }
     }

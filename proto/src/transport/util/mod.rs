@@ -1,7 +1,10 @@
 //! What several providers need.
 
 #[cfg(any(feature = "tcp", feature = "shm"))]
+mod again;
+#[cfg(any(feature = "tcp", feature = "shm"))]
 mod cpu;
+mod crowd;
 #[cfg(any(feature = "tcp", feature = "verbs"))]
 mod deadline;
 #[cfg(any(feature = "shm", feature = "verbs"))]
@@ -18,7 +21,10 @@ mod random;
 mod regions;
 
 #[cfg(any(feature = "tcp", feature = "shm"))]
+pub use again::connect_again;
+#[cfg(any(feature = "tcp", feature = "shm"))]
 pub use cpu::current_cpu;
+pub use crowd::{Waiting, gives_way};
 #[cfg(any(feature = "tcp", feature = "verbs"))]
 pub use deadline::deadline_after;
 #[cfg(any(feature = "shm", feature = "verbs"))]

@@ -54,6 +54,11 @@ impl RegionTable {
         RegionAccess { regions: self.regions.read().unwrap_or_else(PoisonError::into_inner) }
     }
 
+    /// There is a region of this key.
+    pub fn is_live(&self, key: RegionKey) -> bool {
+        self.access().regions.contains_key(&key)
+    }
+
     /// Live regions.
     pub fn len(&self) -> usize {
         self.regions.read().unwrap_or_else(PoisonError::into_inner).len()

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use smallvec::smallvec;
 
+use super::super::util::{Waiting, gives_way};
 use super::super::{Address, ConnectParams, Endpoint, EventFds, Listener, TransportError, WaitPolicy};
 use super::cm::{CmEvent, CmEventKind, CmId, EventChannel};
 use super::connect::{Prepared, device_of};
@@ -178,7 +179,7 @@ impl VerbsListener {
                 return Err(Unable::Refused(io::Error::new(io::ErrorKind::InvalidData, fault)));
             }
         };
-        if self.handshakes.len() >= HANDSHAKES_MAX && !self.make_room() {
+        if self.handshakes.len() >= HANDSHAKES_MAX && !self.make_room(Some(address(&id))) {
             id.reject(&self.hello);
             return Err(Unable::Refused(io::Error::other("too many handshakes at once")));
         }
@@ -198,11 +199,14 @@ impl VerbsListener {
         Ok(())
     }
 
-    /// Gives the oldest handshake up, if it has had its time.
-    fn make_room(&mut self) -> bool {
-        let oldest = self.handshakes.iter().enumerate().min_by_key(|(_, handshake)| handshake.began);
-        let late = oldest.filter(|(_, handshake)| handshake.began.elapsed() >= HANDSHAKE_TIME_SAFE);
-        let Some(place) = late.map(|(place, _)| place) else { return false };
+    /// Gives one up, of the address that has most, if that has had its time.
+    fn make_room(&mut self, newcomer: Option<Option<IpAddr>>) -> bool {
+        let all = self.handshakes.iter().enumerate().map(|(place, handshake)| Waiting {
+            place,
+            whose: address(&handshake.prepared.id),
+            age: handshake.began.elapsed(),
+        });
+        let Some(place) = gives_way(all, newcomer, HANDSHAKE_TIME_SAFE) else { return false };
         let handshake = self.handshakes.swap_remove(place);
         tracing::debug!(peer = ?handshake.prepared.id.peer(), "handshake dropped for a newer one");
         true
@@ -251,4 +255,9 @@ impl Listener for VerbsListener {
     fn event_fds(&self) -> EventFds {
         smallvec![self.poll.as_raw_fd()]
     }
+}
+
+/// Where a connection comes from.
+fn address(id: &CmId) -> Option<IpAddr> {
+    id.peer().map(|peer| peer.ip())
 }

@@ -372,6 +372,76 @@ fn peer_that_only_says_that_it_uses_ordinary_memory_is_not_waited_for() {
     drop(other);
 }
 
+// [SHM-35] one connection's region: its end waits for nobody, and what others count in their segments does not matter.
+#[test]
+fn end_of_a_connections_own_region_waits_for_nobody() {
+    let mut bed = Bed::new(small());
+    let (_client, mut server) = bed.connect(&ShmDomain::new());
+    let (_other_client, other) = bed.connect(&ShmDomain::new());
+    let memory = Arc::new(HeapMemory::allocate(4096).unwrap());
+    let held = Arc::downgrade(&memory);
+    let domain = bed.server.clone();
+    let region = server.register(&domain, MemoryRef::new(memory), ALL).unwrap();
+    let slot = u16::try_from(region.range().key.0 & 4095).unwrap();
+    let in_use = |endpoint: &ShmEndpoint| {
+        endpoint.connection.layout.record(Side::Server, slot) + remote::RECORD_IN_USE
+    };
+    assert_eq!(
+        other
+            .connection
+            .segment
+            .long(other.connection.layout.record(Side::Server, slot))
+            .load(Ordering::SeqCst),
+        0
+    );
+    other.connection.segment.word(in_use(&other)).store(9, Ordering::SeqCst);
+    let own = server.connection.segment.word(in_use(&server));
+    own.store(1, Ordering::SeqCst);
+    drop(region);
+    assert!(held.upgrade().is_some(), "its peer may still be at it");
+    own.store(0, Ordering::SeqCst);
+    let next = server.register(&domain, MemoryRef::new(Arc::new(HeapMemory::allocate(4096).unwrap())), ALL);
+    drop(next);
+    assert!(held.upgrade().is_none());
+}
+
+// [LIMIT-5]
+#[test]
+fn memory_of_peers_is_charged_until_it_is_unmapped() {
+    use crate::budget::{Budget, Terms};
+    let limited = |limit| Budget::new(Terms { limit, share_percent: 50 }, Vec::new());
+    let limits = ShmLimits { mappings: limited(8), mapped: limited(1 << 30), sparse: limited(1 << 20) };
+    let directory = tempfile::tempdir().unwrap();
+    let address = Address::Shm(directory.path().join("socket"));
+    let served = ShmDomain::with_limits(ShmConfig::default(), limits.clone());
+    let mut listener = served.listen_at(&address, &small()).unwrap();
+    let domain = ShmDomain::new();
+    let mut server = std::thread::scope(|scope| {
+        let client = scope.spawn(|| domain.connect_endpoint(&address, &small(), LONG).unwrap());
+        let server = loop {
+            if let Some(endpoint) = listener.accept_endpoint().unwrap() {
+                break endpoint;
+            }
+            std::thread::yield_now();
+        };
+        (client.join().unwrap(), server)
+    });
+    let page = MemoryRef::new(domain.allocate(4096).unwrap());
+    let mut regions: Vec<_> = (0..6).map(|_| domain.register(page.clone(), ALL).unwrap()).collect();
+    let mut reach = |region: &Region| server.1.remote_memory(&region.range(), Access::REMOTE_READ).map(drop);
+    for region in &regions[..4] {
+        reach(region).unwrap();
+    }
+    assert!(matches!(reach(&regions[4]), Err(RegionError::System { .. })), "more than its share");
+    assert_eq!((limits.mappings.used(), limits.mapped.used()), (4, 4 * 4096));
+    assert_eq!(limits.sparse.used(), 4 * 4096, "nobody has touched the page");
+    regions.remove(0);
+    let again = domain.register(page.clone(), ALL).unwrap();
+    reach(&again).unwrap();
+    drop(server);
+    assert_eq!((limits.mappings.used(), limits.mapped.used(), limits.sparse.used()), (0, 0, 0));
+}
+
 // [SHM-31] Needs root, which could reach the memory of any process.
 #[test]
 #[ignore = "needs root"]

@@ -101,7 +101,8 @@ fn handshake_past_its_time_is_dropped() {
 // [TCP-2]
 #[test]
 fn handshakes_past_the_bound_push_out_the_oldest() {
-    let settings = TcpSettings { handshakes_max: 3, ..TcpSettings::default() };
+    let settings =
+        TcpSettings { handshakes_max: 3, handshake_age_min: Duration::ZERO, ..TcpSettings::default() };
     let mut listener = TcpDomain::with_settings(settings).listen_tcp(&loopback(), &params()).unwrap();
     let silent: Vec<_> = (0..20)
         .map(|_| {
@@ -116,6 +117,33 @@ fn handshakes_past_the_bound_push_out_the_oldest() {
     (&silent[19]).write_all(&hello()).unwrap();
     accept(&mut listener);
     assert!(matches!((&silent[0]).read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+// [TCP-2] [LIMIT-6]
+#[test]
+fn handshake_that_had_no_time_yet_is_not_dropped_for_a_newer_one() {
+    let settings = TcpSettings {
+        handshakes_max: 3,
+        handshake_age_min: Duration::from_secs(3600),
+        ..TcpSettings::default()
+    };
+    let mut listener = TcpDomain::with_settings(settings).listen_tcp(&loopback(), &params()).unwrap();
+    let slow: Vec<_> = (0..3).map(|_| TcpStream::connect(at(&listener)).unwrap()).collect();
+    until(&mut listener, |listener| listener.handshakes_count() == 3);
+    let flood: Vec<_> = (0..20).map(|_| TcpStream::connect(at(&listener)).unwrap()).collect();
+    assert!(listener.accept_tcp().unwrap().is_none());
+    for mut late in flood {
+        assert!(matches!(late.read(&mut [0; 1]), Ok(0) | Err(_)), "the newcomer goes");
+    }
+    // One whose hello comes with it needs no place.
+    let mut quick = TcpStream::connect(at(&listener)).unwrap();
+    quick.write_all(&hello()).unwrap();
+    accept(&mut listener);
+    // Those that were first can still finish, each.
+    for mut first in slow {
+        first.write_all(&hello()).unwrap();
+        accept(&mut listener);
+    }
 }
 
 // [TCP-2]

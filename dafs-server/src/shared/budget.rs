@@ -1,0 +1,124 @@
+//! Every budget of the server, in one place: what there is, who has how much of it, and how often somebody was refused.
+//! `spec/limits.md` is the table for people.
+//!
+//! It decides how much there is of each thing; when something is taken, and what being refused means, is for those who take it.
+
+use std::sync::Arc;
+
+use dafs_proto::budget::{Budget, Owner, Terms};
+use dafs_proto::transport::shm::ShmLimits;
+use rustix::process::{Resource, getrlimit};
+
+use crate::config::{Config, LimitConfig};
+
+/// The budgets of a process. Each has a limit, a share for one owner, and a reserve.
+#[derive(Clone, Debug)]
+pub(crate) struct Budgets {
+    /// Sessions of all workers.
+    pub(crate) sessions: Arc<Budget>,
+    /// Descriptors of open files.
+    pub(crate) descriptors: Arc<Budget>,
+    /// Bytes of replies that wait for clients to take them.
+    pub(crate) unsent: Arc<Budget>,
+    /// What memory of clients over shared memory takes.
+    pub(crate) memory: ShmLimits,
+    /// Connections of a listener that have no session yet: refusals only, for they are counted where they are.
+    pub(crate) handshakes: Arc<Budget>,
+}
+
+/// Descriptors that open files leave alone: for connections, for what operations open in passing, and for looking things up.
+const DESCRIPTORS_KEPT_MIN: u64 = 64;
+/// The same, as a part of the limit.
+const DESCRIPTORS_KEPT_PART: u64 = 4;
+/// Mappings that a process may have, where the kernel does not say.
+const MAPPINGS_USUAL: u64 = 65_530;
+/// Address space left to everything else, bytes: where there is a limit of it, half.
+const MAPPED_SIZE_USUAL: u64 = 32 << 40;
+/// Memory of a machine that does not tell, bytes.
+const MEMORY_SIZE_USUAL: u64 = 4 << 30;
+
+impl Budgets {
+    /// As the settings say, within what this process has. Reads limits of the system: not blocking.
+    pub(crate) fn new(settings: &Config) -> Self {
+        let LimitConfig {
+            identity_share_percent,
+            descriptors_max,
+            mappings_max,
+            mapped_size_max,
+            sparse_size_max,
+            unsent_size_max,
+            handshakes_max,
+            ..
+        } = settings.limits;
+        let trusted = vec![Owner::User(0), Owner::User(settings.access.server.identity.uid)];
+        let budget = |limit: u64| {
+            let terms = Terms { limit, share_percent: identity_share_percent.into() };
+            Budget::new(terms, trusted.clone())
+        };
+        Self {
+            sessions: budget(settings.sessions_max.into()),
+            descriptors: budget(descriptors_max.unwrap_or_else(descriptors_of_process)),
+            unsent: budget(unsent_size_max),
+            memory: ShmLimits {
+                mappings: budget(mappings_max.unwrap_or_else(mappings_of_process)),
+                mapped: budget(mapped_size_max.unwrap_or_else(address_space_of_process)),
+                sparse: budget(sparse_size_max.unwrap_or_else(sparse_size)),
+            },
+            handshakes: budget(handshakes_max.into()),
+        }
+    }
+
+    /// Name and budget of each, for metrics.
+    pub(crate) fn all(&self) -> [(&'static str, &Budget); 7] {
+        [
+            ("sessions", &self.sessions),
+            ("descriptors", &self.descriptors),
+            ("unsent_bytes", &self.unsent),
+            ("mappings", &self.memory.mappings),
+            ("mapped_bytes", &self.memory.mapped),
+            ("sparse_bytes", &self.memory.sparse),
+            ("handshakes", &self.handshakes),
+        ]
+    }
+}
+
+fn descriptors_of_process() -> u64 {
+    // `None` is no limit.
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    limit - (limit / DESCRIPTORS_KEPT_PART).max(DESCRIPTORS_KEPT_MIN).min(limit)
+}
+
+/// Half of what the kernel gives: every allocation may need another, and an allocation that fails ends the process.
+fn mappings_of_process() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    text.trim().parse().unwrap_or(MAPPINGS_USUAL) / 2
+}
+
+fn address_space_of_process() -> u64 {
+    let limit = getrlimit(Resource::As).current.unwrap_or(u64::MAX);
+    (limit / 2).min(MAPPED_SIZE_USUAL)
+}
+
+/// Half of the machine's memory.
+fn sparse_size() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    crate::config::kibibytes(&text, "MemTotal:").unwrap_or(MEMORY_SIZE_USUAL) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [LIMIT-4] [LIMIT-5]
+    #[test]
+    fn budgets_leave_the_process_what_it_needs_itself() {
+        let budgets = Budgets::new(&Config::default());
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        assert!(budgets.descriptors.limit() <= limit - DESCRIPTORS_KEPT_MIN.min(limit));
+        let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+        assert!(budgets.memory.mappings.limit() <= mappings.trim().parse::<u64>().unwrap() / 2);
+        for (name, budget) in budgets.all() {
+            assert!(budget.share() <= budget.limit().div_ceil(2), "{name}");
+        }
+    }
+}
