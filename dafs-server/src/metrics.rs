@@ -3,6 +3,7 @@
 mod http;
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use dafs_proto::wire::{ExportStatistics, PipelineStatistics, Statistics, ZoneStatistics};
 
@@ -63,10 +64,14 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// All that there is to show: the statistics, and what the providers count.
-pub fn render_all(statistics: &Statistics) -> String {
-    #[allow(unused_mut, reason = "only some builds have a provider that counts")]
+const LONGEST_TURN: &str = "dafs_loop_turn_longest_seconds";
+
+/// All that there is to show: the statistics, the longest turn of a loop, and what the providers count.
+pub fn render_all(statistics: &Statistics, longest_turn: Duration) -> String {
     let mut text = render(statistics);
+    let help = "The longest time for which the loop did not ask what had happened, since the server began.";
+    family(&mut text, LONGEST_TURN, help, Vec::new());
+    let _ = writeln!(text, "{LONGEST_TURN} {}", longest_turn.as_secs_f64());
     #[cfg(feature = "verbs")]
     for (name, help, value) in dafs_proto::transport::verbs::totals().named() {
         family(&mut text, &format!("dafs_verbs_{name}_total"), help, one(value));
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn render_declares_each_family_before_its_values() {
-        let text = render_all(&Statistics::default());
+        let text = render_all(&Statistics::default(), Duration::from_micros(1500));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let declared = text.find(&format!("# TYPE {name} ")).expect(name);

@@ -46,9 +46,9 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     announce(&config, &event_loop.addresses())?;
     event_loop.run(|server| {
         let Some(metrics_server) = &mut metrics else { return };
-        if let Err(error) =
-            metrics_server.serve(std::time::Instant::now(), || metrics::render_all(&server.statistics()))
-        {
+        if let Err(error) = metrics_server.serve(std::time::Instant::now(), || {
+            metrics::render_all(&server.statistics(), server.shared().longest_turn())
+        }) {
             tracing::warn!(%error, "metrics are no longer served");
             metrics = None;
         }
@@ -274,7 +274,8 @@ fn open_storage(config: &Config) -> anyhow::Result<Exports> {
     let stored = config.exports.iter().map(|export| stored_export(config, export)).collect();
     let engine = config.storage_engine;
     let loop_keeps_identity = loop_keeps_identity(config);
-    let storage = StorageConfig { engine, loop_keeps_identity, ..StorageConfig::default() };
+    let pool_threads = config.storage_threads as usize;
+    let storage = StorageConfig { engine, pool_threads, loop_keeps_identity, ..StorageConfig::default() };
     Ok(Exports::new(stored, &storage)?)
 }
 

@@ -39,8 +39,8 @@ pub struct AccessConfig {
     pub server: ServerIdentity,
 }
 
-/// Decides about access. Not blocking, but for [`Access::admit`] of a client over loopback TCP, which asks the kernel
-/// and the user database.
+/// Decides about access. Not blocking: of a client over loopback TCP the kernel is asked, and the user database before by a thread
+/// ([`Access::ask`]).
 #[derive(Debug)]
 pub struct Access {
     config: AccessConfig,
@@ -89,6 +89,26 @@ impl Access {
     /// What is demanded of connections to this listener before anything else: a key, unless it can be reached from this host only.
     pub fn terms(&self, listener: &Address) -> ServerTerms {
         ServerTerms { key_required: key_required(listener) }
+    }
+
+    /// Whether all is known for [`Access::admit`]. If not, a thread asks the user database and calls `then`, after which it is; a client
+    /// that is admitted sooner has no groups.
+    pub(crate) fn ask(
+        &self,
+        listener: &Address,
+        peer: &PeerIdentity,
+        key: Option<&Key>,
+        then: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let (Address::Tcp(server), None, None, Some(client)) =
+            (listener, key, &peer.credentials, peer.address)
+        else {
+            return true;
+        };
+        match socket_owner(client, *server) {
+            Ok(Some(uid)) if uid != NO_ID => self.users.ask(uid, then),
+            _ => true,
+        }
     }
 
     /// Who this client is. `key` is the one whose proof has been checked; `listener` is where it came in, with the

@@ -179,7 +179,8 @@ impl Worker {
     /// Closes the one that has been without a session for longest where there are as many as may be.
     fn bound_handshakes(&mut self, listener: usize) {
         let without_session = |c: &&Connection| {
-            c.listener == listener && matches!(c.phase, Phase::Connected | Phase::Greeted(_))
+            c.listener == listener
+                && matches!(c.phase, Phase::Connected | Phase::Greeted(_) | Phase::Introduced(_))
         };
         let waiting = || self.connections.iter().map(|(_, connection)| connection).filter(without_session);
         if waiting().count() >= self.shared.part_of(HANDSHAKES_MAX)

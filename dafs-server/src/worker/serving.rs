@@ -3,6 +3,7 @@
 use dafs_proto::transport::{OpToken, Received};
 
 use super::Worker;
+use crate::storage::work;
 use crate::worker::connection::Phase;
 use crate::worker::ids::ConnectionKey;
 use crate::worker::sched::CONTENDED_SIZE;
@@ -125,6 +126,7 @@ impl Worker {
                 }
             };
             messages += 1;
+            self.turns.on_steps(work::take());
             self.turns.on_moved(size as usize);
             self.check_outbox(key);
             if !self.shared.settings.batch_replies {
@@ -206,8 +208,17 @@ impl Worker {
             self.run_wakeups();
             self.storage.flush();
         }
+        self.turns.on_steps(work::take());
         self.flush_dirty();
         count
+    }
+
+    /// Frees a part of the memory that files gave back; whether there is more.
+    pub(crate) fn tidy_storage(&mut self) -> bool {
+        let more = self.storage.tidy();
+        // It is nobody's turn.
+        work::take();
+        more
     }
 
     /// Nothing is left that only an event would take up again which is not going to come: the loop may sleep.
