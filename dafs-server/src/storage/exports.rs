@@ -363,7 +363,7 @@ impl Storage for Exports {
     }
 
     fn tidy(&mut self) -> bool {
-        self.exports.iter_mut().fold(false, |more, export| export.files.tidy(TIDY_SIZE) || more)
+        self.exports.iter_mut().any(|export| export.files.tidy(TIDY_SIZE))
     }
 
     fn for_client(&mut self, client: u64) {

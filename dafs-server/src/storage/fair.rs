@@ -82,6 +82,11 @@ impl<J> Fair<J> {
         self.order.is_empty()
     }
 
+    /// Jobs run, and all of them where they may hang.
+    pub(super) fn runs_only_in_places(&self) -> bool {
+        self.in_places > 0 && self.running.values().sum::<usize>() == self.in_places
+    }
+
     /// The job that runs next, if one may.
     pub(super) fn take(&mut self) -> Option<(Ticket, J)> {
         for _ in 0..self.order.len() {
@@ -134,7 +139,7 @@ impl<J> Fair<J> {
         lower(&mut self.running, ticket.client);
         if let Some(place) = ticket.place {
             lower(&mut self.in_place, place);
-            self.in_places -= 1;
+            self.in_places = self.in_places.saturating_sub(1);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -80,6 +81,9 @@ enum Job<T> {
     Dispose(Box<dyn Send>),
 }
 
+/// After the end of a pool a thread hangs that is where it may, and is not back after this long.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
+
 /// Of whom it is that something is dropped: of nobody, and not many at a time.
 const DISPOSAL: &str = "disposal";
 
@@ -104,6 +108,8 @@ struct Desk<T> {
 struct State<T> {
     jobs: Fair<Job<T>>,
     idle_count: usize,
+    /// Threads that have not ended.
+    alive_count: usize,
     /// No more jobs come.
     closed: bool,
 }
@@ -113,7 +119,7 @@ impl<T: Send + 'static> Pool<T> {
     pub(super) fn new(thread_count: usize, wake: Arc<Wake>) -> Self {
         let (done, results) = channel();
         let thread_count = thread_count.max(1);
-        let state = State { jobs: Fair::new(thread_count), idle_count: 0, closed: false };
+        let state = State { jobs: Fair::new(thread_count), idle_count: 0, alive_count: 0, closed: false };
         Self {
             desk: Arc::new(Desk { state: Mutex::new(state), work: Condvar::new(), done, wake }),
             results,
@@ -171,10 +177,12 @@ impl<T: Send + 'static> Pool<T> {
 
     fn start_thread(&mut self) {
         let desk = Arc::clone(&self.desk);
+        lock(&desk.state).alive_count += 1;
         let name = format!("dafs-disk-{}", self.threads.len());
         match std::thread::Builder::new().name(name).spawn(move || desk.run()) {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
+                lock(&self.desk.state).alive_count -= 1;
                 tracing::warn!(%error, threads = self.threads.len(), "cannot start a storage thread")
             }
         }
@@ -182,9 +190,27 @@ impl<T: Send + 'static> Pool<T> {
 }
 
 impl<T: Send + 'static> Drop for Pool<T> {
+    /// Waits until all is done, but for what hangs for good.
     fn drop(&mut self) {
-        lock(&self.desk.state).closed = true;
+        let mut state = lock(&self.desk.state);
+        state.closed = true;
         self.desk.work.notify_all();
+        while state.alive_count > 0 {
+            let waited = self.desk.work.wait_timeout(state, HANGS_AFTER);
+            let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if waited.timed_out() && state.jobs.runs_only_in_places() {
+                tracing::warn!(
+                    threads = state.alive_count,
+                    "storage threads hang, perhaps on a mount whose server is gone; they are left behind"
+                );
+                // To drop what waits might hang as well.
+                std::mem::forget(std::mem::replace(&mut state.jobs, Fair::new(self.thread_count)));
+                self.desk.work.notify_all();
+                return;
+            }
+        }
+        drop(state);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -199,6 +225,8 @@ impl<T: Send + 'static> Desk<T> {
         loop {
             let Some((ticket, job)) = state.jobs.take() else {
                 if state.closed && state.jobs.is_empty() {
+                    state.alive_count -= 1;
+                    self.work.notify_all();
                     return;
                 }
                 state.idle_count += 1;
@@ -342,5 +370,22 @@ mod tests {
         }
         drop(held);
         assert_eq!(collect(&mut pool, 20), ["hung"; 20]);
+    }
+    // [STOR-34]
+    #[test]
+    fn pool_that_ends_leaves_threads_behind_that_hang_for_good() {
+        let mut pool = Pool::new(4, Arc::new(Wake::new().unwrap()));
+        let (release, held) = channel::<()>();
+        let hanging = Ticket { client: 1, place: Some(Place::of("mount")) };
+        let work = move || {
+            let _ = held.recv();
+            Ran::Done(1)
+        };
+        pool.submit(hanging, Box::new(work), 0).unwrap();
+        pool.submit(hanging, Box::new(|| Ran::Done(2)), 0).unwrap();
+        pool.submit(BOB, Box::new(|| Ran::Done(3)), 0).unwrap();
+        assert_eq!(collect(&mut pool, 1), [3]);
+        drop(pool);
+        drop(release);
     }
 }

@@ -32,7 +32,7 @@ pub use self::serving::Served;
 use crate::shared::mail::Resume;
 use crate::shared::settings::ListenerInfo;
 use crate::shared::{Shared, WorkerId};
-use crate::storage::{ExportId, FsResult, Storage};
+use crate::storage::{ExportId, FsResult, NodeId, Storage};
 use crate::worker::buffers::BufferPool;
 use crate::worker::connection::{Connection, Phase};
 use crate::worker::flight::fencing::Fencing;
@@ -77,6 +77,8 @@ pub struct Worker {
     finished: Vec<(OpToken, FsResult)>,
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
+    /// What sessions that ended had open, and is still to be closed.
+    pub(crate) closing: Vec<NodeId>,
     departures: Vec<(WorkerId, Box<Resume>)>,
     /// Whose turn it is to get a connection.
     deals: usize,
@@ -131,6 +133,7 @@ impl Worker {
             finished: Vec::new(),
             dirty: Vec::new(),
             closed: Vec::new(),
+            closing: Vec::new(),
             departures: Vec::new(),
             deals: 0,
         }

@@ -67,6 +67,8 @@ pub(super) struct Node {
     opened: bool,
     /// Data may be read.
     readable: bool,
+    /// Data may be written.
+    writable: bool,
     /// Opened with the wish to create: its name is made durable with the first full commit.
     name_unsynced: AtomicBool,
     /// Windows of it may be mapped ([`HotWindows`]).
@@ -93,6 +95,7 @@ impl Node {
             class,
             opened,
             readable: false,
+            writable: false,
             name_unsynced: AtomicBool::new(false),
             hot: AtomicBool::new(false),
             position: Mutex::new(()),
@@ -280,13 +283,13 @@ impl PosixExport {
         }
     }
 
-    /// Dropping it may wait: for another host, or for the space of a file whose last name is gone.
+    /// Dropping it may take long: for another host, for the space of a file whose last name is gone, or for what a file system writes
+    /// back when a writer closes.
     fn drops_slowly(node: &Node) -> bool {
-        node.class.local
-            && node.kind == FileKind::File
-            && node.opened
-            && sys::fstat(node.fd.as_fd()).is_ok_and(|a| a.links == 0)
-            || !node.class.local
+        let is_file = node.kind == FileKind::File && node.opened;
+        let on_disk = !node.class.memory && node.writable;
+        !node.class.local
+            || is_file && (on_disk || sys::fstat(node.fd.as_fd()).is_ok_and(|found| found.links == 0))
     }
 }
 

@@ -174,6 +174,7 @@ fn open(
     };
     let mut node = scope.node(fd, &attributes, true);
     node.readable = flags.contains(OpenFlags::READ);
+    node.writable = flags.contains(OpenFlags::WRITE);
     node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
     if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {
         let buffered = std::mem::replace(&mut node.fd, direct_fd);

@@ -246,7 +246,7 @@ fn file_system_that_hangs_below_an_export_keeps_nobody_else_waiting() {
 
 // Where this does not run, the report says that no file system was mounted that hangs.
 #[test]
-#[ignore = "needs root and /dev/fuse"]
+#[ignore = "needs fuse"]
 fn file_systems_that_hang_can_be_mounted() {
     let directory = tempfile::tempdir().unwrap();
     HungMount::new(directory.path()).expect("a mount").end();
