@@ -80,9 +80,9 @@ const KERNEL_MAGICS: [i64; 15] = [
 
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
 
-/// tmpfs, ramfs, ext2–4, XFS, Btrfs, F2FS, ZFS, bcachefs, overlay.
+/// tmpfs, ramfs, ext2–4, XFS, Btrfs, F2FS, ZFS, bcachefs, overlay; FAT, exFAT, NTFS, JFS, NILFS, ISO 9660, squashfs, EROFS.
 fn is_local(magic: i64) -> bool {
-    const MAGICS: [i64; 9] = [
+    const MAGICS: [i64; 17] = [
         libc::TMPFS_MAGIC,
         0x8584_58f6,
         0xef53,
@@ -92,6 +92,14 @@ fn is_local(magic: i64) -> bool {
         0x2fc1_2fc1,
         0xca45_1a4e,
         OVERLAY_MAGIC,
+        libc::MSDOS_SUPER_MAGIC,
+        0x2011_bab0,
+        0x7366_746e,
+        0x3153_464a,
+        libc::NILFS_SUPER_MAGIC,
+        libc::ISOFS_SUPER_MAGIC,
+        0x7371_7368,
+        0xe0f5_e1e2,
     ];
     MAGICS.contains(&magic)
 }

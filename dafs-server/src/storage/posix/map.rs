@@ -85,8 +85,8 @@ impl Windows {
     }
 }
 
-/// All pages of the range are in the page cache. `sparse`: the size of a file that has holes. Where the file system lives in memory, a hole that is touched is
-/// filled: there it has none.
+/// All pages of the range are in the page cache. `sparse`: the size of a file that has holes. Where the file system lives in memory, a
+/// hole that is touched is filled: there it has none.
 fn at_hand(node: &Node, fd: BorrowedFd<'_>, sparse: Option<u64>, offset: u64, len: u64) -> bool {
     if node.class.memory {
         let start = offset - offset % PAGE_SIZE;
