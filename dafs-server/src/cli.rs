@@ -184,7 +184,8 @@ impl Settings {
         }
         join! {
             or: key_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max operations_max
-                inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms keep_alive_ms handshake_ms drain_ms;
+                inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size
+                lease_ms keep_alive_ms handshake_ms drain_ms;
             append: exports export_tables listen buffer_sizes;
             any: direct no_batching no_calibrate metrics_anywhere;
         }
