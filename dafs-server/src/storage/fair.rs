@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn everything_pushed_is_taken_in_the_end() {
         let mut fair = Fair::new(4);
-        for job in 0..1000 {
-            fair.push(ticket(job % 7, [None, Some(1), Some(2)][job as usize % 3]), job as usize);
+        for job in 0..1000_usize {
+            fair.push(ticket(job as u64 % 7, [None, Some(1), Some(2)][job % 3]), job);
         }
         let mut seen = Vec::new();
         while let Some((ticket, job)) = fair.take() {
