@@ -40,7 +40,7 @@ pub struct AccessConfig {
 }
 
 /// Decides about access. Not blocking: of a client over loopback TCP the kernel is asked, and the user database before by a thread
-/// ([`Access::ask`]).
+/// (`Access::ask`).
 #[derive(Debug)]
 pub struct Access {
     config: AccessConfig,
