@@ -68,6 +68,9 @@ pub struct Settings {
     /// What carries out storage operations that would block [default: auto]
     #[arg(long, value_name = "ENGINE")]
     pub storage_engine: Option<Engine>,
+    /// Threads for storage operations that may wait, for each worker; started as needed [default: 16]
+    #[arg(long, value_name = "COUNT")]
+    pub storage_threads: Option<u64>,
     /// Read and write files past the page cache, in all exports
     #[arg(long)]
     #[serde(default)]
@@ -204,8 +207,8 @@ impl Settings {
             };
         }
         join! {
-            or: key_file poll storage_engine metrics log log_format sessions_max slots_max operations_max inline_max transfer_size_max
-                buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms keep_alive_ms handshake_ms drain_ms
+            or: key_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max operations_max inline_max
+                transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms keep_alive_ms handshake_ms drain_ms
                 identity_share descriptors_max mappings_max mapped_size_max sparse_size_max unsent_size_max handshakes_max log_lines_max;
             append: exports export_tables listen buffer_sizes;
             any: direct no_batching no_calibrate metrics_anywhere;

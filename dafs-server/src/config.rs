@@ -74,6 +74,8 @@ pub struct Config {
     pub handshake_ms: u32,
     /// What carries out storage operations that would block.
     pub storage_engine: Engine,
+    /// Threads for storage operations that may wait, at most.
+    pub storage_threads: u32,
     /// Replies to requests that came together leave together; without, each by itself, for comparison.
     pub batch_replies: bool,
     /// Of the protocol's optional features those that clients are offered: all, but to see what clients do without.
@@ -116,6 +118,7 @@ impl Default for Config {
             keep_alive_ms: 10_000,
             handshake_ms: 10_000,
             storage_engine: Engine::Auto,
+            storage_threads: 16,
             batch_replies: true,
             features: Features::all(),
             direct_io: false,

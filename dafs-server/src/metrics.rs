@@ -3,6 +3,7 @@
 mod http;
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use dafs_proto::wire::{ExportStatistics, PipelineStatistics, Statistics, ZoneStatistics};
 
@@ -63,6 +64,8 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
+const LONGEST_TURN: &str = "dafs_loop_turn_longest_seconds";
+
 /// Name, help, and the value of one budget.
 type BudgetFamily = (&'static str, &'static str, fn(&BudgetState) -> u64);
 
@@ -95,6 +98,8 @@ pub struct Extras {
     pub budgets: Vec<BudgetState>,
     /// Connections that got no session.
     pub logins_refused: u64,
+    /// The longest time for which a loop did not look.
+    pub longest_turn: Duration,
     /// Lines of the log.
     pub log_lines_left_out: u64,
 }
@@ -110,6 +115,9 @@ pub fn render_all(statistics: &Statistics, extras: &Extras) -> String {
     }
     let help = "Lines that the log left out: too many of one kind.";
     family(&mut text, "dafs_log_lines_left_out_total", help, one(extras.log_lines_left_out));
+    let help = "The longest time for which the loop did not ask what had happened, since the server began.";
+    family(&mut text, LONGEST_TURN, help, Vec::new());
+    let _ = writeln!(text, "{LONGEST_TURN} {}", extras.longest_turn.as_secs_f64());
     #[cfg(feature = "verbs")]
     for (name, help, value) in dafs_proto::transport::verbs::totals().named() {
         family(&mut text, &format!("dafs_verbs_{name}_total"), help, one(value));
@@ -223,7 +231,7 @@ mod tests {
     #[test]
     fn render_declares_each_family_before_its_values() {
         let budgets = vec![BudgetState { name: "sessions", used: 201, limit: 202, refused: 203 }];
-        let extras = Extras { budgets, logins_refused: 7, log_lines_left_out: 204 };
+        let extras = Extras { budgets, logins_refused: 7, log_lines_left_out: 204, ..Extras::default() };
         let text = render_all(&Statistics::default(), &extras);
         assert!(text.contains("dafs_budget_refused_total{budget=\"sessions\"} 203\n"));
         assert!(text.contains("dafs_log_lines_left_out_total 204\n"));

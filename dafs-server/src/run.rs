@@ -64,6 +64,7 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
             let extras = metrics::Extras {
                 budgets: server.shared().budget_states(),
                 logins_refused: server.shared().logins_refused(),
+                longest_turn: server.shared().longest_turn(),
                 log_lines_left_out: flood::left_out(),
             };
             metrics::render_all(&server.statistics(), &extras)
@@ -299,7 +300,8 @@ fn open_storage(config: &Config) -> anyhow::Result<Exports> {
     let stored = config.exports.iter().map(|export| stored_export(config, export)).collect();
     let engine = config.storage_engine;
     let loop_keeps_identity = loop_keeps_identity(config);
-    let storage = StorageConfig { engine, loop_keeps_identity, ..StorageConfig::default() };
+    let pool_threads = config.storage_threads as usize;
+    let storage = StorageConfig { engine, pool_threads, loop_keeps_identity, ..StorageConfig::default() };
     Ok(Exports::new(stored, &storage)?)
 }
 

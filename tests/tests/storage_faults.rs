@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
 use dafs_client::{DurableWriter, Error, Export, File, Session, Status};
+use dafs_server::config::ExportKind;
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
@@ -12,6 +13,8 @@ on_each_provider! {
     write_that_comes_short_is_counted_and_continued,
     append_that_comes_short_is_an_error_and_the_next_follows_it,
     operation_that_hangs_delays_nobody_else,
+    requests_as_large_as_a_client_likes_stop_nobody_else,
+    session_that_ends_with_thousands_of_files_leaves_none_open,
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
@@ -217,4 +220,61 @@ fn durable_writer_writes_again_what_a_failed_commit_lost(on: On) {
         file.read_exact_at(&mut found, 0).unwrap();
         assert_same(&found, &data, "what is durable");
     });
+}
+
+// [BUF-25] [STOR-29] [STOR-31] In debug builds the server's loop panics where a turn takes more than it may.
+fn requests_as_large_as_a_client_likes_stop_nobody_else(on: On) {
+    const SIZE: u64 = 1 << 40;
+    let size_max = 2 * SIZE;
+    let harness = Harness::start_with(on, |config| config.exports[1].kind = ExportKind::Memory { size_max });
+    let (greedy, session) = (harness.session(), harness.session());
+    let root = greedy.mount("mem").unwrap();
+    let file = root.create("f").unwrap();
+    for round in 0..24 {
+        let pending = [
+            file.submit_allocate(0, SIZE),
+            file.submit_punch_hole(round, SIZE / 2),
+            file.submit_truncate(round),
+            file.submit_allocate(round, SIZE),
+            file.submit_truncate(0),
+        ];
+        let other = session.mount("mem").unwrap();
+        other.create("other").unwrap().write_all_at(b"served", 0).unwrap();
+        pending.into_iter().for_each(|pending| pending.wait().unwrap());
+    }
+    file.allocate(0, SIZE).unwrap();
+    for index in 0..on.rounds(3000) {
+        root.link("f", root.root(), index.to_string()).unwrap();
+    }
+    let listed: Vec<_> = root.read_dir("", true).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(listed.len() as u64, on.rounds(3000) + 2);
+    assert!(
+        listed.iter().filter(|entry| entry.name != b"other").all(|entry| {
+            entry.attributes.as_ref().is_some_and(|attributes| attributes.allocated == SIZE)
+        })
+    );
+    let long = "./".repeat(2040) + "f";
+    for _ in 0..on.rounds(200) {
+        root.metadata(&long).unwrap();
+    }
+    for session in [greedy, session] {
+        assert_eq!((session.reconnects(), session.statistics().unwrap().protocol_errors), (0, 0));
+    }
+}
+
+// [BUF-25]
+fn session_that_ends_with_thousands_of_files_leaves_none_open(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let other = harness.session();
+    let count = on.rounds(1000);
+    let session = harness.session();
+    let root = session.mount("mem").unwrap();
+    let files: Vec<_> = (0..count).map(|index| root.create(index.to_string()).unwrap()).collect();
+    assert_eq!(faults.open_nodes() as u64, count);
+    session.close();
+    let mount = other.mount("mem").unwrap();
+    while faults.open_nodes() > 0 {
+        mount.metadata("0").unwrap();
+    }
+    drop(files);
 }

@@ -93,6 +93,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &[],
     },
     Need {
+        name: "fuse",
+        purpose: "file systems that hang",
+        probes: &[Probe::Root, Probe::Tmpfs, Probe::File("/dev/fuse")],
+        packages: &[],
+    },
+    Need {
         name: "hot-windows",
         purpose: "files in memory that are read from mappings",
         probes: &[Probe::HotWindows, Probe::File("/dev/shm")],

@@ -40,8 +40,8 @@ pub struct AccessConfig {
     pub server: ServerIdentity,
 }
 
-/// Decides about access. Not blocking, but for [`Access::admit`] of a client over loopback TCP, which asks the kernel
-/// and the user database.
+/// Decides about access. Not blocking: of a client over loopback TCP the kernel is asked, and the user database before by a thread
+/// (`Access::ask`).
 #[derive(Debug)]
 pub struct Access {
     config: AccessConfig,
@@ -93,6 +93,26 @@ impl Access {
         ServerTerms { key_required: key_required(listener) }
     }
 
+    /// Whether all is known for [`Access::admit`]. If not, a thread asks the user database and calls `then`, after which it is; a client
+    /// that is admitted sooner has no groups.
+    pub(crate) fn ask(
+        &self,
+        listener: &Address,
+        peer: &PeerIdentity,
+        key: Option<&Key>,
+        then: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let Address::Tcp(server) = listener else { return true };
+        let (None, Some(client)) = (&peer.credentials, peer.address) else { return true };
+        if self.forced(key).is_some() || !server.ip().to_canonical().is_loopback() {
+            return true;
+        }
+        match self.owners.owner(client, *server) {
+            Ok(Some(uid)) if uid != NO_ID => self.users.ask(uid, then),
+            _ => true,
+        }
+    }
+
     /// Who this client is. `key` is the one whose proof has been checked; `listener` is where it came in, with the
     /// port that was taken ([`Listener::address`]).
     ///
@@ -114,7 +134,7 @@ impl Access {
         if [hello.uid, hello.gid].iter().chain(&hello.groups).any(|id| *id == NO_ID) {
             return Err(Status::INVALID);
         }
-        let forced = key.and_then(|key| self.config.keys.entry(&key.name)).and_then(|entry| entry.forced);
+        let forced = self.forced(key);
         let (identity, evidence) = match (&peer.credentials, listener, forced) {
             (Some(credentials), ..) => (of_credentials(credentials), Evidence::Kernel),
             (None, _, Some(forced)) => (forced.identity(), Evidence::KeyFile),
@@ -194,6 +214,11 @@ impl Access {
             }
             _ => Owner::User(NOBODY),
         }
+    }
+
+    /// Who the holder of a key is, where the key's entry says so.
+    fn forced(&self, key: Option<&Key>) -> Option<ForcedIdentity> {
+        self.config.keys.entry(&key?.name)?.forced
     }
 
     /// Who owns the other end of a loopback connection; `None` where the kernel knows of nobody.

@@ -1,8 +1,8 @@
-//! Groups of users, from the system's user database.
+//! Groups of users, from the system's user database. That may be a directory service far away: threads ask it, and the loop never does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
@@ -14,31 +14,106 @@ use crate::storage::Identity;
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Answers kept at most.
 const KEPT_MAX: usize = 1024;
+/// Threads that ask at a time: one that hangs over one user leaves others to ask about the next.
+const ASKING_MAX: usize = 8;
 
-/// The user database, with its answers kept for a minute: it may be a directory service far away, and it is asked from the server's loop.
-#[derive(Debug, Default)]
+type LookUp = Box<dyn Fn(u32) -> Identity + Send + Sync>;
+type Then = Box<dyn FnOnce() + Send>;
+
+/// The user database, with its answers kept for a minute.
 pub(super) struct Users {
-    known: Mutex<HashMap<u32, (Instant, Identity)>>,
+    inside: Arc<Inside>,
+}
+
+struct Inside {
+    look_up: LookUp,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: HashMap<u32, (Instant, Identity)>,
+    /// Whoever waits for an answer, by user.
+    asked: HashMap<u32, Vec<Then>>,
+    /// Asked for, and no thread has begun.
+    queue: VecDeque<u32>,
+    threads: usize,
+}
+
+impl Default for Users {
+    fn default() -> Self {
+        Self::new(look_up)
+    }
+}
+
+impl std::fmt::Debug for Users {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Users({} known)", self.inside.lock().known.len())
+    }
 }
 
 impl Users {
-    /// The user with its groups. One that the database does not know has the group nobody and no others. Blocks while
-    /// the database is asked.
-    pub(super) fn identity(&self, uid: u32) -> Identity {
-        let now = Instant::now();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((since, identity)) = known.get(&uid)
-            && now.duration_since(*since) < KEPT_FOR
-        {
-            return identity.clone();
-        }
-        let identity = look_up(uid);
-        if known.len() >= KEPT_MAX {
-            known.clear();
-        }
-        known.insert(uid, (now, identity.clone()));
-        identity
+    fn new(look_up: impl Fn(u32) -> Identity + Send + Sync + 'static) -> Self {
+        Self { inside: Arc::new(Inside { look_up: Box::new(look_up), state: Mutex::default() }) }
     }
+
+    /// Whether the user is known now. If not, a thread asks the database and calls `then`. Not blocking.
+    pub(super) fn ask(&self, uid: u32, then: impl FnOnce() + Send + 'static) -> bool {
+        let mut state = self.inside.lock();
+        if state.known.get(&uid).is_some_and(|(since, _)| since.elapsed() < KEPT_FOR) {
+            return true;
+        }
+        let waiting = state.asked.entry(uid).or_default();
+        waiting.push(Box::new(then));
+        if waiting.len() > 1 {
+            return false;
+        }
+        state.queue.push_back(uid);
+        if state.threads < ASKING_MAX {
+            let inside = Arc::clone(&self.inside);
+            match std::thread::Builder::new().name("dafs-users".into()).spawn(move || inside.answer_all()) {
+                Ok(_) => state.threads += 1,
+                Err(error) => tracing::warn!(%error, "cannot start a thread that asks the user database"),
+            }
+        }
+        false
+    }
+
+    /// The user with its groups, as last known. One that the database does not know, or was not asked about, has the group nobody and
+    /// no others. Not blocking.
+    pub(super) fn identity(&self, uid: u32) -> Identity {
+        let known = self.inside.lock().known.get(&uid).map(|(_, identity)| identity.clone());
+        known.unwrap_or_else(|| without_groups(uid))
+    }
+}
+
+impl Inside {
+    /// Every step leaves the state whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer_all(&self) {
+        let mut state = self.lock();
+        while let Some(uid) = state.queue.pop_front() {
+            drop(state);
+            let identity = (self.look_up)(uid);
+            state = self.lock();
+            if state.known.len() >= KEPT_MAX {
+                state.known.clear();
+            }
+            state.known.insert(uid, (Instant::now(), identity));
+            let waiting = state.asked.remove(&uid).unwrap_or_default();
+            drop(state);
+            waiting.into_iter().for_each(|then| then());
+            state = self.lock();
+        }
+        state.threads -= 1;
+    }
+}
+
+fn without_groups(uid: u32) -> Identity {
+    Identity { uid, gid: NOBODY, groups: Arc::from([]) }
 }
 
 fn look_up(uid: u32) -> Identity {
@@ -49,7 +124,7 @@ fn look_up(uid: u32) -> Identity {
             None
         }
     };
-    let Some(user) = user else { return Identity { uid, gid: NOBODY, groups: Arc::from([]) } };
+    let Some(user) = user else { return without_groups(uid) };
     let groups = CString::new(user.name).ok().and_then(|name| getgrouplist(&name, user.gid).ok());
     let groups = groups.unwrap_or_default().into_iter().map(Gid::as_raw);
     Identity { uid, gid: user.gid.as_raw(), groups: groups.collect() }
@@ -57,11 +132,22 @@ fn look_up(uid: u32) -> Identity {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
+
+    fn asked(users: &Users, uid: u32) -> Identity {
+        let (send, receive) = channel();
+        if !users.ask(uid, move || send.send(()).unwrap()) {
+            receive.recv().unwrap();
+        }
+        assert!(users.ask(uid, || panic!("it is known")));
+        users.identity(uid)
+    }
 
     #[test]
     fn users_root_has_group_root() {
-        let root = Users::default().identity(0);
+        let root = asked(&Users::default(), 0);
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0));
     }
@@ -71,6 +157,31 @@ mod tests {
         let users = Users::default();
         let expected = Identity { uid: 3_999_999_999, gid: NOBODY, groups: Arc::from([]) };
         assert_eq!(users.identity(3_999_999_999), expected);
-        assert_eq!(users.identity(3_999_999_999), expected);
+        assert_eq!(asked(&users, 3_999_999_999), expected);
+    }
+
+    // [ACC-16]
+    #[test]
+    fn database_that_hangs_over_one_user_keeps_nobody_else_waiting() {
+        let (release, held) = channel::<()>();
+        let held = Mutex::new(held);
+        let users = Users::new(move |uid| {
+            if uid == 7 {
+                let _ = held.lock().unwrap().recv();
+            }
+            Identity { uid, gid: uid, groups: Arc::from([]) }
+        });
+        let (send, receive) = channel();
+        for _ in 0..3 {
+            let send = send.clone();
+            assert!(!users.ask(7, move || send.send(()).unwrap()));
+        }
+        for uid in 100..120 {
+            assert_eq!(asked(&users, uid).gid, uid);
+        }
+        assert_eq!(users.identity(7).gid, NOBODY, "it is not known yet");
+        drop(release);
+        (0..3).for_each(|_| receive.recv().unwrap());
+        assert_eq!(asked(&users, 7).gid, 7);
     }
 }

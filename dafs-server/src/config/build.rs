@@ -86,6 +86,8 @@ impl Config {
         config.log = log_config(&settings)?;
         config.poll = settings.poll.map_or(config.poll, wait_policy);
         config.storage_engine = settings.storage_engine.unwrap_or_default();
+        let (threads, range) = (&mut config.storage_threads, 4..=1024);
+        set(threads, "--storage-threads", settings.storage_threads, range, "threads")?;
         config.batch_replies = !settings.no_batching;
         config.direct_io = settings.direct;
         config.calibrate = !settings.no_calibrate;

@@ -8,6 +8,7 @@ use dafs_proto::transport::{Endpoint, OpToken};
 use dafs_proto::wire::{Header, Hello};
 
 use super::{WorkerId, lock};
+use crate::worker::ids::ConnectionKey;
 
 /// Something for a worker to do.
 pub enum Mail {
@@ -20,6 +21,11 @@ pub enum Mail {
     },
     /// A connection whose client asks for a session that lives there.
     Resume(Box<Resume>),
+    /// The user database has answered about the client of this connection.
+    Known {
+        /// The connection.
+        connection: ConnectionKey,
+    },
     /// An export's fence was replaced: answer [`Mail::Drained`] when no operation of a client behind it is in flight.
     Drain {
         /// The export.
@@ -44,7 +50,7 @@ pub struct Resume {
 }
 
 /// What a client has said and proven of itself when it wants a session.
-pub(crate) struct Introduction {
+pub struct Introduction {
     /// The request that asks for it.
     pub(crate) request: Header,
     pub(crate) hello: Hello,

@@ -12,8 +12,9 @@ pub mod settings;
 mod statistics;
 pub(crate) mod tokens;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use dafs_proto::budget::Budget;
 use dafs_proto::transport::shm::ShmLimits;
@@ -46,6 +47,8 @@ pub struct Shared {
     pub(crate) budgets: Budgets,
     tokens: Mutex<TokenTable>,
     desks: Vec<Desk>,
+    /// Nanoseconds.
+    longest_turn: AtomicU64,
 }
 
 /// What the others know of a worker.
@@ -69,6 +72,7 @@ impl Shared {
             epoch,
             tokens: Mutex::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
+            longest_turn: AtomicU64::new(0),
         })
     }
 
@@ -142,6 +146,17 @@ impl Shared {
     /// A worker has others beside it.
     pub(crate) fn has_others(&self) -> bool {
         self.desks.len() > 1
+    }
+
+    /// A loop was away from the kernel's events for so long.
+    pub(crate) fn note_turn(&self, turn: Duration) {
+        let nanoseconds = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
+        self.longest_turn.fetch_max(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// The longest that any loop was since the server began.
+    pub fn longest_turn(&self) -> Duration {
+        Duration::from_nanos(self.longest_turn.load(Ordering::Relaxed))
     }
 
     /// A worker shows its counters to the others.

@@ -9,9 +9,10 @@ use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use serde::Deserialize;
 
-use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
+use super::fair::Ticket;
+use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
 use super::mem::{Clock, MemExport};
-use super::pool::{Pool, Wake};
+use super::pool::{Pool, Ran, Wake, Work};
 use super::posix::{PosixExport, hold_back};
 use super::uring::Ring;
 use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, Traits};
@@ -54,12 +55,18 @@ pub enum Engine {
     Pool,
 }
 
+/// Threads for what may wait, unless set: they mostly wait, for disks and other hosts.
+const POOL_THREADS: usize = 16;
+
+/// Bytes of memory given back that one call frees.
+const TIDY_SIZE: u64 = 1 << 20;
+
 /// Settings of the storage as a whole.
 #[derive(Clone, Debug)]
 pub struct StorageConfig {
     /// What carries out reads and writes that must wait.
     pub engine: Engine,
-    /// Threads for operations that may wait.
+    /// Threads for operations that may wait, at most; one is started when all others are busy.
     pub pool_threads: usize,
     /// Reads and writes that wait in io_uring at a time; more are queued.
     pub ring_entries: u32,
@@ -77,7 +84,7 @@ impl Default for StorageConfig {
     fn default() -> Self {
         Self {
             engine: Engine::Auto,
-            pool_threads: 4,
+            pool_threads: POOL_THREADS,
             ring_entries: 256,
             loop_keeps_identity: false,
             seed: None,
@@ -98,6 +105,14 @@ pub enum StorageError {
         path: PathBuf,
         /// Why not.
         error: std::io::Error,
+    },
+    /// The directory is on a file system through which the kernel is spoken to.
+    #[error("export {name:?}: {} is the kernel's (proc, sysfs or the like) and is not served; export another directory", path.display())]
+    Kernel {
+        /// The export.
+        name: String,
+        /// Its directory.
+        path: PathBuf,
     },
     /// Two exports of one name, or more than an id can count.
     #[error("export {name:?}: give every export its own name (65,535 at most)")]
@@ -139,6 +154,8 @@ struct Waiting {
     wake: Arc<Wake>,
     /// For reads and writes; the pool does them where there is none.
     ring: Option<Ring>,
+    /// Whose what is submitted now is.
+    client: u64,
 }
 
 impl Exports {
@@ -242,7 +259,7 @@ impl Waiting {
                 .ok(),
         };
         let pool = Pool::new(config.pool_threads, Arc::clone(&wake));
-        Ok(Self { pool, wake, ring })
+        Ok(Self { pool, wake, ring, client: 0 })
     }
 
     /// A read or write: in the ring where there is one.
@@ -259,11 +276,20 @@ impl Waiting {
 
     fn submit(&mut self, token: OpToken, export: ExportId, task: Box<dyn Job>) -> Submitted {
         let panicked = (token, export, Err(Status::IO));
-        match self.pool.submit(Box::new(move || (token, export, task.run())), panicked) {
+        let ticket = Ticket { client: self.client, place: task.place() };
+        match self.pool.submit(ticket, work(token, export, task), panicked) {
             Ok(()) => Submitted::Pending,
             Err(()) => Submitted::Done(Err(Status::AGAIN)),
         }
     }
+}
+
+/// A job for the pool.
+fn work(token: OpToken, export: ExportId, job: Box<dyn Job>) -> Work<Finished> {
+    Box::new(move || match job.run() {
+        Run::Done(result) => Ran::Done((token, export, result)),
+        Run::Beyond(place, job) => Ran::Beyond(place, work(token, export, job)),
+    })
 }
 
 impl Storage for Exports {
@@ -336,10 +362,22 @@ impl Storage for Exports {
         }
     }
 
+    fn tidy(&mut self) -> bool {
+        self.exports.iter_mut().any(|export| export.files.tidy(TIDY_SIZE))
+    }
+
+    fn for_client(&mut self, client: u64) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.client = client;
+        }
+    }
+
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         let Some(waiting) = &mut self.waiting else { return };
         if let Some(ring) = &mut waiting.ring {
             ring.poll(done);
+            // Whose node was closed meanwhile may take its file with it.
+            ring.take_ended().for_each(|ended| waiting.pool.dispose(None, ended));
         }
         waiting.wake.lower();
         waiting.pool.poll(&mut self.finished);
@@ -360,8 +398,8 @@ impl Storage for Exports {
 
     fn close(&mut self, node: NodeId) {
         let slow = self.files_mut(node.export).and_then(|files| files.close(node));
-        if let (Some(slow), Some(waiting)) = (slow, &mut self.waiting) {
-            waiting.pool.dispose(slow);
+        if let (Some((slow, place)), Some(waiting)) = (slow, &mut self.waiting) {
+            waiting.pool.dispose(place, slow);
         }
     }
 

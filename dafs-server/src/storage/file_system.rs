@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dafs_proto::transport::{LocalSegments, Span};
 use dafs_proto::wire::{Attributes, Status};
 
+use super::fair::Place;
 use super::posix::Transfer;
 use super::{FsOp, FsReply, FsResult, Identity, NodeId, NowError};
 
@@ -43,6 +44,11 @@ pub(super) trait FileSystem: Send {
     /// See [`super::Storage::map`].
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments;
 
+    /// Frees about so many bytes of what was given back; whether more is left.
+    fn tidy(&mut self, _bytes: u64) -> bool {
+        false
+    }
+
     /// Does an operation if that needs no waiting.
     fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt;
 
@@ -62,8 +68,8 @@ pub(super) trait FileSystem: Send {
     /// What was kept of a file's data is no longer true.
     fn forget_data(&mut self, _file: &SharedFile) {}
 
-    /// Closes a node. What it returns may take long to drop: not on the loop.
-    fn close(&mut self, node: NodeId) -> Option<SharedFile>;
+    /// Closes a node. What it returns may take long to drop, not on the loop; and where that may hang.
+    fn close(&mut self, node: NodeId) -> Option<(SharedFile, Option<Place>)>;
 
     /// What a node has open.
     fn share(&self, node: NodeId) -> Result<SharedFile, Status>;
@@ -98,11 +104,22 @@ pub(super) enum Attempt {
 
 /// An operation with what it needs, for any thread.
 pub(super) trait Job: Send {
-    /// Runs it to its end; may wait.
-    fn run(self: Box<Self>) -> Result<Outcome, Status>;
+    /// Where a thread may hang with it for good.
+    fn place(&self) -> Option<Place>;
+
+    /// Runs it to its end, or as far as it does not lead elsewhere; may wait.
+    fn run(self: Box<Self>) -> Run;
 
     /// As a transfer for the ring; given back where only a thread can do it all.
     fn into_transfer(self: Box<Self>) -> Result<Transfer, Box<dyn Job>>;
+}
+
+/// What came of running a job.
+pub(super) enum Run {
+    /// It is done.
+    Done(Result<Outcome, Status>),
+    /// Nothing is done yet, for it leads beyond a mount point.
+    Beyond(Place, Box<dyn Job>),
 }
 
 /// What an operation gave on another thread.

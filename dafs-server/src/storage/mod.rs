@@ -6,6 +6,7 @@
 //! `posix` (a directory, confined by `openat2`) and `mem` (memory).
 
 mod exports;
+mod fair;
 mod file_system;
 mod listing;
 mod mem;
@@ -16,6 +17,7 @@ mod posix;
 #[cfg(test)]
 mod tests;
 mod uring;
+pub(crate) mod work;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -374,6 +376,16 @@ pub trait Storage: Send {
     /// Starts what was submitted as one batch; called once per turn of the loop.
     fn flush(&mut self);
 
+    /// Frees a part of the memory that was given back; whether there is more, for which to call it soon again.
+    fn tidy(&mut self) -> bool {
+        false
+    }
+
+    /// Whose the operations are that are submitted from now on: those that have to wait for a thread take turns by client.
+    fn for_client(&mut self, client: u64) {
+        let _ = client;
+    }
+
     /// How many reads and writes that wait for a disk the next [`Storage::flush`] and [`Storage::poll`] move at most
     /// each; the rest is left to later calls. Operations on names go on. Storage that has no such costs ignores it.
     fn set_turn(&mut self, transfers_max: usize) {
@@ -414,6 +426,41 @@ struct Traits {
 }
 
 impl FsOp {
+    /// The path that it begins with.
+    fn path(&self) -> Option<&At> {
+        match self {
+            Self::Rename { from: at, .. }
+            | Self::Link { to: at, .. }
+            | Self::Open { at, .. }
+            | Self::Setattr { at, .. }
+            | Self::Mkdir { at, .. }
+            | Self::Remove { at, .. }
+            | Self::Symlink { at, .. }
+            | Self::XattrWrite { at, .. }
+            | Self::XattrRemove { at, .. }
+            | Self::Lookup { at, .. }
+            | Self::Getattr { at, .. }
+            | Self::Readlink { at }
+            | Self::AccessCheck { at, .. }
+            | Self::XattrRead { at, .. }
+            | Self::XattrList { at }
+            | Self::Statfs { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+
+    /// It takes as long as the client likes, and the kernel keeps others from the file meanwhile.
+    fn holds_file(&self) -> bool {
+        matches!(
+            self,
+            Self::Truncate { .. }
+                | Self::Allocate { .. }
+                | Self::Punch { .. }
+                | Self::Seek { .. }
+                | Self::Append { .. }
+        )
+    }
+
     fn traits(&self) -> Traits {
         let (node, second, changes, on_data) = match self {
             Self::Rename { from, to, .. } | Self::Link { from, to } => {

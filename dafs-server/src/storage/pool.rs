@@ -4,10 +4,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use super::fair::{Fair, Place, Ticket};
 
 /// Jobs that wait or run at most; above it the caller says that the server is busy.
 pub(super) const JOBS_MAX: usize = 16_384;
@@ -61,7 +64,16 @@ impl AsFd for Wake {
     }
 }
 
-type Work<T> = Box<dyn FnOnce() -> T + Send>;
+/// What is to be done; it may turn out to belong elsewhere.
+pub(super) type Work<T> = Box<dyn FnOnce() -> Ran<T> + Send>;
+
+/// What came of running a job.
+pub(super) enum Ran<T> {
+    /// Its result.
+    Done(T),
+    /// It goes on where threads may hang.
+    Beyond(Place, Work<T>),
+}
 
 enum Job<T> {
     /// What is to be done, and the result where that panics.
@@ -69,71 +81,92 @@ enum Job<T> {
     Dispose(Box<dyn Send>),
 }
 
-/// A fixed number of threads, a bounded queue, results for one collector.
+/// After the end of a pool a thread hangs that is where it may, and is not back after this long.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
+
+/// Of whom it is that something is dropped: of nobody, and not many at a time.
+const DISPOSAL: &str = "disposal";
+
+/// A bounded number of threads, a bounded queue that is fair, results for one collector.
 pub(super) struct Pool<T: Send + 'static> {
-    /// Where the threads take jobs from, one after the other; they end when nobody can send any more.
-    queue: Arc<Mutex<Receiver<Job<T>>>>,
-    jobs: Option<Sender<Job<T>>>,
-    done: (Sender<T>, Receiver<T>),
-    wake: Arc<Wake>,
+    desk: Arc<Desk<T>>,
+    results: Receiver<T>,
     threads: Vec<JoinHandle<()>>,
     /// Invariant: <= `JOBS_MAX`.
     pending_count: usize,
     thread_count: usize,
 }
 
+/// Where threads take jobs from and leave results.
+struct Desk<T> {
+    state: Mutex<State<T>>,
+    work: Condvar,
+    done: Sender<T>,
+    wake: Arc<Wake>,
+}
+
+struct State<T> {
+    jobs: Fair<Job<T>>,
+    idle_count: usize,
+    /// Threads that have not ended.
+    alive_count: usize,
+    /// No more jobs come.
+    closed: bool,
+}
+
 impl<T: Send + 'static> Pool<T> {
-    /// A pool of `thread_count` threads (at least one), started with the first job; results raise `wake`.
+    /// A pool of `thread_count` threads at most (at least one), started as they are needed; results raise `wake`.
     pub(super) fn new(thread_count: usize, wake: Arc<Wake>) -> Self {
-        let (jobs, queue) = channel();
+        let (done, results) = channel();
+        let thread_count = thread_count.max(1);
+        let state = State { jobs: Fair::new(thread_count), idle_count: 0, alive_count: 0, closed: false };
         Self {
-            queue: Arc::new(Mutex::new(queue)),
-            jobs: Some(jobs),
-            done: channel(),
-            wake,
+            desk: Arc::new(Desk { state: Mutex::new(state), work: Condvar::new(), done, wake }),
+            results,
             threads: Vec::new(),
             pending_count: 0,
-            thread_count: thread_count.max(1),
+            thread_count,
         }
     }
 
     /// Takes a job; `Err` when full, or no thread can be started. `panicked` is its result where it panics.
-    pub(super) fn submit(&mut self, work: Work<T>, panicked: T) -> Result<(), ()> {
-        if self.pending_count >= JOBS_MAX {
+    pub(super) fn submit(&mut self, ticket: Ticket, work: Work<T>, panicked: T) -> Result<(), ()> {
+        if self.pending_count >= JOBS_MAX || !self.ensure_thread() {
             return Err(());
         }
-        if self.threads.len() < self.thread_count && self.threads.len() <= self.pending_count {
-            self.start_thread();
-        }
-        if self.threads.is_empty() {
-            return Err(());
-        }
-        self.send(Job::Work(work, panicked));
+        self.send(ticket, Job::Work(work, panicked));
         self.pending_count += 1;
         Ok(())
     }
 
-    /// Drops a value on a thread, without a result. Here and now when there is no thread.
-    pub(super) fn dispose(&mut self, value: impl Send + 'static) {
-        if self.threads.is_empty() {
-            self.start_thread();
-        }
-        if !self.threads.is_empty() {
-            self.send(Job::Dispose(Box::new(value)));
+    /// Drops a value on a thread, without a result. `place`: where that may hang. Here and now when there is no thread.
+    pub(super) fn dispose(&mut self, place: Option<Place>, value: impl Send + 'static) {
+        if self.ensure_thread() {
+            let place = place.unwrap_or_else(|| Place::of(DISPOSAL));
+            self.send(Ticket { client: u64::MAX, place: Some(place) }, Job::Dispose(Box::new(value)));
         }
     }
 
-    fn send(&self, job: Job<T>) {
-        if let Some(jobs) = &self.jobs {
-            // The queue lives as long as the pool.
-            let _ = jobs.send(job);
+    /// There is a thread, and one for the next job where there may be.
+    fn ensure_thread(&mut self) -> bool {
+        let count = self.threads.len();
+        if count < self.thread_count
+            && (count <= self.pending_count || lock(&self.desk.state).idle_count == 0)
+        {
+            self.start_thread();
         }
+        !self.threads.is_empty()
+    }
+
+    fn send(&self, ticket: Ticket, job: Job<T>) {
+        lock(&self.desk.state).jobs.push(ticket, job);
+        self.desk.work.notify_one();
     }
 
     /// Collects results.
     pub(super) fn poll(&mut self, done: &mut Vec<T>) {
         let before = done.len();
-        done.extend(self.done.1.try_iter());
+        done.extend(self.results.try_iter());
         self.pending_count -= done.len() - before;
     }
 
@@ -143,11 +176,13 @@ impl<T: Send + 'static> Pool<T> {
     }
 
     fn start_thread(&mut self) {
-        let (queue, done, wake) = (Arc::clone(&self.queue), self.done.0.clone(), Arc::clone(&self.wake));
+        let desk = Arc::clone(&self.desk);
+        lock(&desk.state).alive_count += 1;
         let name = format!("dafs-disk-{}", self.threads.len());
-        match std::thread::Builder::new().name(name).spawn(move || run(&queue, &done, &wake)) {
+        match std::thread::Builder::new().name(name).spawn(move || desk.run()) {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
+                lock(&self.desk.state).alive_count -= 1;
                 tracing::warn!(%error, threads = self.threads.len(), "cannot start a storage thread")
             }
         }
@@ -155,28 +190,79 @@ impl<T: Send + 'static> Pool<T> {
 }
 
 impl<T: Send + 'static> Drop for Pool<T> {
+    /// Waits until all is done, but for what hangs for good.
     fn drop(&mut self) {
-        self.jobs = None;
+        let mut state = lock(&self.desk.state);
+        state.closed = true;
+        self.desk.work.notify_all();
+        while state.alive_count > 0 {
+            let waited = self.desk.work.wait_timeout(state, HANGS_AFTER);
+            let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if waited.timed_out() && state.jobs.runs_only_in_places() {
+                tracing::warn!(
+                    threads = state.alive_count,
+                    "storage threads hang, perhaps on a mount whose server is gone; they are left behind"
+                );
+                // To drop what waits might hang as well.
+                std::mem::forget(std::mem::replace(&mut state.jobs, Fair::new(self.thread_count)));
+                self.desk.work.notify_all();
+                return;
+            }
+        }
+        drop(state);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-/// Runs jobs until the pool closes and none is left. A panic, which has been reported by then, ends the job and not the thread: somebody
-/// waits for the result, and others for the thread.
-fn run<T>(queue: &Mutex<Receiver<Job<T>>>, done: &Sender<T>, wake: &Wake) {
-    loop {
-        let Ok(job) = lock(queue).recv() else { return };
+impl<T: Send + 'static> Desk<T> {
+    /// Runs jobs until the pool closes and none is left. A panic, which has been reported by then, ends the job and not the thread:
+    /// somebody waits for the result, and others for the thread.
+    fn run(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            let Some((ticket, job)) = state.jobs.take() else {
+                if state.closed && state.jobs.is_empty() {
+                    state.alive_count -= 1;
+                    self.work.notify_all();
+                    return;
+                }
+                state.idle_count += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle_count -= 1;
+                continue;
+            };
+            drop(state);
+            let more = self.carry_out(job);
+            state = lock(&self.state);
+            state.jobs.done(ticket);
+            if let Some((place, job)) = more {
+                state.jobs.push(Ticket { place: Some(place), ..ticket }, job);
+            }
+            // What had to leave a thread to others may run now; the last to go lets the rest see that all is done.
+            if !state.jobs.is_empty() || state.closed {
+                self.work.notify_all();
+            }
+        }
+    }
+
+    fn carry_out(&self, job: Job<T>) -> Option<(Place, Job<T>)> {
         match job {
             Job::Work(work, panicked) => {
-                let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or(panicked);
+                let result = match catch_unwind(AssertUnwindSafe(work)) {
+                    Ok(Ran::Beyond(place, work)) => return Some((place, Job::Work(work, panicked))),
+                    Ok(Ran::Done(result)) => result,
+                    Err(_) => panicked,
+                };
                 // The collector lives as long as the pool.
-                let _ = done.send(result);
-                wake.raise();
+                let _ = self.done.send(result);
+                self.wake.raise();
             }
             Job::Dispose(value) => drop(catch_unwind(AssertUnwindSafe(|| drop(value)))),
         }
+        None
     }
 }
 
@@ -189,15 +275,18 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    const ALICE: Ticket = Ticket { client: 1, place: None };
+    const BOB: Ticket = Ticket { client: 2, place: None };
+
     // [STOR-20]
     #[test]
     fn pool_given_one_job_too_many_refuses_it_and_does_the_others() {
         let wake = Arc::new(Wake::new().unwrap());
         let mut pool = Pool::new(2, Arc::clone(&wake));
         for n in 0..JOBS_MAX {
-            assert_eq!(pool.submit(Box::new(move || n), n), Ok(()), "{n}");
+            assert_eq!(pool.submit(ALICE, Box::new(move || Ran::Done(n)), n), Ok(()), "{n}");
         }
-        assert_eq!(pool.submit(Box::new(|| 0), 0), Err(()));
+        assert_eq!(pool.submit(ALICE, Box::new(|| Ran::Done(0)), 0), Err(()));
         let mut done = Vec::new();
         while pool.pending() > 0 {
             wake.lower();
@@ -206,7 +295,7 @@ mod tests {
         }
         done.sort_unstable();
         assert!(done.into_iter().eq(0..JOBS_MAX));
-        assert_eq!(pool.submit(Box::new(|| 0), 0), Ok(()));
+        assert_eq!(pool.submit(ALICE, Box::new(|| Ran::Done(0)), 0), Ok(()));
     }
     // [STOR-20]
     #[test]
@@ -219,9 +308,9 @@ mod tests {
         }
         let wake = Arc::new(Wake::new().unwrap());
         let mut pool = Pool::new(1, Arc::clone(&wake));
-        pool.dispose(Panics);
-        pool.submit(Box::new(|| panic!("one that a test wants")), "panicked").unwrap();
-        pool.submit(Box::new(|| "went on"), "panicked").unwrap();
+        pool.dispose(None, Panics);
+        pool.submit(ALICE, Box::new(|| panic!("one that a test wants")), "panicked").unwrap();
+        pool.submit(ALICE, Box::new(|| Ran::Done("went on")), "panicked").unwrap();
         let mut done = Vec::new();
         while pool.pending() > 0 && !pool.threads.iter().all(JoinHandle::is_finished) {
             wake.lower();
@@ -229,5 +318,74 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(done, ["panicked", "went on"]);
+    }
+    fn collect<T: Send + 'static>(pool: &mut Pool<T>, count: usize) -> Vec<T> {
+        let mut done = Vec::new();
+        while done.len() < count {
+            pool.desk.wake.lower();
+            pool.poll(&mut done);
+            std::thread::yield_now();
+        }
+        done
+    }
+
+    // [STOR-33]
+    #[test]
+    fn jobs_of_one_client_that_hang_do_not_stand_before_another_s() {
+        let mut pool = Pool::new(4, Arc::new(Wake::new().unwrap()));
+        let hold = Arc::new(Mutex::new(()));
+        let held = hold.lock().unwrap();
+        for n in 0..64 {
+            let hold = Arc::clone(&hold);
+            let work = move || {
+                drop(hold.lock());
+                Ran::Done(n)
+            };
+            pool.submit(ALICE, Box::new(work), n).unwrap();
+        }
+        pool.submit(BOB, Box::new(|| Ran::Done(100)), 100).unwrap();
+        assert_eq!(collect(&mut pool, 1), [100]);
+        drop(held);
+        assert_eq!(collect(&mut pool, 64).len(), 64);
+    }
+
+    // [STOR-34]
+    #[test]
+    fn jobs_that_hang_beyond_a_mount_leave_threads_to_others() {
+        let mut pool = Pool::new(4, Arc::new(Wake::new().unwrap()));
+        let hold = Arc::new(Mutex::new(()));
+        let held = hold.lock().unwrap();
+        for client in 0..20 {
+            let hold = Arc::clone(&hold);
+            let beyond = Box::new(move || {
+                drop(hold.lock());
+                Ran::Done("hung")
+            });
+            let work = Box::new(move || Ran::Beyond(Place::of("mount"), beyond));
+            pool.submit(Ticket { client, place: None }, work, "panicked").unwrap();
+        }
+        for _ in 0..10 {
+            pool.submit(BOB, Box::new(|| Ran::Done("well")), "panicked").unwrap();
+            assert_eq!(collect(&mut pool, 1), ["well"]);
+        }
+        drop(held);
+        assert_eq!(collect(&mut pool, 20), ["hung"; 20]);
+    }
+    // [STOR-34]
+    #[test]
+    fn pool_that_ends_leaves_threads_behind_that_hang_for_good() {
+        let mut pool = Pool::new(4, Arc::new(Wake::new().unwrap()));
+        let (release, held) = channel::<()>();
+        let hanging = Ticket { client: 1, place: Some(Place::of("mount")) };
+        let work = move || {
+            let _ = held.recv();
+            Ran::Done(1)
+        };
+        pool.submit(hanging, Box::new(work), 0).unwrap();
+        pool.submit(hanging, Box::new(|| Ran::Done(2)), 0).unwrap();
+        pool.submit(BOB, Box::new(|| Ran::Done(3)), 0).unwrap();
+        assert_eq!(collect(&mut pool, 1), [3]);
+        drop(pool);
+        drop(release);
     }
 }

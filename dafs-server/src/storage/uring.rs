@@ -26,6 +26,8 @@ pub(super) struct Ring {
     in_kernel_max: usize,
     /// Entries that one flush or poll moves at most.
     turn_max: usize,
+    /// Ended, and the last to have their file open.
+    ended: Vec<Transfer>,
 }
 
 impl Ring {
@@ -43,6 +45,7 @@ impl Ring {
             in_kernel: 0,
             in_kernel_max: entries as usize,
             turn_max: usize::MAX,
+            ended: Vec::new(),
         })
     }
 
@@ -90,7 +93,7 @@ impl Ring {
             let _ = self.ring.submit();
         }
         let mut completed = 0;
-        let Self { ring, transfers, queued, turn_max, .. } = self;
+        let Self { ring, transfers, queued, turn_max, ended, .. } = self;
         for completion in ring.completion().take(*turn_max) {
             completed += 1;
             let key = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
@@ -98,7 +101,11 @@ impl Ring {
             match transfer.complete(completion.result()) {
                 TransferNext::Continue => queued.push_back(key),
                 TransferNext::End(result) => {
-                    done.push((transfers.remove(key).0, result.map(FsReply::Count)));
+                    let (token, transfer) = transfers.remove(key);
+                    done.push((token, result.map(FsReply::Count)));
+                    if transfer.is_last() {
+                        ended.push(transfer);
+                    }
                 }
             }
         }
@@ -107,6 +114,11 @@ impl Ring {
             // The eventfd stays readable: it is watched for edges, and each completion makes one.
             self.flush();
         }
+    }
+
+    /// Transfers that ended after their node was closed: dropping them closes its file.
+    pub(super) fn take_ended(&mut self) -> impl Iterator<Item = Transfer> + '_ {
+        self.ended.drain(..)
     }
 
     /// Transfers not yet collected.

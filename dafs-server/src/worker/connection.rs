@@ -7,16 +7,18 @@ use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
 use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Header};
 
+use crate::shared::mail::Introduction;
 use crate::worker::flight::lanes::Lanes;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 
 /// Where a connection stands.
-#[derive(Debug)]
 pub enum Phase {
     /// Nothing has arrived yet; `Hello` is next.
     Connected,
     /// `Hello` was answered; `Authenticate` is next.
     Greeted(Box<ServerHandshake>),
+    /// It was authenticated, and who that is is being looked up.
+    Introduced(Box<Introduction>),
     /// It carries this session.
     Live(SessionKey),
     /// It is closed and only waits to be taken out.

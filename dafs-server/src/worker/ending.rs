@@ -129,11 +129,9 @@ impl Worker {
         if session.waiting > 0 {
             self.turns.session_waits_no_more();
         }
-        for handle in session.handles.take_all() {
-            if !handle.is_root {
-                self.storage.close(handle.node);
-            }
-        }
+        let closing = session.handles.take_all().filter(|handle| !handle.is_root).map(|handle| handle.node);
+        self.closing.extend(closing);
+        self.close_some();
         self.shared.directory.leave(session.id);
         self.end_tokens_of(session.id);
         self.forget_operations(key);

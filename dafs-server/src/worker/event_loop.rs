@@ -99,6 +99,7 @@ pub struct EventLoop {
     // Messages handled, and how many were parked by then, as of storage's last turn.
     messages: usize,
     parked: u32,
+    longest_turn: Duration,
 }
 
 struct Hot {
@@ -148,6 +149,7 @@ impl EventLoop {
             storage_turns: StorageTurns::new(Instant::now()),
             messages: 0,
             parked: 0,
+            longest_turn: Duration::ZERO,
         })
     }
 
@@ -185,6 +187,7 @@ impl EventLoop {
     pub fn run(&mut self, mut observe: impl FnMut(&Worker)) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         let mut draining: Option<Moment> = None;
+        self.look_at_clock();
         self.accept_all();
         self.read_mail();
         loop {
@@ -192,7 +195,9 @@ impl EventLoop {
             if sleeps || self.work >= WORK_PER_POLL {
                 self.work = 0;
                 debug_assert!(!sleeps || self.worker.is_settled(), "asleep over something to be done");
-                let timeout = if sleeps { self.until_due() } else { Duration::ZERO };
+                let untidy = self.worker.tidy_storage();
+                let timeout = if sleeps && !untidy { self.until_due() } else { Duration::ZERO };
+                self.note_turn();
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => return Err(error),
@@ -255,6 +260,15 @@ impl EventLoop {
             return false;
         }
         self.storage_turns.stays_awake(now, self.policy != WaitPolicy::Event)
+    }
+
+    /// The loop is about to ask the kernel what has happened since it last did.
+    fn note_turn(&mut self) {
+        let turn = Moment::default().after(self.began.elapsed()).since(self.now);
+        if turn > self.longest_turn {
+            self.longest_turn = turn;
+            self.worker.shared().note_turn(turn);
+        }
     }
 
     fn look_at_clock(&mut self) {

@@ -1,6 +1,7 @@
 //! Handshakes of connections: from `Hello` to a session, new or resumed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
@@ -10,7 +11,7 @@ use dafs_proto::wire::{
 };
 
 use crate::access::{Access, ClientIdentity};
-use crate::shared::mail::Introduction;
+use crate::shared::mail::{Introduction, Mail};
 use crate::worker::Worker;
 use crate::worker::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
@@ -30,7 +31,9 @@ impl Worker {
         };
         match self.connection(key).map(|connection| &connection.phase) {
             Some(&Phase::Live(session)) => self.on_request(key, session, header, body),
-            Some(Phase::Connected | Phase::Greeted(_)) => self.on_handshake(key, &header, body),
+            Some(Phase::Connected | Phase::Greeted(_) | Phase::Introduced(_)) => {
+                self.on_handshake(key, &header, body)
+            }
             Some(Phase::Closed) | None => {}
         }
     }
@@ -117,12 +120,38 @@ impl Worker {
         let home = resumed.and_then(|resume| self.shared.directory.home_of(resume.session));
         match home.filter(|home| *home != self.id) {
             Some(home) => self.depart(key, home, introduction),
-            None => self.welcome(key, &introduction),
+            None => self.welcome(key, introduction),
         }
     }
 
-    /// Gives a client its session on this worker.
-    pub(super) fn welcome(&mut self, key: ConnectionKey, introduction: &Introduction) {
+    /// Gives a client its session on this worker, as soon as it is known who it is.
+    pub(super) fn welcome(&mut self, key: ConnectionKey, introduction: Introduction) {
+        let (shared, id) = (Arc::clone(&self.shared), self.id);
+        let Some(connection) = self.connections.get_mut(key.index) else { return };
+        let (listener, peer) = (&connection.listener_address, &connection.endpoint.capabilities().peer);
+        let rules = shared.rules();
+        let then = move || shared.send(id, Mail::Known { connection: key });
+        if rules.access.ask(listener, peer, introduction.proven.as_ref(), then) {
+            self.admit(key, &introduction);
+        } else {
+            connection.phase = Phase::Introduced(Box::new(introduction));
+        }
+    }
+
+    /// It is known who a client is.
+    pub(super) fn on_known(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connection(key) else { return };
+        if !matches!(connection.phase, Phase::Introduced(_)) {
+            return;
+        }
+        if let Phase::Introduced(introduction) = std::mem::replace(&mut connection.phase, Phase::Connected) {
+            // The rules may have been read anew meanwhile, and know nobody yet.
+            self.welcome(key, *introduction);
+            self.mark_dirty(key);
+        }
+    }
+
+    fn admit(&mut self, key: ConnectionKey, introduction: &Introduction) {
         let outcome = self.open_session(key, introduction);
         self.publish();
         self.end_handshake(key, &introduction.request, outcome);

@@ -44,9 +44,10 @@ impl Worker {
                     let Resume { listener, endpoint, introduction } = *resume;
                     let key = self.add_connection(listener, endpoint);
                     came.push(key);
-                    self.welcome(key, &introduction);
+                    self.welcome(key, introduction);
                     self.mark_dirty(key);
                 }
+                Mail::Known { connection } => self.on_known(connection),
                 Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),
                 Mail::Drained { waiter } => self.on_drained(waiter),
             }

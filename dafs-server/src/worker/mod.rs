@@ -35,7 +35,7 @@ pub use self::serving::Served;
 use crate::shared::mail::Resume;
 use crate::shared::settings::ListenerInfo;
 use crate::shared::{Shared, WorkerId};
-use crate::storage::{ExportId, FsResult, Storage};
+use crate::storage::{ExportId, FsResult, NodeId, Storage};
 use crate::worker::buffers::BufferPool;
 use crate::worker::connection::{Connection, Phase};
 use crate::worker::flight::fencing::Fencing;
@@ -80,6 +80,8 @@ pub struct Worker {
     finished: Vec<(OpToken, FsResult)>,
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
+    /// What sessions that ended had open, and is still to be closed.
+    pub(crate) closing: Vec<NodeId>,
     departures: Vec<(WorkerId, Box<Resume>)>,
     /// Whose turn it is to get a connection.
     deals: usize,
@@ -139,6 +141,7 @@ impl Worker {
             finished: Vec::new(),
             dirty: Vec::new(),
             closed: Vec::new(),
+            closing: Vec::new(),
             departures: Vec::new(),
             deals: 0,
         }
@@ -191,7 +194,8 @@ impl Worker {
     fn bound_handshakes(&mut self, listener: usize, newcomer: &PeerIdentity) {
         let max = self.shared.part_of(self.shared.settings.limits.handshakes_max as usize).max(1);
         let without_session = |c: &&Connection| {
-            c.listener == listener && matches!(c.phase, Phase::Connected | Phase::Greeted(_))
+            c.listener == listener
+                && matches!(c.phase, Phase::Connected | Phase::Greeted(_) | Phase::Introduced(_))
         };
         let begin = || self.connections.iter().map(|(_, connection)| connection).filter(without_session);
         let count = begin().count();

@@ -3,6 +3,7 @@
 use dafs_proto::transport::{OpToken, Received};
 
 use super::Worker;
+use crate::storage::work;
 use crate::worker::connection::Phase;
 use crate::worker::ids::ConnectionKey;
 use crate::worker::sched::CONTENDED_SIZE;
@@ -20,6 +21,9 @@ pub enum Served {
 
 /// Messages of the server's own accord that may wait on a connection beside its replies.
 const CALLBACKS_MAX: usize = 16;
+
+/// Files of sessions that ended that are closed at a time.
+const CLOSES_PER_TURN: usize = 256;
 
 /// Flushes of one connection in a row.
 const FLUSHES_MAX: usize = 4;
@@ -125,6 +129,7 @@ impl Worker {
                 }
             };
             messages += 1;
+            self.turns.on_steps(work::take());
             self.turns.on_moved(size as usize);
             self.check_outbox(key);
             if !self.shared.settings.batch_replies {
@@ -206,8 +211,26 @@ impl Worker {
             self.run_wakeups();
             self.storage.flush();
         }
+        self.turns.on_steps(work::take());
         self.flush_dirty();
         count
+    }
+
+    /// Frees a part of the memory that files gave back, and closes some of what sessions that ended had open; whether there is more.
+    pub(crate) fn tidy_storage(&mut self) -> bool {
+        let more = self.close_some() | self.storage.tidy();
+        // It is nobody's turn.
+        work::take();
+        more
+    }
+
+    /// A session may have had tens of thousands of files open.
+    pub(crate) fn close_some(&mut self) -> bool {
+        let keep = self.closing.len().saturating_sub(CLOSES_PER_TURN);
+        for node in self.closing.drain(keep..) {
+            self.storage.close(node);
+        }
+        keep > 0
     }
 
     /// Nothing is left that only an event would take up again which is not going to come: the loop may sleep.

@@ -24,7 +24,8 @@ impl Worker {
             .connections
             .iter()
             .filter(|(_, c)| {
-                matches!(c.phase, Phase::Connected | Phase::Greeted(_)) && now >= c.since.after(handshake)
+                matches!(c.phase, Phase::Connected | Phase::Greeted(_) | Phase::Introduced(_))
+                    && now >= c.since.after(handshake)
             })
             .map(|(_, connection)| connection.key)
             .collect();
@@ -44,6 +45,7 @@ impl Worker {
         self.expect_fewer();
         self.tell_of_due_batches();
         self.resume_storage_waiters();
+        self.tidy_storage();
         self.flush_dirty();
     }
 

@@ -1,28 +1,21 @@
 //! Contents of a file in memory: chunks where there is data, nothing where there are holes.
 #![allow(clippy::cast_possible_truncation, reason = "lengths in a chunk or in a buffer of this process")]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dafs_proto::transport::{HeapMemory, LocalSegments, Memory, MemoryRef, Span};
 use dafs_proto::wire::Status;
 
-/// Bytes of file that a chunk stands for.
-pub(super) const CHUNK_SIZE: u64 = 64 * 1024;
+use super::chunks::{CHUNK_SIZE, Chunks, Garbage, capacity};
 
 /// The least a chunk holds; it grows by doubling.
-const CHUNK_CAPACITY_MIN: usize = 4096;
-
-/// The most chunks that one operation may make: allocating without writing must not be a way to stop the loop.
-const ALLOCATE_CHUNKS_MAX: u64 = 1 << 16;
-
-type Chunks = BTreeMap<u64, Arc<HeapMemory>>;
+const CHUNK_CAPACITY_MIN: u64 = 4096;
 
 /// Contents, and what of them a crash would leave.
 #[derive(Default)]
 pub(super) struct FileData {
     size: u64,
-    /// By number. Invariant: bytes of a chunk after `size` are zero.
+    // Invariant: bytes of a chunk after `size` are zero.
     chunks: Chunks,
     /// Contents when last made durable; `None` while nothing has changed since.
     stable: Option<Box<(u64, Chunks)>>,
@@ -34,6 +27,8 @@ pub(super) struct Space {
     pub(super) used: u64,
     /// Keep what a crash would leave.
     pub(super) keep_stable: bool,
+    /// Given back, and not freed yet. Memory is made only while as much of it is freed, so that all of it stays within the limit.
+    pub(super) garbage: Garbage,
 }
 
 impl Space {
@@ -51,10 +46,12 @@ impl Space {
     pub(super) fn give(&mut self, bytes: u64) {
         self.used = self.used.saturating_sub(bytes);
     }
-}
 
-fn capacity(chunk: &HeapMemory) -> usize {
-    chunk.span().len()
+    /// Memory for a chunk.
+    fn memory(&mut self, bytes: u64) -> Result<HeapMemory, Status> {
+        self.garbage.free(bytes);
+        HeapMemory::allocate(bytes as usize).ok_or(Status::NO_MEMORY)
+    }
 }
 
 impl FileData {
@@ -62,9 +59,14 @@ impl FileData {
         self.size
     }
 
-    /// Bytes in use.
+    /// Bytes held, or reserved.
     pub(super) fn allocated(&self) -> u64 {
-        self.chunks.values().map(|chunk| capacity(chunk) as u64).sum()
+        self.chunks.counts().charged
+    }
+
+    /// Bytes that it takes of the export's space.
+    pub(super) fn cost(&self) -> u64 {
+        self.chunks.counts().cost()
     }
 
     /// Copies out from `offset`; answers how much.
@@ -86,9 +88,10 @@ impl FileData {
     }
 
     fn copy_out(&self, number: u64, within: usize, target: Span<'_>) {
-        let held = self.chunks.get(&number).map_or(0, |chunk| capacity(chunk).saturating_sub(within));
+        let chunk = self.chunks.get(number);
+        let held = chunk.map_or(0, |chunk| (capacity(chunk) as usize).saturating_sub(within));
         let held = held.min(target.len());
-        if let (Some(chunk), Some(front)) = (self.chunks.get(&number), target.slice(0, held))
+        if let (Some(chunk), Some(front)) = (chunk, target.slice(0, held))
             && let Some(source) = chunk.span().slice(within, held)
         {
             front.copy_from(source);
@@ -141,29 +144,44 @@ impl FileData {
         number: u64,
         held: usize,
     ) -> Result<&HeapMemory, Status> {
-        let present = self.chunks.get(&number);
+        let present = self.chunks.get(number);
         let old = present.map_or(0, |chunk| capacity(chunk));
-        let new = held.next_power_of_two().max(CHUNK_CAPACITY_MIN).max(old);
+        let new = (held as u64).next_power_of_two().max(CHUNK_CAPACITY_MIN).max(old);
         let kept = match (&self.stable, present) {
             (Some(stable), Some(chunk)) => {
-                stable.1.get(&number).is_some_and(|stable| Arc::ptr_eq(stable, chunk))
+                stable.1.get(number).is_some_and(|stable| Arc::ptr_eq(stable, chunk))
             }
             _ => false,
         };
         if new > old || kept {
-            space.take((new - old) as u64)?;
-            let Some(made) = HeapMemory::allocate(new) else {
-                space.give((new - old) as u64);
-                return Err(Status::NO_MEMORY);
-            };
-            if let Some(chunk) = present
-                && let Some(front) = made.span().slice(0, old)
-            {
-                front.copy_from(chunk.span());
-            }
-            self.chunks.insert(number, Arc::new(made));
+            self.replace_chunk(space, number, new)?;
         }
-        self.chunks.get(&number).map(AsRef::as_ref).ok_or(Status::IO)
+        self.chunks.get(number).map(AsRef::as_ref).ok_or(Status::IO)
+    }
+
+    /// A chunk that holds so many bytes, what it held before among them.
+    fn replace_chunk(&mut self, space: &mut Space, number: u64, new: u64) -> Result<(), Status> {
+        let before = self.cost();
+        if !self.chunks.is_reserved(number) {
+            space.take(new - self.chunks.held(number))?;
+            space.give(new - self.chunks.held(number));
+        }
+        let made = space.memory(new)?;
+        if let Some(chunk) = self.chunks.get(number)
+            && let Some(front) = made.span().slice(0, chunk.span().len())
+        {
+            front.copy_from(chunk.span());
+        }
+        self.chunks.insert(number, Arc::new(made));
+        self.charge(space, before);
+        Ok(())
+    }
+
+    /// Counts what has changed since it cost so much. What there was room for is not refused for the few nodes that find it.
+    fn charge(&self, space: &mut Space, before: u64) {
+        let now = self.cost();
+        space.used += now.saturating_sub(before);
+        space.give(before.saturating_sub(now));
     }
 
     /// Sets the size; what is cut off is given back, what is added is a hole.
@@ -173,23 +191,31 @@ impl FileData {
         }
         self.before_change(space);
         if size < self.size {
-            self.zero(space, size, self.size - size)?;
+            self.zero(space, size, u64::MAX)?;
         }
         self.size = size;
         Ok(())
     }
 
-    /// Reserves space.
+    /// Reserves space: writing there does not fail for want of it. No memory is touched but that of chunks which are covered in part.
     pub(super) fn allocate(&mut self, space: &mut Space, offset: u64, len: u64) -> Result<(), Status> {
         let end = offset + len;
-        let (first, last) = (offset / CHUNK_SIZE, (end - 1) / CHUNK_SIZE);
-        if last - first >= ALLOCATE_CHUNKS_MAX || (last - first) * CHUNK_SIZE > space.size_max {
+        let (first, whole_end) = (offset.div_ceil(CHUNK_SIZE), end / CHUNK_SIZE);
+        // Chunks that it covers to their end are reserved; of the last the beginning is made.
+        let first = if offset / CHUNK_SIZE < whole_end { offset / CHUNK_SIZE } else { first };
+        let (before, wanted) = (self.cost(), whole_end.saturating_sub(first).saturating_mul(CHUNK_SIZE));
+        if wanted > space.size_max {
             return Err(Status::NO_SPACE);
         }
+        let missing = wanted - self.chunks.charged(first, whole_end);
+        let tail = (end % CHUNK_SIZE).next_power_of_two().saturating_sub(self.chunks.held(whole_end));
+        space.take(missing + tail)?;
+        space.give(missing + tail);
         self.before_change(space);
-        for number in first..=last {
-            let held = (end - number * CHUNK_SIZE).min(CHUNK_SIZE) as usize;
-            self.chunk_for_write(space, number, held)?;
+        self.chunks.reserve(first, whole_end);
+        self.charge(space, before);
+        if !end.is_multiple_of(CHUNK_SIZE) {
+            self.chunk_for_write(space, whole_end, (end % CHUNK_SIZE) as usize)?;
         }
         self.size = self.size.max(end);
         Ok(())
@@ -201,53 +227,62 @@ impl FileData {
             return Ok(());
         }
         self.before_change(space);
-        self.zero(space, offset, len.min(self.size - offset))
+        self.zero(space, offset, offset + len)
     }
 
-    /// Whole chunks in the range go, parts of chunks become zero.
-    fn zero(&mut self, space: &mut Space, offset: u64, len: u64) -> Result<(), Status> {
-        let end = offset + len;
-        let (first, last) = (offset / CHUNK_SIZE, end.saturating_sub(1) / CHUNK_SIZE);
-        let touched: Vec<u64> = self.chunks.range(first..=last).map(|(number, _)| *number).collect();
-        for number in touched {
-            let start = number * CHUNK_SIZE;
-            let held = self.chunks.get(&number).map_or(0, |chunk| capacity(chunk));
-            let from = offset.saturating_sub(start).min(held as u64) as usize;
-            let to = (end - start).min(held as u64) as usize;
-            // A chunk that nothing of the file remains in.
-            let empty = from == 0 && (to == held || end >= self.size);
-            if empty {
-                self.chunks.remove(&number);
-                space.give(held as u64);
-            } else if from < to {
-                let chunk = self.chunk_for_write(space, number, held)?;
-                if let Some(part) = chunk.span().slice(from, to - from) {
-                    part.zero();
-                }
+    /// Whole chunks in the range go, parts of chunks become zero. An end beyond the file is that of all that it has.
+    fn zero(&mut self, space: &mut Space, offset: u64, end: u64) -> Result<(), Status> {
+        let to_end = end >= self.size;
+        let (first, last) = (offset.div_ceil(CHUNK_SIZE), if to_end { u64::MAX } else { end / CHUNK_SIZE });
+        let before = self.cost();
+        if first < last {
+            self.chunks.remove(first, last, &mut space.garbage);
+            self.charge(space, before);
+        }
+        let number = offset / CHUNK_SIZE;
+        if !offset.is_multiple_of(CHUNK_SIZE) {
+            let to = if to_end || number < last { CHUNK_SIZE } else { end % CHUNK_SIZE };
+            self.zero_part(space, number, offset % CHUNK_SIZE, to)?;
+        }
+        if !to_end && last >= first && !end.is_multiple_of(CHUNK_SIZE) {
+            self.zero_part(space, last, 0, end % CHUNK_SIZE)?;
+        }
+        Ok(())
+    }
+
+    fn zero_part(&mut self, space: &mut Space, number: u64, from: u64, to: u64) -> Result<(), Status> {
+        let held = self.chunks.held(number);
+        let to = to.min(held);
+        if from == 0 && to == held && !self.chunks.is_reserved(number) {
+            let before = self.cost();
+            self.chunks.remove(number, number + 1, &mut space.garbage);
+            self.charge(space, before);
+        } else if from < to {
+            let chunk = self.chunk_for_write(space, number, to as usize)?;
+            if let Some(part) = chunk.span().slice(from as usize, (to - from) as usize) {
+                part.zero();
             }
         }
         Ok(())
     }
 
-    /// The next data or hole at or after `offset`.
+    /// The next data or hole at or after `offset`. Space that is only reserved is a hole.
     pub(super) fn seek(&self, offset: u64, hole: bool) -> Result<u64, Status> {
         if offset >= self.size {
             return Err(Status::NO_DEVICE);
         }
-        let mut at = offset;
-        while at < self.size {
-            let start = at - at % CHUNK_SIZE;
-            let held = self.chunks.get(&(at / CHUNK_SIZE)).map_or(0, |chunk| capacity(chunk) as u64);
-            match (at < start + held, hole) {
-                (true, false) | (false, true) => return Ok(at),
-                (true, true) => at = start + held,
-                (false, false) => match self.chunks.range(at / CHUNK_SIZE + 1..).next() {
-                    Some((number, _)) => at = number * CHUNK_SIZE,
-                    None => return Err(Status::NO_DEVICE),
-                },
+        let (number, within) = (offset / CHUNK_SIZE, offset % CHUNK_SIZE);
+        let is_data = within < self.chunks.held(number);
+        match (is_data, hole) {
+            (true, false) | (false, true) => Ok(offset),
+            (true, true) => {
+                let found = self.chunks.next_with_hole(number);
+                Ok((found * CHUNK_SIZE + self.chunks.held(found)).min(self.size))
+            }
+            (false, false) => {
+                self.chunks.next_held(number + 1).map(|found| found * CHUNK_SIZE).ok_or(Status::NO_DEVICE)
             }
         }
-        if hole { Ok(self.size) } else { Err(Status::NO_DEVICE) }
     }
 
     /// The bytes as memory, chunk by chunk, where all of them are held by at most so many.
@@ -259,7 +294,7 @@ impl FileData {
         let part = |number: u64| {
             let start = number * CHUNK_SIZE;
             let (from, to) = (offset.max(start) - start, end.min(start + CHUNK_SIZE) - start);
-            let memory = Arc::clone(self.chunks.get(&number)?) as Arc<dyn Memory>;
+            let memory = Arc::clone(self.chunks.get(number)?) as Arc<dyn Memory>;
             MemoryRef::new(memory).slice(from as usize, (to - from) as usize)
         };
         // A part of the answer would look like the end of the file.
@@ -275,11 +310,17 @@ impl FileData {
     /// Falls back to what was durable.
     pub(super) fn crash(&mut self, space: &mut Space) {
         if let Some(stable) = self.stable.take() {
-            space.give(self.allocated());
+            let before = self.cost();
             (self.size, self.chunks) = *stable;
             // What is durable is never refused its room.
-            space.used += self.allocated();
+            self.charge(space, before);
         }
+    }
+
+    /// It is gone, with its space.
+    pub(super) fn clear(mut self, space: &mut Space) {
+        space.give(self.cost());
+        self.chunks.clear(&mut space.garbage);
     }
 
     fn before_change(&mut self, space: &Space) {

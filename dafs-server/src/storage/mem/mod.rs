@@ -2,11 +2,12 @@
 //!
 //! In simulation it also crashes: names and attributes are durable at once, data after a commit or a synchronous write.
 
+mod chunks;
 mod file;
 mod names;
 mod tree;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
@@ -18,11 +19,14 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
+use super::fair::Place;
 use super::file_system::{Attempt, FileSystem, SharedFile};
 use super::listing::Listing;
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
+use super::work;
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError};
+use chunks::{Garbage, Xattrs};
 use file::{FileData, Space};
 use tree::{Content, Directory, FsIdentity, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
 
@@ -144,7 +148,16 @@ impl FileSystem for MemExport {
         Attempt::Done(write(&self.fs).run(identity, op))
     }
 
-    fn close(&mut self, node: NodeId) -> Option<SharedFile> {
+    fn tidy(&mut self, bytes: u64) -> bool {
+        if read(&self.fs).space.garbage.is_empty() {
+            return false;
+        }
+        let garbage = &mut write(&self.fs).space.garbage;
+        garbage.free(bytes);
+        !garbage.is_empty()
+    }
+
+    fn close(&mut self, node: NodeId) -> Option<(SharedFile, Option<Place>)> {
         write(&self.fs).close(node);
         None
     }
@@ -177,13 +190,15 @@ impl MemFs {
             atime: now,
             mtime: now,
             ctime: now,
-            xattrs: BTreeMap::new(),
+            xattrs: Xattrs::new(),
+            xattrs_size: 0,
+            xattrs_listed: 0,
             open_count: 1,
         };
         Self {
-            tree: Tree { inodes: HashMap::from([(ROOT, root)]) },
+            tree: Tree { inodes: BTreeMap::from([(ROOT, root)]) },
             nodes: NodeTable::new(id, Node { ino: ROOT, read: false, write: false }),
-            space: Space { size_max, used: 0, keep_stable: crashes },
+            space: Space { size_max, used: 0, keep_stable: crashes, garbage: Garbage::default() },
             next_ino: ROOT + 1,
             clock,
             verifier,
@@ -302,13 +317,13 @@ impl MemFs {
     fn drop_unused(&mut self, ino: Ino) {
         let unused = self.tree.inodes.get(&ino).is_some_and(|i| i.links == 0 && i.open_count == 0);
         if unused && let Some(inode) = self.tree.inodes.remove(&ino) {
-            let xattrs: usize = inode.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
-            let content = match &inode.content {
-                Content::File(data) => data.allocated(),
-                Content::Symlink(target) => target.len() as u64,
-                Content::Directory(_) => 0,
-            };
-            self.space.give(INODE_SIZE + xattrs as u64 + content);
+            self.space.give(INODE_SIZE + inode.xattrs_size);
+            self.space.garbage.add_xattrs(inode.xattrs);
+            match inode.content {
+                Content::File(data) => data.clear(&mut self.space),
+                Content::Symlink(target) => self.space.give(target.len() as u64),
+                Content::Directory(_) => {}
+            }
         }
     }
 
@@ -477,6 +492,7 @@ impl MemFs {
                 inode.xattrs.get(&name).cloned().map(FsReply::Bytes).ok_or(Status::NO_DATA)
             }
             FsOp::XattrList { .. } => {
+                work::add(inode.xattrs.len());
                 let names = inode.xattrs.keys().flat_map(|name| name.iter().copied().chain([0])).collect();
                 Ok(FsReply::Bytes(names))
             }
@@ -492,12 +508,14 @@ impl MemFs {
                     _ => {}
                 }
                 // Names are listed in one reply.
-                let listed: usize = inode.xattrs.keys().map(|name| name.len() + 1).sum();
-                if old.is_none() && listed + name.len() >= XATTR_VALUE_SIZE_MAX {
+                if old.is_none() && inode.xattrs_listed + name.len() >= XATTR_VALUE_SIZE_MAX {
                     return Err(Status::NO_SPACE);
                 }
-                self.space.take((name.len() + value.len()) as u64)?;
+                let new = (name.len() + value.len()) as u64;
+                self.space.take(new)?;
                 self.space.give(old.unwrap_or(0));
+                inode.xattrs_size = inode.xattrs_size + new - old.unwrap_or(0);
+                inode.xattrs_listed += if old.is_none() { name.len() + 1 } else { 0 };
                 inode.xattrs.insert(name, value);
                 inode.ctime = now;
                 Ok(FsReply::Done)
@@ -505,7 +523,10 @@ impl MemFs {
             FsOp::XattrRemove { name, .. } => {
                 check(&name, inode, May::Write)?;
                 let value = inode.xattrs.remove(&name).ok_or(Status::NO_DATA)?;
-                self.space.give((name.len() + value.len()) as u64);
+                let size = (name.len() + value.len()) as u64;
+                self.space.give(size);
+                inode.xattrs_size -= size;
+                inode.xattrs_listed -= name.len() + 1;
                 inode.ctime = now;
                 Ok(FsReply::Done)
             }

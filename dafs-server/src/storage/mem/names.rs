@@ -1,12 +1,11 @@
 //! Operations on names and attributes of an export in memory.
 
-use std::collections::BTreeMap;
-
 use dafs_proto::wire::{FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTime, Status};
 
 use super::super::paths::{check_open_flags, split_last};
 use super::super::{At, FsOp, FsReply, FsResult, Identity};
 use super::MemFs;
+use super::chunks::Xattrs;
 use super::file::FileData;
 use super::tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, in_group, name_size};
 
@@ -142,7 +141,9 @@ impl MemFs {
             atime: now,
             mtime: now,
             ctime: now,
-            xattrs: BTreeMap::new(),
+            xattrs: Xattrs::new(),
+            xattrs_size: 0,
+            xattrs_listed: 0,
             open_count: 0,
         };
         (directory.mtime, directory.ctime) = (now, now);
@@ -293,11 +294,13 @@ impl MemFs {
             return Err(Status::EXISTS);
         }
         let is_directory = self.tree.inode(ino)?.kind() == FileKind::Directory;
-        if is_directory && self.tree.is_above(ino, new_parent) {
+        if is_directory && self.tree.is_above(ino, new_parent)? {
             return Err(Status::INVALID);
         }
         // What lies on the way to the source cannot be replaced by it.
-        if target.is_some_and(|target| self.tree.is_above(target, old_parent)) {
+        if let Some(target) = target
+            && self.tree.is_above(target, old_parent)?
+        {
             return Err(Status::NOT_EMPTY);
         }
         if target == Some(ino) {

@@ -1,15 +1,24 @@
 //! Inodes, names, permissions, and the walk along a path.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 
 use dafs_proto::wire::{AccessMode, Attributes, FileKind, Status, Timestamp};
+use smallvec::SmallVec;
 
 use super::super::Identity;
 use super::super::paths::check_path;
+use super::super::work;
+use super::chunks::Xattrs;
 use super::file::FileData;
 
 /// Links followed on one path, as in Linux.
 const LINKS_FOLLOWED_MAX: u32 = 40;
+
+/// Parts of paths and of the links on them that one resolution looks at: more than one path can have.
+const PARTS_MAX: usize = 4096;
+
+/// Directories above one that is renamed, as far as they are looked at.
+const DEPTH_MAX: usize = 4096;
 
 /// Bytes that an inode counts for besides its data.
 pub(super) const INODE_SIZE: u64 = 256;
@@ -36,7 +45,8 @@ pub(super) enum Content {
 #[derive(Default)]
 pub(super) struct Directory {
     pub(super) parent: Ino,
-    pub(super) names: HashMap<Vec<u8>, (Ino, u64)>,
+    /// Sorted, so that no growth moves all of them at once.
+    pub(super) names: BTreeMap<Vec<u8>, (Ino, u64)>,
     pub(super) order: BTreeMap<u64, Vec<u8>>,
     next_cookie: u64,
 }
@@ -77,7 +87,10 @@ pub(super) struct Inode {
     pub(super) atime: Timestamp,
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
-    pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) xattrs: Xattrs,
+    /// Bytes of their names and values, and of the names as they are listed.
+    pub(super) xattrs_size: u64,
+    pub(super) xattrs_listed: usize,
     /// Nodes that refer to it: it lives on without a name.
     pub(super) open_count: u32,
 }
@@ -173,7 +186,7 @@ pub(super) fn in_group(identity: &Identity, gid: u32) -> bool {
 
 /// All inodes.
 pub(super) struct Tree {
-    pub(super) inodes: HashMap<Ino, Inode>,
+    pub(super) inodes: BTreeMap<Ino, Inode>,
 }
 
 /// Where a path leads.
@@ -212,57 +225,53 @@ impl Tree {
     ) -> Result<Found, Status> {
         check_path(path)?;
         let mut refused = None;
-        let mut rest = parts(path);
-        let mut found = Found { place: None, ino: Some(start) };
-        let mut links_followed = 0;
-        while let Some(part) = rest.pop_front() {
-            // A part that is missing may only be the last.
-            let here = found.ino.ok_or(Status::NOT_FOUND)?;
+        let mut rest = Parts::default();
+        rest.push(path);
+        let mut place = None;
+        // A part that is missing may only be the last.
+        let mut found = Some(start);
+        let (mut links_followed, mut parts_seen) = (0, 0);
+        while let Some(part) = rest.next() {
+            parts_seen += 1;
+            if parts_seen > PARTS_MAX {
+                work::add(parts_seen);
+                return Err(Status::LOOP);
+            }
+            let here = found.ok_or(Status::NOT_FOUND)?;
             let inode = self.inode(here)?;
             let directory = inode.directory()?;
             inode.check(identity, May::Search)?;
-            match part.as_slice() {
-                b"." => found = Found { place: None, ino: Some(here) },
-                b".." => {
-                    if here == ROOT || inode.links == 0 {
-                        return Err(Status::CROSS_DEVICE);
-                    }
-                    found = Found { place: None, ino: Some(directory.parent) };
-                }
+            (place, found) = match part {
+                b"." => (None, Some(here)),
+                b".." if here == ROOT || inode.links == 0 => return Err(Status::CROSS_DEVICE),
+                b".." => (None, Some(directory.parent)),
                 name => {
                     let next = directory.names.get(name).map(|(ino, _)| *ino);
-                    let target = match next.map(|ino| self.inode(ino)).transpose()?.map(|i| &i.content) {
-                        Some(Content::Symlink(target)) if follow || !rest.is_empty() => target,
-                        _ => {
-                            found = Found { place: Some((here, part)), ino: next };
-                            continue;
+                    match next.map(|ino| self.inode(ino)).transpose()?.map(|inode| &inode.content) {
+                        Some(Content::Symlink(target)) if follow || !rest.is_empty() => {
+                            links_followed += 1;
+                            if links_followed > LINKS_FOLLOWED_MAX {
+                                return Err(Status::LOOP);
+                            }
+                            if target.first() == Some(&b'/') {
+                                return Err(Status::CROSS_DEVICE);
+                            }
+                            if create && rest.is_empty() && target.last() == Some(&b'/') {
+                                refused = Some(Status::IS_DIRECTORY);
+                                rest.push_directory_of(target);
+                            } else {
+                                rest.push(target);
+                            }
+                            (None, Some(here))
                         }
-                    };
-                    links_followed += 1;
-                    if links_followed > LINKS_FOLLOWED_MAX {
-                        return Err(Status::LOOP);
+                        _ => (Some((here, name)), next),
                     }
-                    if target.first() == Some(&b'/') {
-                        return Err(Status::CROSS_DEVICE);
-                    }
-                    let mut parts = parts(target);
-                    if create && rest.is_empty() && target.last() == Some(&b'/') {
-                        // Whatever the name before the slash is; the directory it would be in must be there.
-                        parts.pop_back();
-                        if parts.back().is_some_and(|last| last != b"." && last != b"..") {
-                            parts.pop_back();
-                        }
-                        parts.push_back(b".".to_vec());
-                        refused = Some(Status::IS_DIRECTORY);
-                    }
-                    for part in parts.into_iter().rev() {
-                        rest.push_front(part);
-                    }
-                    found = Found { place: None, ino: Some(here) };
                 }
-            }
+            };
         }
-        refused.map_or(Ok(found), Err)
+        work::add(parts_seen);
+        let place = place.map(|(directory, name)| (directory, name.to_vec()));
+        refused.map_or(Ok(Found { place, ino: found }), Err)
     }
 
     /// What must be there.
@@ -276,27 +285,69 @@ impl Tree {
         self.walk(start, path, follow, false, identity)?.ino.ok_or(Status::NOT_FOUND)
     }
 
-    /// `ino` is `below`, or one of the directories above it.
-    pub(super) fn is_above(&self, ino: Ino, below: Ino) -> bool {
+    /// `ino` is `below`, or one of the directories above it. [`Status::LOOP`] where it lies too deep to tell.
+    pub(super) fn is_above(&self, ino: Ino, below: Ino) -> Result<bool, Status> {
         let mut at = below;
-        loop {
-            if at == ino {
-                return true;
-            }
-            match self.inodes.get(&at).map(|inode| &inode.content) {
-                Some(Content::Directory(directory)) if at != ROOT => at = directory.parent,
-                _ => return false,
+        for depth in 0..DEPTH_MAX {
+            let parent = match self.inodes.get(&at).map(|inode| &inode.content) {
+                _ if at == ino => Some(true),
+                Some(Content::Directory(directory)) if at != ROOT => {
+                    at = directory.parent;
+                    None
+                }
+                _ => Some(false),
+            };
+            if let Some(is_above) = parent {
+                work::add(depth);
+                return Ok(is_above);
             }
         }
+        work::add(DEPTH_MAX);
+        Err(Status::LOOP)
     }
 }
 
-/// Parts of a path; a slash at the end asks for a directory, as `.` does.
-fn parts(path: &[u8]) -> VecDeque<Vec<u8>> {
-    let mut parts: VecDeque<Vec<u8>> =
-        path.split(|b| *b == b'/').filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
-    if path.last() == Some(&b'/') {
-        parts.push_back(b".".to_vec());
+/// What is still to be walked: paths, the next one last. A slash at the end of one asks for a directory, as `.` does.
+#[derive(Default)]
+struct Parts<'a> {
+    // Invariant: none is empty, or begins with a slash.
+    paths: SmallVec<[&'a [u8]; 8]>,
+}
+
+impl<'a> Parts<'a> {
+    fn is_empty(&self) -> bool {
+        self.paths.is_empty()
     }
-    parts
+
+    fn push(&mut self, path: &'a [u8]) {
+        if path.last() == Some(&b'/') {
+            self.paths.push(b".");
+        }
+        self.push_plain(path);
+    }
+
+    /// Whatever the name before the slash is: the directory it would be in must be there.
+    fn push_directory_of(&mut self, path: &'a [u8]) {
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let name = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        let end = if matches!(&path[name..end], b"." | b"..") { end } else { name };
+        self.paths.push(b".");
+        self.push_plain(&path[..end]);
+    }
+
+    fn push_plain(&mut self, path: &'a [u8]) {
+        let begin = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(begin, |last| last + 1);
+        if begin < end {
+            self.paths.push(&path[begin..end]);
+        }
+    }
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let path = self.paths.pop()?;
+        let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
+        let (part, rest) = path.split_at(end);
+        self.push_plain(rest);
+        Some(part)
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::super::pool::lock;
 use super::sys;
@@ -10,7 +10,9 @@ use super::sys;
 /// A file system's ways, learnt once per device.
 #[derive(Debug)]
 pub(super) struct FsClass {
-    /// Lives in memory: nothing on it waits.
+    /// The kernel speaks through it, and what is written there acts on the machine: it is not served.
+    pub(super) kernel: bool,
+    /// Lives in memory: nothing on it waits for a device, and nothing small takes long.
     pub(super) memory: bool,
     /// On this host: metadata in the kernel's caches is answered without asking elsewhere.
     pub(super) local: bool,
@@ -23,43 +25,64 @@ pub(super) struct FsClass {
     pub(super) nowait_write: AtomicBool,
 }
 
-/// File systems seen, by device number.
+/// File systems that something is open on, by device number: another may have the number afterwards.
 #[derive(Default)]
 pub(super) struct Classes {
-    seen: Mutex<Vec<(u64, Arc<FsClass>)>>,
+    seen: Mutex<Vec<(u64, Weak<FsClass>)>>,
 }
 
-/// Devices remembered; more than one export ever spans.
-const CLASSES_MAX: usize = 64;
-
 impl Classes {
-    /// The class of the file system that `fd` lives on.
+    /// The class of the file system that `fd` lives on. Asks it where nothing of it is open, which may wait where it is not on this host.
     pub(super) fn of(&self, fd: BorrowedFd<'_>, dev: u64) -> Arc<FsClass> {
-        let mut seen = lock(&self.seen);
-        if let Some((_, class)) = seen.iter().find(|(d, _)| *d == dev) {
-            return Arc::clone(class);
+        if let Some(class) = self.known(dev) {
+            return class;
         }
+        // Without the lock: a file system that hangs keeps nobody else from theirs.
         let magic = sys::statfs(fd).map_or(0, |(magic, _)| magic);
         let class = Arc::new(FsClass {
+            kernel: KERNEL_MAGICS.contains(&magic),
             memory: matches!(magic, libc::TMPFS_MAGIC | 0x8584_58f6),
             local: is_local(magic),
             appends: magic != OVERLAY_MAGIC,
             nowait_read: AtomicBool::new(true),
             nowait_write: AtomicBool::new(true),
         });
-        if seen.len() >= CLASSES_MAX {
-            seen.remove(0);
-        }
-        seen.push((dev, Arc::clone(&class)));
+        let mut seen = lock(&self.seen);
+        seen.retain(|(other, class)| *other != dev && class.strong_count() > 0);
+        seen.push((dev, Arc::downgrade(&class)));
         class
+    }
+
+    fn known(&self, dev: u64) -> Option<Arc<FsClass>> {
+        let seen = lock(&self.seen);
+        seen.iter().find(|(other, _)| *other == dev).and_then(|(_, class)| class.upgrade())
     }
 }
 
+/// proc, sysfs, debugfs, tracefs, securityfs, selinuxfs, smackfs, configfs, efivarfs, pstore, bpf, cgroup and cgroup2, binfmt_misc, nsfs.
+const KERNEL_MAGICS: [i64; 15] = [
+    libc::PROC_SUPER_MAGIC,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0xf97c_ff8c,
+    0x4341_5d53,
+    0x6265_6570,
+    0xde5e_81e4,
+    0x6165_676c,
+    0xcafe_4a11,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x4249_4e4d,
+    0x6e73_6673,
+];
+
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
 
-/// tmpfs, ramfs, ext2–4, XFS, Btrfs, F2FS, ZFS, bcachefs, overlay.
+/// tmpfs, ramfs, ext2–4, XFS, Btrfs, F2FS, ZFS, bcachefs, overlay; FAT, exFAT, NTFS, JFS, NILFS, ISO 9660, squashfs, EROFS.
 fn is_local(magic: i64) -> bool {
-    const MAGICS: [i64; 9] = [
+    const MAGICS: [i64; 17] = [
         libc::TMPFS_MAGIC,
         0x8584_58f6,
         0xef53,
@@ -69,6 +92,14 @@ fn is_local(magic: i64) -> bool {
         0x2fc1_2fc1,
         0xca45_1a4e,
         OVERLAY_MAGIC,
+        libc::MSDOS_SUPER_MAGIC,
+        0x2011_bab0,
+        0x7366_746e,
+        0x3153_464a,
+        libc::NILFS_SUPER_MAGIC,
+        libc::ISOFS_SUPER_MAGIC,
+        0x7371_7368,
+        0xe0f5_e1e2,
     ];
     MAGICS.contains(&magic)
 }

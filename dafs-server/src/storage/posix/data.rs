@@ -360,8 +360,9 @@ fn append(
     let mut segments = owned_segments(from);
     let len = total(&segments);
     let inode = scope.shared.inodes.of(node);
-    let _inode = lock(&inode);
-    let _position = lock(&node.position);
+    let (Some(_inode), Some(_position)) = (scope.lock(&inode), scope.lock(&node.position)) else {
+        return Err(Status::AGAIN);
+    };
     let fd = node.buffered_fd();
     if len == 0 {
         // SAFETY: no segment is passed; the call says whether the descriptor may be written.

@@ -25,6 +25,7 @@ use dafs_proto::wire::FileKind;
 use smallvec::SmallVec;
 
 use super::super::NodeId;
+use super::holes::held_from;
 use super::mapping::{Mapping, prepare};
 use super::{Node, sys};
 
@@ -290,8 +291,7 @@ impl Window {
         let rest = file_size.checked_sub(start)?;
         let wanted = rest.min((WINDOW_SIZE + PAGE_SIZE) as u64);
         let attributes = sys::fstat(fd).ok()?;
-        let hole = sys::seek_hole(fd, start).ok()?;
-        let held = usize::try_from(wanted.min(hole.checked_sub(start)?)).ok()?;
+        let held = usize::try_from(held_from(fd, start, wanted, file_size)?).ok()?;
         let last_page = held.checked_sub(1)? / PAGE_SIZE * PAGE_SIZE;
         let mapping = Mapping::new(fd, start, held)?;
         mapping.populate();

@@ -8,6 +8,7 @@ use dafs_proto::transport::{Memory, MemoryRef};
 use dafs_proto::wire::FileKind;
 
 use super::super::NodeId;
+use super::holes::held_from;
 use super::mapping::Mapping;
 use super::{Node, sys};
 
@@ -52,7 +53,7 @@ impl Windows {
         let attributes = sys::fstat(fd).ok()?;
         let len = (len as u64).min(attributes.size.checked_sub(offset)?);
         let has_holes = attributes.allocated < attributes.size;
-        if len == 0 || !at_hand(node, fd, has_holes, offset, len) {
+        if len == 0 || !at_hand(node, fd, has_holes.then_some(attributes.size), offset, len) {
             return None;
         }
         let number = offset / WINDOW_STRIDE;
@@ -84,11 +85,13 @@ impl Windows {
     }
 }
 
-/// All pages of the range are in the page cache. Where the file system lives in memory, a hole that is touched is
-/// filled: there it has none.
-fn at_hand(node: &Node, fd: BorrowedFd<'_>, has_holes: bool, offset: u64, len: u64) -> bool {
+/// All pages of the range are in the page cache. `sparse`: the size of a file that has holes. Where the file system lives in memory, a
+/// hole that is touched is filled: there it has none.
+fn at_hand(node: &Node, fd: BorrowedFd<'_>, sparse: Option<u64>, offset: u64, len: u64) -> bool {
     if node.class.memory {
-        return !has_holes || sys::seek_hole(fd, offset).is_ok_and(|hole| hole >= offset + len);
+        let start = offset - offset % PAGE_SIZE;
+        let wanted = offset + len - start;
+        return sparse.is_none_or(|size| held_from(fd, start, wanted, size) == Some(wanted));
     }
     let first = offset / PAGE_SIZE;
     let end = (offset + len).div_ceil(PAGE_SIZE);

@@ -4,8 +4,10 @@
 //! directory that way and then act on the last part alone. What may wait runs on the pool's threads; what cannot runs
 //! at once on the loop's.
 
+mod busy;
 mod class;
 mod data;
+mod holes;
 mod hot;
 mod identity;
 mod map;
@@ -25,9 +27,11 @@ use std::sync::{Arc, Mutex};
 use dafs_proto::transport::{LocalSegments, Span};
 use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
 
-use super::file_system::{Attempt, FileSystem, Job, Outcome, SharedFile};
+use super::fair::Place;
+use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
 use super::nodes::NodeTable;
 use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError, Traits};
+use busy::{Busy, FileKey, Held};
 use class::{Classes, FsClass};
 use data::{Inodes, Throttle};
 use hot::HotWindows;
@@ -44,6 +48,7 @@ pub(super) struct Shared {
     identities: Identities,
     classes: Classes,
     inodes: Inodes,
+    busy: Arc<Busy>,
     verifier: AtomicU64,
     direct_io: bool,
     direct_io_noted: AtomicBool,
@@ -62,6 +67,8 @@ pub(super) struct Node {
     opened: bool,
     /// Data may be read.
     readable: bool,
+    /// Data may be written.
+    writable: bool,
     /// Opened with the wish to create: its name is made durable with the first full commit.
     name_unsynced: AtomicBool,
     /// Windows of it may be mapped ([`HotWindows`]).
@@ -88,10 +95,20 @@ impl Node {
             class,
             opened,
             readable: false,
+            writable: false,
             name_unsynced: AtomicBool::new(false),
             hot: AtomicBool::new(false),
             position: Mutex::new(()),
         }
+    }
+
+    fn key(&self) -> FileKey {
+        (self.dev, self.ino)
+    }
+
+    /// Where whoever asks for more than its name may hang.
+    fn place(&self) -> Option<Place> {
+        (!self.class.local).then(|| Place::of(self.dev))
     }
 
     /// Serves everything but aligned direct I/O.
@@ -107,24 +124,30 @@ struct Task {
     second: Option<Arc<Node>>,
     identity: Identity,
     op: FsOp,
+    /// It leads beyond a mount point.
+    beyond: bool,
+    /// It may take long, and keeps others from its file meanwhile.
+    held: Option<Held>,
 }
 
 impl Job for Task {
-    fn run(self: Box<Self>) -> Result<Outcome, Status> {
-        let on_data = self.op.traits().on_data;
-        let acting = (!on_data).then(|| self.shared.identities.act_as(&self.identity)).transpose()?;
-        if on_data {
-            // What the last operation here acted as is not to decide about this one.
-            self.shared.identities.act_as_itself()?;
+    fn place(&self) -> Option<Place> {
+        // Whatever is mounted on a name of a directory is asked for its attributes with the others.
+        let lists = matches!(self.op, FsOp::Readdir { attributes: true, .. });
+        let listing = lists.then(|| Place::of(self.node.key()));
+        self.node.place().or_else(|| self.second.as_ref()?.place()).or(listing)
+    }
+
+    fn run(mut self: Box<Self>) -> Run {
+        // Open data is where it is; the names of a path are where they lead.
+        let settled = self.beyond || self.op.path().is_none();
+        match self.act(if settled { Where::AnyMount } else { Where::OneMount }) {
+            Err(Status::CROSS_DEVICE) if !settled => {
+                self.beyond = true;
+                Run::Beyond(self.mount_point(), self)
+            }
+            result => Run::Done(result),
         }
-        let setting =
-            if sets_ids(&self.op) { self.shared.identities.set_ids_as(&self.identity) } else { None };
-        let result = self.execute(Where::AnyThread);
-        drop(setting);
-        if let Some(acting) = acting {
-            acting.keep();
-        }
-        result
     }
 
     fn into_transfer(self: Box<Self>) -> Result<Transfer, Box<dyn Job>> {
@@ -133,6 +156,30 @@ impl Job for Task {
 }
 
 impl Task {
+    fn act(&self, place: Where) -> Result<Outcome, Status> {
+        let on_data = self.op.traits().on_data;
+        let acting = (!on_data).then(|| self.shared.identities.act_as(&self.identity)).transpose()?;
+        if on_data {
+            // What the last operation here acted as is not to decide about this one.
+            self.shared.identities.act_as_itself()?;
+        }
+        let setting =
+            if sets_ids(&self.op) { self.shared.identities.set_ids_as(&self.identity) } else { None };
+        let result = self.execute(place);
+        drop(setting);
+        if let Some(acting) = acting {
+            acting.keep();
+        }
+        result
+    }
+
+    /// Where the operation's paths leave the file system that they begin on.
+    fn mount_point(&self) -> Place {
+        let scope = resolve::Scope { shared: &self.shared, place: Where::OneMount };
+        let path = self.op.path().map_or(&b""[..], |at| &at.path);
+        scope.mount_point(&self.node, path)
+    }
+
     fn execute(&self, place: Where) -> Result<Outcome, Status> {
         let scope = resolve::Scope { shared: &self.shared, place };
         match &self.op {
@@ -206,6 +253,9 @@ impl PosixExport {
         }
         let classes = Classes::default();
         let class = classes.of(root.as_fd(), attributes.fs_id);
+        if class.kernel {
+            return Err(StorageError::Kernel { name: config.name.clone(), path: path.to_owned() });
+        }
         // As whom it was opened decides nothing for clients.
         let root = Arc::new(Node::new(root, &attributes, class, false));
         let shared = Shared {
@@ -213,6 +263,7 @@ impl PosixExport {
             identities: Identities::of_process(),
             classes,
             inodes: Inodes::default(),
+            busy: Arc::default(),
             verifier: AtomicU64::new(verifier),
             direct_io: config.direct_io,
             direct_io_noted: AtomicBool::new(false),
@@ -232,12 +283,13 @@ impl PosixExport {
         }
     }
 
-    /// Dropping it may wait: for another host, or for the space of a file whose last name is gone.
+    /// Dropping it may take long: for another host, for the space of a file whose last name is gone, or for what a file system writes
+    /// back when a writer closes.
     fn drops_slowly(node: &Node) -> bool {
-        node.kind == FileKind::File
-            && node.opened
-            && !node.class.memory
-            && (!node.class.local || sys::fstat(node.fd.as_fd()).is_ok_and(|a| a.links == 0))
+        let is_file = node.kind == FileKind::File && node.opened;
+        let on_disk = !node.class.memory && node.writable;
+        !node.class.local
+            || is_file && (on_disk || sys::fstat(node.fd.as_fd()).is_ok_and(|found| found.links == 0))
     }
 }
 
@@ -261,6 +313,9 @@ impl FileSystem for PosixExport {
 
     fn read_now(&mut self, id: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
         let Some(node) = self.nodes.get(id) else { return Err(NowError::Failed(Status::BAD_HANDLE)) };
+        if !node.class.local || self.shared.busy.is(node.key()) {
+            return Err(NowError::WouldBlock);
+        }
         if node.class.memory
             && let Some(count) = self.hot.read(id, node, offset, into)
         {
@@ -276,20 +331,23 @@ impl FileSystem for PosixExport {
         piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
     ) -> usize {
         match self.nodes.get(id) {
-            Some(node) if node.class.memory => self.hot.read_pieces(id, node, total, piece),
+            Some(node) if node.class.memory && !self.shared.busy.is(node.key()) => {
+                self.hot.read_pieces(id, node, total, piece)
+            }
             _ => 0,
         }
     }
 
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
         match self.nodes.get(node) {
+            Some(node) if self.shared.busy.is(node.key()) => Err(NowError::WouldBlock),
             Some(node) => data::write_now(node, &mut self.throttle, offset, from),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
     }
 
     fn map(&mut self, id: NodeId, offset: u64, len: usize, _parts_max: usize) -> LocalSegments {
-        let node = self.nodes.get(id);
+        let node = self.nodes.get(id).filter(|node| node.class.local && !self.shared.busy.is(node.key()));
         node.and_then(|node| self.windows.map(id, node, offset, len)).into_iter().collect()
     }
 
@@ -304,28 +362,33 @@ impl FileSystem for PosixExport {
             Some(Some(node)) => Some(Arc::clone(node)),
             None => None,
         };
-        let task = Task {
+        let mut task = Task {
             shared: Arc::clone(&self.shared),
             node: Arc::clone(node),
             second,
             identity: identity.clone(),
             op,
+            beyond: false,
+            held: None,
         };
         let elsewhere = sets_ids(&task.op)
             || self.loop_keeps_identity && !on_data && self.shared.identities.would_change(identity);
-        let place = resolve::place(&task.node.class, &task.op).filter(|_| !elsewhere);
+        let place = resolve::place(&task.node.class, &task.op, self.shared.busy.any()).filter(|_| !elsewhere);
         if let Some(place) = place {
             let acting = (!on_data).then(|| self.shared.identities.act_as(identity)).transpose();
             let result = acting.and_then(|_acting| task.execute(place));
             match result {
                 Ok(outcome) => return Attempt::Done(self.finish(outcome)),
-                // Not in the kernel's caches, or it crosses into another file system.
-                Err(Status::AGAIN | Status::CROSS_DEVICE) => {}
+                // Not in the kernel's caches, or it follows a link, or crosses into another file system.
+                Err(Status::AGAIN | Status::CROSS_DEVICE | Status::LOOP) => {}
                 Err(status) => return Attempt::Done(Err(status)),
             }
         }
+        if task.op.holds_file() && task.node.class.local {
+            task.held = Some(self.shared.busy.hold(task.node.key()));
+        }
         match task.op {
-            FsOp::Read { .. } | FsOp::Write { .. } => Attempt::Data(Box::new(task)),
+            FsOp::Read { .. } | FsOp::Write { .. } if task.node.class.local => Attempt::Data(Box::new(task)),
             _ => Attempt::Job(Box::new(task)),
         }
     }
@@ -336,7 +399,7 @@ impl FileSystem for PosixExport {
         }
     }
 
-    fn close(&mut self, id: NodeId) -> Option<SharedFile> {
+    fn close(&mut self, id: NodeId) -> Option<(SharedFile, Option<Place>)> {
         let node = self.nodes.remove(id)?;
         if node.readable {
             self.windows.close(id);
@@ -344,7 +407,8 @@ impl FileSystem for PosixExport {
         if node.hot.load(Ordering::Relaxed) {
             self.hot.close(id);
         }
-        Self::drops_slowly(&node).then_some(node)
+        let place = node.place();
+        Self::drops_slowly(&node).then_some((node as SharedFile, place))
     }
 
     fn share(&self, id: NodeId) -> Result<SharedFile, Status> {

@@ -10,6 +10,7 @@ use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{FsOp, FsReply};
+use super::busy::Busy;
 use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, FdPath, retry};
 use super::{Direct, Node, data};
@@ -155,7 +156,7 @@ fn open(
     // What holds a lease on the file must not be waited for.
     let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
     let (fd, attributes) = if path.is_empty() {
-        with_attributes(reopen(node, flags, system)?)?
+        with_attributes(reopen(&scope.shared.busy, node, flags, system)?)?
     } else {
         open_path(scope, node, path, flags, system, mode & 0o7777)?
     };
@@ -173,6 +174,7 @@ fn open(
     };
     let mut node = scope.node(fd, &attributes, true);
     node.readable = flags.contains(OpenFlags::READ);
+    node.writable = flags.contains(OpenFlags::WRITE);
     node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
     if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {
         let buffered = std::mem::replace(&mut node.fd, direct_fd);
@@ -208,8 +210,10 @@ fn open_path(
     };
     let attributes = sys::fstat(named.as_fd())?;
     check_kind(attributes.kind, flags)?;
+    let cuts = flags.contains(OpenFlags::TRUNCATE);
+    let _held = cuts.then(|| scope.shared.busy.hold((attributes.fs_id, attributes.file_id)));
     let fd = sys::reopen(named.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?;
-    if flags.contains(OpenFlags::TRUNCATE) { with_attributes(fd) } else { Ok((fd, attributes)) }
+    if cuts { with_attributes(fd) } else { Ok((fd, attributes)) }
 }
 
 fn with_attributes(fd: OwnedFd) -> Result<(OwnedFd, Attributes), Status> {
@@ -252,12 +256,13 @@ fn system_flags(flags: OpenFlags) -> Result<OFlags, Status> {
 }
 
 /// Data access to what a node already names; permission is checked anew.
-fn reopen(node: &Node, flags: OpenFlags, system: OFlags) -> Result<OwnedFd, Status> {
+fn reopen(busy: &Arc<Busy>, node: &Node, flags: OpenFlags, system: OFlags) -> Result<OwnedFd, Status> {
     if flags.contains(OpenFlags::EXCLUSIVE) {
         return Err(Status::EXISTS);
     }
     check_kind(node.kind, flags)?;
     let system = system.difference(OFlags::CREATE | OFlags::NOFOLLOW);
+    let _held = flags.contains(OpenFlags::TRUNCATE).then(|| busy.hold(node.key()));
     Ok(sys::reopen(node.fd.as_fd(), system)?)
 }
 

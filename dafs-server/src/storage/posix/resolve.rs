@@ -1,13 +1,16 @@
 //! From a client's path to a descriptor, never leaving the export.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use dafs_proto::transport::MemoryRef;
 use dafs_proto::wire::{OpenFlags, Status};
 use rustix::fs::{OFlags, ResolveFlags};
 
-use super::super::FsOp;
+use super::super::fair;
 use super::super::paths::{check_path, split_last};
+use super::super::pool::lock;
+use super::super::{At, FsOp};
 use super::class::FsClass;
 use super::sys::{self, Errno, FdPath};
 use super::{Node, Shared};
@@ -15,25 +18,58 @@ use super::{Node, Shared};
 /// Where an operation runs, and so what it may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::storage) enum Where {
-    /// On the loop, on a file system that does not wait: must not leave it.
+    /// On the loop, on a file system that does not wait: must not leave it, by a mount or a link.
     LoopMemory,
-    /// On the loop: from the kernel's caches only.
+    /// On the loop: from the kernel's caches only, and without leaving the file system.
     LoopCached,
-    /// On a thread that may wait.
-    AnyThread,
+    /// On a thread that may wait, without leaving the file system.
+    OneMount,
+    /// On a thread that may hang: beyond a mount point.
+    AnyMount,
 }
 
-/// Where the loop may try the operation itself.
-pub(super) fn place(class: &FsClass, op: &FsOp) -> Option<Where> {
-    if class.memory {
-        return Some(Where::LoopMemory);
+impl Where {
+    fn on_thread(self) -> bool {
+        matches!(self, Self::OneMount | Self::AnyMount)
     }
-    let quick = match op {
-        FsOp::Lookup { .. } | FsOp::Getattr { .. } | FsOp::Statfs { .. } => true,
-        FsOp::Open { flags, .. } => !flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE),
+}
+
+/// Parts of a path that the loop has the kernel walk along.
+const LOOP_PARTS_MAX: usize = 64;
+/// Bytes that the loop moves in one operation of storage.
+const LOOP_SIZE_MAX: usize = 1 << 20;
+
+/// Where the loop may try the operation itself: where that costs no more than a few looks at the kernel's memory. `busy`: a thread works
+/// for long on a file of the export, which keeps others waiting that change it.
+pub(super) fn place(class: &FsClass, op: &FsOp, busy: bool) -> Option<Where> {
+    let parts = |at: &At| at.path.iter().filter(|byte| **byte == b'/').take(LOOP_PARTS_MAX).count();
+    let short = |at: &At| parts(at) < LOOP_PARTS_MAX;
+    let little = |memory: &[MemoryRef]| memory.iter().map(MemoryRef::len).sum::<usize>() <= LOOP_SIZE_MAX;
+    let looks = match op {
+        FsOp::Lookup { at, .. } | FsOp::Getattr { at, .. } | FsOp::Statfs { at, .. } => short(at),
+        FsOp::Open { at, flags, .. } => {
+            !flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE) && short(at)
+        }
         _ => false,
     };
-    (quick && class.local).then_some(Where::LoopCached)
+    if !class.memory {
+        return (looks && class.local).then_some(Where::LoopCached);
+    }
+    let quick = looks
+        || match op {
+            FsOp::AccessCheck { at, .. } | FsOp::Readlink { at } => short(at),
+            FsOp::Open { at, flags, .. } => !flags.contains(OpenFlags::TRUNCATE) && short(at),
+            FsOp::Setattr { at, .. } | FsOp::Mkdir { at, .. } | FsOp::Symlink { at, .. } => {
+                !busy && short(at)
+            }
+            FsOp::Link { from, to } => !busy && short(from) && short(to),
+            FsOp::Read { into: memory, .. } => !busy && little(memory),
+            FsOp::Write { from: memory, .. } | FsOp::Append { from: memory, .. } => !busy && little(memory),
+            FsOp::Commit { .. } => !busy,
+            // What frees, makes or looks for as many pages as a client likes, or lists.
+            _ => false,
+        };
+    quick.then_some(Where::LoopMemory)
 }
 
 /// What a resolution needs to know.
@@ -49,11 +85,46 @@ impl Scope<'_> {
     /// Opens `path` (not empty) below `node`.
     pub(super) fn open(&self, node: &Node, path: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Status> {
         check_path(path)?;
-        match self.open_beneath(node, path, flags, mode) {
-            Err(Errno::XDEV) if self.place == Where::AnyThread => {
-                self.open_from_root(node, path, flags, mode)
+        let opened = match self.open_beneath(node, path, flags, mode) {
+            Err(Errno::XDEV) if self.place == Where::AnyMount => {
+                self.open_from_root(node, path, flags, mode)?
             }
-            result => Ok(result?),
+            result => result?,
+        };
+        if self.place == Where::AnyMount {
+            self.check_served(&opened)?;
+        }
+        Ok(opened)
+    }
+
+    /// Beyond a mount point there may be what is not served.
+    fn check_served(&self, fd: &OwnedFd) -> Result<(), Status> {
+        let dev = sys::fstat(fd.as_fd())?.fs_id;
+        if self.shared.classes.of(fd.as_fd(), dev).kernel { Err(Status::NOT_SUPPORTED) } else { Ok(()) }
+    }
+
+    /// The mount point that a path below `node` leads to first, or the place where it leaves the export.
+    pub(super) fn mount_point(&self, node: &Node, path: &[u8]) -> fair::Place {
+        let mut last = (node.dev, node.ino, &path[..0]);
+        for (end, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/').take(LOOP_PARTS_MAX) {
+            let named = self.open_beneath(node, &path[..end], OFlags::PATH, 0);
+            let Ok(found) = named.and_then(|fd| sys::fstat(fd.as_fd())) else { break };
+            last = (found.fs_id, found.file_id, &path[end + 1..]);
+        }
+        let (dev, ino, rest) = last;
+        let name = rest.split(|byte| *byte == b'/').find(|part| !part.is_empty()).unwrap_or_default();
+        fair::Place::of((dev, ino, name))
+    }
+
+    /// Locks; `None` where that would keep the loop waiting for a thread.
+    pub(super) fn lock<'m, T>(&self, mutex: &'m Mutex<T>) -> Option<MutexGuard<'m, T>> {
+        if self.place.on_thread() {
+            return Some(lock(mutex));
+        }
+        match mutex.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -76,14 +147,15 @@ impl Scope<'_> {
         let resolve = ResolveFlags::BENEATH
             | ResolveFlags::NO_MAGICLINKS
             | match self.place {
-                Where::LoopMemory => ResolveFlags::NO_XDEV,
-                Where::LoopCached => ResolveFlags::CACHED,
-                Where::AnyThread => ResolveFlags::empty(),
+                Where::LoopMemory => ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS,
+                Where::LoopCached => ResolveFlags::CACHED | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS,
+                Where::OneMount => ResolveFlags::NO_XDEV,
+                Where::AnyMount => ResolveFlags::empty(),
             };
         for _ in 0..DISTURBED_MAX {
             match sys::openat2(node.fd.as_fd(), path, flags, mode, resolve) {
                 // A rename elsewhere met a `..` of this path.
-                Err(Errno::AGAIN) if self.place == Where::AnyThread => {}
+                Err(Errno::AGAIN) if self.place.on_thread() => {}
                 result => return result,
             }
         }

@@ -90,6 +90,11 @@ impl Transfer {
         uring::entry(fd.as_raw_fd(), self.write, segments, at, write_flags(self.stability))
     }
 
+    /// Nothing else has its file open.
+    pub(in crate::storage) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.node) == 1
+    }
+
     /// Takes a completion's result: bytes, or a negative errno.
     pub(in crate::storage) fn complete(&mut self, result: i32) -> TransferNext {
         match usize::try_from(result) {

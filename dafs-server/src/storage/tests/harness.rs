@@ -334,3 +334,47 @@ pub(super) fn watch_opens(path: &std::path::Path) -> impl FnOnce() -> bool {
     add_watch(&events, path, WatchFlags::OPEN).unwrap();
     move || std::io::Read::read(&mut std::fs::File::from(events), &mut [0; 256]).is_ok()
 }
+
+/// A file system whose server answers nothing: whoever asks it hangs, until it ends. It does by itself where a test hangs with it.
+pub(super) struct HungMount {
+    end: std::sync::mpsc::Sender<()>,
+    ended: std::thread::JoinHandle<bool>,
+}
+
+impl HungMount {
+    /// `None` where this process may not mount.
+    pub(super) fn new(on: &std::path::Path) -> Option<Self> {
+        use std::os::fd::AsRawFd;
+        const HANGS_FOR_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+        let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
+        let path = std::ffi::CString::new(on.as_os_str().as_encoded_bytes()).ok()?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
+        let options = std::ffi::CString::new(options).ok()?;
+        #[allow(unsafe_code, reason = "mount")]
+        // SAFETY: all of it is zero-terminated.
+        let mounted = unsafe {
+            libc::mount(c"hung".as_ptr(), path.as_ptr(), c"fuse".as_ptr(), 0, options.as_ptr().cast())
+        };
+        if mounted != 0 {
+            return None;
+        }
+        let (end, told) = std::sync::mpsc::channel();
+        let ended = std::thread::spawn(move || {
+            let in_time = told.recv_timeout(HANGS_FOR_MAX).is_ok();
+            #[allow(unsafe_code, reason = "umount2")]
+            // SAFETY: the path is zero-terminated.
+            unsafe {
+                libc::umount2(path.as_ptr(), libc::MNT_DETACH)
+            };
+            drop(device);
+            in_time
+        });
+        Some(Self { end, ended })
+    }
+
+    /// Ends it: whoever hangs gets an error. Nobody was hanging whom the test waited for.
+    pub(super) fn end(self) {
+        let _ = self.end.send(());
+        assert!(self.ended.join().unwrap(), "somebody else hung with it");
+    }
+}

@@ -1,6 +1,7 @@
 //! One suite of semantics for every backend and engine.
 #![allow(clippy::cast_possible_truncation, reason = "patterns of bytes, and sizes that are small")]
 
+mod bounded;
 mod confinement;
 mod harness;
 mod hot;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dafs_proto::session::Moment;
 
-use super::{ALONE_SIZE, CONTENDED_SIZE};
+use super::{ALONE_SIZE, CONTENDED_SIZE, STEP_SIZE, TURN_SIZE_MAX, TURN_STEPS_MAX};
 use crate::worker::ids::ConnectionKey;
 
 /// After requests of two connections so long there may be more of both.
@@ -19,6 +19,7 @@ pub(crate) struct Turns {
     waiting_sessions: usize,
     moved: usize,
     size_max: usize,
+    steps: usize,
 }
 
 impl Turns {
@@ -26,6 +27,7 @@ impl Turns {
     #[inline]
     pub(crate) fn begin(&mut self, now: Moment) {
         self.moved = 0;
+        self.steps = 0;
         self.size_max = if self.is_contended(now) { CONTENDED_SIZE } else { ALONE_SIZE };
     }
 
@@ -87,6 +89,18 @@ impl Turns {
     #[inline]
     pub(crate) fn on_moved(&mut self, bytes: usize) {
         self.moved = self.moved.saturating_add(bytes);
+        // What a client sends cannot ask for more at once.
+        debug_assert!(self.moved <= TURN_SIZE_MAX, "{} bytes in one turn", self.moved);
+    }
+
+    /// So many steps were done that moved nothing: see [`crate::storage::work`].
+    #[inline]
+    pub(crate) fn on_steps(&mut self, steps: usize) {
+        if steps > 0 {
+            self.steps += steps;
+            self.moved = self.moved.saturating_add(steps * STEP_SIZE);
+            debug_assert!(self.steps <= TURN_STEPS_MAX, "{} steps in one turn", self.steps);
+        }
     }
 
     /// Bytes that the turn may still move: one at least, so that nothing stands still.
@@ -166,6 +180,28 @@ mod tests {
         assert!(turns.is_contended(now) && turns.is_over());
         turns.session_waits_no_more();
         assert!(!turns.is_contended(now));
+    }
+
+    // [BUF-25]
+    #[test]
+    fn turn_ends_after_many_steps() {
+        let (mut turns, now) = contended();
+        turns.begin(now);
+        turns.on_steps(CONTENDED_SIZE / STEP_SIZE - 1);
+        assert!(!turns.is_over());
+        turns.on_steps(1);
+        assert!(turns.is_over());
+    }
+
+    // [BUF-25]
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "steps in one turn")]
+    fn turn_of_more_work_than_any_request_may_ask_for_panics() {
+        let mut turns = Turns::default();
+        turns.begin(Moment::default());
+        turns.on_steps(TURN_STEPS_MAX);
+        turns.on_steps(1);
     }
 
     // [BUF-22]

@@ -1,0 +1,32 @@
+//! Where a file has no holes, at a cost that its size does not decide.
+
+use std::os::fd::BorrowedFd;
+
+use super::sys;
+
+const PAGE_SIZE: u64 = 4096;
+
+/// Files up to this size are searched by the kernel where it cannot count pages (before Linux 6.5), bytes.
+const SEARCHED_SIZE_MAX: u64 = 64 << 20;
+
+/// Bytes from `start`, the beginning of a page, that are in memory without a hole, at most `wanted`, on a file system that lives in memory.
+/// Pages that were swapped out count as holes.
+pub(super) fn held_from(fd: BorrowedFd<'_>, start: u64, wanted: u64, file_size: u64) -> Option<u64> {
+    let pages = wanted.div_ceil(PAGE_SIZE);
+    let whole = |pages: u64| Some(sys::cached_pages(fd, start, pages * PAGE_SIZE).ok()? == pages);
+    match whole(pages) {
+        Some(true) => return Some(wanted),
+        Some(false) => {}
+        None if file_size <= SEARCHED_SIZE_MAX => {
+            return Some(sys::seek_hole(fd, start).ok()?.checked_sub(start)?.min(wanted));
+        }
+        None => return None,
+    }
+    // As many pages as are there from the first on.
+    let (mut held, mut missing) = (0, pages);
+    while held + 1 < missing {
+        let middle = held + (missing - held) / 2;
+        if whole(middle)? { held = middle } else { missing = middle }
+    }
+    Some(held * PAGE_SIZE)
+}

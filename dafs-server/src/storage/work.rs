@@ -1,0 +1,21 @@
+//! What the loop's thread has had to do that is neither data nor a system call: entries listed, parts of paths, nodes of trees.
+//!
+//! It is counted where it is done and taken by who divides the loop's time, so that a request pays for it with its turn, and so that a
+//! test notices one whose cost a client chooses ([BUF-25]).
+
+use std::cell::Cell;
+
+thread_local! {
+    static STEPS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// So many steps were done on this thread.
+pub(crate) fn add(steps: usize) {
+    STEPS.set(STEPS.get().saturating_add(steps));
+}
+
+/// The steps done on this thread since the last call.
+#[inline]
+pub(crate) fn take() -> usize {
+    STEPS.replace(0)
+}
