@@ -321,7 +321,8 @@ mod tests {
     fn kept(head: &[u8], payload: &[u8]) -> KeptReply {
         let mut reply = KeptReply::none();
         reply.head[..head.len()].copy_from_slice(head);
-        KeptReply { head_len: head.len() as u8, payload: Box::from(payload), ..reply }
+        let head_len = u8::try_from(head.len()).unwrap();
+        KeptReply { head_len, payload: Box::from(payload), ..reply }
     }
 
     // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-14] [WIRE-15] The (state, event) table of spec/session.md, walked.

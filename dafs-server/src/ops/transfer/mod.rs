@@ -297,8 +297,8 @@ impl Transfer {
         }
     }
 
-    /// Its connection was lost, and storage has let go of its memory: it goes on from what is written, on the connection on which the client
-    /// has asked again or will.
+    /// Its connection was lost, and storage has let go of its memory: it goes on from what is written, on the connection on which the
+    /// client has asked again or will.
     fn restart_or_abandon(&mut self, at: &mut Context<'_>) -> Fate {
         let Some(terms) = at.worker.pipelining(&at.call, self.len) else { return Fate::Abandoned };
         at.worker.buffers.stop_waiting(at.owner());

@@ -1,5 +1,8 @@
 //! Servers that die and come back: what can be repeated is, and what was lost or cannot be known is said.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use dafs_client::{Config, DurableWriter, Error, Opcode, OpenOptions, Stability};
 use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::{assert_same, bytes};
@@ -137,4 +140,64 @@ fn commit_that_failed_does_not_forget_what_it_covered() {
     drop(file.submit_commit().cancel());
     world.restart();
     assert!(matches!(file.commit(), Err(Error::WritesLost { .. })));
+}
+
+// [SESS-56] [WIRE-19] [CLI-31]
+#[test]
+fn write_of_a_session_that_lapsed_is_in_doubt_and_a_read_is_repeated() {
+    let world = ScriptedWorld::new(61);
+    let (session, other) = (world.session(), world.session());
+    world.put("f", b"before");
+    let (file, others) =
+        (session.mount("data").unwrap().open_with("f", &both()).unwrap(), other.mount("data").unwrap());
+    let others = others.open_with("f", &both()).unwrap();
+    // Both are executed; their replies are lost.
+    world.once(Opcode::Write, |_| Action::Mute);
+    let write = file.submit_write_at(b"mine".to_vec(), 0);
+    session.flush();
+    world.let_time_pass(Duration::from_secs(1));
+    world.once(Opcode::Read, |_| Action::Mute);
+    let read = file.submit_read_at(vec![0; 4], 0);
+    session.flush();
+    for _ in 0..10 {
+        world.let_time_pass(Duration::from_secs(10));
+        other.ping().unwrap();
+    }
+    others.write_all_at(b"theirs", 0).unwrap();
+    assert!(matches!(write.wait().result, Err(Error::InDoubt { operation: Opcode::Write })));
+    let read = read.wait();
+    assert_eq!((read.result.unwrap(), &read.buffer[..]), (4, &b"thei"[..]));
+    assert_eq!(world.content("f"), b"theirs", "it was executed before, and is not again");
+}
+
+fn both() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    options
+}
+
+// [CLI-55]
+#[test]
+fn request_that_is_sent_again_has_what_is_left_of_its_time() {
+    let world = ScriptedWorld::new(62);
+    let timeout = Some(Duration::from_secs(20));
+    let session = world.connect(&Config { operation_timeout: timeout, ..ScriptedWorld::config() }).unwrap();
+    let export = session.mount("data").unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    world.hook(move |header| {
+        let mut noted = noted.lock().unwrap();
+        match header.opcode {
+            Opcode::Mkdir => noted.push(header.deadline_ms),
+            _ => return Action::Serve,
+        }
+        if noted.len() == 1 { Action::CutBefore } else { Action::Serve }
+    });
+    let made = export.submit_create_dir("d", 0o755);
+    session.flush();
+    world.let_time_pass(Duration::from_secs(5));
+    made.wait().unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 2);
+    assert!(seen[0] == 20_000 && (1..=15_000).contains(&seen[1]), "{seen:?}");
 }
