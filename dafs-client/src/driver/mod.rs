@@ -42,6 +42,8 @@ use crate::op::request::Broken;
 
 /// A thread that is alone looks up from waiting at least this often: for deadlines, the lease, and other threads, which wait that long.
 pub(crate) const SLICE: Duration = Duration::from_millis(2);
+/// As [`SLICE`], without the lock and with a deadline: nobody waits for this one.
+const DEADLINE_SLICE: Duration = Duration::from_millis(50);
 /// Longest sleep of a leader without the lock.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a session that ends waits for the server to hear of it.
@@ -328,7 +330,7 @@ impl Shared {
             return core;
         }
         core.leader_sleeps = true;
-        let timeout = if core.deadlines > 0 { timeout.min(SLICE) } else { timeout };
+        let timeout = if core.deadlines > 0 { timeout.min(DEADLINE_SLICE) } else { timeout };
         drop(core);
         {
             let mut sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner);

@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(asked(&users, 3_999_999_999), expected);
     }
 
-    // [ACC-16]
+    // [ACC-74]
     #[test]
     fn database_that_hangs_over_one_user_keeps_nobody_else_waiting() {
         let (release, held) = channel::<()>();

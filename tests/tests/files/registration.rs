@@ -34,6 +34,7 @@ on_each_provider_and_two_workers! {
     rows_of_an_array_are_one_registration,
     rows_with_ten_holes_are_eleven_registrations,
     rows_further_apart_than_a_registration_costs_are_registered_one_by_one,
+    memory_between_segments_is_not_registered_unasked,
     unpinned_memory_is_kept_where_the_configuration_says_so,
 }
 
@@ -456,7 +457,7 @@ const ROWS: usize = 1024;
 
 fn grouping(page_ns: f64, call_ns: f64) -> RegistrationConfig {
     let cost = Some(RegistrationCost { page_ns, call_ns });
-    RegistrationConfig { cost, ..RegistrationConfig::default() }
+    RegistrationConfig { cost, group: true, ..RegistrationConfig::default() }
 }
 
 /// Reads and writes the first half page of every other page of an area, a row each, in one operation; answers what
@@ -516,8 +517,13 @@ fn rows_with_ten_holes_are_eleven_registrations(on: On) {
 fn rows_further_apart_than_a_registration_costs_are_registered_one_by_one(on: On) {
     let counters = move_rows(on, grouping(1000.0, 999.0), |_| {});
     assert_eq!((counters.registrations, counters.groups), (ROWS as u64, 0));
-    let together = RegistrationConfig { group: false, ..grouping(0.0, 1000.0) };
-    assert_eq!(move_rows(on, together, |_| {}).registrations, ROWS as u64);
+}
+
+// [CLI-65]
+fn memory_between_segments_is_not_registered_unasked(on: On) {
+    let counters = move_rows(on, RegistrationConfig { group: false, ..grouping(0.0, 1000.0) }, |_| {});
+    assert_eq!((counters.registrations, counters.groups), (ROWS as u64, 0));
+    assert!(!RegistrationConfig::default().group);
 }
 
 // [CLI-13] [CLI-14]

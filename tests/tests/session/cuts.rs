@@ -215,7 +215,7 @@ fn stalled() {
     assert!(file.metadata().unwrap().size <= 100, "what was not sent had no effect");
 }
 
-// [SESS-11] [SESS-50] [SESS-51]
+// [SESS-11] [SESS-50] [SESS-51] [SESS-57]
 fn connections_cut_again_and_again_under_load_lose_and_repeat_nothing(on: On) {
     const ROUNDS_MIN: u64 = 40;
     const ROUNDS_MAX: u64 = 20_000;

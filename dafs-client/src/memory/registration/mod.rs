@@ -99,7 +99,7 @@ pub struct RegistrationConfig {
     /// memory the kernel does not tell when its file is truncated or holes are made in it: [`crate::Session::invalidate`] it then.
     pub keep_unpinned: bool,
     /// Segments of one operation are registered together where that is cheaper. The bytes between them are then within the server's reach
-    /// for the time of the operation.
+    /// for the time of the operation: for programs whose server is as trusted as themselves. Pinned memory is registered as a whole anyway.
     pub group: bool,
     /// The largest gap between segments that are registered together, bytes.
     pub gap_size_max: usize,
@@ -114,7 +114,7 @@ impl Default for RegistrationConfig {
             size_max: 1 << 30,
             batch: 16,
             keep_unpinned: false,
-            group: true,
+            group: false,
             gap_size_max: 1 << 20,
             cost: None,
         }

@@ -195,6 +195,7 @@ fn gaps_that_nobody_lent_are_not_kept() {
     let config = RegistrationConfig {
         keep_unpinned: true,
         cost: Some(RegistrationCost { page_ns: 1.0, call_ns: 1000.0 }),
+        group: true,
         ..RegistrationConfig::default()
     };
     let registrar = registrar(config);
@@ -252,6 +253,7 @@ fn group_of_which_the_gap_is_refused_is_registered_one_by_one() {
     let domain = Arc::new(Interrupted::default());
     let config = RegistrationConfig {
         cost: Some(RegistrationCost { page_ns: 1.0, call_ns: 1000.0 }),
+        group: true,
         ..RegistrationConfig::default()
     };
     let registrar = Registrar::new(Arc::clone(&domain) as Arc<dyn Domain>, config);

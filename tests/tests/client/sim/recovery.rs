@@ -163,6 +163,8 @@ fn server_gone_for_good_ends_every_operation_within_the_time_for_all_attempts() 
 fn server_silent_for_its_lease_is_connected_to_again() {
     let world = ScriptedWorld::new(10);
     let session = world.session();
+    // A session without a mount would end with its connection.
+    let _export = session.mount("data").unwrap();
     let id = session.agreed().session;
     let mut is_silent = true;
     world.hook(move |header| {
