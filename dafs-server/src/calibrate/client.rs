@@ -11,7 +11,8 @@ use dafs_proto::transport::{
 use dafs_proto::wire::{REMOTE_RANGE_SIZE, WireRange, encode_segments};
 
 use super::{
-    Calibration, List, PIECES, SIZE_MAX, Sample, Samples, crossover, crossovers, encode_request, sizes, wait,
+    Calibration, List, PIECES, REGISTERING_HANDICAP, SIZE_MAX, Sample, Samples, crossover, crossovers,
+    encode_request, sizes, wait,
 };
 
 /// What timing noncontiguous transfers may take beyond the rest.
@@ -116,11 +117,15 @@ impl Timed {
         let gather_samples = samples_of(&GATHER_SIZES, self.gather);
         let from = |samples: &Vec<Sample>| {
             let size_max = samples.last().map_or(0, |sample| sample.size);
+            let from = crossover(samples, size_max, REGISTERING_HANDICAP);
             // What loses at every size measured is not taken for larger ones unseen.
-            Some(crossover(samples, size_max)).filter(|from| *from <= size_max).unwrap_or(u32::MAX)
+            if from <= size_max { from } else { u32::MAX }
         };
+        // Of memory that is registered already, then of such that is not; reads, then writes.
+        let handicaps = [0.0, REGISTERING_HANDICAP, 0.0, REGISTERING_HANDICAP];
+        let thresholds = std::array::from_fn(|kind| crossover(&samples[kind], inline_max, handicaps[kind]));
         Calibration {
-            crossovers: crossovers(samples.each_ref().map(|samples| crossover(samples, inline_max))),
+            crossovers: crossovers(thresholds),
             gather: (!gather_samples[0].is_empty()).then(|| crossovers(gather_samples.each_ref().map(from))),
             samples,
             gather_samples,

@@ -33,8 +33,8 @@ use smallvec::SmallVec;
 pub const BUDGET: Duration = Duration::from_millis(50);
 /// A calibration that has not ended after so many times its budget has failed.
 const BUDGETS_MAX: u32 = 40;
-/// What Direct must win by to count as faster.
-const DIRECT_HANDICAP: f64 = 0.05;
+/// What Direct must win by to count as faster where memory is registered for it.
+const REGISTERING_HANDICAP: f64 = 0.05;
 /// The smallest size measured, bytes: below, Inline is a few cache lines.
 const SIZE_MIN: u32 = 512;
 /// Inline limits are measured up to this, bytes.
@@ -128,17 +128,17 @@ pub fn measure(
 /// that makes the total
 /// of what is lost by taking the slower method, relative to the faster, least; of equal steps the first.
 ///
-/// Direct counts as a twentieth slower than it was measured: where the two are as good as equal, Inline is taken, which ties up no
-/// registered memory, and noise decides nothing.
+/// Direct counts as slower than it was measured by `handicap`: where memory is registered for it, Inline is taken where the two are as good
+/// as equal, for it ties up none.
 ///
 /// Where the methods cross once this is the smallest size from which Direct wins at that and all larger ones. Where noise makes
 /// them cross more than once, a clear
 /// win outweighs a slight loss.
-pub fn crossover(samples: &[Sample], inline_max: u32) -> u32 {
+pub fn crossover(samples: &[Sample], inline_max: u32, handicap: f64) -> u32 {
     let loss = |slower: Duration, faster: Duration| {
         slower.saturating_sub(faster).as_secs_f64() / faster.as_secs_f64().max(f64::MIN_POSITIVE)
     };
-    let direct = |sample: &Sample| sample.direct.mul_f64(1.0 + DIRECT_HANDICAP);
+    let direct = |sample: &Sample| sample.direct.mul_f64(1.0 + handicap);
     // The step before the first sample: Direct everywhere.
     let mut total: f64 = samples.iter().map(|sample| loss(direct(sample), sample.inline)).sum();
     let mut best = (total, samples.first().map_or(inline_max.saturating_add(1), |sample| sample.size));
@@ -219,43 +219,52 @@ mod tests {
     #[test]
     fn crossover_of_methods_that_cross_once_is_the_first_size_that_direct_wins() {
         let times = [(512, 5, 9), (1024, 6, 9), (2048, 8, 9), (4096, 12, 10), (8192, 20, 11), (9000, 22, 11)];
-        assert_eq!(crossover(&samples(&times), 9000), 4096);
-        assert_eq!(crossover(&samples(&times[..4]), 4096), 4096);
+        assert_eq!(crossover(&samples(&times), 9000, REGISTERING_HANDICAP), 4096);
+        assert_eq!(crossover(&samples(&times[..4]), 4096, REGISTERING_HANDICAP), 4096);
     }
 
     #[test]
     fn crossover_of_methods_as_good_as_equal_is_left_to_inline() {
-        assert_eq!(crossover(&samples(&[(512, 50, 50), (1024, 60, 58), (2048, 70, 50)]), 2048), 2048);
-        assert_eq!(crossover(&samples(&[(512, 100, 95), (1024, 100, 95)]), 1024), 512);
-        assert_eq!(crossover(&samples(&[(512, 100, 96), (1024, 100, 96)]), 1024), 1025);
+        assert_eq!(
+            crossover(&samples(&[(512, 50, 50), (1024, 60, 58), (2048, 70, 50)]), 2048, REGISTERING_HANDICAP),
+            2048
+        );
+        assert_eq!(crossover(&samples(&[(512, 100, 95), (1024, 100, 95)]), 1024, REGISTERING_HANDICAP), 512);
+        assert_eq!(crossover(&samples(&[(512, 100, 96), (1024, 100, 96)]), 1024, REGISTERING_HANDICAP), 1025);
     }
 
     #[test]
     fn crossover_of_direct_that_never_loses_is_the_smallest_size() {
-        assert_eq!(crossover(&samples(&[(512, 5, 4), (1024, 6, 5), (2048, 7, 5)]), 2048), 512);
-        assert_eq!(crossover(&samples(&[(512, 5, 4)]), 512), 512);
+        assert_eq!(
+            crossover(&samples(&[(512, 5, 4), (1024, 6, 5), (2048, 7, 5)]), 2048, REGISTERING_HANDICAP),
+            512
+        );
+        assert_eq!(crossover(&samples(&[(512, 5, 4)]), 512, REGISTERING_HANDICAP), 512);
     }
 
     #[test]
     fn crossover_of_inline_that_always_wins_is_past_its_limit() {
-        assert_eq!(crossover(&samples(&[(512, 5, 6), (1024, 6, 7), (2048, 7, 9)]), 2048), 2049);
-        assert_eq!(crossover(&[], 100), 101);
-        assert_eq!(crossover(&[], u32::MAX), u32::MAX);
+        assert_eq!(
+            crossover(&samples(&[(512, 5, 6), (1024, 6, 7), (2048, 7, 9)]), 2048, REGISTERING_HANDICAP),
+            2049
+        );
+        assert_eq!(crossover(&[], 100, REGISTERING_HANDICAP), 101);
+        assert_eq!(crossover(&[], u32::MAX, REGISTERING_HANDICAP), u32::MAX);
     }
 
     #[test]
     fn crossover_of_noisy_times_prefers_clear_wins() {
         // Direct wins from 1024 on, but for a loss within noise at 4096.
         let times = [(512, 50, 60), (1024, 60, 50), (2048, 80, 50), (4096, 100, 101), (8192, 200, 100)];
-        assert_eq!(crossover(&samples(&times), 8192), 1024);
+        assert_eq!(crossover(&samples(&times), 8192, REGISTERING_HANDICAP), 1024);
         // One lucky small size does not outweigh two clear losses.
         let times = [(512, 60, 59), (1024, 60, 80), (2048, 80, 95), (4096, 120, 110)];
-        assert_eq!(crossover(&samples(&times), 4096), 4096);
+        assert_eq!(crossover(&samples(&times), 4096, REGISTERING_HANDICAP), 4096);
     }
 
     #[test]
     fn crossover_of_zero_times_is_defined() {
-        assert_eq!(crossover(&samples(&[(512, 0, 0), (1024, 0, 0)]), 1024), 512);
+        assert_eq!(crossover(&samples(&[(512, 0, 0), (1024, 0, 0)]), 1024, REGISTERING_HANDICAP), 512);
     }
 
     #[test]
