@@ -207,7 +207,7 @@ impl Access {
     /// Whom what this client takes is charged to.
     pub(crate) fn budget_owner(client: &ClientIdentity, peer: &PeerIdentity) -> Owner {
         match (&client.evidence, &client.key_name, peer.address) {
-            (Evidence::Kernel, ..) => Owner::User(client.identity.uid),
+            (Evidence::Kernel | Evidence::KeyFile, ..) => Owner::User(client.identity.uid),
             (_, Some(key), _) => Owner::Key(key.as_str().into()),
             (_, None, Some(address)) if !address.ip().to_canonical().is_loopback() => {
                 Owner::Address(address.ip().to_canonical())
