@@ -43,7 +43,14 @@ impl Opening<'_> {
         options.mode(self.permissions.unwrap_or_else(|| 0o666 & !umask()) & 0o7777);
         options.create(self.mode.creates()).create_new(self.mode.is_exclusive());
         let opened = Server::on_export(&place, |server, export| {
-            Ok((Arc::clone(server), export.open_with(&place.path, &options)?))
+            let file = match export.open_with(&place.path, &options) {
+                // The session was one of before a restart. What may have been made is opened now.
+                Err(dafs_client::Error::InDoubt { .. }) if !self.mode.is_exclusive() => {
+                    export.open_with(&place.path, &options)
+                }
+                result => result,
+            };
+            Ok((Arc::clone(server), file?))
         });
         let (server, inner) = opened.map_err(|error| error.cannot("open", &place.shown))?;
         self.made(place, server, inner, false)

@@ -20,6 +20,7 @@ on_sockets! {
     sizes_are_set_and_preallocated,
     hints_are_shown_with_counters,
     session_that_ended_is_replaced_at_the_next_open,
+    file_is_opened_by_a_session_from_before_a_restart,
     file_that_is_closed_is_closed_at_the_server_at_once,
 }
 
@@ -177,6 +178,16 @@ fn session_that_ended_is_replaced_at_the_next_open(on: On) {
     file.server().session.close();
     assert_eq!(run(&file, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap_err().class, Class::Io);
     harness.restart();
+    let again = open(&name, &[]);
+    assert_eq!(run(&again, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap(), 0);
+}
+
+fn file_is_opened_by_a_session_from_before_a_restart(on: On) {
+    let mut harness = Harness::start(on);
+    let name = name(&harness, on, "f");
+    drop(open(&name, &[]));
+    harness.restart();
+    // It learns of the restart by this request.
     let again = open(&name, &[]);
     assert_eq!(run(&again, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap(), 0);
 }
