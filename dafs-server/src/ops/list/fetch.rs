@@ -41,9 +41,13 @@ impl List {
             }
         }
         let faults_late = at.connection().is_some_and(|c| c.endpoint.capabilities().faults_late);
-        if self.is_window && faults_late && self.pending() > 0 {
-            self.step = Step::Window;
-            return Progress::Wait;
+        if self.is_window && faults_late {
+            if self.pending() > 0 {
+                self.step = Step::Window;
+                return Progress::Wait;
+            }
+            self.end_window(at);
+            return Progress::Continue;
         }
         if self.direction == Direction::Read {
             self.done = self.chunk.end;

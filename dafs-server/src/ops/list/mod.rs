@@ -252,14 +252,15 @@ impl Work for List {
         if let Some(fetching) = self.fetching.get_mut(usize::from(slot)) {
             *fetching = fetching.saturating_sub(1);
         }
-        self.is_faulted |= result.as_ref().is_err_and(TransportError::is_local_fault);
+        let is_fault = result.as_ref().is_err_and(TransportError::is_local_fault);
+        self.is_faulted |= is_fault;
         match self.step {
+            // After any other failure the connection is broken: closing it abandons the list.
+            _ if result.is_err() && !is_fault => Fate::Waits,
             Step::Window if self.pending() == 0 => {
                 self.end_window(at);
                 self.advance(at)
             }
-            // After any other failure the connection is broken: closing it abandons the list.
-            _ if result.is_err() => Fate::Waits,
             Step::Fetch if self.pending() == 0 => {
                 self.step = Step::Storage;
                 self.advance(at)

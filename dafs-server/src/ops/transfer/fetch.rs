@@ -28,9 +28,11 @@ impl Transfer {
         };
         // A window of a file is no buffer: nobody waits for it to be free again.
         let is_window = self.is_window(chunk.slot);
-        let token = token_with_slot(at.token, chunk.slot);
+        let (whole, part) = (at.token, token_with_slot(at.token, chunk.slot));
         let Some(connection) = at.connection() else { return Progress::Wait };
         let is_watched = is_window && connection.endpoint.capabilities().faults_late;
+        // Of a window that nobody waits for, the slot is another chunk's by the time it has left.
+        let token = if is_window && !is_watched { whole } else { part };
         connection.dirty = true;
         let posted = if self.direction == Direction::Read {
             connection.endpoint.rdma_write(token, local, remote, None)
