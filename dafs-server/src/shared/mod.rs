@@ -6,7 +6,6 @@ pub(crate) mod budget;
 mod directory;
 mod fences;
 pub mod mail;
-mod refusals;
 mod rules;
 pub mod settings;
 mod statistics;
@@ -24,7 +23,6 @@ use self::budget::Budgets;
 pub(crate) use self::directory::Directory;
 pub(crate) use self::fences::{FENCES_MAX, Fences};
 use self::mail::{Inbox, Mail};
-pub(crate) use self::refusals::Refusals;
 pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
 use self::tokens::TokenTable;
@@ -41,7 +39,7 @@ pub struct Shared {
     /// Identity of this run: random.
     pub(crate) epoch: u64,
     rules: CurrentRules,
-    pub(crate) refusals: Refusals,
+    logins_refused: AtomicU64,
     pub(crate) fences: Fences,
     pub(crate) directory: Directory,
     pub(crate) budgets: Budgets,
@@ -67,7 +65,7 @@ impl Shared {
             directory: Directory::default(),
             budgets: Budgets::new(&settings),
             rules: CurrentRules::new(&settings),
-            refusals: Refusals::default(),
+            logins_refused: AtomicU64::new(0),
             settings,
             epoch,
             tokens: Mutex::default(),
@@ -89,7 +87,12 @@ impl Shared {
 
     /// Logins that were refused.
     pub fn logins_refused(&self) -> u64 {
-        self.refusals.count()
+        self.logins_refused.load(Ordering::Relaxed)
+    }
+
+    /// One more was.
+    pub(crate) fn count_refused_login(&self) {
+        self.logins_refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The workers.

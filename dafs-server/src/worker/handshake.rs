@@ -81,16 +81,16 @@ impl Worker {
         }
     }
 
-    /// Tells of a refusal, unless many were told of just now.
+    /// Counts a refusal, and tells of it as often as the log takes such lines.
     fn note_refusal(&self, key: ConnectionKey, status: Status) {
-        let Some(untold) = self.shared.refusals.add(self.now) else { return };
+        self.shared.count_refused_login();
         let connection = &self.connections[key.index];
         let peer = match &connection.endpoint.capabilities().peer {
             PeerIdentity { address: Some(address), .. } => address.to_string(),
             PeerIdentity { credentials: Some(own), .. } => format!("pid {}, uid {}", own.pid, own.uid),
             _ => "unknown".to_owned(),
         };
-        tracing::warn!(%peer, listener = %connection.listener_address, %status, untold, "login refused");
+        tracing::warn!(%peer, listener = %connection.listener_address, %status, "login refused");
     }
 
     fn on_hello(&mut self, key: ConnectionKey, payload: &[u8]) -> Result<Vec<u8>, ServerRefusal> {
