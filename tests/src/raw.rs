@@ -64,7 +64,11 @@ pub fn domain(address: &Address) -> Arc<dyn Domain> {
 impl Raw {
     /// Connects, and says nothing yet.
     pub fn connect(address: &Address) -> Self {
-        let domain = domain(address);
+        Self::connect_from(domain(address), address)
+    }
+
+    /// The same, from a domain whose memory the server may know from before.
+    pub fn connect_from(domain: Arc<dyn Domain>, address: &Address) -> Self {
         let params = ConnectParams { wait: WaitPolicy::Event, ..ConnectParams::default() };
         let endpoint = domain.connect(address, &params, Duration::from_secs(10)).expect("a connection");
         Self { endpoint, domain, slots: None }
