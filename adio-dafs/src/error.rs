@@ -65,7 +65,7 @@ impl Error {
 
 impl From<dafs_client::Error> for Error {
     fn from(error: dafs_client::Error) -> Self {
-        Self { class: class_of(&error), message: error.to_string() }
+        Self { class: class_of(&error), message: error.cause() }
     }
 }
 

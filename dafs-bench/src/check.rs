@@ -10,11 +10,11 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
     let lists = matches!(benchmark, Benchmark::Transfer(_) | Benchmark::Listio(_));
     for method in options.method.iter().flatten() {
         if matches!(method, Method::Multiple | Method::Pack | Method::Gather | Method::Batch) && !lists {
-            bail!("--method {method} is a way of moving several pieces: it is for transfer and listio");
+            bail!("cannot use --method {method}: it is for several pieces, in transfer and listio");
         }
     }
     if options.cold && !matches!(benchmark, Benchmark::Listio(_)) {
-        bail!("--cold is for reads of listio");
+        bail!("cannot use --cold: it is for reads of listio");
     }
     // These have a file in memory and one in --dir.
     let both =
@@ -22,10 +22,10 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
     let in_memory = options.dir.as_deref().is_none_or(|dir| dir.starts_with("/dev/shm"));
     if (options.cold || options.direct_io) && in_memory && !both && options.server.is_none() {
         let flag = if options.cold { "--cold" } else { "--direct-io" };
-        bail!("{flag} needs a --dir on a disk: what is in memory is past no page cache");
+        bail!("cannot use {flag}: the file is in memory; name a --dir on a disk");
     }
     if options.peer_only && options.peer.is_empty() && options.peer_mount.is_empty() {
-        bail!("--peer-only measures nothing without --peer or --peer-mount");
+        bail!("cannot use --peer-only: there is no --peer and no --peer-mount");
     }
     check_uses(benchmark, name, options)
 }
@@ -99,7 +99,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
 
 fn check_uses(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::Result<()> {
     if let (Some(address), Some(_)) = (&options.server, &options.transport) {
-        bail!("--transport: the address {address} says how the server is reached; leave one of them out");
+        bail!("cannot use --transport: the address {address} names the transport; leave one of them out");
     }
     let uses = uses(benchmark);
     let count = |list: Option<usize>| list.unwrap_or(0);
@@ -119,9 +119,9 @@ fn check_uses(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::R
     ] {
         match takes {
             Takes::Nothing if given > 0 => {
-                bail!("{flag} would change nothing: {name} does without; leave it out")
+                bail!("cannot use {flag}: {name} does without; leave it out")
             }
-            Takes::One if given > 1 => bail!("{flag}: {name} takes one of them, and {given} are given"),
+            Takes::One if given > 1 => bail!("cannot use {given} values of {flag}: {name} takes one"),
             _ => {}
         }
     }

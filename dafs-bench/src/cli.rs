@@ -12,19 +12,19 @@ use crate::record::{Method, Op};
 
 pub use mpi::{Class, MpiCase, MpiOptions, Way};
 
-/// Measures dafs beside the raw limit of this machine, taken in the same run, and beside peers.
+/// Measure dafs beside the raw limit of this machine, and beside other systems.
 ///
-/// Every row names its limit (the barest program that does the same work: a shared-memory ring, a TCP request and
-/// response, a local pread) and the ratio to it: ours over the limit for times, the limit over ours for rates, so
-/// that 1.0 is perfect and less is better. Limit and subject alternate, round by round, and the ratio is the median
-/// over the rounds, so a machine that is busy for a while spoils one round and not the result.
+/// Every row names its limit and the ratio to it. The limit is the barest program that does the same work: a ring in shared memory, a TCP
+/// request and response, a local pread. The ratio is ours over the limit for times, and the limit over ours for rates: 1.0 is perfect, and
+/// less is better. Limit and subject alternate, round by round, in one run. The ratio is the median over the rounds, so a machine that is
+/// busy for a while spoils one round and not the result.
 ///
 /// A dafs-server is started for the run, on a temporary directory in memory, and stopped at its end. latency, bandwidth, iops and
-/// crossover run on a temporary directory of a disk's file system as well, where there is one, unless --dir says where.
+/// crossover also run on a temporary directory on a disk, where there is one, unless --dir names a directory.
 #[derive(Debug, Parser)]
 #[command(name = "dafs-bench", version, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to measure.
+    /// Benchmark.
     #[command(subcommand)]
     pub benchmark: Benchmark,
 }
@@ -54,72 +54,72 @@ What the options mean: dafs-bench latency --help";
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum Benchmark {
-    /// Time of one operation after the other, by size.
+    /// Measure the time of one operation after the other, by size.
     ///
-    /// Rows for reads and writes, with registered and with ordinary memory, and for an empty request. Over tcp each
-    /// comes twice unless --poll says otherwise: waiting in the kernel (limit tcp_rr), and spinning (tcp_rr_spin).
+    /// Rows are for reads and writes, with registered and with ordinary memory, and for an empty request. Over tcp each row
+    /// comes twice, unless --poll is given: waiting in the kernel (limit tcp_rr), and spinning (tcp_rr_spin).
     Latency(Options),
-    /// Rate of large transfers, many in flight.
+    /// Measure the rate of large transfers, many in flight.
     ///
     /// Defaults: 1 MiB, queue depth 16, registered memory.
     Bandwidth(Options),
-    /// Rate of small operations, by queue depth.
+    /// Measure the rate of small operations, by queue depth.
     ///
     /// Defaults: 4 KiB reads in random order at queue depths 1, 16 and 64, registered memory. The limit over tcp is a
-    /// server that spends one receive and one send on each request; batching should beat it, so the ratio may fall
+    /// server that makes one receive and one send for each request. Sending together beats it, so the ratio may be
     /// well below 1.
     Iops(Options),
-    /// Inline against Direct, by size, direction and registration: where Direct starts to pay.
+    /// Compare inline and direct transfers, by size, direction and registration.
     ///
-    /// The crossing found stands beside the threshold that the server exported to the session.
+    /// The size from which direct is faster stands beside the threshold that the server exported.
     Crossover(Options),
-    /// Bandwidth while the client computes between submission and completion.
+    /// Measure bandwidth while the client computes between submission and completion.
     ///
     /// The horizontal axis is the CPU fraction T/(T + Tio), where T is the computation added to each operation and
     /// Tio the time of the operation alone. Perfect overlap keeps the bandwidth up to a fraction of 0.5.
     Overlap(Options),
-    /// Memory in pieces, to and from a contiguous range of the file, by each method.
+    /// Move memory in pieces to and from a contiguous range of the file, by each method.
     ///
-    /// Rows for multiple (a request for each piece), pack (the client copies), gather (RDMA of each piece) and hybrid
+    /// Rows are for multiple (a request for each piece), pack (the client copies), gather (RDMA of each piece) and hybrid
     /// (pack or gather, by the sizes that the server exports), each beside one contiguous transfer of as many bytes.
     /// --sizes are those of one piece.
     Transfer(Options),
-    /// File and memory in pieces, by each method, beside local calls on the file.
+    /// Move file and memory in pieces, by each method, beside local calls on the file.
     ///
     /// As transfer, with gaps in the file as large as its pieces. The limit is the quickest of a pread for each piece, one pread of all
     /// with copies, and all pieces at once by io_uring; for writes a pwrite for each. With --cold nothing of the file is in the page cache.
     Listio(Options),
-    /// Cached reads of one client while another reads from the disk.
+    /// Measure cached reads of one client while another reads from the disk.
     ///
-    /// One server exports a directory in memory and, past the page cache (O_DIRECT), one on a disk: --dir, or the
+    /// One server exports a directory in memory, and one on a disk that bypasses the page cache (O_DIRECT): --dir, or the
     /// directory for temporary files. Rows: 4 KiB reads from the disk at queue depth 16, alone, beside a loop of local
     /// preads; cached reads alone; and each while the other goes on, beside its own figure alone (limit `alone`), so that
     /// a ratio of 1.25 means 0.8 of the rate.
     Mixed(Options),
-    /// What an idle server and its idle sessions cost: CPU and memory.
+    /// Measure the CPU and memory that an idle server and idle sessions take.
     ///
     /// Rows for the server and for the client, over --seconds (at least 1) of nothing to do.
     Idle {
-        /// Sessions to hold open.
+        /// Hold this many sessions open, 1 to 10000.
         #[arg(long, default_value_t = 100, value_parser = parse_sessions, value_name = "COUNT")]
         sessions: usize,
         /// The rest.
         #[command(flatten)]
         options: Options,
     },
-    /// What registering ordinary memory costs, and what is saved by keeping and by grouping registrations.
+    /// Measure the cost of registering memory, and what keeping and grouping registrations save.
     ///
     /// Cases `rows-…`: 1,024 rows of 4 KiB of one array, written in one operation: registered before, one by one, in a group, and in a
     /// group with ten unmapped holes. Cases `none`, `cache`, `batch`: writes from 1,000 buffers, so many of which are found in a cache
     /// of 100 registrations as the column says: nothing kept, one given up at a time, sixteen given up together. Cases
     /// `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds to registering.
     Registration(Options),
-    /// One large file between a disk and a client: how far disk and network work at the same time.
+    /// Measure how far disk and network work at the same time, for one large file.
     ///
-    /// Each case moves a file of --file-size past the page cache (O_DIRECT), in operations of --sizes, --queue-depth at once, with a server
-    /// that cuts them into chunks of each of --chunk-sizes and keeps each of --depths in progress; 1 is one after the other. Rows: the disk
-    /// alone (four threads of local O_DIRECT), the network alone (the same transfer of a file in memory), and both, whose ratio is its
-    /// time over that of the slower alone. --dir is the disk [default: the directory for temporary files].
+    /// Each case moves a file of --file-size and bypasses the page cache (O_DIRECT), in operations of --sizes, --queue-depth at once. The
+    /// server cuts them into chunks of each of --chunk-sizes and keeps each of --depths in progress; 1 is one after the other. Rows: the
+    /// disk alone (four threads of local O_DIRECT), the network alone (the same transfer of a file in memory), and both, whose ratio is
+    /// its time over that of the slower alone. --dir is the disk [default: the directory for temporary files].
     Pipeline {
         /// What is varied.
         #[command(flatten)]
@@ -128,19 +128,19 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
-    /// Small reads of one client while another has a great many large ones outstanding.
+    /// Measure small reads of one client while another has many large ones in flight.
     ///
     /// Rows: reads of --sizes [default: 4 KiB], one after the other, alone; and while another client keeps --outstanding reads of 1 MiB of
     /// the same file in flight, beside their own time alone, so that a ratio of 3 means thrice the latency. Both from the page cache and
-    /// from a disk (--dir) past it. MiB/s is what the other client gets meanwhile.
+    /// from a disk (--dir), which bypasses it. MiB/s is what the other client gets meanwhile.
     ///
     /// With --sessions as many sessions at once, each with four reads in flight: what all of them get together, and what the one gets
     /// that gets least, beside an equal part, so that a ratio of 2 means half its fair share.
     Fairness {
-        /// Sessions at once, instead of the two clients.
+        /// Run this many sessions at once instead of the two clients, 1 to 10000.
         #[arg(long, value_parser = parse_sessions, value_name = "COUNT")]
         sessions: Option<usize>,
-        /// Large reads that the other client keeps outstanding.
+        /// Keep this many large reads in flight, 1 to 4096.
         #[arg(
             long,
             default_value_t = 1000,
@@ -153,7 +153,7 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
-    /// MPI-IO as the papers measured it: MPI programs under mpirun.
+    /// Measure MPI-IO as the papers did: MPI programs under mpirun.
     ///
     /// Needs Open MPI 4.1, and the driver in --mpi-prefix: `cargo xtask mpi install --prefix DIR` puts it there. The programs are
     /// compiled at the start. They run on dafs by OMPIO and by ROMIO, without dafs on the same directory (transport `local`), and on
@@ -178,23 +178,23 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
-    /// The raw limits alone: no server is started.
+    /// Measure the raw limits alone; no server is started.
     Limits(Options),
 }
 
 /// What `pipeline` varies.
 #[derive(Debug, Clone, Args)]
 pub struct PipelineOptions {
-    /// Bytes of the file that each chunk size and depth moves, from 16 MiB: 256MiB, 1024MiB.
+    /// Size of the file that each case moves, 16MiB to 1TiB.
     #[arg(long, default_value = "128MiB", value_parser = parse_file_size, value_name = "SIZE")]
     pub file_size: u64,
-    /// Bytes of the file that is read, cold, with chunks of the server's own choice.
+    /// Size of the file that is read with the server's own chunk size, from the disk, 16MiB to 1TiB.
     #[arg(long, default_value = "1024MiB", value_parser = parse_file_size, value_name = "SIZE")]
     pub whole_size: u64,
-    /// Bytes of a chunk, separated by commas.
+    /// Chunk sizes, 4KiB to 1MiB, separated by commas.
     #[arg(long, default_value = "128KiB,256KiB,1MiB", value_delimiter = ',', value_parser = parse_chunk_size, value_name = "LIST")]
     pub chunk_sizes: Vec<usize>,
-    /// Chunks in progress at once, separated by commas.
+    /// Chunks in progress at once, 1 to 32, separated by commas.
     #[arg(long, default_value = "1,4", value_delimiter = ',', value_parser = parse_chunk_count, value_name = "LIST")]
     pub depths: Vec<usize>,
 }
@@ -202,82 +202,84 @@ pub struct PipelineOptions {
 /// Options common to all benchmarks. One that would only be ignored is refused.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Transports to measure, separated by commas.
+    /// Measure these transports, separated by commas [default: tcp,shm].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub transport: Option<Vec<Transport>>,
-    /// Bytes of one operation, separated by commas: 4, 4096, 64KiB, 1MiB.
+    /// Size of an operation, 1 byte to 16MiB, separated by commas, such as 4,64KiB [default: by benchmark].
     #[arg(long, value_delimiter = ',', value_parser = parse_size, value_name = "LIST")]
     pub sizes: Option<Vec<usize>>,
-    /// Operations kept in flight, separated by commas.
+    /// Keep this many operations in flight, 1 to 1024, separated by commas [default: by benchmark].
     #[arg(long, value_delimiter = ',', value_parser = parse_depth, value_name = "LIST")]
     pub queue_depth: Option<Vec<usize>>,
-    /// Pieces of one operation, for transfer and listio [default: 128].
+    /// Pieces of an operation, 1 to 65536, for transfer and listio [default: 128].
     #[arg(long, value_parser = parse_segments, value_name = "COUNT")]
     pub segments: Option<usize>,
-    /// Directions, separated by commas.
+    /// Measure these directions, separated by commas [default: both].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub op: Option<Vec<Op>>,
-    /// How data shall travel, separated by commas: each is a row. `auto` is the client's own choice from the exported
-    /// thresholds. `fast`, `client` and `hybrid` need buffers that the server lends; where it lends none, they are `direct`.
+    /// Move data by these methods, a row each, separated by commas.
+    ///
+    /// `auto` is the client's own choice by the exported thresholds. `fast`, `client` and `hybrid` need buffers that the server lends;
+    /// where it lends none, they are `direct`.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub method: Option<Vec<Method>>,
-    /// Whether the client's memory is registered before the run.
+    /// Use registered memory, ordinary memory, or both [default: by benchmark].
     #[arg(long, value_name = "WHICH")]
     pub registered: Option<Registered>,
-    /// Order of offsets within the file of 64 MiB [default: sequential; random for iops].
+    /// Order of offsets in the file of 64 MiB [default: sequential; random for iops].
     #[arg(long)]
     pub pattern: Option<Pattern>,
-    /// How both ends wait [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
+    /// Wait in this way at both ends [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
     #[arg(long)]
     pub poll: Option<Poll>,
-    /// Rounds; every figure is the median over them [default: 5; 3 for mpi].
+    /// Repeat this many rounds, 1 to 1000, and take the median [default: 5; 3 for mpi].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
     pub repeats: Option<u32>,
-    /// Seconds of each measurement in each round [default: 0.1; 0.02 for mpi].
+    /// Measure for this many seconds in each round, 0.001 to 3600 [default: 0.1; 0.02 for mpi].
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// Also measure another system, where it is installed.
+    /// Measure these other systems too, where they are installed.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub peer: Vec<Peer>,
-    /// Also measure a mounted file system, past the page cache (O_DIRECT): `nfs-rdma=/mnt/nfs` gives rows of that name.
+    /// Measure a mounted file system too, bypassing the page cache (O_DIRECT), such as nfs-rdma=/mnt/nfs.
     ///
-    /// The file `dafs-bench.data` in the directory is written to and removed.
+    /// Its rows have that name. The file `dafs-bench.data` in the directory is written to and removed.
     #[arg(long, value_name = "NAME=DIR", value_delimiter = ',', value_parser = parse_mount)]
     pub peer_mount: Vec<Mount>,
     /// Measure the peers and not dafs.
     #[arg(long)]
     pub peer_only: bool,
-    /// Which CPUs the two ends run on.
+    /// Run the two ends on these CPUs.
     #[arg(long, value_enum, default_value_t = Pin::Auto)]
     pub pin: Pin,
     /// IP address of the RDMA device for --transport verbs [default: the first device that has one].
     #[arg(long, value_name = "IP", env = "DAFS_VERBS_ADDRESS")]
     pub verbs_address: Option<std::net::IpAddr>,
-    /// Directory for the benchmark's file [default: /dev/shm, memory].
+    /// Put the file of the benchmark into this directory [default: /dev/shm, memory].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Put the file out of the page cache before each operation (reads of listio). Needs a --dir on disk.
+    /// Drop the file from the page cache before each read of listio; needs a --dir on disk.
     #[arg(long)]
     pub cold: bool,
-    /// Let the server read and write with O_DIRECT, past the page cache; the limit does so too. Needs a --dir on disk.
+    /// Bypass the page cache (O_DIRECT) in server and limit; needs a --dir on disk.
     #[arg(long)]
     pub direct_io: bool,
-    /// Use a running server, for example dafs+tcp://10.0.0.7:41731/data, instead of starting one.
+    /// Use a running server instead of starting one, such as dafs+tcp://10.0.0.7:41731/data.
     ///
     /// The export must be writable; the file `dafs-bench.data` in its root is written to and left there. Raw limits
     /// are still those of this machine.
     #[arg(long, value_name = "ADDRESS")]
     pub server: Option<String>,
-    /// The key to prove to --server: the first line of this file, NAME:SECRET.
+    /// Prove the key in this file, a line NAME:SECRET, to --server.
     #[arg(long, value_name = "FILE", env = "DAFS_KEY_FILE")]
     pub key_file: Option<PathBuf>,
-    /// The dafs-server to start [default: the one beside this program, brought up to date by cargo where cargo built this].
+    /// Start this dafs-server [default: the one beside this program; cargo builds it where cargo built this].
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     pub server_program: Option<PathBuf>,
-    /// Write the results as JSON; `-` is standard output, in place of the table.
+    /// Write the results to this file as JSON; - is standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the results as SVG (crossover, overlap, transfer, listio, registration, pipeline and mpi).
+    /// Draw the results into this file as SVG: crossover, overlap, transfer, listio, registration, pipeline, mpi.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -329,11 +331,11 @@ impl Registered {
 /// How an end waits for the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Poll {
-    /// In the kernel, always.
+    /// Sleep in the kernel.
     Event,
-    /// Spinning, always: a CPU for each end.
+    /// Spin: a CPU for each end.
     Busy,
-    /// Spinning for a while where that has paid, then in the kernel.
+    /// Spin for a short time, then sleep.
     Adaptive,
 }
 
@@ -373,7 +375,7 @@ fn parse_mount(text: &str) -> Result<Mount, String> {
         Some((name, directory)) if !name.is_empty() && !directory.is_empty() => {
             Ok(Mount { name: name.to_owned(), directory: directory.into() })
         }
-        _ => Err("a name and a directory, as in nfs-rdma=/mnt/nfs".to_owned()),
+        _ => Err("not a name and a directory; write them like nfs-rdma=/mnt/nfs".to_owned()),
     }
 }
 

@@ -148,7 +148,7 @@ impl Fleet<'_> {
 
     fn start(&self, options: ServerOptions) -> anyhow::Result<Server> {
         if let Some(address) = &self.options.server {
-            bail!("this benchmark starts a server of its own; leave out --server {address}");
+            bail!("cannot use --server {address}: this benchmark starts a server of its own");
         }
         let binary = match &self.options.server_program {
             Some(binary) => binary.clone(),
@@ -239,7 +239,9 @@ impl Subjects for Fleet<'_> {
         match peer {
             Peer::Nfs => Ok(Box::new(peer::nfs::Nfs::start(self.directory, DATA_FILE, self.pins)?)),
             Peer::Perftest => {
-                let ip = self.verbs.context("perftest measures RDMA devices; add --transport verbs")?;
+                let ip = self
+                    .verbs
+                    .context("cannot run perftest: no RDMA device is measured; add --transport verbs")?;
                 let sleeps = self.options.poll == Some(Poll::Event);
                 Ok(Box::new(peer::perftest::Perftest::new(ip, sleeps, self.pins)?))
             }
@@ -259,20 +261,20 @@ fn load_key(path: &Path) -> anyhow::Result<Key> {
         .into_iter()
         .next()
         .map(|line| line.key)
-        .with_context(|| format!("there is no key in {}", path.display()))
+        .with_context(|| format!("cannot use the key file {}: there is no key in it", path.display()))
 }
 
 /// Says what is wrong with the outputs before an hour of measuring, not after it.
 fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
-            "--plot draws crossover, overlap, transfer, listio, registration, pipeline and mpi; this benchmark has a table and JSON only"
+            "cannot use --plot: it draws crossover, overlap, transfer, listio, registration, pipeline and mpi"
         );
     }
     for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
-            bail!("cannot write {}: there is no folder {}", path.display(), folder.display());
+            bail!("cannot write {}: no such directory {}", path.display(), folder.display());
         }
     }
     Ok(())

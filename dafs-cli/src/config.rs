@@ -37,10 +37,14 @@ impl Settings {
             ..Config::default()
         };
         if let Some(seconds) = flags.timeout {
-            let timeout =
-                Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero()).ok_or_else(
-                    || Failure::usage(format!("--timeout {seconds}: give seconds above 0, such as 2.5")),
-                )?;
+            let timeout = Duration::try_from_secs_f64(seconds)
+                .ok()
+                .filter(|timeout| !timeout.is_zero())
+                .ok_or_else(|| {
+                    Failure::usage(format!(
+                        "cannot use --timeout {seconds}: not a time; give seconds above 0, such as 2.5"
+                    ))
+                })?;
             session.connect_timeout = timeout;
             session.operation_timeout = Some(timeout);
             // Time alone bounds them.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Looks at, copies and changes files of a dafs server.
+/// List, copy and change files on a dafs server.
 #[derive(Debug, Parser)]
 #[command(name = "dafs", version, after_help = HELP, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -18,47 +18,46 @@ pub(crate) struct Cli {
 /// Flags of all commands.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Global {
-    /// The key to prove, where the server demands one: a file with a line NAME:SECRET, as `dafs-server keygen` prints
-    /// it, that only you can read
+    /// Prove the key in this file, a line NAME:SECRET that only you can read [default: none]
     #[arg(long, value_name = "FILE", global = true, env = "DAFS_KEY_FILE", help_heading = "Connection")]
     pub(crate) key_file: Option<PathBuf>,
-    /// How to wait for replies: sleep at once, spin all the time, or spin while that pays
+    /// Wait for replies in this way
     #[arg(long, value_enum, default_value_t, global = true, help_heading = "Connection")]
     pub(crate) poll: Poll,
-    /// How data travels: in messages, by RDMA of the server, or by what the server's thresholds say is faster
+    /// Move data by this method
     #[arg(long, value_enum, default_value_t, global = true, help_heading = "Connection")]
     pub(crate) method: Method,
-    /// Give up an operation, or an attempt to connect, after this many seconds
+    /// Give up an operation, or an attempt to connect, after this many seconds [default: 10 to connect, none for operations]
     #[arg(long, value_name = "SECONDS", global = true, help_heading = "Connection")]
     pub(crate) timeout: Option<f64>,
-    /// Say more; twice: log what the library does
+    /// Print more; twice, log what the library does
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Poll {
-    /// Sleep at once; the kernel wakes the command
+    /// Sleep in the kernel
     Event,
-    /// Spin: the lowest latency, one CPU always busy
+    /// Spin: lowest latency, one CPU always busy
     Busy,
-    /// Spin for a short time while that pays, then sleep
+    /// Spin for a short time, then sleep
     #[default]
     Adaptive,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Method {
-    /// What is faster at that size
+    /// Whichever the server measured to be faster at that size
     #[default]
     Auto,
-    /// Always in messages
+    /// In messages
     Inline,
-    /// Always by RDMA of the server, from and to the program's memory
+    /// By RDMA of the server, from and to the program's memory
     Direct,
-    /// By RDMA, through registered buffers of the library
+    /// By RDMA of the server, through bounce buffers
     Staged,
-    /// Through buffers that client and server register once
+    /// Eager: through buffers that both sides register once
     Fast,
     /// By RDMA of the client, from and to buffers of the server
     Client,
@@ -72,30 +71,33 @@ pub(crate) enum Command {
     Ls(Ls),
     /// Show all attributes of files
     Stat(Stat),
-    /// Write files to standard output
+    /// Print files
     Cat(Cat),
-    /// Copy files and trees: to a server, from one, or between servers
+    /// Copy files and trees to a server, from one, or between servers
     Cp(Cp),
     /// Make directories
     Mkdir(Mkdir),
     /// Remove files and trees
     Rm(Rm),
-    /// Rename, or move within an export
+    /// Rename files, or move them within an export
     Mv(Mv),
     /// Make links
     Ln(Ln),
-    /// Show what symbolic links point to
+    /// Show the targets of symbolic links
     Readlink(Urls),
-    /// Show space: of one export, or of all that the server lets you mount
+    /// Show the space of one export, or of all that you may mount
     Df(Df),
-    /// List the exports that the server lets you mount
+    /// List the exports that you may mount
     Exports(Queries),
     /// Measure round trips to the server
     Ping(Ping),
-    /// Show what was agreed with the server: provider and why, limits, thresholds, identity
+    /// Show transport, limits, thresholds and identity of a session
     Info(Info),
-    /// Show the server's counters
+    /// Show the counters of a server
     Stats(Queries),
+    /// Print a script by which Wireshark shows what dafs says over TCP
+    #[command(after_help = DISSECTOR_HELP)]
+    Dissector,
 }
 
 #[derive(Args, Debug)]
@@ -104,31 +106,31 @@ pub(crate) enum Command {
     after_help = "Examples:\n  dafs ls -l dafs://localhost/data\n  dafs ls -lR 'dafs+shm:///run/dafs/dafs.sock:/data/tree'"
 )]
 pub(crate) struct Ls {
-    /// Long format: type and mode, links, owner, group, size, time, name
+    /// Show type, mode, links, owner, group, size in bytes and time too
     #[arg(short)]
     pub(crate) long: bool,
-    /// Also names that begin with a dot
+    /// List names that begin with a dot too
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Directories below, too
+    /// List directories below too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// The directory itself, not its entries
+    /// List the directory itself, not its entries
     #[arg(short, long)]
     pub(crate) directory: bool,
-    /// Sizes with K, M, G
+    /// Show sizes with K, M, G (powers of 1024)
     #[arg(short = 'h', long)]
     pub(crate) human_readable: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::HelpLong)]
     pub(crate) help: Option<bool>,
-    /// In the server's order: begins at once with a huge directory
+    /// List in the order of the server; starts at once in a huge directory
     #[arg(short = 'U', long)]
     pub(crate) unsorted: bool,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// What to list
+    /// Directories and files
     #[arg(required = true, value_name = "URL")]
     pub(crate) urls: Vec<OsString>,
 }
@@ -136,13 +138,13 @@ pub(crate) struct Ls {
 #[derive(Args, Debug)]
 #[command(after_help = "Example: dafs stat dafs://localhost/data/file")]
 pub(crate) struct Stat {
-    /// Follow a symbolic link at the end
+    /// Follow a symbolic link at the end of the path
     #[arg(short = 'L', long)]
     pub(crate) dereference: bool,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// What to show
+    /// Files
     #[arg(required = true, value_name = "URL")]
     pub(crate) urls: Vec<OsString>,
 }
@@ -150,10 +152,10 @@ pub(crate) struct Stat {
 #[derive(Args, Debug)]
 #[command(after_help = "Example: dafs cat --offset 1M --length 4K dafs://localhost/data/file | xxd")]
 pub(crate) struct Cat {
-    /// Begin here: bytes, or with K, M, G, T (powers of 1024)
+    /// Start at this byte; K, M, G and T are powers of 1024
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = size)]
     pub(crate) offset: u64,
-    /// Write at most this much
+    /// Print at most this many bytes; K, M, G and T are powers of 1024 [default: all]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub(crate) length: Option<u64>,
     /// Files
@@ -164,29 +166,28 @@ pub(crate) struct Cat {
 #[derive(Args, Debug)]
 #[command(after_help = CP_HELP, override_usage = "dafs cp [OPTIONS] SOURCE... DESTINATION")]
 pub(crate) struct Cp {
-    /// Directories with all that is in them; symbolic links stay symbolic links
+    /// Copy directories with their content, and symbolic links as links
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// Keep owner, group, and the bits that run programs as them or give files to them; only where the destination lets you act as root
+    /// Keep owner, group and set-id bits, where the destination lets you act as root
     #[arg(short, long)]
     pub(crate) preserve: bool,
-    /// Do not keep owner and group, nor those bits: as without --preserve
+    /// Do not keep owner, group and set-id bits; overrides --preserve
     #[arg(long)]
     pub(crate) no_owner: bool,
-    /// Write files where they shall be, not under a temporary name first: for a full disk, or to keep the file that is there. An
-    /// interrupted copy leaves a part
+    /// Write files under their final name at once; an interrupted copy leaves a part
     #[arg(long)]
     pub(crate) inplace: bool,
-    /// Do not wait until the server has the data on its disk: faster; a crash of the server may lose what was copied
+    /// Do not wait until the data is durable; a crash of the server may lose it
     #[arg(long)]
     pub(crate) no_sync: bool,
-    /// Files copied at the same time
+    /// Copy this many files at the same time, 1 to 64
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) jobs: u16,
-    /// No progress, no summary
+    /// Print no progress and no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// What to copy, and last where to: paths and URLs
+    /// Sources, and last the destination: paths and URLs
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     pub(crate) operands: Vec<OsString>,
 }
@@ -194,10 +195,10 @@ pub(crate) struct Cp {
 #[derive(Args, Debug)]
 #[command(after_help = "Example: dafs mkdir -p dafs://localhost/data/a/b/c")]
 pub(crate) struct Mkdir {
-    /// Also missing directories above; it is no error when it exists
+    /// Make missing directories above too; an existing directory is no error
     #[arg(short, long)]
     pub(crate) parents: bool,
-    /// Permission bits, octal, of the directories named, not of those above [default: 777 less the umask]
+    /// Set these permission bits, octal, not on directories above [default: 777 less the umask]
     #[arg(short, long, value_parser = octal)]
     pub(crate) mode: Option<u32>,
     /// Directories
@@ -210,13 +211,13 @@ pub(crate) struct Mkdir {
     after_help = "Symbolic links are removed, never followed.\n\nExample: dafs rm -r dafs://localhost/data/tree"
 )]
 pub(crate) struct Rm {
-    /// Directories with all that is in them
+    /// Remove directories with their content
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// It is no error when there is nothing to remove
+    /// Ignore files that do not exist
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// What to remove
+    /// Files and directories
     #[arg(required = true, value_name = "URL")]
     pub(crate) urls: Vec<OsString>,
 }
@@ -231,7 +232,7 @@ pub(crate) struct Mv {
     /// Do not replace an existing file
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
-    /// What to move, and last where to
+    /// Sources, and last the destination
     #[arg(required = true, num_args = 2.., value_name = "URL")]
     pub(crate) operands: Vec<OsString>,
 }
@@ -240,22 +241,22 @@ pub(crate) struct Mv {
 #[command(after_help = "Examples:\n  dafs ln -s ../target dafs://localhost/data/link\n\
                   \x20 dafs ln dafs://localhost/data/file dafs://localhost/data/second-name")]
 pub(crate) struct Ln {
-    /// A symbolic link: TARGET is any text
+    /// Make a symbolic link, whose TARGET is any text
     #[arg(short, long)]
     pub(crate) symbolic: bool,
-    /// Replace an existing name
+    /// Replace an existing file
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// What the link stands for: a URL, or with -s any text
+    /// File to link to: a URL, or any text with -s
     pub(crate) target: OsString,
-    /// The new name
+    /// New name
     #[arg(value_name = "URL")]
     pub(crate) link: OsString,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Urls {
-    /// What to show
+    /// Files
     #[arg(required = true, value_name = "URL")]
     pub(crate) urls: Vec<OsString>,
 }
@@ -263,13 +264,13 @@ pub(crate) struct Urls {
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, after_help = "Example: dafs df -h dafs://localhost")]
 pub(crate) struct Df {
-    /// Sizes with K, M, G
+    /// Show sizes with K, M, G (powers of 1024)
     #[arg(short = 'h', long)]
     pub(crate) human_readable: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::HelpLong)]
     pub(crate) help: Option<bool>,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
     /// Servers, exports or paths
@@ -279,10 +280,10 @@ pub(crate) struct Df {
 
 #[derive(Args, Debug)]
 pub(crate) struct Queries {
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// The server
+    /// Server
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
 }
@@ -290,13 +291,13 @@ pub(crate) struct Queries {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  dafs info dafs://localhost\n  dafs info --devices")]
 pub(crate) struct Info {
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Instead of a server, the RDMA devices of this machine, or what is missing to use them
+    /// Show the RDMA devices of this machine, or what is missing to use them
     #[arg(long, conflicts_with = "url")]
     pub(crate) devices: bool,
-    /// The server
+    /// Server
     #[arg(value_name = "URL", required_unless_present = "devices")]
     pub(crate) url: Option<OsString>,
 }
@@ -304,20 +305,20 @@ pub(crate) struct Info {
 #[derive(Args, Debug)]
 #[command(after_help = "Example: dafs ping -c 1000 dafs://localhost")]
 pub(crate) struct Ping {
-    /// Round trips
+    /// Measure this many round trips
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// The server
+    /// Server
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
 }
 
 /// `4096`, `4K`, `1M`.
 fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size: write bytes, or a number with K, M, G or T, such as 64K");
+    let wrong = || format!("{text:?} is not a size; write bytes, or a number with K, M, G or T, such as 64K");
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
         Some(b'K') => (&text[..text.len() - 1], 10),
         Some(b'M') => (&text[..text.len() - 1], 20),
@@ -332,12 +333,12 @@ fn size(text: &str) -> Result<u64, String> {
 fn octal(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
-        _ => Err(format!("{text:?} are no permission bits: write them in octal, such as 755")),
+        _ => Err(format!("{text:?} is not a mode; write permission bits in octal, such as 755")),
     }
 }
 
 const HELP: &str = "\
-Where things are:
+Addresses:
   dafs://HOST/EXPORT/PATH                   shared memory when the server is on this host, else RDMA where there is a
                                             device and the server listens there, else TCP
   dafs+tcp://HOST:PORT/EXPORT/PATH          TCP
@@ -351,22 +352,37 @@ Examples:
   dafs cp -r 'dafs+shm:///tmp/dafs.sock:/data/tree' ./back
   dafs info dafs://localhost
 
-Exit status: 0 all done; 1 something failed (said on standard error, the rest was done); 2 wrong usage; 130 interrupted.";
+Exit status: 0 all done; 1 something failed, which standard error says, and the rest was done; 2 wrong usage; 130 interrupted.";
 
 const CP_HELP: &str = "\
-Modes, times (to the nanosecond), symbolic links, hard links within a tree and holes are kept; owners and set-id bits with
---preserve. A file is copied to a temporary name beside its own, .dafs-cp-..., and renamed when it is whole: until then what
-was there before stays. Written in place are files with several names, what a symbolic link stands for that you named,
-devices and pipes such as /dev/stdout, and files in a directory where you may make none. As with cp, what is copied goes into
-DESTINATION when that is a directory, and becomes DESTINATION otherwise. Symbolic links that are in the way in a
-destination tree are replaced, never followed. With -r fifos, devices and sockets are left out, said, and counted as
-failures; without, a fifo or device of this machine is read to its end. After Ctrl-C the command ends in order as long as
-the server answers, and else within a few seconds; a second Ctrl-C ends it at once.
+As with cp, a source is copied into DESTINATION when that is a directory, and becomes DESTINATION otherwise.
+
+Kept are modes, times to the nanosecond, symbolic links, hard links within a tree, and holes; owners and set-id bits with
+--preserve.
+
+A file is copied under a temporary name beside its own, .dafs-cp-..., and renamed when it is whole. Until then what was
+there before stays. Written in place are files with several names, the target of a symbolic link that you named, devices and
+pipes such as /dev/stdout, and files in a directory where you may make none. Symbolic links in a destination tree are
+replaced, never followed.
+
+With -r, fifos, devices and sockets are skipped, and count as failures. Without -r, a fifo or device of this machine is read
+to its end.
+
+Ctrl-C ends the command in order while the server replies, and within a few seconds otherwise. A second Ctrl-C ends it
+without waiting for the server: temporary names of this machine are removed, and those on a server are told.
 
 Examples:
   dafs cp -r ./tree dafs://localhost/data/tree
   dafs cp dafs://localhost/data/a dafs://localhost/data/b .
   dafs cp -r dafs://one/data/tree dafs://two/backup/tree";
+
+const DISSECTOR_HELP: &str = "\
+Wireshark and tshark load it from the folder of personal Lua plugins (in Wireshark: Help, About, Folders), or where an
+option names it. Port 12049 is taken for dafs (preference dafs.port); other ports are recognized by their bytes.
+
+Examples:
+  mkdir -p ~/.local/lib/wireshark/plugins && dafs dissector > ~/.local/lib/wireshark/plugins/dafs.lua
+  dafs dissector > dafs.lua; tshark -X lua_script:dafs.lua -r capture.pcap -Y dafs";
 
 #[cfg(test)]
 mod tests {

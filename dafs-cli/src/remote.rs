@@ -50,11 +50,13 @@ impl Remotes {
         let url = parse(url)?;
         let Some(export) = &url.export else {
             return Err(Failure::usage(format!(
-                "{url} names no export: write {url}/EXPORT/PATH; `dafs exports {url}` lists them"
+                "cannot use {url}: it names no export; write {url}/EXPORT/PATH, with an export that `dafs exports {url}` lists"
             )));
         };
         let name = std::str::from_utf8(export).map_err(|_| {
-            Failure::usage(format!("{url}: the name of an export is UTF-8; `dafs exports` lists them"))
+            Failure::usage(format!(
+                "cannot use {url}: the name of its export is not UTF-8; `dafs exports` lists the exports"
+            ))
         })?;
         let session = self.session(&url)?;
         let base = Url { path: Vec::new(), ..url.clone() };

@@ -43,7 +43,7 @@ impl Failure {
         Self::Usage(text.into())
     }
 
-    /// `cannot <action> '<subject>': <why> (<what to do>)`, of something on a server.
+    /// `cannot <action> '<subject>': <why>; <what to do>`, of something on a server.
     pub(crate) fn remote(action: &str, subject: &[u8], error: &Error) -> Self {
         Self::Text(format!("cannot {action} {}: {}", quoted(subject), explain(error)))
     }
@@ -61,7 +61,7 @@ impl Failure {
         }
     }
 
-    /// Says it, and answers the exit status.
+    /// Says it, and returns the exit status.
     pub(crate) fn exit(self) -> ExitCode {
         match self {
             Self::OutputClosed => ExitCode::SUCCESS,
@@ -163,8 +163,8 @@ impl Failures {
 /// Why, and what to do.
 pub(crate) fn explain(error: &Error) -> String {
     let why = match error {
-        Error::Status { status, explanation, .. } if explanation.is_empty() => status.to_string(),
-        Error::Status { status, explanation, .. } => format!("{status}: {explanation}"),
+        Error::InDoubt { .. } => "the server forgot the session, and may have done it".to_owned(),
+        Error::Stale { cause, .. } => format!("the server forgot the session, and {cause}"),
         // Who was to be connected to, the failure says already.
         Error::Connect(connect) => match &**connect {
             ConnectError::System { source, .. } => system_message(source),
@@ -175,10 +175,10 @@ pub(crate) fn explain(error: &Error) -> String {
             }
             connect => connect.to_string(),
         },
-        error => error.to_string(),
+        error => error.cause(),
     };
     match advice(error) {
-        Some(advice) => format!("{why} ({advice})"),
+        Some(advice) => format!("{why}; {advice}"),
         None => why,
     }
 }
@@ -187,22 +187,22 @@ fn advice(error: &Error) -> Option<&'static str> {
     Some(match error {
         Error::Connect(connect) => match &**connect {
             ConnectError::System { source, .. } => match source.kind() {
-                io::ErrorKind::ConnectionRefused => "is dafs-server running, and listening there?",
+                io::ErrorKind::ConnectionRefused => "check that dafs-server is running and listens there",
                 // Where the provider says more than the system, it says what to do.
                 io::ErrorKind::NotFound if source.raw_os_error().is_some() => {
-                    "is dafs-server running, and is that its socket?"
+                    "check that dafs-server is running, and that this is its socket"
                 }
-                io::ErrorKind::PermissionDenied => "you may not use that socket: ask who runs the server",
+                io::ErrorKind::PermissionDenied => "ask who runs the server for access to its socket",
                 _ => return None,
             },
-            ConnectError::Timeout { .. } => "is the address right, and no firewall between?",
-            ConnectError::Peer { .. } => "is that a dafs server?",
+            ConnectError::Timeout { .. } => "check the address, and firewalls on the way",
+            ConnectError::Peer { .. } => "check that it is a dafs server",
             ConnectError::WrongAddress { .. } => return None,
         },
         Error::Handshake(HandshakeError::Refused(status)) => match *status {
-            Status::AUTH_FAILED => "the key in --key-file is not one of this server's",
+            Status::AUTH_FAILED => "give a key of this server with --key-file",
             Status::AUTH_REQUIRED => "give a key with --key-file",
-            Status::SERVER_FULL => "try again later, or have --sessions-max of the server raised",
+            Status::SERVER_FULL => "try again later, or raise --sessions-max of the server",
             Status::VERSION => "use a dafs of the server's version",
             _ => return None,
         },
@@ -211,9 +211,7 @@ fn advice(error: &Error) -> Option<&'static str> {
             Status::ACCESS | Status::PERMISSION => "`dafs info` shows the user that you act as on the server",
             Status::CROSS_DEVICE => "a symbolic link that leaves the export is not followed",
             Status::NO_SPACE => "`dafs df` shows what is left",
-            Status::TOO_MANY_OPEN => {
-                "copy fewer files at once with --jobs 1, or have the server's limit raised"
-            }
+            Status::TOO_MANY_OPEN => "copy fewer files at once with --jobs 1, or raise the server's limit",
             _ => return None,
         },
         Error::InDoubt { .. } | Error::Stale { .. } => "run the command again",

@@ -1,7 +1,7 @@
 //! Ctrl-C: asked for at every step of a long command, so that it can say what it has done; and the end of a command
 //! whose server does not answer any more.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,21 +35,29 @@ pub(crate) fn progress() -> u64 {
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C (or SIGTERM) only sets this, and the second ends the program. So does silence after
-    /// the first, when `last_words` have been said.
+    /// From now on the first Ctrl-C (or SIGTERM) only sets this. The second ends the program when `last_words` have been said, and so does
+    /// silence after the first; one more ends it at once.
     pub(crate) fn catch(last_words: impl FnOnce() + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let (pressed, press) = match UnixStream::pair() {
             Ok((pressed, press)) => (Some(pressed), Some(press)),
             Err(_) => (None, None),
         };
+        let last_words_begin = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&last_words_begin);
+        // Without the thread the second signal ends the program.
+        let is_waited = pressed.is_some_and(|pressed| {
+            let thread = std::thread::Builder::new().name("interrupt".into());
+            thread.spawn(move || end_in_silence(pressed, &ends, last_words)).is_ok()
+        });
+        let shutdown = if is_waited { last_words_begin } else { Arc::clone(&flag) };
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the shutdown looks at the flag before the second handler sets it. Where handlers cannot
-            // be set, the signal ends the program as ever.
+            // In this order: the shutdown looks at its flag before the second handler sets one. Where handlers cannot be set, the signal
+            // ends the program as ever.
             let caught = signal_hook::flag::register_conditional_shutdown(
                 signal,
                 i32::from(INTERRUPTED),
-                Arc::clone(&flag),
+                Arc::clone(&shutdown),
             )
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
             .and_then(|_| match press.as_ref().map(UnixStream::try_clone) {
@@ -60,12 +68,6 @@ impl Interrupt {
                 tracing::debug!("signal {signal}: {error}");
             }
         }
-        if let Some(pressed) = pressed {
-            // Without the thread the second signal still ends the program.
-            let _ = std::thread::Builder::new()
-                .name("interrupt".into())
-                .spawn(move || end_in_silence(pressed, last_words));
-        }
         Self(flag)
     }
 
@@ -74,23 +76,33 @@ impl Interrupt {
     }
 }
 
-/// Waits for the first signal, and then for the program to end or to get on no more.
-fn end_in_silence(mut pressed: UnixStream, last_words: impl FnOnce()) {
+/// Waits for the first signal, and then for the second, or for the program to end or to get on no more.
+fn end_in_silence(mut pressed: UnixStream, last_words_begin: &AtomicBool, last_words: impl FnOnce()) {
     if pressed.read_exact(&mut [0]).is_err() {
         return;
     }
+    // Without a limit it would only be the second signal that ends the program.
+    let _ = pressed.set_read_timeout(Some(LOOK_INTERVAL));
     let (mut known, mut since) = (PROGRESS.load(Ordering::Relaxed), Instant::now());
-    while since.elapsed() < SILENCE_MAX {
-        std::thread::sleep(LOOK_INTERVAL);
+    let why = loop {
+        match pressed.read(&mut [0]) {
+            Ok(count) if count > 0 => break "interrupted twice".to_owned(),
+            Err(error) if is_none_yet(&error) => {}
+            _ => std::thread::sleep(LOOK_INTERVAL),
+        }
         let now = PROGRESS.load(Ordering::Relaxed);
         if now != known {
             (known, since) = (now, Instant::now());
+        } else if since.elapsed() >= SILENCE_MAX {
+            break format!("interrupted, and nothing has moved for {} s", SILENCE_MAX.as_secs());
         }
-    }
+    };
+    last_words_begin.store(true, Ordering::Relaxed);
     last_words();
-    say(&format!(
-        "interrupted, and nothing has moved for {} s: what was not finished is missing or incomplete",
-        SILENCE_MAX.as_secs()
-    ));
+    say(&format!("{why}: what was not finished is missing or incomplete"));
     std::process::exit(i32::from(INTERRUPTED));
+}
+
+fn is_none_yet(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

@@ -7,7 +7,8 @@ use crate::memory::registration::RegistrationConfig;
 use crate::method::io_path::MethodOverride;
 use crate::method::noncontiguous::Noncontiguous;
 
-/// Who the client says it is. Counts only as far as the server trusts the connection; over shared memory the kernel's word counts instead.
+/// Who the client says it is. The server believes it only as far as it trusts the connection. Over shared memory the kernel's word counts
+/// instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// User.
@@ -21,10 +22,10 @@ pub struct Identity {
 /// How a broken connection is made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectPolicy {
-    /// Attempts before the session is given up; 0 makes one.
+    /// Attempts to connect again before the session ends; with 0 it ends when its connection breaks.
     pub attempts_max: u32,
-    /// Time for all attempts together, pauses included; the last is cut short by its end. The session is then given up as well, and its
-    /// operations fail with what the last attempt failed with. `Duration::MAX` is no bound.
+    /// Time for all attempts together, pauses included. Then the session ends too, and its operations fail with the error of the last
+    /// attempt. `Duration::MAX` is no bound.
     pub time_max: Duration,
     /// Pause after the first failed attempt; doubles with each.
     pub backoff_min: Duration,
@@ -46,14 +47,14 @@ impl Default for ReconnectPolicy {
 /// What moves a session along while the application does not call into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Background {
-    /// No thread that stays: the session is moved along by calls alone. The server may end a session that is idle for longer
-    /// than its lease; files are then opened again. A thread is started where [`crate::Pending::test`] finds the connection broken, and
-    /// ends when it is made again.
+    /// No thread that stays: only calls move the session along. The server may end a session that is idle for longer than its lease; its
+    /// files are then opened again. Where [`crate::Pending::test`] finds the connection broken, it starts a thread that connects again and
+    /// ends.
     None,
-    /// A thread that sleeps nearly always and keeps an idle session alive.
+    /// A thread that keeps an idle session alive. It nearly always sleeps.
     #[default]
     KeepAlive,
-    /// A thread that also receives replies and sends queued requests: nonblocking operations progress without calls. Worth it over TCP.
+    /// A thread that also receives replies and sends queued requests, so that nonblocking operations advance without calls. For TCP.
     Progress,
 }
 
@@ -62,20 +63,20 @@ pub enum Background {
 pub struct Config {
     /// How calls wait for replies.
     pub wait: WaitPolicy,
-    /// Requests outstanding at most; the server may grant fewer. 1 to 4096.
+    /// Requests outstanding at most, 1 to 4096. The server may grant fewer.
     pub credits: u16,
     /// The pre-shared key, where the server demands one.
     pub key: Option<Key>,
     /// Whom to act as; `None` for the user of this process.
     pub identity: Option<Identity>,
-    /// Shown to the server's operator; `None` for the program's name.
+    /// Name for the server's operator, 64 characters at most; `None` for the program's name and process id.
     pub client_name: Option<String>,
     /// Names this client, for fencing; `None` for a random one.
     pub client_id: Option<[u8; 16]>,
     /// Time for one attempt to connect, handshake included.
     pub connect_timeout: Duration,
-    /// Time for each operation; `None` waits as long as the server lives. When it is over, an operation that was not
-    /// sent is withdrawn, one that moves data by RDMA is waited for, and any other ends at once.
+    /// Time for each operation; `None` waits as long as the server lives. When it is over, the operation ends with
+    /// [`crate::Error::TimedOut`]: at once, but where the server may be moving data by RDMA it is waited for.
     pub operation_timeout: Option<Duration>,
     /// What happens when the connection breaks.
     pub reconnect: ReconnectPolicy,
@@ -83,21 +84,21 @@ pub struct Config {
     pub method: MethodOverride,
     /// How data travels whose memory is in several pieces, where `method` is [`MethodOverride::Auto`].
     pub noncontiguous: Noncontiguous,
-    /// Payload of a message that this side is ready to receive, bytes: bounds inline reads. 8,256 at least (`PAYLOAD_SIZE_MIN`).
+    /// Payload of the largest message that this side receives, bytes, at least 8,256 (`PAYLOAD_SIZE_MIN`). It bounds inline reads.
     pub inline_max: u32,
-    /// Registered memory of the library for transfers of memory that cannot be registered, bytes; allocated when first needed.
+    /// Bounce buffers for transfers of memory that cannot be registered, bytes in all; allocated when first needed. 0 for none.
     pub staging_size: usize,
     /// How ordinary memory is registered.
     pub registration: RegistrationConfig,
-    /// Buffers asked of the server for the methods that need them: transfers of this session that they carry at once, at most 32. The
+    /// Eager buffers to ask of the server, for the methods that need them: as many transfers go through them at once. 32 at most; the
     /// server may lend fewer.
     pub lane_count: u16,
-    /// Data that each of them carries, bytes; at most 256 KiB. Larger transfers are cut.
+    /// Data that one eager buffer carries, bytes, at most 256 KiB. Larger transfers are cut.
     pub lane_size: u32,
     /// Threads of the library's own.
     pub background: Background,
-    /// Nonblocking requests are sent together while finished operations wait to be collected, instead of one by one:
-    /// fewer system calls. [`crate::Session::flush`] sends at once. Only matters where sending costs a system call.
+    /// Send nonblocking requests together while ended operations wait to be collected, which saves system calls.
+    /// [`crate::Session::flush`] sends at once. This matters only where sending takes a system call (TCP).
     pub batch_submits: bool,
 }
 

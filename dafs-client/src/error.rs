@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,17 +10,15 @@ use dafs_proto::transport::{ConnectError, RegionError, TransportError};
 use dafs_proto::wire::{Opcode, Status};
 use thiserror::Error;
 
-/// Everything that can go wrong in this library.
+/// All errors of this library.
 ///
-/// Three kinds stay apart: what the *server answered or did wrong* ([`Error::Status`], [`Error::Peer`],
-/// [`Error::Handshake`]), what the *caller* did wrong ([`Error::Invalid`], [`Error::Address`]), and what the *world*
-/// did ([`Error::Connect`], [`Error::Connection`], [`Error::Memory`], …). All convert to [`io::Error`] with the errno
-/// that says the same.
+/// Three kinds stay apart: errors of the *server* ([`Error::Status`], [`Error::Peer`], [`Error::Handshake`]), of the *caller*
+/// ([`Error::Invalid`], [`Error::Address`]), and of the *system* ([`Error::Connect`], [`Error::Connection`], [`Error::Memory`], …). Each
+/// converts to [`io::Error`] with the errno that means the same.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The server answered the operation with an error: a normal outcome, such as "no such file".
-    #[error("{}", status_message(*.operation, .path, *.status, .explanation))]
     Status {
         /// What the server said.
         status: Status,
@@ -30,25 +30,18 @@ pub enum Error {
         explanation: String,
     },
     /// The server broke the rules of the protocol. The session has ended.
-    #[error("the server broke the protocol: {0}")]
     Peer(#[from] SessionFault),
     /// No session was agreed on: wrong key, version, or the server refused.
-    #[error("no session with the server: {0}")]
     Handshake(#[from] HandshakeError),
-    /// The caller asked for what cannot be: nothing was sent.
-    #[error("invalid request: {0}")]
+    /// The caller's request is not valid. Nothing was sent.
     Invalid(String),
     /// The server's address cannot be read.
-    #[error(transparent)]
     Address(#[from] AddressError),
     /// The server's name cannot be resolved.
-    #[error("{0}")]
     Resolve(Arc<ResolveError>),
     /// No connection could be made.
-    #[error("{0}")]
     Connect(Arc<ConnectError>),
     /// The connection is lost and could not be made again within the limits of the configuration. The session has ended.
-    #[error("the connection to {server} is lost: {cause}")]
     Connection {
         /// The server.
         server: String,
@@ -56,10 +49,8 @@ pub enum Error {
         cause: String,
     },
     /// Memory could not be allocated or registered.
-    #[error("memory for the transfer: {0}")]
     Memory(Arc<RegionError>),
     /// The operation's time was over. A modifying operation may have been executed nevertheless.
-    #[error("{} did not finish in {timeout_ms} ms", .operation.name())]
     TimedOut {
         /// What was asked.
         operation: Opcode,
@@ -67,20 +58,14 @@ pub enum Error {
         timeout_ms: u64,
     },
     /// The operation was cancelled by [`crate::Pending::cancel`].
-    #[error("the operation was cancelled")]
     Cancelled,
-    /// The request was sent in a session that is gone, because the server was restarted or had not heard of this client for longer than the
-    /// lease: whether it was executed is not known.
-    #[error(
-        "{} was sent in a session that the server has forgotten: whether it was executed is not known; look before trying again",
-        .operation.name()
-    )]
+    /// The request was sent in a session that is gone: the server was restarted, or had not heard of this client for longer than the lease.
+    /// Whether it was executed is not known.
     InDoubt {
         /// What was asked.
         operation: Opcode,
     },
     /// The server has forgotten the session, and this open file could not be opened again in a new one.
-    #[error("{} is not open any more: the server has forgotten the session, and {cause}; open it again", lossy(.path))]
     Stale {
         /// The path below its export.
         path: Vec<u8>,
@@ -89,7 +74,6 @@ pub enum Error {
     },
     /// What was done to a file was lost by a restart of the server before it was committed: write these ranges again, and where
     /// `attributes`, set size and attributes again first.
-    #[error("a restart of the server may have lost {} of {}: do that again", lost(.ranges, *.attributes), lossy(.path))]
     WritesLost {
         /// The path below its export.
         path: Vec<u8>,
@@ -100,13 +84,11 @@ pub enum Error {
         attributes: bool,
     },
     /// The server lists the same entries of a directory again and again.
-    #[error("{}: the directory does not end: the server lists the same entries again", lossy(.path))]
     Endless {
         /// The path below its export.
         path: Vec<u8>,
     },
     /// The file ended before the buffer was full.
-    #[error("{}: the file ends {missing} bytes too early", lossy(.path))]
     UnexpectedEnd {
         /// The path below its export.
         path: Vec<u8>,
@@ -114,10 +96,8 @@ pub enum Error {
         missing: u64,
     },
     /// The session was closed by [`crate::Session::close`].
-    #[error("the session is closed")]
     Closed,
     /// This process is a child that a fork made: the session is its parent's, which goes on with it.
-    #[error("the session belongs to the process that this one was forked from: open one after the fork")]
     Forked,
 }
 
@@ -142,7 +122,7 @@ pub enum StaleCause {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The errno that says the same.
+    /// The errno that means the same.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Status { status, .. } => status.errno(),
@@ -171,6 +151,58 @@ impl Error {
         }
     }
 
+    /// Why it failed, without what was asked: for messages that say that themselves.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Status { status, explanation, .. } => status_cause(*status, explanation),
+            Self::TimedOut { timeout_ms, .. } => format!("it did not end within {timeout_ms} ms"),
+            Self::InDoubt { .. } => {
+                "the server forgot the session in which it was sent, and may have executed it; look before you try again".to_owned()
+            }
+            Self::Stale { cause, .. } => format!("the server forgot the session, and {cause}; open it again"),
+            Self::WritesLost { ranges, attributes, .. } => {
+                format!("a restart of the server may have lost {}; do that again", lost(ranges, *attributes))
+            }
+            Self::Endless { .. } => "the server lists the same entries again and again".to_owned(),
+            Self::UnexpectedEnd { missing, .. } => format!("the file ends {missing} bytes too early"),
+            Self::Peer(fault) => format!("the server broke the protocol: {fault}"),
+            Self::Handshake(error) => error.to_string(),
+            Self::Invalid(what) => format!("invalid argument: {what}"),
+            Self::Address(error) => error.to_string(),
+            Self::Resolve(error) => error.to_string(),
+            Self::Connect(error) => error.to_string(),
+            Self::Connection { server, cause } => format!("the connection to {server} is lost: {cause}"),
+            Self::Memory(error) => error.to_string(),
+            Self::Cancelled => "operation canceled".to_owned(),
+            Self::Closed => "the session is closed".to_owned(),
+            Self::Forked => "the session is that of the parent process; open one after the fork".to_owned(),
+        }
+    }
+
+    /// What was attempted, and on which path, as it follows "cannot"; nothing where the cause says all.
+    fn attempt(&self) -> Option<(&'static str, &[u8])> {
+        match self {
+            Self::Status { operation, path, .. } => Some((action(*operation), path)),
+            Self::TimedOut { operation, .. } => Some((action(*operation), &[])),
+            Self::InDoubt { operation } => Some((action(*operation), &[])),
+            Self::Stale { path, .. } => Some(("use", named(path))),
+            Self::WritesLost { path, .. } => Some(("commit", named(path))),
+            Self::Endless { path } => Some(("list", named(path))),
+            Self::UnexpectedEnd { path, .. } => Some(("read", named(path))),
+            Self::Handshake(_) => Some(("open a session", &[])),
+            Self::Memory(_) => Some(("get memory for a transfer", &[])),
+            Self::Peer(_)
+            | Self::Invalid(_)
+            | Self::Address(_)
+            | Self::Resolve(_)
+            | Self::Connect(_)
+            | Self::Connection { .. }
+            | Self::Cancelled
+            | Self::Closed
+            | Self::Forked => None,
+        }
+    }
+
     /// The status the server answered, where it did.
     pub fn status(&self) -> Option<Status> {
         match self {
@@ -192,6 +224,18 @@ impl Error {
 
     pub(crate) fn lost(server: &str, cause: &TransportError) -> Self {
         Self::Connection { server: server.to_owned(), cause: cause.to_string() }
+    }
+}
+
+/// `cannot <verb> <path>: <cause>`, and `; <what to do>` where something can be done.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.attempt() {
+            Some((action, [])) => write!(f, "cannot {action}: ")?,
+            Some((action, path)) => write!(f, "cannot {action} {}: ", String::from_utf8_lossy(path))?,
+            None => {}
+        }
+        f.write_str(&self.cause())
     }
 }
 
@@ -230,13 +274,15 @@ impl From<Error> for io::Error {
     }
 }
 
-fn lossy(path: &[u8]) -> std::borrow::Cow<'_, str> {
-    if path.is_empty() { "/".into() } else { String::from_utf8_lossy(path) }
+/// The root of an export has a name too.
+fn named(path: &[u8]) -> &[u8] {
+    if path.is_empty() { b"/" } else { path }
 }
 
 fn lost(ranges: &[Range<u64>], attributes: bool) -> String {
     let size: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    let written = format!("{size} bytes written to {} range(s)", ranges.len());
+    let plural = if ranges.len() == 1 { "" } else { "s" };
+    let written = format!("{size} bytes written to {} range{plural}", ranges.len());
     match (ranges.is_empty(), attributes) {
         (false, false) => written,
         (true, _) => "changes of size or attributes".to_owned(),
@@ -244,21 +290,61 @@ fn lost(ranges: &[Range<u64>], attributes: bool) -> String {
     }
 }
 
-fn status_message(operation: Opcode, path: &[u8], status: Status, explanation: &str) -> String {
-    let operation = operation.name().to_lowercase();
-    let code = match status.name() {
-        Some(_) => String::new(),
-        None => format!(" ({:#x})", status.value()),
+fn status_cause(status: Status, explanation: &str) -> String {
+    let number: Cow<'_, str> = match status.name() {
+        Some(_) => "".into(),
+        None => format!(" ({:#x})", status.value()).into(),
     };
-    let mut message = match path.is_empty() {
-        true => format!("{operation}: {status}{code}"),
-        false => format!("{operation} {}: {status}{code}", lossy(path)),
-    };
-    if !explanation.is_empty() {
-        message.push_str(": ");
-        message.push_str(explanation);
+    match explanation {
+        "" => format!("{status}{number}"),
+        words => format!("{status}{number}: {words}"),
     }
-    message
+}
+
+/// What an operation does, as it follows "cannot".
+fn action(operation: Opcode) -> &'static str {
+    match operation {
+        Opcode::Null => "ping the server",
+        Opcode::Hello | Opcode::Authenticate => "open a session",
+        Opcode::Bye => "end the session",
+        Opcode::Limits => "ask for the limits",
+        Opcode::Statistics => "ask for the counters",
+        Opcode::Exports => "list the exports",
+        Opcode::Lanes => "exchange buffers",
+        Opcode::Mount => "mount",
+        Opcode::Lookup => "look up",
+        Opcode::Open | Opcode::OpenToken => "open",
+        Opcode::Close => "close",
+        Opcode::Getattr => "look at",
+        Opcode::Setattr => "set attributes of",
+        Opcode::Share => "share",
+        Opcode::Read | Opcode::ReadList => "read",
+        Opcode::Write | Opcode::WriteList => "write",
+        Opcode::Append => "append to",
+        Opcode::Commit => "commit",
+        Opcode::Truncate => "set the size of",
+        Opcode::Allocate => "allocate space of",
+        Opcode::Punch => "punch a hole into",
+        Opcode::Seek => "seek in",
+        Opcode::Hint => "advise about",
+        Opcode::Batch => "move data of",
+        Opcode::Readdir => "list",
+        Opcode::Mkdir => "make the directory",
+        Opcode::Remove => "remove",
+        Opcode::Rename => "rename",
+        Opcode::Link => "link",
+        Opcode::Symlink => "make the symbolic link",
+        Opcode::Readlink => "read the symbolic link",
+        Opcode::AccessCheck => "check access to",
+        Opcode::XattrRead => "read an extended attribute of",
+        Opcode::XattrWrite => "set an extended attribute of",
+        Opcode::XattrList => "list extended attributes of",
+        Opcode::XattrRemove => "remove an extended attribute of",
+        Opcode::Statfs => "ask for the space of",
+        Opcode::FenceWrite => "set the fence of",
+        Opcode::FenceRead => "read the fence of",
+        Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone => "take a callback",
+    }
 }
 
 #[cfg(test)]
@@ -273,9 +359,32 @@ mod tests {
             path: b"a/b".to_vec(),
             explanation: "disk 3".into(),
         };
-        assert_eq!(error.to_string(), "write a/b: no space is left on the server's storage: disk 3");
+        assert_eq!(error.to_string(), "cannot write a/b: no space left on device: disk 3");
+        assert_eq!(error.cause(), "no space left on device: disk 3");
         assert_eq!(error.errno(), libc::ENOSPC);
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn error_says_what_could_not_be_done_why_and_what_to_do() {
+        let path = b"a/b".to_vec();
+        for (error, expected) in [
+            (
+                Error::TimedOut { operation: Opcode::Getattr, timeout_ms: 5 },
+                "cannot look at: it did not end within 5 ms",
+            ),
+            (
+                Error::Stale { path: Vec::new(), cause: StaleCause::Replaced },
+                "cannot use /: the server forgot the session, and another file has its path; open it again",
+            ),
+            (
+                Error::WritesLost { path, ranges: vec![0..10, 20..25], attributes: false },
+                "cannot commit a/b: a restart of the server may have lost 15 bytes written to 2 ranges; do that again",
+            ),
+            (Error::Invalid("a chain of nothing".into()), "invalid argument: a chain of nothing"),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
     }
 
     #[test]

@@ -12,19 +12,18 @@
 //! # }
 //! ```
 //!
-//! - [`Session`] is the connection to a server: it reconnects by itself, and ends when its last handle is dropped.
+//! - [`Session`] is a session with a server. It reconnects by itself, and ends when its last handle is dropped.
 //! - [`Export`] and [`Dir`] name files; [`File`] reads and writes them, blocking, or with `submit_` methods nonblocking.
 //! - [`File::read_list`] and [`File::write_list`] move many [`Extent`]s of a file, to and from many pieces of memory, in one request.
-//! - [`File::share`] makes a [`Token`] of a file, by which other sessions open it with no open of their own.
+//! - [`File::share`] makes a [`Token`] of a file, by which other sessions open it.
 //! - [`Chain`] sends requests that depend on each other together: open, read and close in one round trip.
 //! - [`Session::batch_io`] and [`Session::owned_batch`] do many independent reads and writes, on any files, in one request.
 //! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted in one [`Batch`].
-//! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too; how they are registered, and
-//!   kept registered where they are pinned ([`Session::pin`]), is set by [`RegistrationConfig`] and counted by
-//!   [`Session::registration_counters`]. Each file may have a [`RegistrationPolicy`] of its own, which can change at any time.
-//!   How data in many pieces travels is set by [`Noncontiguous`].
+//! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too. [`RegistrationConfig`] sets
+//!   how they are registered, and a [`RegistrationPolicy`] sets it for one file; [`Session::pin`] keeps them registered, and
+//!   [`Session::registration_counters`] counts. [`Noncontiguous`] sets how data in many pieces travels.
 //!
-//! The rules are in `spec/client.md`. What this library does not do: cache file data or attributes, or lock files.
+//! The rules are in `spec/client.md`. The library does not cache file data or attributes, and does not lock files.
 #![deny(unsafe_code)]
 
 mod api;

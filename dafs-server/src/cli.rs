@@ -58,8 +58,8 @@ pub struct Settings {
     pub listen: Vec<String>,
     /// Keys that clients may prove: lines of name:secret, as `dafs-server keygen NAME` prints them
     ///
-    /// A third field, name:secret:uid=1000,gid=1000, makes all holders of the key act as that user. Nobody but the
-    /// server's user may have access to the file.
+    /// A third field, name:secret:uid=1000,gid=1000, makes all holders of the key act as that user. Only the server's
+    /// user may have access to the file.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// How to wait for work: sleep at once, spin all the time, or spin while that pays [default: adaptive]
@@ -68,18 +68,18 @@ pub struct Settings {
     /// What carries out storage operations that would block [default: auto]
     #[arg(long, value_name = "ENGINE")]
     pub storage_engine: Option<Engine>,
-    /// Threads for storage operations that may wait, for each worker; started as needed [default: 16]
+    /// Threads for storage operations that may wait; started as needed [default: 16]
     #[arg(long, value_name = "COUNT")]
     pub storage_threads: Option<u64>,
-    /// Read and write files past the page cache, in all exports
+    /// Bypass the page cache (O_DIRECT) for the files of all exports
     #[arg(long)]
     #[serde(default)]
     pub direct: bool,
-    /// Send every reply by itself, to measure what sending together is worth
+    /// Send every reply by itself, to measure what sending several together brings
     #[arg(long)]
     #[serde(default)]
     pub no_batching: bool,
-    /// Do not measure at start from which size Direct transfer beats Inline; take typical values
+    /// Do not measure at start from which size direct transfers beat inline ones
     #[arg(long)]
     #[serde(default)]
     pub no_calibrate: bool,
@@ -111,7 +111,7 @@ pub struct Settings {
     /// Largest single read or write [default: 64M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub transfer_size_max: Option<Size>,
-    /// Memory for transfer buffers and for buffers lent to clients [default: 256M]
+    /// Memory for transfer buffers, those lent to clients included [default: 256M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub buffers_size_max: Option<Size>,
     /// Sizes of transfer buffers, the smallest first [default: 16K,128K,256K,1M]
@@ -121,23 +121,22 @@ pub struct Settings {
     /// Memory kept in free transfer buffers of each size [default: 32M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub buffers_kept_max: Option<Size>,
-    /// Parts of one large transfer that disk and network work on at once; 1 for one after the other [default: 4]
+    /// Chunks of one large transfer in progress at once; 1 for one after the other [default: 4]
     #[arg(long, value_name = "COUNT")]
     pub pipeline_depth: Option<u64>,
-    /// Size of these parts, at most the largest of --buffer-sizes [default: 256K, and less for transfers of
-    /// few such parts]
+    /// Size of a chunk, at most the largest of --buffer-sizes [default: 256K; 128K in transfers of 512K and less]
     #[arg(long, value_name = "SIZE")]
     pub chunk_size: Option<Size>,
-    /// Keep the session of a client that has lost its connection for this long [default: 30000]
+    /// Lease: keep the session of a client that is silent or has lost its connection for this long [default: 30000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub lease_ms: Option<u64>,
-    /// Have an idle client say that it is there after this long [default: 10000]
+    /// Keep-alive interval: an idle client sends a message after this long [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub keep_alive_ms: Option<u64>,
-    /// Give a handshake this long [default: 10000]
+    /// Close a connection that has no session after this long [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub handshake_ms: Option<u64>,
-    /// What one user, key or address may have of what all share, percent; root and the server's own user may have all [default: 50]
+    /// What one user, key or address may have of each budget, percent; root and the server's own user may have all [default: 50]
     #[arg(long, value_name = "PERCENT", help_heading = LIMITS)]
     pub identity_share: Option<u64>,
     /// Open files of directories at once [default: three quarters of the process's descriptors]
@@ -149,7 +148,7 @@ pub struct Settings {
     /// Address space of these mappings [default: 32T]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub mapped_size_max: Option<Size>,
-    /// Clients' memory without pages of its own, which the server would pay for [default: half of the machine's memory]
+    /// Clients' memory that has no pages yet, which the server would allocate [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub sparse_size_max: Option<Size>,
     /// Replies that clients have not taken [default: 512M]
@@ -158,10 +157,10 @@ pub struct Settings {
     /// Connections of a listener that have not begun a session yet [default: 1024]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub handshakes_max: Option<u64>,
-    /// Lines of one kind in the log, each second; what is left out is counted [default: 100]
+    /// Lines of one kind in the log each second; the others are counted [default: 100]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub log_lines_max: Option<u64>,
-    /// Give operations in flight this long to finish after SIGTERM [default: 10000]
+    /// Drain time: end this long after SIGTERM even if operations are in flight [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub drain_ms: Option<u64>,
     /// Where the file said what it said.
@@ -229,10 +228,10 @@ Clients find it as dafs://HOST/NAME. Options, after commas:
   map=client                clients act as the users they are: the default of a privileged server
   squash=UID:GID            all clients act as this user
   squash=server             all clients act as the user that the server runs as
-  root=keep                 a client that says it is root, and has proven a key, is root; else it is nobody
-  direct                    read and write files past the page cache
+  no_root_squash            a client that claims to be root, and has proven a key, is root; else it is nobody
+  direct                    bypass the page cache (O_DIRECT)
 
-A directory whose name has a comma in it is exported from a file (--config):
+Export a directory with a comma in its name from a file (--config):
   [[export]]
   name = \"data\"
   path = \"/srv/a,b\"";
@@ -247,7 +246,7 @@ Examples:
     (umask 077; dafs-server keygen alpha >> /etc/dafs/keys)
     dafs-server --export data=/srv/data,ro,clients=10.0.0.0/8 --listen tcp://0.0.0.0 --key-file /etc/dafs/keys
 
-  Over RDMA as well (in builds with it: `dafs info --devices` shows what there is):
+  Over RDMA as well (in builds with the feature verbs; `dafs info --devices` lists the devices):
     dafs-server --export data=/srv/data --listen verbs://192.0.2.7 --listen tcp://192.0.2.7 --key-file /etc/dafs/keys
 
   From a file:
@@ -263,11 +262,18 @@ Examples:
       name = \"scratch\"
       memory = \"4G\"
 
-Once it serves, it prints one line per listener: listening dafs+tcp://127.0.0.1:12049
-SIGTERM or SIGINT lets operations in flight finish, then ends it. SIGHUP has it read its settings again: keys, and who may
-mount which export as whom, hold from then on; sessions stay. Where they are wrong the log says so, and those from before
-stay. Where to listen, new exports, and other settings need a restart. With systemd: ExecReload=/bin/kill -HUP $MAINPID
-Exit status: 0 ended by a signal; 1 it cannot serve as told, or not any more; 2 a flag is wrong.";
+When the server is ready, it prints one line per listener: listening dafs+tcp://127.0.0.1:12049
+
+Signals:
+  SIGTERM, SIGINT  finish the operations in flight, then end
+  SIGHUP           read the settings again: keys, and who may mount which export as whom. Sessions stay. If a setting is
+                   wrong, the log says so and nothing changes. Listeners, new exports and other settings need a restart.
+                   With systemd: ExecReload=/bin/kill -HUP $MAINPID
+
+Exit status:
+  0  ended by a signal
+  1  cannot serve
+  2  a flag is wrong";
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! What a server was told to do, checked.
+//! The settings of a server, checked.
 //!
 //! Flags and an optional file are raw text ([`crate::cli::Settings`]); [`Config::from_settings`] turns them into a
 //! [`Config`] in which everything is in range and fits together. Nothing after it looks at flags again.
@@ -64,11 +64,11 @@ pub struct Config {
     pub buffers_kept_max: u64,
     /// Chunks of one transfer in progress at once: 1 moves one after the other.
     pub pipeline_depth: u32,
-    /// Bytes of a chunk; `None`: as transfers find out.
+    /// Bytes of a chunk; `None`: by the length of each transfer.
     pub chunk_size: Option<u32>,
-    /// A session without a connection is kept for this long, milliseconds.
+    /// The lease: a session is kept for this long without a sign of its client, milliseconds.
     pub lease_ms: u32,
-    /// Silence after which a client says that it is there, milliseconds.
+    /// Keep-alive interval: an idle client sends a message after this long, milliseconds.
     pub keep_alive_ms: u32,
     /// A handshake may last this long, milliseconds.
     pub handshake_ms: u32,
@@ -78,15 +78,15 @@ pub struct Config {
     pub storage_threads: u32,
     /// Replies to requests that came together leave together; without, each by itself, for comparison.
     pub batch_replies: bool,
-    /// Of the protocol's optional features those that clients are offered: all, but to see what clients do without.
+    /// The optional features of the protocol that clients are offered: all, except in tests of clients without them.
     pub features: Features,
-    /// All directories are read and written past the page cache; see also [`ExportConfig::direct_io`].
+    /// Files of all directories bypass the page cache; see also [`ExportConfig::direct_io`].
     pub direct_io: bool,
     /// Where Prometheus text is served.
     pub metrics_address: Option<SocketAddr>,
     /// Operations in flight may take this long to finish after SIGTERM, and clients to take their replies, milliseconds.
     pub drain_ms: u32,
-    /// Measure at start from which size Direct is faster than Inline.
+    /// Measure at start from which size direct transfers are faster than inline ones.
     pub calibrate: bool,
     /// What one client, and all together, may take.
     pub limits: LimitConfig,
@@ -141,7 +141,7 @@ impl Config {
     }
 }
 
-/// Budgets of the server: `spec/limits.md`. `None`: as this process and machine have it.
+/// Budgets of the server: `spec/limits.md`. `None`: by the limits of this process and machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitConfig {
     /// What one user, key or address may have of a budget, percent.
@@ -194,9 +194,9 @@ pub struct ExportConfig {
     pub keys: Vec<String>,
     /// As whom clients act.
     pub squash: IdentityMapping,
-    /// A client whose user id rests on its own word stays root when it says that it is. Otherwise it acts as nobody.
-    pub keep_root: bool,
-    /// Files are read and written past the page cache where the file system can.
+    /// A client that is root by its own claim acts as root. Otherwise it acts as nobody.
+    pub no_root_squash: bool,
+    /// Files are read and written with O_DIRECT, which bypasses the page cache, where the file system can.
     pub direct_io: bool,
 }
 
@@ -210,7 +210,7 @@ impl ExportConfig {
             clients: Vec::new(),
             keys: Vec::new(),
             squash: IdentityMapping::Auto,
-            keep_root: false,
+            no_root_squash: false,
             direct_io: false,
         }
     }
@@ -247,7 +247,7 @@ impl Environment {
 
 /// Settings that cannot be followed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{place}: {message}")]
+#[error("cannot use {place}: {message}")]
 pub struct ConfigError {
     /// The flag, or the place in the file.
     pub place: String,

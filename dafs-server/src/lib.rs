@@ -1,10 +1,10 @@
 //! The dafs server: exports directories and memory to dafs clients.
 //!
-//! - [`config`], [`access`]: what it was told to do, who may do what.
-//! - [`shared`]: what holds for the process, whatever loops it has.
-//! - [`worker`]: one loop on one thread: connections, sessions and operations; `ops` says what requests mean.
-//! - [`storage`]: files, submitted and completed; directories confined by `openat2`, or memory.
-//! - [`calibrate`]: from which sizes on a transport moves data faster by RDMA.
+//! - [`config`], [`access`]: the settings, and who may do what.
+//! - [`shared`]: what all workers share.
+//! - [`worker`]: one loop on one thread, with its connections, sessions and operations. `ops` carries out requests.
+//! - [`storage`]: operations on files, submitted and completed; in directories confined by `openat2`, or in memory.
+//! - [`calibrate`]: measures from which sizes a transport moves data faster by RDMA.
 //! - [`mod@run`] puts all of it together.
 #![deny(unsafe_code)]
 

@@ -56,15 +56,15 @@ fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
     }
     let settings = read(&cli)?;
     *format = settings.log_format.unwrap_or_default();
-    let environment =
-        Environment::of_process(settings.listen.is_empty()).context("cannot look at this system")?;
+    let environment = Environment::of_process(settings.listen.is_empty())
+        .context("cannot read the state of this system")?;
     let has_no_socket = settings.listen.is_empty() && environment.default_socket.is_none();
     let config = Config::from_settings(settings, &environment)?;
     config.log.install().map_err(anyhow::Error::msg)?;
     if has_no_socket {
         tracing::info!(
-            "no shared memory, clients of this host use tcp: neither /run/dafs nor $XDG_RUNTIME_DIR can be written; \
-             to have it, give --listen shm:///A/SOCKET (and tcp://127.0.0.1), and clients DAFS_SHM_SOCKET=/A/SOCKET"
+            "cannot make the default socket: neither /run/dafs nor $XDG_RUNTIME_DIR can be written, so that clients of this host use tcp; \
+             for shared memory give --listen shm:///A/SOCKET (and tcp://127.0.0.1), and clients DAFS_SHM_SOCKET=/A/SOCKET"
         );
     }
     raise_descriptor_limit();

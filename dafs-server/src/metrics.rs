@@ -15,7 +15,7 @@ type Values = Vec<(String, u64)>;
 /// Name, help, and the values.
 type Family = (&'static str, &'static str, fn(&Statistics) -> Values);
 
-/// All that is told. What is counted up is called a total.
+/// All statistics. Names of counters end in `_total`.
 const FAMILIES: &[Family] = &[
     ("dafs_sessions", "Sessions.", |all| one(all.sessions)),
     ("dafs_connections", "Connections.", |all| one(all.connections)),
@@ -41,8 +41,8 @@ const FAMILIES: &[Family] = &[
         exports(all, |export| export.bytes_written)
     }),
     ("dafs_buffers", "Transfer buffers.", |all| zones(all, |zone| zone.total)),
-    ("dafs_buffers_free", "Transfer buffers that nobody has.", |all| zones(all, |zone| zone.free)),
-    ("dafs_buffers_lent", "Transfer buffers that operations have.", |all| zones(all, |zone| zone.lent)),
+    ("dafs_buffers_free", "Transfer buffers that are free.", |all| zones(all, |zone| zone.free)),
+    ("dafs_buffers_lent", "Transfer buffers that are lent.", |all| zones(all, |zone| zone.lent)),
     ("dafs_buffers_lent_from_bigger_total", "Bigger buffers lent in place of one of this size.", |all| {
         zones(all, |zone| zone.lent_from_bigger)
     }),
@@ -69,7 +69,7 @@ const LONGEST_TURN: &str = "dafs_loop_turn_longest_seconds";
 /// Name, help, and the value of one budget.
 type BudgetFamily = (&'static str, &'static str, fn(&BudgetState) -> u64);
 
-/// What is told of each budget.
+/// The metrics of each budget.
 const BUDGETS: &[BudgetFamily] = &[
     ("dafs_budget_used", "What clients have of a budget.", |of| of.used),
     ("dafs_budget_limit", "What clients may have of a budget together.", |of| of.limit),
@@ -78,44 +78,44 @@ const BUDGETS: &[BudgetFamily] = &[
     }),
 ];
 
-/// How a budget stands.
+/// State of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetState {
-    /// What it is of.
+    /// Its name.
     pub name: &'static str,
-    /// Taken now.
+    /// What is taken now.
     pub used: u64,
-    /// Of all clients together.
+    /// What all clients together may take.
     pub limit: u64,
-    /// How often somebody was refused.
+    /// How often a client was refused.
     pub refused: u64,
 }
 
-/// What there is to show beside the statistics.
+/// What is shown beside the statistics.
 #[derive(Clone, Debug, Default)]
 pub struct Extras {
-    /// How the budgets stand.
+    /// State of the budgets.
     pub budgets: Vec<BudgetState>,
-    /// Connections that got no session.
+    /// Connections that were refused a session.
     pub logins_refused: u64,
-    /// The longest time for which a loop did not look.
+    /// Longest time between two polls of an event loop.
     pub longest_turn: Duration,
-    /// Lines of the log.
+    /// Lines left out of the log.
     pub log_lines_left_out: u64,
 }
 
-/// All that there is to show: the statistics, the budgets, and what the providers count.
+/// All metrics: the statistics, the budgets, and what the providers count.
 pub fn render_all(statistics: &Statistics, extras: &Extras) -> String {
     let mut text = render(statistics);
-    let help = "Connections that got no session: a wrong or missing key, or no room.";
+    let help = "Connections refused a session: a wrong or missing key, or no room.";
     family(&mut text, "dafs_logins_refused_total", help, one(extras.logins_refused));
     for (name, help, value) in BUDGETS {
         let values = labelled("budget", &extras.budgets, |of| of.name.to_owned(), value);
         family(&mut text, name, help, values);
     }
-    let help = "Lines that the log left out: too many of one kind.";
+    let help = "Lines left out of the log: too many of one kind.";
     family(&mut text, "dafs_log_lines_left_out_total", help, one(extras.log_lines_left_out));
-    let help = "The longest time for which the loop did not ask what had happened, since the server began.";
+    let help = "Longest time between two polls of the event loop, since the server began.";
     family(&mut text, LONGEST_TURN, help, Vec::new());
     let _ = writeln!(text, "{LONGEST_TURN} {}", extras.longest_turn.as_secs_f64());
     #[cfg(feature = "verbs")]

@@ -35,11 +35,11 @@ const VERBS_WRITE_PART: u32 = 2;
 /// Messages that a connection may hold beside one for every slot: callbacks and what is on its way.
 const SPARE_RECEIVES: u16 = 16;
 
-/// Reads the settings again: those that hold after SIGHUP, or why none do.
+/// Reads the settings again on SIGHUP, or returns what is wrong with them.
 pub type ReadAgain = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
-/// Serves until SIGTERM or SIGINT; prints `listening <address>` on standard output for each listener once it serves. After SIGHUP keys and
-/// rules of exports are those that `read_again` brings.
+/// Serves until SIGTERM or SIGINT. Prints `listening <address>` on standard output for each listener when it is ready. On SIGHUP it applies
+/// the keys and rules of exports that `read_again` returns.
 pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
     let mut event_loop = prepare(&config, 1, |storage| storage)?.swap_remove(0);
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
@@ -48,7 +48,7 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
         .context("cannot watch for SIGHUP")?;
     let bind = |address| {
         MetricsServer::bind(address).map_err(|error| {
-            anyhow::anyhow!("--metrics {address}: cannot listen: {error}; choose a free port")
+            anyhow::anyhow!("cannot listen on --metrics {address}: {error}; choose a free port")
         })
     };
     let mut metrics = config.metrics_address.map(bind).transpose()?;
@@ -70,7 +70,7 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
             metrics::render_all(&server.statistics(), &extras)
         };
         if let Err(error) = metrics_server.serve(std::time::Instant::now(), render) {
-            tracing::warn!(%error, "metrics are no longer served");
+            tracing::warn!(%error, "cannot serve metrics any longer");
             metrics = None;
         }
     })?;
@@ -138,7 +138,7 @@ impl Running {
                 loops.drain(..).for_each(serve);
             });
         })?;
-        let (addresses, stops) = receive.recv().context("the server's thread ended at once")??;
+        let (addresses, stops) = receive.recv().context("cannot start the server: its thread ended")??;
         Ok(Self { addresses, stops, thread: Some(thread) })
     }
 
@@ -169,7 +169,7 @@ impl Drop for Running {
 
 fn serve(mut event_loop: EventLoop) {
     if let Err(error) = event_loop.run(|_| {}) {
-        tracing::error!(%error, "the server's loop failed");
+        tracing::error!(%error, "cannot go on serving");
     }
 }
 
@@ -201,7 +201,7 @@ fn prepare(
         let randomness = Box::new(system_randomness);
         let parts = Parts { shared: Arc::clone(&shared), id, storage, randomness };
         let worker = Worker::new(parts, Moment::default());
-        EventLoop::new(worker, config.poll, drain, began).context("cannot set the event loop up")
+        EventLoop::new(worker, config.poll, drain, began).context("cannot set up the event loop")
     });
     let mut loops: Vec<EventLoop> = loops.collect::<anyhow::Result<_>>()?;
     for address in &config.listeners {
@@ -233,7 +233,7 @@ fn listen(
         index = event_loop.worker().add_listener(info.clone());
         event_loop.worker().offer_lanes(index, Arc::clone(&domain));
     }
-    let first = loops.first_mut().context("a server has a worker")?;
+    let first = loops.first_mut().context("no worker")?;
     first.add_listener(listener, index).with_context(|| format!("cannot watch {address}"))
 }
 
@@ -242,24 +242,24 @@ fn cannot_listen(address: &Address, error: ConnectError) -> anyhow::Error {
     use std::io::ErrorKind;
     let place = address.to_string();
     let place = format!("--listen {}", place.trim_start_matches("dafs+"));
-    let ConnectError::System { source, .. } = error else { return anyhow::anyhow!("{place}: {error}") };
+    let ConnectError::System { source, .. } = error else {
+        return anyhow::anyhow!("cannot listen on {place}: {error}");
+    };
     let is_path = matches!(address, Address::Shm(_));
     let advice = match source.kind() {
         ErrorKind::AddrInUse if is_path => {
-            "a server listens there, or it is no socket: end that server, or choose another path"
+            "end the server that listens there, or choose another path if it is not a socket"
         }
-        ErrorKind::AddrInUse => "another program listens there: end it, or choose another port",
-        ErrorKind::NotFound if is_path => {
-            "make the directory that the socket shall be in, or correct the path"
-        }
+        ErrorKind::AddrInUse => "end the program that listens there, or choose another port",
+        ErrorKind::NotFound if is_path => "make the directory of the socket, or correct the path",
         ErrorKind::PermissionDenied if is_path => {
             "let the server's user write to the directory of the socket"
         }
         ErrorKind::PermissionDenied => "choose a port from 1024",
         ErrorKind::AddrNotAvailable => "give an address of this host",
-        _ => return anyhow::anyhow!("{place}: cannot listen: {source}"),
+        _ => return anyhow::anyhow!("cannot listen on {place}: {source}"),
     };
-    anyhow::anyhow!("{place}: cannot listen: {source}; {advice}")
+    anyhow::anyhow!("cannot listen on {place}: {source}; {advice}")
 }
 
 /// Messages that a connection is ready to hold. Over RDMA the device keeps queues for them, idle or not.
@@ -276,12 +276,15 @@ fn recv_depth(config: &Config, address: &Address) -> u16 {
 /// RDMA costs hardly more than copying it. Over tcp a direct one costs a round trip more, in which the server asks for the data; and
 /// what is ready to receive inline data is one buffer, lent while data arrives, not one for each request.
 fn write_inline_max(config: &Config, address: &Address) -> u32 {
-    match address {
+    #[allow(clippy::cast_possible_truncation, reason = "a small constant")]
+    const PAYLOAD_MIN: u32 = PAYLOAD_SIZE_MIN as u32;
+    let wanted = match address {
         Address::Tcp(_) => config.inline_max.saturating_mul(TCP_WRITE_FACTOR).min(tcp::PAYLOAD_MAX),
-        #[allow(clippy::cast_possible_truncation, reason = "a small constant")]
-        Address::Verbs(_) => (config.inline_max / VERBS_WRITE_PART).max(PAYLOAD_SIZE_MIN as u32),
+        Address::Verbs(_) => config.inline_max / VERBS_WRITE_PART,
         Address::Shm(_) | Address::Sim(_) => config.inline_max,
-    }
+    };
+    // Two paths fit, whatever the settings say.
+    wanted.max(PAYLOAD_MIN)
 }
 
 fn domain(address: &Address, limits: ShmLimits) -> anyhow::Result<Arc<dyn Domain>> {
@@ -291,8 +294,8 @@ fn domain(address: &Address, limits: ShmLimits) -> anyhow::Result<Arc<dyn Domain
         #[cfg(feature = "verbs")]
         Address::Verbs(_) => Ok(Arc::new(dafs_proto::transport::verbs::VerbsDomain::new())),
         #[cfg(not(feature = "verbs"))]
-        Address::Verbs(_) => anyhow::bail!("{address}: this server was built without RDMA"),
-        Address::Sim(_) => anyhow::bail!("{address}: the simulated network exists only in tests"),
+        Address::Verbs(_) => anyhow::bail!("cannot use {address}: this server was built without RDMA"),
+        Address::Sim(_) => anyhow::bail!("cannot use {address}: the simulated network exists only in tests"),
     }
 }
 
@@ -340,7 +343,7 @@ fn thresholds(
     let (crossovers, gather) = match measured {
         Ok(calibration) => (calibration.crossovers, calibration.gather),
         Err(error) => {
-            tracing::info!(%address, %error, "thresholds are not measured: Inline up to its limit");
+            tracing::info!(%address, %error, "thresholds are not measured; transfers are inline up to the inline limit");
             (calibrate::inline_up_to(config.inline_max, params.recv_payload_max), None)
         }
     };
@@ -423,7 +426,7 @@ fn reload_at_hangup(shared: Arc<Shared>, read_again: ReadAgain) -> std::io::Resu
         while matches!(read.read(&mut [0; 64]), Ok(count) if count > 0) {
             match read_again() {
                 Ok(config) => tell(&shared.reload(&config)),
-                Err(error) => tracing::error!(%error, "cannot reload the settings: those from before stay"),
+                Err(error) => tracing::error!(%error, "cannot reload the settings; those from before stay"),
             }
         }
     };
@@ -434,10 +437,27 @@ fn tell(reloaded: &Reloaded) {
     let Reloaded { keys, exports, needs_restart } = reloaded;
     tracing::info!(keys, exports, "reloaded keys and rules of exports; sessions stay");
     if !needs_restart.is_empty() {
-        tracing::warn!("changed, and as before until the server is restarted: {}", needs_restart.join("; "));
+        tracing::warn!("not applied until the server is restarted: {}", needs_restart.join("; "));
     }
 }
 
 fn system_randomness(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the system's random source works");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [WIRE-30]
+    #[test]
+    fn every_listener_receives_two_paths_whatever_the_settings() {
+        for inline_max in [1024, 2048, 8192, 1 << 20] {
+            let config = Config { inline_max, ..Config::default() };
+            let ip = "127.0.0.1:1".parse().unwrap();
+            for address in [Address::Tcp(ip), Address::Verbs(ip), Address::Shm("s".into())] {
+                assert!(write_inline_max(&config, &address) as usize >= PAYLOAD_SIZE_MIN, "{inline_max}");
+            }
+        }
+    }
 }

@@ -51,7 +51,7 @@ impl BackOff {
 mod tests {
     use super::*;
 
-    // [BUF-23]
+    // [BUF-54]
     #[test]
     fn trials_that_never_pay_become_rare() {
         for (min, max) in [(16, 1024), (64, 8192)] {
@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    // [BUF-23]
+    // [BUF-54]
     #[test]
     fn trial_that_pays_again_comes_back_at_once() {
         let mut back_off = BackOff::new(64, 8192);

@@ -213,7 +213,7 @@ mod tests {
         Budget::new(Terms { limit, share_percent: 50 }, vec![ROOT])
     }
 
-    // [LIMIT-1]
+    // [LIMIT-1] [LIMIT-2]
     #[test]
     fn owner_gets_its_share_and_others_go_on() {
         let budget = budget(4096);
@@ -234,7 +234,7 @@ mod tests {
         assert!(budget.taken().by_owner.is_empty());
     }
 
-    // [LIMIT-2]
+    // [LIMIT-12]
     #[test]
     fn trusted_owner_may_have_all() {
         let budget = budget(3);

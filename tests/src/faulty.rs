@@ -1,6 +1,6 @@
 //! Storage that fails on demand, in front of the real one: errors, short writes, operations that hang until they are let go.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -47,6 +47,8 @@ pub enum Fault {
     Short,
     /// It waits until [`Faults::release`].
     Hold,
+    /// It is carried out, and its result waits until then, with those of all others that do.
+    Late,
     /// None: it goes to storage as if it could wait there, and the faults after this one are for those behind it.
     Pass,
 }
@@ -102,6 +104,9 @@ pub struct FaultyStorage {
     faults: Faults,
     worker: usize,
     held: Vec<(OpToken, Identity, FsOp)>,
+    /// Operations whose results wait, and those that are there.
+    late: HashSet<OpToken>,
+    late_results: Vec<(OpToken, FsResult)>,
     woken: UnixStream,
 }
 
@@ -129,7 +134,9 @@ impl Faults {
             inside.workers.push(OfWorker { held: 0, wake });
             let worker = inside.workers.len() - 1;
             drop(inside);
-            Box::new(FaultyStorage { storage, faults: shared.clone(), worker, held: Vec::new(), woken })
+            let (faults, held) = (shared.clone(), Vec::new());
+            let (late, late_results) = (HashSet::new(), Vec::new());
+            Box::new(FaultyStorage { storage, faults, worker, held, late, late_results, woken })
         };
         (faults, wrap)
     }
@@ -137,7 +144,7 @@ impl Faults {
     /// The next `count` operations of this kind meet the fault.
     pub fn next(&self, kind: Kind, fault: Fault, count: usize) {
         let mut inside = self.lock();
-        inside.released &= fault != Fault::Hold;
+        inside.released &= !matches!(fault, Fault::Hold | Fault::Late);
         inside.rules.push((kind, fault, count));
     }
 
@@ -160,6 +167,11 @@ impl Faults {
     /// From now on no listing of a directory that has entries ends, and no two entries have one name.
     pub fn list_without_end(&self) {
         self.lock().endless = Some(0);
+    }
+
+    /// Entries that were made up since [`Faults::list_without_end`].
+    pub fn listed(&self) -> u64 {
+        self.lock().endless.unwrap_or(0)
     }
 
     /// What a client is told of a result.
@@ -249,7 +261,7 @@ impl FaultyStorage {
     }
 
     fn held_changed(&self) {
-        self.faults.lock().workers[self.worker].held = self.held.len();
+        self.faults.lock().workers[self.worker].held = self.held.len() + self.late_results.len();
         self.faults.inside.1.notify_all();
     }
 }
@@ -289,6 +301,7 @@ impl Storage for FaultyStorage {
         let kind = kind(&op);
         match self.faults.take(kind) {
             None | Some(Fault::Pass) => {}
+            Some(Fault::Late) => drop(self.late.insert(token)),
             Some(Fault::Fail(status)) => {
                 if kind == Kind::Commit {
                     self.faults.lock().lost += 1;
@@ -314,7 +327,13 @@ impl Storage for FaultyStorage {
         match self.storage.submit(token, identity, op) {
             Submitted::Done(result) => {
                 self.note_opened(&result);
-                Submitted::Done(self.faults.told(result))
+                let result = self.faults.told(result);
+                if !self.late.remove(&token) {
+                    return Submitted::Done(result);
+                }
+                self.late_results.push((token, result));
+                self.held_changed();
+                Submitted::Pending
             }
             other => other,
         }
@@ -343,10 +362,16 @@ impl Storage for FaultyStorage {
             let real = std::mem::replace(result, Ok(FsReply::Done));
             *result = self.faults.told(real);
         }
+        let late = done.extract_if(known.., |(token, _)| self.late.remove(token));
+        self.late_results.extend(late);
+        if self.faults.lock().released {
+            done.append(&mut self.late_results);
+        }
+        self.held_changed();
     }
 
     fn pending(&self) -> usize {
-        self.storage.pending() + self.held.len()
+        self.storage.pending() + self.held.len() + self.late_results.len()
     }
 
     fn close(&mut self, node: NodeId) {

@@ -33,6 +33,8 @@ const RUN_TIME_MAX: Duration = Duration::from_secs(240);
 /// A run of an MPI program.
 pub struct Run {
     command: Command,
+    /// Where Open MPI keeps the files of this job.
+    _directory: tempfile::TempDir,
 }
 
 /// What came of a run.
@@ -63,7 +65,10 @@ impl Run {
         // No network but the loopback, and no devices that a container may not use.
         command.env("OMPI_MCA_btl", "self,vader").env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
         command.env("OMPI_MCA_plm", "isolated").env("OMPI_MCA_mpi_yield_when_idle", "1");
-        Self { command }
+        // Two that begin at once fail where both make the directory that they share.
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        command.env("OMPI_MCA_orte_tmpdir_base", directory.path());
+        Self { command, _directory: directory }
     }
 
     /// A word of its command line.

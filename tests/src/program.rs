@@ -132,7 +132,7 @@ pub fn key_file(directory: &Path) -> PathBuf {
 }
 
 /// The server program beside this test's executable; built when it is not there. (`cargo test` of the whole workspace builds it anew.)
-fn program() -> &'static Path {
+pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let test = std::env::current_exe().expect("the test's own path");

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dafs_client::{Config, Error, Identity, Key, OpenOptions, Session, Status};
+use dafs_proto::session::ClientIntroduction;
 use dafs_proto::transport::Address;
-use dafs_proto::wire::Resume;
+use dafs_proto::wire::{Header, Opcode, Resume};
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::config::Config as ServerConfig;
 use dafs_tests::faulty::{Fault, Kind};
@@ -105,7 +106,7 @@ fn connect(url: &str, key: Option<Key>) -> dafs_client::Result<Session> {
     Session::connect(url, &Config { key, ..Config::default() })
 }
 
-// [ACC-1] [SESS-2] [SESS-3]
+// [ACC-1] [SESS-2] [SESS-3] [SESS-80]
 fn keys_on_every_host(on: On) {
     let (_harness, url) = on_every_host(on);
     let missing = connect(&url, None).unwrap_err();
@@ -125,7 +126,7 @@ fn keys_on_every_host(on: On) {
     assert_eq!(session.statistics().unwrap().sessions, 1, "the others have none");
 }
 
-// [ACC-10] [ACC-14] [ACC-31] [ACC-32]
+// [ACC-10] [ACC-14] [ACC-31] [ACC-32] [ACC-96]
 fn identity_by_key(on: On) {
     let (harness, url) = on_every_host(on);
     std::fs::set_permissions(harness.data(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -150,7 +151,7 @@ fn identity_by_key(on: On) {
     assert_eq!(refused.status(), Some(Status::INVALID), "{refused:?}");
 }
 
-// [ACC-2] [ACC-34] [ACC-38]
+// [ACC-2] [ACC-38] [ACC-77] [ACC-92]
 fn export_with_keys_is_there_for_their_holders_only(on: On) {
     let harness = Harness::start_with(on, |config| {
         with_keys(config);
@@ -195,6 +196,33 @@ fn export_with_clients_is_there_for_those_addresses_only(on: On) {
     assert_status(session.mount("data"), Status::NO_EXPORT, "from elsewhere only");
     assert_eq!(session.exports().unwrap(), ["mem"]);
     session.mount("mem").unwrap().create("f").unwrap();
+}
+
+// [ACC-15]
+#[test]
+fn session_is_resumed_by_the_client_that_opened_it_only() {
+    let (_harness, url) = on_every_host(On::Tcp);
+    let address = Address::Tcp(url.trim_start_matches("dafs+tcp://").parse().unwrap());
+    let holder = |resume| ClientIntroduction {
+        key: Some(key("team", 1)),
+        uid: 77,
+        gid: 88,
+        ..introduction(&address, 4, resume)
+    };
+    let mut raw = Raw::connect(&address);
+    let welcome = raw.shake(&holder(None)).unwrap();
+    raw.mount("mem");
+    let resume = || Some(Resume { session: welcome.session, secret: welcome.secret });
+    for other in [
+        ClientIntroduction { uid: 78, ..holder(resume()) },
+        ClientIntroduction { gid: 89, ..holder(resume()) },
+        ClientIntroduction { groups: vec![5], ..holder(resume()) },
+        ClientIntroduction { key: Some(key("person", 2)), ..holder(resume()) },
+        ClientIntroduction { client_id: [6; 16], ..holder(resume()) },
+    ] {
+        assert_eq!(Raw::connect(&address).shake(&other).unwrap_err(), Status::AUTH_FAILED);
+    }
+    assert!(Raw::connect(&address).shake(&holder(resume())).unwrap().resumed);
 }
 
 // [ACC-17]
@@ -345,6 +373,7 @@ fn client_in_another_process_acts_as_its_own_user(on: On) {
     assert!(harness.data().join("closed/f").exists());
 }
 
+// [ACC-107] [ACC-108]
 fn fenced_client_is_refused_and_others_go_on(on: On) {
     let harness = Harness::start(on);
     let administrator = harness.session();
@@ -355,13 +384,24 @@ fn fenced_client_is_refused_and_others_go_on(on: On) {
         assert_eq!(admin.fence_list().unwrap(), Vec::<[u8; 16]>::new());
         let bad_root = bad.mount(export).unwrap();
         let bad_file = bad_root.create("f").unwrap();
+        let mut raw = Raw::session(harness.address(), 8).0;
+        let raw_root = raw.mount(export);
+        let raw_file = raw.create(raw_root, b"e");
         let good_file = good.mount(export).unwrap().create("g").unwrap();
-        admin.set_fence_list(&[[1; 16], [9; 16]]).unwrap();
-        assert_eq!(admin.fence_list().unwrap(), [[1; 16], [9; 16]]);
+        let fenced = [[1; 16], introduction(harness.address(), 1, None).client_id];
+        admin.set_fence_list(&fenced).unwrap();
+        assert_eq!(admin.fence_list().unwrap(), fenced);
         assert_status(bad_file.write_at(b"x", 0), Status::FENCED, "a write");
         assert_status(bad_file.write_at(&[1; 100_000], 0), Status::FENCED, "a large write");
         assert_status(bad_file.append(b"x"), Status::FENCED, "an append");
         assert_status(bad_root.create("h"), Status::FENCED, "a new file");
+        assert_status(bad_file.read_at(&mut [0; 1], 0), Status::FENCED, "a read");
+        assert_status(bad_file.metadata(), Status::FENCED, "attributes");
+        assert_status(bad_root.metadata("f"), Status::FENCED, "attributes of a path");
+        let close = raw.call(Header::request(Opcode::Close, raw_file), &[], &[]);
+        assert_eq!(close.header.status, Status::OK, "what it has it may give back");
+        let fence = raw.call(Header::request(Opcode::FenceRead, raw_root), &[], &[]);
+        assert_eq!(fence.header.status, Status::FENCED);
         assert_status(bad.mount(export), Status::FENCED, "a mount");
         let again = harness.session_with(&config(1));
         assert_status(again.mount(export), Status::FENCED, "another session of the same client");

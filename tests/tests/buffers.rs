@@ -74,7 +74,7 @@ fn all_come_back(watcher: &Session) {
     while lent(watcher) > 0 {}
 }
 
-// [BUF-10]
+// [BUF-13] [BUF-38]
 fn storage_has_as_many_chunks_of_a_read_as_the_depth_says(on: On) {
     for depth in [1, 2, 5] {
         let (harness, faults) = start(on, depth, 64 << 20);
@@ -99,7 +99,7 @@ fn storage_has_as_many_chunks_of_a_read_as_the_depth_says(on: On) {
     }
 }
 
-// [BUF-10]
+// [BUF-40]
 fn write_hands_storage_a_chunk_before_the_one_before_is_written(on: On) {
     let (harness, faults) = start(on, 3, 64 << 20);
     let (session, watcher) = (harness.session_with(&direct()), harness.session());
@@ -117,7 +117,7 @@ fn write_hands_storage_a_chunk_before_the_one_before_is_written(on: On) {
     all_come_back(&watcher);
 }
 
-// [BUF-11]
+// [BUF-11] [BUF-42] [BUF-43] [BUF-44]
 fn transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece(on: On) {
     let (harness, faults) = start(on, 4, 64 << 20);
     let (session, watcher) = (harness.session_with(&direct()), harness.session());
@@ -156,7 +156,7 @@ fn transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece(on: On) {
     assert_eq!(watcher.statistics().unwrap().protocol_errors, 0);
 }
 
-// [BUF-1]
+// [BUF-27] [BUF-29] [BUF-30]
 fn transfers_of_the_smallest_budget_are_chopped_and_whole(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |config| {
         config.pipeline_depth = 4;
@@ -187,7 +187,7 @@ fn transfers_of_the_smallest_budget_are_chopped_and_whole(on: On) {
     all_come_back(&watcher);
 }
 
-// [BUF-3] [BUF-4]
+// [BUF-3] [BUF-33]
 fn session_that_holds_all_buffers_does_not_keep_another_from_its_own(on: On) {
     let (harness, faults) = start(on, 4, 2 << 20);
     let (greedy, modest, watcher) =
@@ -218,7 +218,7 @@ fn session_that_holds_all_buffers_does_not_keep_another_from_its_own(on: On) {
     all_come_back(&watcher);
 }
 
-// [BUF-2]
+// [BUF-2] [BUF-32] [BUF-47]
 fn session_that_ends_in_the_middle_gives_its_buffers_back(on: On) {
     let (harness, faults) = start(on, 4, 2 << 20);
     let watcher = harness.session();
@@ -236,7 +236,7 @@ fn session_that_ends_in_the_middle_gives_its_buffers_back(on: On) {
     all_come_back(&watcher);
 }
 
-// [BUF-5]
+// [BUF-5] [BUF-36]
 fn append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole(on: On) {
     let (harness, _faults) = start(on, 2, 1 << 20);
     let session = harness.session_with(&direct());
@@ -260,7 +260,7 @@ fn wait_for_held(session: &Session, faults: &Faults, kind: Kind, count: usize) {
     faults.wait_for_held(count);
 }
 
-// [BUF-12]
+// [BUF-12] [BUF-47]
 fn transfer_whose_connection_breaks_begins_anew_where_the_client_asks_again(on: On) {
     let (harness, faults) = start(on, 3, 64 << 20);
     let watcher = harness.session();
@@ -297,7 +297,7 @@ fn transfer_whose_connection_breaks_begins_anew_where_the_client_asks_again(on: 
     all_come_back(&watcher);
 }
 
-// [BUF-12]
+// [BUF-12] [BUF-47]
 fn list_whose_connection_breaks_begins_anew_where_the_client_asks_again(on: On) {
     const PIECES: usize = 80;
     let (harness, faults) = start(on, 3, 64 << 20);
@@ -389,7 +389,7 @@ fn small_read_waits_for_one_turn_of_another_client_and_no_more(on: On) {
     commits.into_iter().for_each(|commit| commit.wait().unwrap());
 }
 
-// [BUF-21]
+// [BUF-51]
 fn transfer_that_began_alone_is_cut_small_when_others_come(on: On) {
     const BEGUN: usize = 2 * (256 << 10);
     let ((reads, fail_reads), (commits, fail_commits)) = (Faults::new(), Faults::new());

@@ -74,7 +74,7 @@ mod verbs {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    // [PROV-26] [VERBS-6]
+    // [PROV-26] [VERBS-6] [VERBS-52]
     #[test]
     #[ignore = "needs soft-roce: no other device can be removed and made again"]
     fn device_that_is_removed_ends_its_connections_and_nothing_else() {

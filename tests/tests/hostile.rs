@@ -9,16 +9,17 @@
 use dafs_client::Session;
 use dafs_proto::session::ClientHandshake;
 use dafs_proto::wire::{
-    FileHandle, Flags, HEADER_SIZE, Header, Hello, Opcode, Resume, Status, decode_message_pack,
-    encode_message_pack,
+    Authenticate, FileHandle, Flags, HEADER_SIZE, Header, Hello, Method, Opcode, Resume, Status,
+    decode_message_pack, encode_message_pack,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
-use dafs_tests::raw::{Raw, introduction, request};
+use dafs_tests::raw::{Raw, introduction, request, write_body};
 use dafs_tests::suite::{Numbers, assert_same, bytes};
 
 on_each_provider! {
     first_message_other_than_hello_ends_the_connection,
+    handshake_with_flags_handle_or_a_proof_of_nothing_ends_the_connection,
     connection_that_never_shakes_hands_is_closed_in_time,
     version_that_is_not_spoken_is_refused,
     requests_that_break_the_rules_of_slots_end_the_session_with_a_reason,
@@ -42,6 +43,98 @@ mod bounds {
         assert!(connections <= 1024 + 2, "{connections} connections");
         bystander.notices_nothing();
         drop(silent);
+    }
+}
+
+mod vectors {
+    use super::{
+        Bystander, ClientHandshake, FileHandle, HEADER_SIZE, Harness, Header, On, Opcode, Raw, Status,
+    };
+    use super::{introduction, request};
+
+    const REFUSED: &str = include_str!("../../spec/vectors/refused.txt");
+
+    /// A request of `spec/vectors/refused.txt`.
+    struct Case {
+        name: &'static str,
+        head: Vec<u8>,
+        payload: Vec<u8>,
+        is_answered: bool,
+    }
+
+    fn requests() -> impl Iterator<Item = Case> {
+        let blocks = REFUSED.split("\n\n").map(str::trim).filter(|block| block.contains(" request: "));
+        blocks.map(|block| {
+            let bytes = |key: &str| {
+                let line = block.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+                let digits: Vec<u8> = line.bytes().filter(u8::is_ascii_hexdigit).collect();
+                let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+                digits.chunks(2).map(byte).collect()
+            };
+            Case {
+                name: block.lines().next().unwrap_or_default(),
+                head: bytes("head: "),
+                payload: bytes("payload: "),
+                is_answered: block.ends_with("answered: INVALID"),
+            }
+        })
+    }
+
+    fn opcode(head: &[u8]) -> Option<Opcode> {
+        Opcode::from_value(u16::from_le_bytes([head[0], head[1]]))
+    }
+
+    /// Sent in place of a step of the handshake.
+    fn handshake(harness: &Harness, case: &Case) {
+        let mut raw = Raw::connect(harness.address());
+        if opcode(&case.head) == Some(Opcode::Authenticate) {
+            let (_, hello) = ClientHandshake::begin(&introduction(harness.address(), 4, None), [1; 32]);
+            raw.ask(Header::request(Opcode::Hello, FileHandle(0)), &[], &hello);
+        }
+        raw.send_bytes(&case.head, &case.payload);
+        assert!(raw.receive().is_none(), "{}: the connection ends", case.name);
+    }
+
+    fn in_session(harness: &Harness, case: &Case) {
+        let (mut raw, _) = Raw::session(harness.address(), 4);
+        let root = raw.ask(request(Opcode::Mount, 0, 1), &[], b"mem").header.handle;
+        let mut open = request(Opcode::Open, 1, 1);
+        open.handle = root;
+        let file = raw.ask(open, &[7, 0, 0, 0, 0xa4, 1, 0, 0], b"f").header.handle;
+        let mut head = case.head.clone();
+        head[4..12].copy_from_slice(&[2, 0, 0, 0, 1, 0, 0, 0]);
+        if head.len() >= HEADER_SIZE {
+            let on_file = matches!(head[0], 0x13 | 0x16 | 0x20..=0x2a);
+            let handle = if on_file { file } else { root };
+            head[24..32].copy_from_slice(&handle.0.to_le_bytes());
+        }
+        raw.send_bytes(&head, &case.payload);
+        if case.is_answered {
+            let reply = raw.receive().expect("a reply");
+            assert_eq!(reply.header.status, Status::INVALID, "{}", case.name);
+            assert!(!reply.payload.is_empty(), "{}: in words", case.name);
+            // Else the session would stay for its lease.
+            raw.send(request(Opcode::Bye, 3, 1), &[], &[]);
+            raw.ending();
+        } else {
+            assert!(raw.ending().is_some(), "{}: the session ends, and the client is told why", case.name);
+        }
+    }
+
+    // [WIRE-2] [WIRE-3] [WIRE-4] [WIRE-6] [WIRE-7] [WIRE-11] [WIRE-12] [WIRE-20] [WIRE-24] [WIRE-25] [WIRE-31] [WIRE-32]
+    // [WIRE-33] [WIRE-34] [WIRE-42] [WIRE-44] [WIRE-49] [WIRE-52] [BATCH-2] [LIST-7] [SESS-45]
+    #[test]
+    fn request_that_is_to_be_refused_ends_its_session_and_no_other() {
+        let harness = Harness::start(On::Tcp);
+        let bystander = Bystander::new(&harness);
+        // What is longer does not leave the transport.
+        for case in requests().filter(|case| case.head.len() <= dafs_proto::wire::HEAD_SIZE_MAX) {
+            match opcode(&case.head) {
+                Some(Opcode::Hello | Opcode::Authenticate) => handshake(&harness, &case),
+                _ => in_session(&harness, &case),
+            }
+        }
+        bystander.is_alone();
     }
 }
 
@@ -73,7 +166,7 @@ impl Bystander {
     }
 }
 
-// [SESS-1]
+// [SESS-78]
 fn first_message_other_than_hello_ends_the_connection(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
@@ -96,7 +189,34 @@ fn first_message_other_than_hello_ends_the_connection(on: On) {
     bystander.is_alone();
 }
 
-// [SESS-1]
+// [SESS-121] [SESS-122]
+fn handshake_with_flags_handle_or_a_proof_of_nothing_ends_the_connection(on: On) {
+    let harness = Harness::start(on);
+    let bystander = Bystander::new(&harness);
+    let (_, hello) = ClientHandshake::begin(&introduction(harness.address(), 4, None), [1; 32]);
+    let plain = Header::request(Opcode::Hello, FileHandle(0));
+    let faults = [
+        Header { flags: Flags::REPLY, ..plain },
+        Header { flags: Flags::CHAIN_FORWARD, ..plain },
+        Header { handle: FileHandle(1), ..plain },
+        Header { sequence: 1, ..plain },
+    ];
+    for header in faults {
+        let mut raw = Raw::connect(harness.address());
+        raw.send(header, &[], &hello);
+        assert!(raw.receive().is_none(), "{header:?}");
+    }
+    let mut raw = Raw::connect(harness.address());
+    assert_eq!(raw.ask(plain, &[], &hello).header.status, Status::OK);
+    let proof = encode_message_pack(&Authenticate { proof: vec![1; 32] });
+    raw.send(Header::request(Opcode::Authenticate, FileHandle(0)), &[], &proof);
+    if dafs_tests::harness::key_for(harness.address()).is_none() {
+        assert!(raw.receive().is_none(), "a proof without a key");
+    }
+    bystander.is_alone();
+}
+
+// [SESS-79]
 fn connection_that_never_shakes_hands_is_closed_in_time(on: On) {
     let harness = Harness::start_with(on, |config| config.handshake_ms = 200);
     let bystander = Bystander::new(&harness);
@@ -109,7 +229,7 @@ fn connection_that_never_shakes_hands_is_closed_in_time(on: On) {
     bystander.is_alone();
 }
 
-// [SESS-4]
+// [SESS-83] [SESS-85]
 fn version_that_is_not_spoken_is_refused(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
@@ -129,11 +249,11 @@ fn version_that_is_not_spoken_is_refused(on: On) {
     bystander.is_alone();
 }
 
-// [SESS-13] [SESS-40] [SESS-45]
+// [SESS-13] [SESS-45] [SESS-94] [WIRE-50] [WIRE-51]
 fn requests_that_break_the_rules_of_slots_end_the_session_with_a_reason(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
-    let faults: [(&str, fn(&mut Raw)); 6] = [
+    let faults: [(&str, fn(&mut Raw)); 9] = [
         ("a sequence skipped", |raw| raw.send(request(Opcode::Null, 0, 2), &[], &[])),
         ("the sequence 0", |raw| raw.send(request(Opcode::Null, 0, 0), &[], &[])),
         ("a slot beyond the session's", |raw| raw.send(request(Opcode::Null, 4, 1), &[], &[])),
@@ -148,6 +268,19 @@ fn requests_that_break_the_rules_of_slots_end_the_session_with_a_reason(on: On) 
             header.flags = Flags::REPLY;
             raw.send(header, &[], &[]);
         }),
+        ("a callback", |raw| {
+            let mut header = request(Opcode::CreditTarget, 0, 1);
+            header.flags = Flags::CALLBACK;
+            raw.send(header, &[], &[]);
+        }),
+        ("an eager write that is no frame", |raw| {
+            let mut body = write_body(0, 4, None);
+            body[12] = Method::Fast as u8;
+            raw.send(request(Opcode::Write, 0, 1), &body, b"data");
+        }),
+        ("a list of fences cut, whatever its handle", |raw| {
+            raw.send(request(Opcode::FenceWrite, 0, 1), &[], &[0x91]);
+        }),
     ];
     for (number, (what, fault)) in faults.iter().enumerate() {
         let (mut raw, welcome) = Raw::session(harness.address(), 4);
@@ -161,7 +294,7 @@ fn requests_that_break_the_rules_of_slots_end_the_session_with_a_reason(on: On) 
     bystander.is_alone();
 }
 
-// [SESS-11] [SESS-12]
+// [SESS-11] [SESS-12] [SESS-86]
 fn request_repeated_with_another_opcode_is_a_false_retry(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
@@ -179,7 +312,7 @@ fn request_repeated_with_another_opcode_is_a_false_retry(on: On) {
     bystander.is_alone();
 }
 
-// [SESS-21] [SESS-23] [SESS-45]
+// [SESS-45] [SESS-89]
 fn more_requests_than_credits_end_the_session_with_a_reason(on: On) {
     let harness = Harness::start_with(on, |config| config.operations_max = 2);
     let bystander = Bystander::new(&harness);
@@ -203,13 +336,13 @@ fn more_requests_than_credits_end_the_session_with_a_reason(on: On) {
     raw.endpoint.flush().unwrap();
     match raw.ending() {
         Some(reason) => assert!(reason.contains("2 are granted"), "{reason}"),
-        // With requests still on their way the end of a queue pair may overtake it: [PROV-22].
+        // With requests still on their way the end of a queue pair may overtake it: [PROV-66].
         None => assert!(on.is_verbs(), "a reason"),
     }
     bystander.is_alone();
 }
 
-// [SESS-50] [SESS-52] [ACC-15]
+// [SESS-50] [SESS-115] [SESS-116] [SESS-117]
 fn session_is_not_resumed_without_its_secret(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
@@ -227,8 +360,12 @@ fn session_is_not_resumed_without_its_secret(on: On) {
         }
     }
     assert_eq!(owner.ask(request(Opcode::Null, 0, 1), &[], &[]).header.status, Status::OK);
-    // With its secret it is, and the older connection is closed.
+    // Nor by another client.
     let resume = Resume { session: welcome.session, secret: welcome.secret };
+    let mut other = introduction(harness.address(), 4, Some(resume.clone()));
+    other.client_id = [6; 16];
+    assert_eq!(Raw::connect(harness.address()).shake(&other), Err(Status::AUTH_FAILED));
+    // With its secret it is, and the older connection is closed.
     let mut back = Raw::connect(harness.address());
     let resumed = back.shake(&introduction(harness.address(), 4, Some(resume))).unwrap();
     assert!(resumed.resumed && resumed.session == welcome.session);
@@ -264,7 +401,7 @@ fn heads_of_random_bytes_end_their_connections_only(on: On) {
     bystander.is_alone();
 }
 
-// [PROV-16]
+// [PROV-16] [SESS-93]
 fn forged_handles_and_regions_are_refused(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
@@ -294,7 +431,7 @@ fn forged_handles_and_regions_are_refused(on: On) {
     dafs_proto::wire::WriteRequest {
         offset: 0,
         len: 100_000,
-        method: dafs_proto::wire::Method::Direct,
+        method: Method::Direct,
         stability: dafs_client::Stability::Unstable,
         segment_count: 1,
         segment: [0x1234_5678_9abc_def0, 0, 100_000],

@@ -164,7 +164,7 @@ fn each_of_a_thousand_sessions_gets_half_its_fair_share_at_least(on: On) {
     assert!(greedy.reconnects() == 0 && all.iter().all(|session| session.reconnects() == 0));
 }
 
-// [VERBS-11] [VERBS-14] [VERBS-15]
+// [VERBS-61]
 fn idle_sessions_cost_the_server_little_memory(on: On) {
     const EACH_MAX: u64 = 64 << 10;
     // The allocator and the server's tables grow in steps: beside few sessions one step would count as theirs.

@@ -172,7 +172,7 @@ mod verbs {
         counts.reduce(|sum, count| sum + count)
     }
 
-    // [VERBS-11] [SESS-23]
+    // [VERBS-56] [SESS-23]
     #[test]
     #[ignore = "needs soft-roce: it counts refusals"]
     fn client_that_keeps_to_its_credits_always_finds_a_receive() {

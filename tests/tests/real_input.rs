@@ -189,7 +189,7 @@ fn compare(from: &Path, found: &Dir) -> u64 {
     count
 }
 
-// [STOR-2] [STOR-18]
+// [STOR-44] [STOR-80]
 fn tree_goes_in_and_out_with_contents_and_metadata(on: On) {
     let program = Program::start(on, &[]);
     let generated = program.scratch().join("tree");

@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
 use dafs_client::{DurableWriter, Error, Export, File, Session, Status};
+use dafs_proto::transport::Access;
+use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, ReaddirReply, ReaddirRequest};
 use dafs_server::config::ExportKind;
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
+use dafs_tests::raw::Raw;
 use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes};
 
 on_each_provider! {
@@ -14,6 +17,7 @@ on_each_provider! {
     append_that_comes_short_is_an_error_and_the_next_follows_it,
     operation_that_hangs_delays_nobody_else,
     requests_as_large_as_a_client_likes_stop_nobody_else,
+    listings_that_end_at_once_are_answered_over_many_turns,
     session_that_ends_with_thousands_of_files_leaves_none_open,
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
@@ -87,7 +91,7 @@ fn failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on(on: O
     });
 }
 
-// [STOR-9] [CLI-2]
+// [CLI-68] [STOR-59]
 fn write_that_comes_short_is_counted_and_continued(on: On) {
     each_export(on, |scene| {
         for size in SIZES {
@@ -109,7 +113,7 @@ fn write_that_comes_short_is_counted_and_continued(on: On) {
     });
 }
 
-// [STOR-11] [CLI-2]
+// [STOR-62]
 fn append_that_comes_short_is_an_error_and_the_next_follows_it(on: On) {
     each_export(on, |scene| {
         let file = scene.file(b"begin");
@@ -155,7 +159,7 @@ fn operation_that_hangs_delays_nobody_else(on: On) {
     });
 }
 
-// [STOR-16] [CLI-20]
+// [CLI-20] [CLI-96] [CLI-98] [STOR-76]
 fn commit_that_fails_is_told_and_the_next_names_what_is_lost(on: On) {
     each_export(on, |scene| {
         let file = scene.file(b"committed");
@@ -175,7 +179,7 @@ fn commit_that_fails_is_told_and_the_next_names_what_is_lost(on: On) {
     });
 }
 
-// [STOR-16]
+// [STOR-76] [STOR-77]
 fn commit_that_fails_beside_a_write_makes_the_write_doubtful(on: On) {
     each_export(on, |scene| {
         for size in SIZES {
@@ -222,7 +226,7 @@ fn durable_writer_writes_again_what_a_failed_commit_lost(on: On) {
     });
 }
 
-// [BUF-25] [STOR-29] [STOR-31] In debug builds the server's loop panics where a turn takes more than it may.
+// [BUF-25] [BUF-56] [STOR-29] In debug builds the server's loop panics where a turn takes more than it may.
 fn requests_as_large_as_a_client_likes_stop_nobody_else(on: On) {
     const SIZE: u64 = 1 << 40;
     let size_max = 2 * SIZE;
@@ -262,7 +266,44 @@ fn requests_as_large_as_a_client_likes_stop_nobody_else(on: On) {
     }
 }
 
-// [BUF-25]
+// [BUF-25] Debug builds panic where a turn takes more steps than it may.
+fn listings_that_end_at_once_are_answered_over_many_turns(on: On) {
+    const SESSIONS: usize = 12;
+    const LISTINGS: usize = 8;
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    std::fs::write(harness.data().join("0"), "").unwrap();
+    for number in 1..1100 {
+        std::fs::hard_link(harness.data().join("0"), harness.data().join(number.to_string())).unwrap();
+    }
+    faults.next(Kind::Readdir, Fault::Late, usize::MAX);
+    let listing = || {
+        let (mut raw, _) = Raw::session(harness.address(), 16);
+        let root = raw.mount("data");
+        let region = raw.region(1 << 20, Access::all());
+        let segment = [region.range().key.0, region.range().offset, 1 << 20];
+        let mut body = vec![0; ReaddirRequest::HEAD_SIZE - HEADER_SIZE];
+        ReaddirRequest { cookie: 0, len: 1 << 20, attributes: true, segment }.encode(&mut body);
+        let flags = OpenFlags::READ.union(OpenFlags::DIRECTORY);
+        let directory = raw.open(root, b"", flags).header.handle;
+        for _ in 0..LISTINGS {
+            let mut header = Header::request(Opcode::Readdir, directory);
+            raw.begin(&mut header);
+            raw.send(header, &body, &[]);
+        }
+        (raw, region)
+    };
+    let mut listing: Vec<_> = (0..SESSIONS).map(|_| listing()).collect();
+    faults.wait_for_held(SESSIONS * LISTINGS);
+    faults.release();
+    for (raw, _) in &mut listing {
+        for _ in 0..LISTINGS {
+            let reply = raw.receive().expect("an answer");
+            assert_eq!(reply.header.status, Status::OK);
+            assert!(ReaddirReply::decode(&reply.body).unwrap().count > 50_000, "a listing of many entries");
+        }
+    }
+}
+
 fn session_that_ends_with_thousands_of_files_leaves_none_open(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let other = harness.session();

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod checks;
+mod dissector;
 mod guest;
 mod header;
 mod libtest;
@@ -39,6 +40,8 @@ enum Task {
     Test(TestArgs),
     /// Make the C header of adio-dafs anew
     Header,
+    /// Make the tables of the Wireshark dissector anew, of the pages in spec/
+    Dissector,
     /// MPI-IO on dafs: the driver and its glue for the MPI library of this machine
     #[command(subcommand)]
     Mpi(MpiTask),
@@ -116,6 +119,10 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Test(args) => run::test(&args),
         Task::Header => {
             println!("made {}", header::write(&root())?.display());
+            Ok(true)
+        }
+        Task::Dissector => {
+            println!("made {}", dissector::write(&root())?.display());
             Ok(true)
         }
         Task::Mpi(MpiTask::Install(args)) => mpi::install(&root(), &args).map(|()| true),

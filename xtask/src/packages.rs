@@ -116,6 +116,18 @@ pub(crate) const NEEDS: &[Need] = &[
         probes: &[Probe::Userfaultfd],
         packages: &[],
     },
+    Need {
+        name: "tshark",
+        purpose: "the Wireshark dissector",
+        probes: &[Probe::Program("tshark")],
+        packages: &["tshark"],
+    },
+    Need {
+        name: "python3",
+        purpose: "a client and a tester that were written from the specification alone",
+        probes: &[Probe::Program("python3")],
+        packages: &["python3"],
+    },
     Need { name: "ipv6", purpose: "connections over IPv6", probes: &[Probe::Ipv6], packages: &[] },
 ];
 

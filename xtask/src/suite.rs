@@ -31,6 +31,9 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("cli", "sim", "no second process can reach it"),
     ("files", "sim", REAL_SYSTEM),
     ("hostile", "sim", REAL_SYSTEM),
+    ("independent", "shm", OVER_TCP),
+    ("independent", "sim", OVER_TCP),
+    ("independent", "verbs", OVER_TCP),
     ("lanes", "sim", REAL_SYSTEM),
     ("limits", "sim", REAL_SYSTEM),
     ("mixture", "sim", REAL_SYSTEM),
@@ -54,6 +57,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("simulation", "verbs", VIRTUAL_TIME),
 ];
 const REAL_SYSTEM: &str = "runs on the real system; client and simulation are the suites on sim";
+const OVER_TCP: &str = "plain Python reaches tcp only";
 const NO_RDMA: &str = "it has no device";
 const VIRTUAL_TIME: &str = "runs on virtual time; session is the suite on real connections";
 

@@ -255,7 +255,7 @@ impl File {
     /// A list was written in part, and the server gave no reason.
     pub(super) fn short(&self, direction: Direction) -> Error {
         debug_assert_eq!(direction, Direction::Write);
-        Error::new(Class::NoSpace, "only a part was written: space may have run out")
+        Error::new(Class::NoSpace, "only a part was written; space may have run out")
             .cannot("write", &self.place.shown)
     }
 }

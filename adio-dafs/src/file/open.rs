@@ -72,7 +72,7 @@ impl Opening<'_> {
         });
         let (server, inner, joined) = opened.map_err(|error| error.cannot("open", &place.shown))?;
         if inner.attributes_at_open().identity() != ticket.identity() {
-            let what = "it was replaced while the ranks opened it: open it again";
+            let what = "it was replaced while the ranks opened it; open it again";
             return Err(Error::new(Class::NoSuchFile, what).cannot("open", &place.shown));
         }
         self.made(place, server, inner, joined)
@@ -97,7 +97,7 @@ impl Opening<'_> {
         joined: bool,
     ) -> Result<File> {
         if inner.attributes_at_open().kind == FileKind::Directory {
-            return Err(Error::new(Class::BadFile, "it is a directory").cannot("open", &place.shown));
+            return Err(Error::new(Class::BadFile, "is a directory").cannot("open", &place.shown));
         }
         let mut settings = Settings::of_process();
         settings.take(self.hints.iter().copied());

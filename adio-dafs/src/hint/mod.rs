@@ -217,7 +217,10 @@ impl Settings {
             if let Some(value) = variable(&name)
                 && !settings.set(row.key, &value)
             {
-                eprintln!("adio-dafs: {name}={value} is not a value of the hint {}: passed over", row.key);
+                eprintln!(
+                    "adio-dafs: cannot use {name}={value}: not a value of the hint {}; ignored",
+                    row.key
+                );
             }
         }
         settings
@@ -332,7 +335,7 @@ mod tests {
         settings
     }
 
-    // [MPI-50]
+    // [MPI-50] [MPI-52]
     #[test]
     fn hint_taken_is_shown_and_one_that_cannot_be_changes_nothing() {
         for (key, value) in [

@@ -121,7 +121,7 @@ fn below(server: &Url, path: &[u8]) -> Result<Url> {
 fn place(url: Url) -> Result<Place> {
     let shown = url.to_string();
     let bad = |what: &str| Error::new(Class::BadFile, format!("{shown} {what}"));
-    let export = url.export.as_ref().ok_or_else(|| bad("names no export: write SERVER/EXPORT/PATH"))?;
+    let export = url.export.as_ref().ok_or_else(|| bad("names no export; write SERVER/EXPORT/PATH"))?;
     let export = String::from_utf8(export.clone()).map_err(|_| bad("has an export name that is no UTF-8"))?;
     if url.path.is_empty() {
         return Err(bad("names an export, not a file in it"));

@@ -41,8 +41,9 @@ impl Prefixes {
 
 fn parse_entry(entry: &[u8]) -> Result<(PathBuf, Url)> {
     let shown = || String::from_utf8_lossy(entry).into_owned();
-    let fault =
-        |what: String| Error::new(Class::Argument, format!("DAFS_MPI_PREFIX: {}: {what}; {HOW}", shown()));
+    let fault = |what: String| {
+        Error::new(Class::Argument, format!("cannot use DAFS_MPI_PREFIX: {}: {what}; {HOW}", shown()))
+    };
     let split = entry.windows(5).position(|part| part == b"=dafs");
     let (prefix, url) = match split {
         Some(at) => (&entry[..at], &entry[at + 1..]),
@@ -95,6 +96,7 @@ mod tests {
         assert!(Prefixes::parse(OsStr::new(" ; ")).unwrap().0.is_empty());
     }
 
+    // [MPI-8]
     #[test]
     fn longest_prefix_counts_and_only_whole_names_match() {
         let prefixes =

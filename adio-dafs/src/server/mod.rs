@@ -109,7 +109,7 @@ fn number(variable: &str) -> Result<Option<u64>> {
         Ok(text) => text.trim().parse().map(Some).map_err(|_| {
             Error::new(
                 Class::Argument,
-                format!("{variable}={text}: write a number of milliseconds, such as 5000"),
+                format!("cannot use {variable}={text}: not a number; write milliseconds, such as 5000"),
             )
         }),
         Err(_) => Ok(None),

@@ -9,22 +9,22 @@ use super::parse_size;
 /// What `mpi` measures, besides what all benchmarks share.
 #[derive(Debug, Clone, Args)]
 pub struct MpiOptions {
-    /// Cases to measure, separated by commas [default: all].
+    /// Measure these cases, separated by commas [default: all].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub case: Option<Vec<MpiCase>>,
-    /// Implementations of MPI-IO in Open MPI to go by, separated by commas.
+    /// Use these MPI-IO implementations of Open MPI, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "ompio,romio", value_name = "LIST")]
     pub way: Vec<Way>,
-    /// Processes of block-column, tiled and btio; a square number for btio.
+    /// Run block-column, tiled and btio on this many processes, 1 to 64; a square number for btio.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
     pub ranks: u32,
-    /// Columns and rows of the arrays of block-column, separated by commas: a multiple of the ranks each.
+    /// Columns and rows of the arrays of block-column, 1 to 16384, multiples of --ranks, separated by commas.
     #[arg(long, default_value = "512,1024,2048,4096", value_delimiter = ',', value_parser = parse_columns, value_name = "LIST")]
     pub columns: Vec<usize>,
-    /// Size of BT in btio: a cube of 12, 24 or 64 points. Only A has figures of the paper beside it.
+    /// Size of BT in btio: a cube of 12, 24 or 64 points; only A stands beside figures of the paper.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Class::A)]
     pub class: Class,
-    /// Where `cargo xtask mpi install` put the driver.
+    /// Directory where `cargo xtask mpi install` put the driver.
     #[arg(long, env = "DAFS_MPI_HOME", default_value = "target/mpi", value_name = "DIR")]
     pub mpi_prefix: PathBuf,
 }

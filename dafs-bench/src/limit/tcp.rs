@@ -269,7 +269,7 @@ fn ask_each(mut client: Connection, sizes: Sizes, depth: usize, budget: Budget) 
     }
 }
 
-/// Takes as many requests as have come, and answers them with one gathering send. All replies carry the same
+/// Takes as many requests as have come, and replies to them with one gathering send. All replies carry the same
 /// payload: fetching it from anywhere is not the socket's work.
 fn serve_batches(mut server: Connection, sizes: Sizes, depth: usize) -> io::Result<()> {
     let mut requests = Inbox::new(sizes.request, depth);

@@ -1,4 +1,4 @@
-//! What a job is told, and what it answers: a line each way.
+//! What a job is told, and what it replies: a line each way.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -94,7 +94,7 @@ impl Job {
                 }
                 Err(RecvTimeoutError::Disconnected) => return self.ended(),
                 Err(RecvTimeoutError::Timeout) if began.elapsed() > ANSWER_TIME_MAX => {
-                    bail!("no answer for {ANSWER_TIME_MAX:?} from mpirun{}", self.words());
+                    bail!("cannot go on: no reply from mpirun for {ANSWER_TIME_MAX:?}{}", self.words());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -107,7 +107,7 @@ impl Job {
             Reply::parse(&line)?;
         }
         let status = self.child.wait()?;
-        bail!("mpirun ended ({status}){}", self.words())
+        bail!("cannot go on: mpirun ended ({status}){}", self.words())
     }
 
     fn words(&self) -> String {
@@ -169,8 +169,15 @@ fn process(kit: &Kit, setup: &Setup) -> Process {
             command.env(name, value);
         }
     }
+    // Two that begin at once fail where both make the directory that they share.
+    if std::env::var_os(SESSIONS).is_none() {
+        command.env(SESSIONS, kit.directory());
+    }
     command
 }
+
+/// Where Open MPI keeps the files of its jobs.
+const SESSIONS: &str = "OMPI_MCA_orte_tmpdir_base";
 
 /// For Open MPI, where the user says nothing else: ranks of one machine, more than it has processors perhaps, whoever runs them.
 const DEFAULTS: [(&str, &str); 6] = [

@@ -24,8 +24,8 @@ const PACKAGES: &str = "install Open MPI (Debian: apt-get install openmpi-bin li
 pub struct Kit {
     prefix: PathBuf,
     program: PathBuf,
-    // Holds the program.
-    _directory: TempDir,
+    /// Holds the program.
+    directory: TempDir,
 }
 
 impl Kit {
@@ -40,10 +40,10 @@ impl Kit {
         }
         let shown = prefix.display();
         let kit =
-            Self { prefix: prefix.to_owned(), program: PathBuf::new(), _directory: tempfile::tempdir()? };
+            Self { prefix: prefix.to_owned(), program: PathBuf::new(), directory: tempfile::tempdir()? };
         if !kit.settings(Way::Ompio).is_file() {
             bail!(
-                "there is no driver in {shown}: run `cargo xtask mpi install --prefix {shown}`, or say where it is by --mpi-prefix"
+                "cannot find the driver in {shown}; run `cargo xtask mpi install --prefix {shown}`, or name its directory by --mpi-prefix"
             );
         }
         let program = kit.compile().context("cannot compile the MPI program")?;
@@ -72,12 +72,17 @@ impl Kit {
         ))
     }
 
+    /// Room for files of a run.
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     pub(super) fn program(&self) -> &Path {
         &self.program
     }
 
     fn compile(&self) -> anyhow::Result<PathBuf> {
-        let directory = self._directory.path();
+        let directory = self.directory.path();
         for (name, text) in SOURCES {
             std::fs::write(directory.join(name), text)?;
         }
@@ -103,7 +108,7 @@ mod tests {
         let kit = Kit {
             prefix: prefix.path().to_owned(),
             program: PathBuf::new(),
-            _directory: tempfile::tempdir().unwrap(),
+            directory: tempfile::tempdir().unwrap(),
         };
         assert!(kit.lacks(Way::Ompio).unwrap().contains("cargo xtask mpi install --prefix"));
         std::fs::create_dir_all(prefix.path().join("lib/openmpi")).unwrap();

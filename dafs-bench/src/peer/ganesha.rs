@@ -99,7 +99,7 @@ impl Servers {
     fn start(directory: &Path, cpus: &[usize]) -> anyhow::Result<Self> {
         let _ = sys::pin_thread(cpus);
         sys::enter_private_namespaces()
-            .context("NFS-Ganesha needs root, and namespaces of its own (CAP_SYS_ADMIN)")?;
+            .context("cannot start NFS-Ganesha without root and namespaces of its own (CAP_SYS_ADMIN)")?;
         let state = tempfile::tempdir().context("cannot create a directory for NFS-Ganesha")?;
         std::fs::create_dir_all("/run/rpcbind").context("cannot create /run/rpcbind")?;
         let mut command = Command::new("rpcbind");
@@ -131,12 +131,12 @@ impl Servers {
             };
             if let Some(status) = self.ganesha.try_wait()? {
                 bail!(
-                    "NFS-Ganesha ended ({status}; it needs to be root): {}",
+                    "cannot start NFS-Ganesha, which needs root: it ended ({status}): {}",
                     last_words(&log_path(&self.state))
                 );
             }
             if start.elapsed() > START_TIMEOUT {
-                return Err(error.context("NFS-Ganesha runs, but cannot be mounted"));
+                return Err(error.context("cannot mount NFS-Ganesha"));
             }
             std::thread::sleep(POLL_INTERVAL * 10);
         }
@@ -184,7 +184,7 @@ fn await_path(path: &Path) -> anyhow::Result<()> {
     while !path.exists() {
         interrupt::check()?;
         if start.elapsed() > START_TIMEOUT {
-            bail!("rpcbind did not create {}", path.display());
+            bail!("cannot start rpcbind: it did not create {}", path.display());
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -197,7 +197,7 @@ fn configuration(directory: &Path, state: &Path) -> anyhow::Result<String> {
     let quoted = |path: &Path| match path.to_str() {
         Some(text) if !text.contains(['"', '\n']) => Ok(format!("\"{text}\"")),
         _ => Err(anyhow!(
-            "NFS-Ganesha cannot be told of the directory {}; choose another --dir",
+            "cannot export {} by NFS-Ganesha: its name has a quote or no UTF-8; choose another --dir",
             path.display()
         )),
     };

@@ -58,7 +58,7 @@ impl Api {
                 Err(error) => tried.push(error.to_string()),
             }
         }
-        bail!("libnfs is not installed (Debian: apt-get install libnfs13): {}", tried.join("; "))
+        bail!("cannot load libnfs: {}; install it (Debian: apt-get install libnfs13)", tried.join(", "))
     }
 
     fn bind(library: Library) -> Result<Self, libloading::Error> {

@@ -1,4 +1,4 @@
-//! A mounted file system, through the kernel and past the page cache.
+//! A mounted file system, through the kernel, bypassing the page cache.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

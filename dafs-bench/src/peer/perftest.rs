@@ -44,7 +44,7 @@ impl Perftest {
         version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         version
             .status()
-            .context("cannot start ib_send_lat; is it installed? (Debian: apt-get install perftest)")?;
+            .context("cannot start ib_send_lat; install it (Debian: apt-get install perftest)")?;
         Ok(Self { ip, pins: pins.clone(), sleeps, port: PORTS.start })
     }
 

@@ -116,8 +116,8 @@ impl Mover {
     }
 }
 
-/// Reads or writes the first `total` bytes of a file past the page cache, as fast as the disk goes: several threads, each with blocks of 1
-/// MiB in turn.
+/// Reads or writes the first `total` bytes of a file, bypassing the page cache, as fast as the disk goes: several threads, each with
+/// blocks of 1 MiB in turn.
 pub fn disk_alone(path: &Path, op: Op, total: u64) -> anyhow::Result<Duration> {
     use std::os::unix::fs::{FileExt, OpenOptionsExt};
     const THREADS: u64 = 4;

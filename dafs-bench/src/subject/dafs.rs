@@ -435,7 +435,9 @@ fn connect(target: &Target, config: &Config) -> anyhow::Result<(Session, File)> 
         Transport::Verbs => Provider::Verbs,
     };
     ensure!(session.provider() == provider, "the session took {:?}, not {provider:?}", session.provider());
-    let Some(export) = &url.export else { bail!("{} names no export", target.address) };
+    let Some(export) = &url.export else {
+        bail!("cannot use {}: it names no export; write SERVER/EXPORT", target.address)
+    };
     let export = std::str::from_utf8(export).context("the export's name is not UTF-8")?;
     let export = session.mount(export)?;
     let file = export.open_with(target.file, OpenOptions::new().read(true).write(true).create(true))?;

@@ -233,7 +233,9 @@ impl Lists {
             let url = Url::parse(self.target.address.as_ref())?;
             let session = Session::connect_url(&url, &config)
                 .with_context(|| format!("cannot reach {}", self.target.address))?;
-            let Some(export) = &url.export else { bail!("{} names no export", self.target.address) };
+            let Some(export) = &url.export else {
+                bail!("cannot use {}: it names no export; write SERVER/EXPORT", self.target.address)
+            };
             let export = std::str::from_utf8(export).context("the export's name is not UTF-8")?;
             let export = session.mount(export)?;
             let file = export.open_with(self.target.file, OpenOptions::new().read(true).write(true))?;

@@ -33,7 +33,7 @@ pub struct ServerOptions {
     pub direct_io: bool,
     /// Whether replies leave together.
     pub batching: bool,
-    /// A directory exported as `disk`, past the page cache.
+    /// A directory exported as `disk`, that bypasses the page cache.
     pub disk: Option<PathBuf>,
     /// Bytes of a chunk of large transfers, and chunks in progress at once, where not its own choice.
     pub pipeline: Option<(usize, usize)>,
@@ -106,7 +106,8 @@ impl Server {
     pub fn address(&self, transport: &str, export: &str) -> anyhow::Result<String> {
         let scheme = format!("dafs+{transport}://");
         let address = self.addresses.iter().find(|address| address.starts_with(&scheme));
-        let address = address.with_context(|| format!("dafs-server does not listen on {transport}"))?;
+        let address =
+            address.with_context(|| format!("cannot use {transport}: dafs-server does not listen on it"))?;
         // After a socket's path a colon says where the path of the export begins.
         let separator = if transport == "shm" { ":" } else { "" };
         Ok(format!("{address}{separator}/{export}"))
@@ -152,11 +153,11 @@ impl Server {
                     self.addresses.extend(line.strip_prefix("listening ").map(|text| text.trim().to_owned()))
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    bail!("dafs-server said nothing for {START_TIMEOUT:?}")
+                    bail!("cannot start dafs-server: no output for {START_TIMEOUT:?}")
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     let status = self.child.wait()?;
-                    bail!("dafs-server ended before it listened ({status}); its messages are above");
+                    bail!("cannot start dafs-server: it ended ({status}); its messages are above");
                 }
             }
         }
@@ -214,7 +215,7 @@ pub fn find_binary(say: impl Fn(&str)) -> anyhow::Result<PathBuf> {
     }
     if !binary.exists() {
         bail!(
-            "there is no dafs-server at {}; build it, or name a running one with --server",
+            "cannot start {}: no such file or directory; build it, or name a running server with --server",
             binary.display()
         );
     }
@@ -239,7 +240,7 @@ fn build(folder: &Path, workspace: &Path, say: &impl Fn(&str)) -> anyhow::Result
     say("building dafs-server (cargo build --bin dafs-server) …");
     let status = command.stdin(Stdio::null()).status().context("cannot run cargo to build dafs-server")?;
     if !status.success() {
-        bail!("cargo could not build dafs-server ({status}); its messages are above");
+        bail!("cannot build dafs-server: cargo ended ({status}); its messages are above");
     }
     Ok(())
 }

@@ -96,7 +96,7 @@ fn compare(
 fn times(samples: &mut Samples) -> anyhow::Result<[f64; 2]> {
     match (samples.quantile_us(0.5), samples.quantile_us(0.99)) {
         (Some(p50), Some(p99)) => Ok([p50, p99]),
-        _ => anyhow::bail!("no read ended in the time given; raise --seconds"),
+        _ => anyhow::bail!("cannot measure: no read ended in time; raise --seconds"),
     }
 }
 

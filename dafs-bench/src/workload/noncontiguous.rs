@@ -168,7 +168,9 @@ fn chosen(asked: &[Method], possible: Vec<Method>) -> anyhow::Result<Vec<Method>
         return Ok(possible);
     }
     if let Some(other) = asked.iter().find(|method| !possible.contains(method)) {
-        anyhow::bail!("--method {other}: multiple, pack, gather, hybrid, batch (listio) or auto (all)");
+        anyhow::bail!(
+            "cannot use --method {other} here; choose multiple, pack, gather, hybrid, batch (listio) or auto (all)"
+        );
     }
     Ok(possible.into_iter().filter(|method| asked.contains(method)).collect())
 }

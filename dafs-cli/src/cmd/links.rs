@@ -21,7 +21,7 @@ pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
             let one_session = first.session.agreed().session == link.session.agreed().session;
             if !one_session || first.export.name() != link.export.name() {
                 return Err(Failure::text(
-                    "a link must be in the export of the file that it names (a symbolic link, with -s, may point anywhere)",
+                    "cannot make the link: the file is in another export; a symbolic link, with -s, may point anywhere",
                 ));
             }
             Some(first)
@@ -82,7 +82,7 @@ fn replace(
         };
     }
     if existing.kind == FileKind::Directory {
-        return Err(Failure::text(format!("cannot replace '{}': it is a directory", link.url())));
+        return Err(Failure::text(format!("cannot replace '{}': is a directory", link.url())));
     }
     let temporary = make_beside(link, make)?;
     let rename = || link.export.rename(&temporary, &link.export, &link.path, true);
@@ -117,7 +117,7 @@ pub(crate) fn readlink(flags: &Urls, remotes: &Remotes) -> Result<ExitCode> {
     remotes.each(&flags.urls, &failures, |target| {
         let points_to = target.export.read_link(&target.path).map_err(|error| match error.status() {
             Some(Status::INVALID) => Failure::text(format!(
-                "cannot read the symbolic link '{}': it is no symbolic link",
+                "cannot read the symbolic link '{}': not a symbolic link",
                 target.url()
             )),
             _ => target.failed("read the symbolic link", &error),

@@ -69,7 +69,7 @@ fn too_many(target: &Target, path: &Path, is_recursive: bool) -> Failure {
     let advice = if is_recursive { "list what is in it by itself" } else { "-U lists it as it comes" };
     let url = target.url_of(path).to_os_string();
     Failure::text(format!(
-        "cannot list {}: it has more entries than {} MiB hold ({advice})",
+        "cannot list {}: it has more entries than {} MiB hold; {advice}",
         crate::quote::quoted(url.as_bytes()),
         KEPT_SIZE_MAX >> 20
     ))

@@ -3,6 +3,7 @@
 mod cat;
 mod cp;
 mod df;
+mod dissector;
 mod links;
 mod ls;
 mod mkdir;
@@ -18,7 +19,7 @@ use crate::flags::Command;
 use crate::remote::Remotes;
 use crate::report::Result;
 
-/// Carries a command out and answers the exit status.
+/// Carries a command out and returns the exit status.
 pub(crate) fn run(command: &Command, settings: Settings) -> Result<ExitCode> {
     let remotes = Remotes::new(settings.session);
     match command {
@@ -36,5 +37,6 @@ pub(crate) fn run(command: &Command, settings: Settings) -> Result<ExitCode> {
         Command::Ping(flags) => query::ping(flags, &remotes),
         Command::Info(flags) => query::info(flags, &remotes),
         Command::Stats(flags) => query::stats(flags, &remotes),
+        Command::Dissector => dissector::run(),
     }
 }

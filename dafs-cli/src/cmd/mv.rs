@@ -25,7 +25,7 @@ pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
     };
     if sources.len() > 1 && !is_directory {
         return Err(Failure::usage(format!(
-            "{} is no directory: several things are moved only into one",
+            "cannot move several files to {}: not a directory",
             destination.url()
         )));
     }
@@ -78,7 +78,7 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
         return Err(not_moved(
             from,
             to,
-            "they are in different exports (copy it with `dafs cp -r`, then remove it with `dafs rm -r`)",
+            "they are in different exports; copy it with `dafs cp -r`, then remove it with `dafs rm -r`",
         ));
     }
     let rename = || from.export.rename(&from.path, &to.export, &to.path, !flags.no_clobber);
@@ -92,8 +92,8 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
         Err(error) if error.status() == Some(Status::CROSS_DEVICE) => Err(not_moved(
             from,
             to,
-            "they are on different file systems of the server \
-             (copy it with `dafs cp -r`, then remove it with `dafs rm -r`)",
+            "they are on different file systems of the server; \
+             copy it with `dafs cp -r`, then remove it with `dafs rm -r`",
         )),
         Err(error) if error.status() == Some(Status::INVALID) => {
             Err(not_moved(from, to, invalid(flags, from, to)))
@@ -115,7 +115,7 @@ fn invalid(flags: &Mv, from: &Target, to: &Target) -> &'static str {
     match (ends(&from.path) || ends(&to.path), flags.no_clobber) {
         (true, _) => "only a directory can have a name that ends with a slash",
         (false, true) => {
-            "a directory cannot be moved into itself, and some file systems cannot move without replacing (try it without -n)"
+            "a directory cannot be moved into itself, and some file systems cannot move without replacing; try it without -n"
         }
         (false, false) => "it is the root, or a directory that would be moved into itself",
     }

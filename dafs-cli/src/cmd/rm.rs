@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use dafs_client::{Dir, FileKind, Pending};
+use dafs_client::{Dir, FileKind, Pending, ReadDir};
 
 use crate::flags::Rm;
 use crate::remote::{Remotes, Target, entry_name, join, normal, sure};
@@ -18,6 +18,10 @@ const DEPTH: usize = 64;
 /// Directories of one that are opened ahead; in deep trees one alone, for they stay open on the server while others are emptied.
 const AHEAD: usize = 16;
 const AHEAD_LEVELS: usize = 32;
+
+/// Directories of one that are known and not emptied yet, at most: then these are emptied before more is listed, for nothing says that the
+/// list ends.
+const BELOW_MAX: usize = 4096;
 
 pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
     let remover = Remover { flags, failures: Failures::default(), interrupt: Interrupt::catch(|| {}) };
@@ -33,7 +37,9 @@ struct Level {
     dir: Dir,
     /// For people.
     path: PathBuf,
-    /// Directories in it.
+    /// What of it is not listed yet.
+    rest: Option<ReadDir>,
+    /// Directories in what is.
     below: Vec<PathBuf>,
     opening: VecDeque<(PathBuf, Pending<dafs_client::Result<Dir>>)>,
     /// Of those that are empty.
@@ -68,13 +74,13 @@ impl Remover<'_> {
         }
         if normal(&target.path).as_os_str().is_empty() {
             return Err(Failure::usage(format!(
-                "'{}' is the root of an export, which is not removed: remove what is in it",
+                "cannot remove '{}': it is the root of an export; remove what is in it",
                 target.url()
             )));
         }
         if !self.flags.recursive {
             return Err(Failure::text(format!(
-                "cannot remove '{}': it is a directory (remove it and all that is in it with -r)",
+                "cannot remove '{}': is a directory; remove it and all that is in it with -r",
                 target.url()
             )));
         }
@@ -87,17 +93,24 @@ impl Remover<'_> {
         let opened = sure(open(), open);
         let mut levels = Vec::new();
         match opened {
-            Ok(dir) => levels.push(self.list(target, dir, target.path.clone())?),
+            Ok(dir) => levels.push(Level::new(dir, target.path.clone())),
             // It may be empty all the same.
             Err(error) => self.failures.report(&target.failed("list", &error)),
         }
         while let Some(mut level) = levels.pop() {
             self.check_interrupt(target)?;
+            if level.is_emptied() {
+                self.list(target, &mut level)?;
+            }
             level.open_ahead(if levels.len() < AHEAD_LEVELS { AHEAD } else { 1 });
             if let Some((path, opening)) = level.opening.pop_front() {
                 let below = self.opened(target, &mut level, path, opening)?;
                 levels.push(level);
                 levels.extend(below);
+                continue;
+            }
+            if level.rest.is_some() {
+                levels.push(level);
                 continue;
             }
             let Level { dir, path, removing, .. } = level;
@@ -122,7 +135,7 @@ impl Remover<'_> {
         let opened = sure(opening.wait(), || open(&above.dir, &path).wait());
         progressed();
         match opened {
-            Ok(dir) => return self.list(target, dir, path).map(Some),
+            Ok(dir) => return Ok(Some(Level::new(dir, path))),
             // Somebody else was faster.
             Err(error) if error.is_not_found() => {}
             Err(error) => {
@@ -144,33 +157,42 @@ impl Remover<'_> {
         }
     }
 
-    /// Removes what is in a directory and is none, and finds those that are.
-    fn list(&self, target: &Target, dir: Dir, path: PathBuf) -> Result<Level> {
-        let (mut below, mut removing) = (Vec::new(), Removing::new());
-        let again = |path: &Path| remove_file(&dir, path).wait();
-        for entry in dir.entries(true) {
+    /// Removes what is in a directory and is none, and finds those that are: all, or so many that they are emptied first.
+    fn list(&self, target: &Target, level: &mut Level) -> Result<()> {
+        let Level { dir, path, rest, below, .. } = level;
+        let Some(entries) = rest else { return Ok(()) };
+        let mut removing = Removing::new();
+        let again = |path: &Path| remove_file(dir, path).wait();
+        let is_all = loop {
             self.check_interrupt(target)?;
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
-                    self.failures.report(&target.failed_at("list", &path, &error));
-                    break;
+            let entry = match entries.next() {
+                None => break true,
+                Some(Ok(entry)) => entry,
+                Some(Err(error)) => {
+                    self.failures.report(&target.failed_at("list", path, &error));
+                    break true;
                 }
             };
             let Some(name) = entry_name(&entry.name) else { continue };
-            let own = join(&path, name);
+            let own = join(path, name);
             match dir.entry_metadata(&entry) {
                 Ok(attributes) if attributes.kind == FileKind::Directory => below.push(own),
-                Ok(_) => removing.push((own.clone(), remove_file(&dir, &own))),
+                Ok(_) => removing.push((own.clone(), remove_file(dir, &own))),
                 Err(error) if error.is_not_found() => {}
                 Err(error) => self.failures.report(&target.failed_at("look at", &own, &error)),
             }
             if removing.len() >= DEPTH {
                 self.collect(target, std::mem::take(&mut removing), again);
             }
-        }
+            if below.len() >= BELOW_MAX {
+                break false;
+            }
+        };
         self.collect(target, removing, again);
-        Ok(Level { dir, path, below, opening: VecDeque::new(), removing: Vec::new() })
+        if is_all {
+            *rest = None;
+        }
+        Ok(())
     }
 
     fn collect(&self, target: &Target, removing: Removing, again: impl Fn(&Path) -> dafs_client::Result<()>) {
@@ -196,6 +218,16 @@ impl Remover<'_> {
 }
 
 impl Level {
+    fn new(dir: Dir, path: PathBuf) -> Self {
+        let rest = Some(dir.entries(true));
+        Self { dir, path, rest, below: Vec::new(), opening: VecDeque::new(), removing: Vec::new() }
+    }
+
+    /// Nothing is known to be in it.
+    fn is_emptied(&self) -> bool {
+        self.below.is_empty() && self.opening.is_empty()
+    }
+
     /// Begins to open the directories that are next, `count` of them.
     fn open_ahead(&mut self, count: usize) {
         while self.opening.len() < count

@@ -4,9 +4,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessMode, Attributes, CommitRequest, FsStatistics, MountReply, NameRequest, Opcode, OpenFlags,
-    OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, Writer,
-    XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
+    AccessMode, Attributes, CommitRequest, FenceList, FsStatistics, MountReply, NameRequest, Opcode,
+    OpenFlags, OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames,
+    Writer, XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
 };
 
 use crate::api::file::File;
@@ -20,18 +20,20 @@ use crate::handle::node::{MAKING, Node, NodeParts, Reopen};
 use crate::op::Op;
 use crate::op::named::{Named, NamedReply};
 
-/// A directory that is open on the server: where paths begin.
+/// A directory that is open on the server. Paths begin there.
 ///
-/// Paths are bytes, relative to it; a leading slash changes nothing, an empty path is the directory itself, and none
-/// leaves the export. Cheap to clone. Unless said otherwise a method is one request and one reply, and blocks
-/// meanwhile; its `submit_` form does not block. An error of the server names operation and path ([`Error::Status`]).
+/// A path is bytes, relative to the directory. A leading slash changes nothing. An empty path is the directory itself. No path leaves
+/// the export.
+///
+/// A method is one request and blocks until its reply, unless it says otherwise; its `submit_` form does not block. An error of the
+/// server names operation and path ([`Error::Status`]). Clones are cheap.
 #[derive(Clone)]
 pub struct Dir {
     pub(crate) owner: Arc<Owner>,
     pub(crate) node: Arc<Node>,
 }
 
-/// An export that was mounted; derefs to its root directory. Cheap to clone.
+/// A mounted export. It derefs to its root directory. Clones are cheap.
 #[derive(Clone)]
 pub struct Export {
     root: Dir,
@@ -76,13 +78,13 @@ impl Dir {
         self.open_with(path, OpenOptions::new().read(true))
     }
 
-    /// Opens a file for reading and writing, made or cut to no bytes, with mode 0o644.
+    /// Creates a file with mode 0o644, or truncates the one that is there, and opens it for reading and writing.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_with(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
     }
 
     forms! {
-        /// Opens or makes a file as the options say.
+        /// Opens or creates a file, as the options say.
         open_with, submit_open_with, open_call, (&self, path: impl AsRef<Path>, options: &OpenOptions) -> File {
             let flags = options.flags()?;
             let named = open_request(path.as_ref(), flags, options.mode_bits())?;
@@ -92,26 +94,26 @@ impl Dir {
             }))
         }
 
-        /// Opens a directory below this one, for its entries and for paths that begin there.
+        /// Opens a directory, for its entries and for paths that begin there.
         open_dir, submit_open_dir, open_dir_call, (&self, path: impl AsRef<Path>) -> Dir {
             self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY)
         }
 
-        /// As [`Dir::open_dir`], of what the last part of the path names itself: a symbolic link there is an error. With a path of one
-        /// part nothing leads elsewhere, whatever is renamed meanwhile.
+        /// As [`Dir::open_dir`], but a symbolic link as the last part of the path is an error. A path of one part then leads nowhere else,
+        /// whatever is renamed meanwhile.
         open_dir_no_follow, submit_open_dir_no_follow, open_dir_no_follow_call,
         (&self, path: impl AsRef<Path>) -> Dir {
             self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY | OpenFlags::NO_FOLLOW)
         }
 
-        /// Makes the directory's own attributes, and the names in it, durable: entries that were made, renamed and removed
-        /// before the call. Not what the names stand for, nor directories below.
+        /// Makes the attributes of the directory and the names in it durable: entries that were created, renamed and removed before the
+        /// call. Files and directories below are not covered.
         commit, submit_commit, commit_call, (&self) -> () {
             Ok(self.call(Opcode::Commit, commit_request(0, 0, Stability::FileSync), done))
         }
 
-        /// Looks a path up: a handle for attributes, and for paths below it where it is a directory; not for data. A
-        /// symbolic link at the end is followed when `follow`.
+        /// Looks a path up. The handle is for attributes, and for paths below a directory, not for data. `follow` follows a symbolic link
+        /// at the end.
         lookup, submit_lookup, lookup_call,
         (&self, path: impl AsRef<Path>, follow: bool) -> (Dir, Attributes) {
             let named = name_request(path.as_ref(), follow, 0)?;
@@ -120,30 +122,30 @@ impl Dir {
             }))
         }
 
-        /// Attributes of what a path names; a symbolic link at the end is followed.
+        /// Attributes of a path. A symbolic link at the end is followed.
         metadata, submit_metadata, metadata_call, (&self, path: impl AsRef<Path>) -> Attributes {
             Ok(self.call(Opcode::Getattr, name_request(path.as_ref(), true, 0)?, attributes))
         }
 
-        /// Attributes of what a path names; of a symbolic link itself.
+        /// Attributes of a path. A symbolic link at the end is not followed.
         symlink_metadata, submit_symlink_metadata, symlink_metadata_call,
         (&self, path: impl AsRef<Path>) -> Attributes {
             Ok(self.call(Opcode::Getattr, name_request(path.as_ref(), false, 0)?, attributes))
         }
 
-        /// Changes attributes and answers the new ones. A symbolic link at the end is followed when `follow`.
+        /// Changes attributes and returns the new ones. `follow` follows a symbolic link at the end.
         set_attributes, submit_set_attributes, set_attributes_call,
         (&self, path: impl AsRef<Path>, follow: bool, set: &SetAttributes) -> Attributes {
             Ok(self.call(Opcode::Setattr, setattr_request(path.as_ref(), follow, set)?, attributes))
         }
 
-        /// Makes a directory with these permission bits and answers its attributes.
+        /// Creates a directory with these permission bits and returns its attributes.
         create_dir, submit_create_dir, create_dir_call,
         (&self, path: impl AsRef<Path>, mode: u32) -> Attributes {
             Ok(self.call(Opcode::Mkdir, name_request(path.as_ref(), false, mode)?, attributes))
         }
 
-        /// Removes a name that is no directory.
+        /// Removes a file, or a symbolic link.
         remove_file, submit_remove_file, remove_file_call, (&self, path: impl AsRef<Path>) -> () {
             Ok(self.call(Opcode::Remove, remove_request(path.as_ref(), false)?, done))
         }
@@ -153,22 +155,22 @@ impl Dir {
             Ok(self.call(Opcode::Remove, remove_request(path.as_ref(), true)?, done))
         }
 
-        /// Renames: `from` below this directory becomes `to` below `directory`, of the same export. An existing `to`
-        /// is replaced when `replace`, else an error.
+        /// Renames `from` below this directory to `to` below `directory`, which is in the same export. `replace` replaces an existing
+        /// `to`; without it that is an error.
         rename, submit_rename, rename_call,
         (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>, replace: bool) -> () {
             let named = self.second_name(from.as_ref(), directory, to.as_ref(), replace)?;
             Ok(self.call(Opcode::Rename, named, done))
         }
 
-        /// Makes `to` below `directory` another name of the file `from`, and answers the file's attributes.
+        /// Creates `to` below `directory` as another name of the file `from`, and returns the file's attributes.
         link, submit_link, link_call,
         (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>) -> Attributes {
             let named = self.second_name(from.as_ref(), directory, to.as_ref(), false)?;
             Ok(self.call(Opcode::Link, named, attributes))
         }
 
-        /// Makes a symbolic link that points to `target`, which may be any bytes without a zero, and answers its attributes.
+        /// Creates a symbolic link to `target`, any bytes without a zero, and returns its attributes.
         symlink, submit_symlink, symlink_call,
         (&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Attributes {
             let target = target.as_ref().as_os_str().as_bytes();
@@ -178,7 +180,7 @@ impl Dir {
             Ok(self.call(Opcode::Symlink, named, attributes))
         }
 
-        /// What a symbolic link points to.
+        /// The target of a symbolic link.
         read_link, submit_read_link, read_link_call, (&self, path: impl AsRef<Path>) -> Vec<u8> {
             Ok(self.call(Opcode::Readlink, name_request(path.as_ref(), false, 0)?, bytes))
         }
@@ -209,8 +211,8 @@ impl Dir {
             Ok(self.call(Opcode::XattrRemove, xattr_request(path.as_ref(), name, &[], 0)?, done))
         }
 
-        /// Whether the caller may do all that `mode` names with a path, as access(2) says it: an error where not. Nothing asks whether it
-        /// is there. It may have changed when the answer arrives.
+        /// Checks whether the caller may do all that `mode` names with a path, as access(2) does. It is an error if not. The answer may be
+        /// old when it arrives.
         access, submit_access, access_call, (&self, path: impl AsRef<Path>, mode: AccessMode) -> () {
             Ok(self.call(Opcode::AccessCheck, name_request(path.as_ref(), true, mode.bits())?, done))
         }
@@ -222,9 +224,8 @@ impl Dir {
         }
     }
 
-    /// Makes a directory and those above it that are missing, below this one, as `mkdir -p` does: also those that `..` leads out of
-    /// again. What exists already, under that name or as the last of the path, is left as it is. One request where only the last is
-    /// missing.
+    /// Creates a directory and the missing directories above it, as `mkdir -p` does, also those that `..` leads out of again. What exists
+    /// stays as it is. It takes one request where only the last directory is missing.
     pub fn create_dir_all(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let parts = path.as_ref().components();
         let named = parts.filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
@@ -252,18 +253,17 @@ impl Dir {
         }
     }
 
-    /// The entries of a directory below this one, with their attributes when `attributes`; an empty path for this
-    /// one. Opens the directory; entries are then fetched as the iterator is asked for them.
+    /// The entries of a directory, and with `attributes` their attributes too. It opens the directory; the iterator fetches the entries.
     pub fn read_dir(&self, path: impl AsRef<Path>, attributes: bool) -> Result<ReadDir> {
         self.read_dir_from(path, attributes, 0)
     }
 
-    /// As [`Dir::read_dir`], after the entry whose cookie is given.
+    /// As [`Dir::read_dir`], from behind the entry with this cookie.
     pub fn read_dir_from(&self, path: impl AsRef<Path>, attributes: bool, cookie: u64) -> Result<ReadDir> {
         Ok(ReadDir::new(self.open_dir(path)?, attributes, cookie))
     }
 
-    /// The entries of this directory itself, with their attributes when `attributes`. It must have been opened, not looked up.
+    /// The entries of this directory, which must have been opened, not looked up; with `attributes` their attributes too.
     pub fn entries(&self, attributes: bool) -> ReadDir {
         ReadDir::new(self.clone(), attributes, 0)
     }
@@ -322,7 +322,7 @@ impl Export {
         &self.name
     }
 
-    /// Nothing may be changed.
+    /// It is read-only.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -340,7 +340,9 @@ impl Export {
     forms! {
         /// Ids of the clients that are fenced off the export.
         fence_list, submit_fence_list, fence_list_call, (&self) -> Vec<[u8; 16]> {
-            Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| decoded("fence list", op)))
+            Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| {
+                decoded("fence list", op).map(|FenceList(clients)| clients)
+            }))
         }
 
         /// Replaces the list of clients that are fenced off the export.
@@ -407,9 +409,9 @@ fn remove_request(path: &Path, directory: bool) -> Result<Named> {
     Ok(Named::of(8, |body| RemoveRequest { directory }.encode(body)).about(clean(path)?))
 }
 
-/// The request about an extended attribute, or with an empty name about all.
+/// The request about an extended attribute, or with an empty name about all: of a link at the end of the path itself.
 fn xattr_request(path: &Path, name: &str, value: &[u8], mode: u32) -> Result<Named> {
-    let mut named = name_request(path, true, mode)?;
+    let mut named = name_request(path, false, mode)?;
     if !name.is_empty() {
         check_name(name.as_bytes(), "attribute name")?;
     }

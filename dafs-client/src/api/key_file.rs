@@ -15,7 +15,7 @@ const KEY_FILE_SIZE_MAX: u64 = 1 << 20;
 /// Reads the first key of a key file: lines `NAME:SECRET`, as `dafs-server keygen` prints them. Blocks while the file is read.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the file cannot be read, is no file, may be read by others, or has no key; it says what to do.
+/// [`Error::Invalid`] when the file cannot be read, is not a regular file, may be read by others, or holds no key; it says what to do.
 pub fn load_key(path: &Path) -> Result<Key> {
     let name = path.display();
     let failed = |error: std::io::Error| Error::Invalid(format!("cannot read the key file {name}: {error}"));
@@ -23,12 +23,14 @@ pub fn load_key(path: &Path) -> Result<Key> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(Error::Invalid(format!("{name} is no file: name a file with a line NAME:SECRET")));
+        return Err(Error::Invalid(format!(
+            "cannot read the key file {name}: not a regular file; name a file with a line NAME:SECRET"
+        )));
     }
     if metadata.mode() & 0o077 != 0 {
         return Err(Error::Invalid(format!(
-            "others may read the key in {name} (mode {:03o}): take that away with `chmod 600 {name}`, \
-             and have a new key made if one could have read it",
+            "cannot use the key file {name}: others may read it (mode {:03o}); forbid that with `chmod 600 {name}`, \
+             and make a new key if others could have read it",
             metadata.mode() & 0o777
         )));
     }
@@ -36,7 +38,7 @@ pub fn load_key(path: &Path) -> Result<Key> {
     file.take(KEY_FILE_SIZE_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > KEY_FILE_SIZE_MAX {
         return Err(Error::Invalid(format!(
-            "{name} is larger than {KEY_FILE_SIZE_MAX} bytes: is it a key file?"
+            "cannot read the key file {name}: it is larger than {KEY_FILE_SIZE_MAX} bytes"
         )));
     }
     let lines = parse_key_file(&text)
@@ -44,7 +46,7 @@ pub fn load_key(path: &Path) -> Result<Key> {
     match lines.into_iter().next() {
         Some(line) => Ok(line.key),
         None => Err(Error::Invalid(format!(
-            "there is no key in {name}: write a line NAME:SECRET into it, as `dafs-server keygen NAME` prints it"
+            "cannot use the key file {name}: there is no key in it; write a line NAME:SECRET, as `dafs-server keygen NAME` prints it"
         ))),
     }
 }

@@ -35,7 +35,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is allowed yet; new files get the mode 0o644, writes are unstable.
+    /// Options that allow nothing yet. New files get the mode 0o644, and writes are unstable.
     pub fn new() -> Self {
         Self {
             read: false,
@@ -56,21 +56,21 @@ impl OpenOptions {
         read: bool;
         /// Data may be written.
         write: bool;
-        /// Data may be written, and [`std::io::Write`] writes at the end, atomically.
+        /// Data may be written, and [`std::io::Write`] appends it, atomically.
         append: bool;
-        /// The file is made when it is not there. Needs `write` or `append`.
+        /// Creates the file if it does not exist. Needs `write` or `append`.
         create: bool;
-        /// The file is made, and must not be there. Needs `write` or `append`.
+        /// Creates the file, which must not exist. Needs `write` or `append`.
         create_new: bool;
-        /// The file is cut to no bytes. Needs `write`.
+        /// Truncates the file to no bytes. Needs `write`.
         truncate: bool;
         /// A symbolic link at the end of the path is an error.
         no_follow: bool;
-        /// The server's page cache is bypassed, where its storage can.
+        /// Bypasses the server's page cache (O_DIRECT), where its storage can.
         direct_io: bool;
-        /// Permission bits of a file that is made; used as given, without a umask.
+        /// Permission bits of a file that is created, without a umask.
         mode: u32;
-        /// When written data is durable, where a call does not say: by the next commit (unstable, the default), or before each write
+        /// When written data is durable, where a call does not say: at the next commit (unstable, the default), or before each write
         /// returns.
         stability: Stability;
     }

@@ -8,19 +8,18 @@ use crate::api::session::Session;
 use crate::error::Result;
 use crate::memory::registration::{Extent, PinId, Registrar, RegistrationCost, RegistrationCounters};
 
-/// Memory that stays where it is while this lives: registrations of it are kept for later operations. Made by
-/// [`Session::pin_raw`].
+/// Memory that stays where it is while this lives, so that registrations of it are kept for later operations. [`Session::pin_raw`] makes
+/// it.
 #[must_use = "the memory is unpinned when this is dropped"]
 pub struct Pin {
     registrar: Arc<Registrar>,
     id: PinId,
 }
 
-/// A vector whose registration is kept from one operation to the next, as far as the cache of the session reaches. Made by
-/// [`Session::pin`].
+/// A vector whose registration is kept from one operation to the next, within the bounds of [`crate::RegistrationConfig`].
+/// [`Session::pin`] makes it.
 ///
-/// It derefs to `[u8]`: slices of it are used like any others. For memory that comes from elsewhere; where the
-/// library may allocate, a [`crate::RegisteredBuf`] is better.
+/// It derefs to `[u8]`. It is for memory that comes from elsewhere; where the library may allocate, a [`crate::RegisteredBuf`] is better.
 pub struct PinnedBuf {
     // Dropped before the memory.
     pin: Pin,
@@ -28,9 +27,8 @@ pub struct PinnedBuf {
 }
 
 impl Session {
-    /// Pins a vector: operations on slices of it register what they use, once, and find it registered afterwards, until the cache
-    /// ([`crate::RegistrationConfig`]) needs the room. All of what is registered is within the server's reach meanwhile.
-    /// Does not block.
+    /// Pins a vector. The first operation on a slice of it registers the slice; later ones find it registered, until others need the room
+    /// ([`crate::RegistrationConfig`]). What is registered is within the server's reach meanwhile. Does not block.
     pub fn pin(&self, bytes: Vec<u8>) -> PinnedBuf {
         let mut bytes = bytes;
         let extent = Extent::new(bytes.as_mut_ptr() as usize, bytes.len());
@@ -40,44 +38,43 @@ impl Session {
     /// Pins memory of the caller's, as [`Session::pin`] does. Does not block.
     ///
     /// # Safety
-    /// While the pin lives the memory must stay mapped, readable and writable, with the same pages: not be freed, moved or emptied
-    /// (`munmap`, `mremap`, `madvise` with `MADV_DONTNEED`), or [`Session::invalidate`] be called in between, before
-    /// any operation uses it. Operations on it must have ended when the pin is dropped. Where the kernel permits (userfaultfd) such
-    /// changes are noticed all the same, and the registration ends.
+    /// While the pin lives the memory must stay mapped, readable and writable, with the same pages. Whoever frees, moves or empties it
+    /// (`munmap`, `mremap`, `madvise` with `MADV_DONTNEED`) must call [`Session::invalidate`] before an operation uses it again. Operations
+    /// on it must have ended when the pin is dropped. Where the kernel permits (userfaultfd), such changes are noticed all the same.
     pub unsafe fn pin_raw(&self, pointer: *mut u8, len: usize) -> Pin {
         self.pin_extent(Extent::new(pointer as usize, len))
     }
 
-    /// Forgets registrations of this memory, whole or in part: for whoever changes what is mapped there. Operations in flight keep theirs.
+    /// Ends kept registrations that cover any of this memory: for whoever changes what is mapped there. Operations in flight keep theirs.
     /// The memory is not touched.
     pub fn invalidate(&self, pointer: *const u8, len: usize) {
         self.owner.shared.registrar.invalidate(Extent::new(pointer as usize, len));
     }
 
-    /// Registers pinned memory now, unless it is registered already, so that the first operation finds it so; `false`
-    /// where nothing is kept of it: it is not pinned, or was refused. Does not block.
+    /// Registers pinned memory now, so that the first operation finds it registered. Returns `false` where nothing is kept of it: it is not
+    /// pinned, or was refused. Does not block.
     pub fn preregister(&self, memory: &[u8]) -> bool {
         let extent = Extent::new(memory.as_ptr() as usize, memory.len());
         self.owner.shared.registrar.preregister(extent)
     }
 
-    /// Has so many registrations kept at most, from now on, in place of [`crate::RegistrationConfig::entries_max`]; 0 keeps none. The least
+    /// Sets how many registrations are kept at most, instead of [`crate::RegistrationConfig::entries_max`]; 0 keeps none. The least
     /// recently used beyond that end at once, or with the operations that use them. Does not block.
     pub fn set_registrations_max(&self, count: usize) {
         self.owner.shared.registrar.set_entries_max(count);
     }
 
-    /// Registrations that are kept at most.
+    /// How many registrations are kept at most.
     pub fn registrations_max(&self) -> usize {
         self.owner.shared.registrar.entries_max()
     }
 
-    /// How registrations of ordinary memory were used so far.
+    /// Counts of the registrations of ordinary memory so far.
     pub fn registration_counters(&self) -> RegistrationCounters {
         self.owner.shared.registrar.counters()
     }
 
-    /// What registering ordinary memory costs here: as configured, or as measured, now if it has not been yet (some milliseconds).
+    /// The cost of registering ordinary memory: as configured, or as measured. The first call may measure it, in some milliseconds.
     pub fn registration_cost(&self) -> Result<RegistrationCost> {
         Ok(self.owner.shared.registrar.cost()?)
     }

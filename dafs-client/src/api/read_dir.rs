@@ -16,7 +16,7 @@ const BATCH_SIZE: usize = 64 * 1024;
 
 /// The entries of a directory, in the server's order, without `.` and `..`. Entries that are there throughout are answered exactly once.
 ///
-/// `next` blocks while it fetches, several entries with one request. After an error it answers `None`; to go on, call
+/// `next` blocks while it fetches, several entries with one request. After an error it returns `None`; to go on, call
 /// [`Dir::read_dir_from`] with [`ReadDir::cookie`].
 #[derive(Debug)]
 pub struct ReadDir {
@@ -45,7 +45,7 @@ impl Turns {
         Self { known: cookie, batches: 0, next: 1 }
     }
 
-    /// A batch ended with this cookie. Answers whether one before it did so too.
+    /// A batch ended with this cookie. Returns whether one before it did so too.
     fn comes_round(&mut self, cookie: u64) -> bool {
         if cookie == self.known {
             return true;

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Result;
 use crate::op::Op;
 
-/// The outcome of an operation that answers nothing.
+/// The outcome of an operation that returns nothing.
 pub(crate) fn done(op: Op) -> Result<()> {
     op.into_reply().map(drop)
 }

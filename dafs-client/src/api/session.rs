@@ -27,11 +27,11 @@ use crate::method::noncontiguous::Noncontiguous;
 use crate::op::Op;
 use crate::op::named::Named;
 
-/// A session with a server. Cheap to clone: clones are the same session, which ends when the last clone, export and file of it is dropped.
+/// A session with a server. A clone is the same session, which ends when the last clone, export and file of it is dropped.
 ///
-/// All methods may be called from any thread. A session survives its connection: when that breaks, the next call
-/// connects again and nothing is lost or done twice; see [`Error::InDoubt`], [`Error::Stale`] and
-/// [`Error::WritesLost`] for what a restart of the server leaves open.
+/// All methods may be called from any thread. A session survives its connection: when that breaks the next call connects again, and
+/// nothing is lost or done twice. [`Error::InDoubt`], [`Error::Stale`] and [`Error::WritesLost`] say what a restart of the server leaves
+/// open.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) owner: Arc<Owner>,
@@ -42,7 +42,7 @@ pub struct Session {
 pub struct Agreed {
     /// The session.
     pub session: SessionId,
-    /// Requests outstanding at most, ever.
+    /// Requests outstanding at most.
     pub slots: u16,
     /// Inline limits and crossovers, as the server exports them.
     pub thresholds: Thresholds,
@@ -60,9 +60,9 @@ pub struct Agreed {
     pub lease_ms: u32,
     /// Ordinary memory is registered for single operations.
     pub registers_ordinary_memory: bool,
-    /// Where Direct pays at no size up to the inline limit, larger unstable writes are cut into inline messages.
+    /// Larger unstable writes are cut into inline messages, where direct transfers are faster at no size up to the inline limit.
     pub cuts_inline_writes: bool,
-    /// From which pieces of memory on gathering is faster than packing, as the server exports it; `None` where it was not measured.
+    /// Bytes of a piece of memory from which gathering is faster than packing, as the server exports it; `None` where it was not measured.
     pub gather: Option<GatherSwitches>,
 }
 
@@ -168,7 +168,7 @@ impl Session {
         let weak = Arc::downgrade(&shared);
         shared.closings.set_hasten(move || {
             if let Some(shared) = weak.upgrade() {
-                shared.kick();
+                shared.send_closes();
             }
         });
         shared.begin_lanes();
@@ -181,7 +181,7 @@ impl Session {
         self.owner.shared.server.provider
     }
 
-    /// Why that provider was taken, in words.
+    /// Says in words why that provider was taken.
     pub fn provider_reason(&self) -> &str {
         &self.owner.shared.server.reason
     }
@@ -216,22 +216,22 @@ impl Session {
         self.owner.shared.lock().session.credits().limit()
     }
 
-    /// How often the connection was made again.
+    /// How often the session has reconnected.
     pub fn reconnects(&self) -> u64 {
         self.owner.shared.lock().reconnects
     }
 
-    /// There is a connection to the server, as far as this side knows: false while it is made again.
+    /// Whether there is a connection to the server, as far as this side knows.
     pub fn is_connected(&self) -> bool {
         !self.owner.shared.lock().is_broken()
     }
 
-    /// The server announced that it shuts down.
+    /// Whether the server announced that it shuts down.
     pub fn is_draining(&self) -> bool {
         self.owner.shared.lock().draining
     }
 
-    /// How a transfer of `size` bytes would travel; [`Decision::explain`] says why. Does not ask the server.
+    /// How a transfer of `size` bytes would travel. [`Decision::explain`] says why. Does not ask the server.
     pub fn decide(
         &self,
         direction: Direction,
@@ -244,7 +244,7 @@ impl Session {
         (decide(&circumstances), circumstances)
     }
 
-    /// How a transfer of `size` bytes would travel, and why, in words. Does not ask the server.
+    /// Says in words how a transfer of `size` bytes would travel, and why. Does not ask the server.
     pub fn explain(&self, direction: Direction, size: u64, registration: Registration) -> String {
         let (decision, circumstances) = self.decide(direction, size, registration);
         decision.explain(&circumstances)
@@ -285,8 +285,8 @@ impl Session {
         Ok(RegisteredBuf::allocate_at_best(&self.owner.shared.domain, len)?)
     }
 
-    /// Sends requests that were kept back to leave together ([`Config::batch_submits`]), and gives back the handles of files that were
-    /// dropped. Does not block.
+    /// Sends requests that are held back ([`Config::batch_submits`], [`Session::batch`]), and closes files that were dropped. Does not
+    /// block.
     pub fn flush(&self) {
         let shared = &self.owner.shared;
         let mut core = shared.lock();
@@ -296,9 +296,9 @@ impl Session {
         shared.check(&mut core, outcome);
     }
 
-    /// Begins a batch: nonblocking operations that are submitted while it lives leave together when it is dropped, in few system
-    /// calls and few wake-ups of the server. They leave earlier where buffers are full or many bytes wait, and when any thread waits
-    /// for an operation of the session, asks for one with [`Pending::test`], or calls [`Session::flush`]. Does not block.
+    /// Holds submissions back: nonblocking operations that are submitted while the result lives leave together when it is dropped, in few
+    /// system calls and few wake-ups of the server. They leave earlier where buffers are full or many bytes wait, and when a thread waits
+    /// for an operation of the session, tests one ([`Pending::test`]), or calls [`Session::flush`]. Does not block.
     ///
     /// A program with many operations in flight collects all that have ended with [`crate::wait_some`], and submits what comes next
     /// in one batch.
@@ -360,9 +360,8 @@ impl Session {
         Call::plain(None, opcode, Named::default(), finish)
     }
 
-    /// Ends the session at once: operations in flight end with [`Error::Closed`], and so does every later call.
-    /// Dropping the last handle does the same. Blocks while requests are in flight, until the server has heard of it, a
-    /// second at most.
+    /// Ends the session. Operations in flight end with [`Error::Closed`], and so does every later call. Dropping the last handle does the
+    /// same. Blocks while requests are in flight, until the server has heard of the end, for a second at most.
     pub fn close(&self) {
         let shared = &self.owner.shared;
         if !shared.home.is_here() {

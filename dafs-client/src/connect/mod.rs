@@ -68,7 +68,7 @@ pub(crate) fn candidates(url: &Url) -> Result<Vec<Candidate>> {
             let mut why_not = match local_socket(url, &addresses) {
                 Ok((path, reason)) => {
                     let why_not =
-                        format!("the server's socket on this host, {}, does not answer", path.display());
+                        format!("cannot connect to the server's socket on this host, {}", path.display());
                     candidates.push(candidate(Address::Shm(path), reason)?);
                     why_not
                 }
@@ -244,8 +244,7 @@ fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
 }
 
 pub(crate) fn random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes)
-        .map_err(|error| Error::Invalid(format!("the system's random source does not answer: {error}")))
+    getrandom::fill(bytes).map_err(|error| Error::Invalid(format!("cannot get random bytes: {error}")))
 }
 
 /// The answer to a [`Caller::call`].
@@ -313,7 +312,7 @@ impl Caller<'_> {
     fn wait(&mut self) -> Result<()> {
         let left = self.deadline.since(self.clock.now());
         if left.is_zero() {
-            let cause = "the server did not answer in time".to_owned();
+            let cause = "no reply in time".to_owned();
             return Err(Error::Connection { server: self.server.to_owned(), cause });
         }
         self.endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(|error| self.lost(error))

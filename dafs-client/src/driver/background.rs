@@ -75,7 +75,7 @@ impl Shared {
         });
         if let Err(error) = started {
             // Whoever waits connects again, or the next call that asks.
-            tracing::warn!("no thread to connect again: {error}");
+            tracing::warn!("cannot start a thread to connect again: {error}");
             core.leader = false;
         }
         core
@@ -112,7 +112,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     };
     match started {
         Ok(_) => shared.threads.has_background.store(true, Ordering::Release),
-        Err(error) => tracing::warn!("no background thread: {error}; an idle session may end"),
+        Err(error) => tracing::warn!("cannot start the background thread: {error}; an idle session may end"),
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(read.wait().into_result().unwrap(), (8, b"12345678".to_vec()));
     }
 
-    // [CLI-46] On virtual time nobody else could: no thread of the library runs in it.
+    // [CLI-107] On virtual time nobody else could: no thread of the library runs in it.
     #[test]
     fn test_of_a_session_without_threads_connects_again_itself() {
         let world = World::new(2);

@@ -94,7 +94,7 @@ impl Driven {
         Ok(())
     }
 
-    /// Hands the engine what arrived; answers whether anything did.
+    /// Hands the engine what arrived; returns whether anything did.
     pub(crate) fn receive(&mut self) -> Result<bool, Broken> {
         let Self { core, endpoint: Some(endpoint), .. } = self else { return Ok(false) };
         let mut any = false;
@@ -124,7 +124,7 @@ impl Driven {
         if self.core.handle_time(now, is_connected)? { self.send_some() } else { Ok(()) }
     }
 
-    /// Tells the server that the session ends, if a request can be sent now. Answers whether it was told.
+    /// Tells the server that the session ends, if a request can be sent now. Returns whether it was told.
     pub(crate) fn say_goodbye(&mut self) -> bool {
         if self.dead.is_some() || self.endpoint.is_none() || !self.session.can_send() {
             return false;

@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// Runs an empty request. Answers the operation where it did not end well on the fast path. Blocks.
+    /// Runs an empty request. Returns the operation where it did not end well on the fast path. Blocks.
     #[inline]
     pub(crate) fn run_null(&self) -> Option<Op> {
         let memory = RawMemory::of(&[]);
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(session.owner.shared.lock().session.outstanding(), 0);
     }
 
-    // [CLI-20] what was written on the fast path is remembered as unstable
+    // [CLI-20] [CLI-96] what was written on the fast path is remembered as unstable
     #[test]
     fn fast_write_lost_by_a_restart_is_named_by_the_commit() {
         let world = World::new(2);
@@ -376,7 +376,7 @@ mod tests {
         }
     }
 
-    // [CLI-31] a write is idempotent, so a new session repeats it
+    // [CLI-103] a write is idempotent, so a new session repeats it
     #[test]
     fn fast_request_in_a_session_that_the_server_lost_is_repeated_in_the_new_one() {
         for kind in [None, READ, WRITE] {

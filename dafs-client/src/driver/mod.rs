@@ -186,7 +186,7 @@ impl Shared {
     }
 
     /// Sends the closes that wait, if the session is not in use now.
-    pub(crate) fn kick(&self) {
+    pub(crate) fn send_closes(&self) {
         if !self.home.is_here() {
             return;
         }
@@ -459,7 +459,7 @@ impl Shared {
         }
         match broken {
             Broken::Lost(TransportError::Peer(fault)) => {
-                tracing::warn!(server = %self.server.name, "{fault}: connecting again");
+                tracing::warn!(server = %self.server.name, "connection lost: {fault}; connecting again");
             }
             Broken::Lost(error) => {
                 tracing::debug!(server = %self.server.name, "connection lost: {error}");
@@ -468,7 +468,7 @@ impl Shared {
                 }
             }
             Broken::Fault(fault) => {
-                tracing::error!(server = %self.server.name, "{fault}");
+                tracing::error!(server = %self.server.name, "the server broke the protocol: {fault}; the session ends");
                 core.die(Error::Peer(fault));
             }
         }

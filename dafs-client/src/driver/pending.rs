@@ -13,12 +13,11 @@ use crate::op::batch::BatchHints;
 use crate::op::named::Named;
 use crate::op::transfer::Transfer;
 
-/// A nonblocking operation that was submitted. Its result is collected with [`Pending::wait`]; whether it is there is
-/// asked with [`Pending::test`].
+/// A submitted nonblocking operation. [`Pending::test`] says whether it has ended, and [`Pending::wait`] collects its result.
 ///
-/// The operation runs on while nobody asks: over shared memory by the server alone; over TCP as far as the system's
-/// buffers reach, unless the session has a progress thread ([`crate::Background::Progress`]). Dropping a `Pending`
-/// lets the operation run on and drops its result; buffers are freed when it has ended.
+/// The operation advances while nobody asks: over shared memory and RDMA by the server alone, over TCP as far as the system's buffers
+/// reach, or by a progress thread ([`crate::Background::Progress`]). Dropping a `Pending` lets the operation run on and drops its result.
+/// Its buffers are freed when it has ended.
 #[must_use = "a submitted operation is collected with `wait`"]
 pub struct Pending<T> {
     state: State<T>,
@@ -101,9 +100,9 @@ impl<T> Pending<T> {
         Self { state: State::Ready(result) }
     }
 
-    /// Whether the operation has ended; moves the session along. Never blocks: a connection that broke is made again by another thread of
-    /// the library ([`crate::Background`]), and the answer is no while another thread is in the middle of things. Over
-    /// [`crate::Session::connect_with`] without a progress thread there is no other thread: there it blocks while it connects again.
+    /// Moves the session along, and returns whether the operation has ended. Never blocks: another thread of the library connects again
+    /// ([`crate::Background`]), and the result is `false` while another thread holds the session. Over [`crate::Session::connect_with`]
+    /// without a progress thread there is no other thread; there it blocks while it connects again.
     pub fn test(&mut self) -> bool {
         let State::Op { owner, index, .. } = &self.state else { return true };
         let Some(core) = owner.shared.lock_if_free() else { return false };
@@ -122,8 +121,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Whether the operation has ended, as far as this side has heard; a look, without moving the session along. Never blocks: the answer
-    /// is no while another thread is in the middle of things.
+    /// Whether the operation has ended, as far as this side has heard. Does not move the session along. Never blocks: the result is `false`
+    /// while another thread holds the session.
     pub fn has_ended(&self) -> bool {
         let State::Op { owner, index, .. } = &self.state else { return true };
         owner.shared.lock_if_free().is_some_and(|core| core.has_ended(*index))
@@ -135,7 +134,7 @@ impl<T> Pending<T> {
         owner.shared.lock().has_ended(*index)
     }
 
-    /// Waits for the end and answers the result. Blocks.
+    /// Waits for the end and returns the result. Blocks.
     pub fn wait(mut self) -> T {
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Op { owner, index, finish } => {
@@ -150,9 +149,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Gives the operation up. An operation that was not sent has no effect; one that was sent may have been
-    /// executed. Answers what became of it: usually [`Error::Cancelled`], and always the buffer. Blocks only where
-    /// the server may be moving data of the buffer right now: until it is done with it.
+    /// Cancels the operation. One that was not sent has no effect; one that was sent may have been executed. Returns what became of it:
+    /// usually [`Error::Cancelled`], and always the buffer. Blocks only while the server may be moving data of the buffer.
     pub fn cancel(mut self) -> T {
         if let State::Op { owner, index, .. } = &self.state {
             owner.shared.lock().withdraw(*index, Error::Cancelled);
@@ -181,7 +179,7 @@ impl<T> std::fmt::Debug for Pending<T> {
     }
 }
 
-/// Waits until one of the operations has ended and answers its place; `None` when there are none. Collect it with
+/// Waits until one of the operations has ended and returns its place; `None` when there are none. Collect it with
 /// `pendings.swap_remove(place).wait()`. Blocks.
 ///
 /// With operations of several sessions each session is looked at in turn, which delays by up to a millisecond.
@@ -224,14 +222,14 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
     cell.get()
 }
 
-/// Waits until at least one of the operations has ended, takes out all that have, and answers their results, in order; the others
-/// stay, in order. None when there are none. Blocks.
+/// Waits until at least one of the operations has ended, takes out all that have, and returns their results in order. The others stay, in
+/// order. Returns none when there are none. Blocks.
 pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
     wait_some_with(pendings, &BatchHints { completions: 1, window: Duration::ZERO })
 }
 
-/// As [`wait_some`], for fewer and larger parts: waits until as many operations have ended as the hints say, or all, or until the window
-/// is over; at least one has ended then. [`crate::Session::flush`] hurries what a [`crate::Batch`] keeps back. Blocks.
+/// As [`wait_some`], but waits until as many operations have ended as the hints say, or all, or until the window is over. At least one has
+/// ended then. [`crate::Session::flush`] sends what a [`crate::Batch`] holds back. Blocks.
 pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> Vec<T> {
     if wait_any(pendings).is_none() {
         return Vec::new();
@@ -255,12 +253,12 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
     pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
 }
 
-/// Waits for all operations and answers their results in order. Blocks.
+/// Waits for all operations and returns their results in order. Blocks.
 pub fn wait_all<T>(pendings: impl IntoIterator<Item = Pending<T>>) -> Vec<T> {
     pendings.into_iter().map(Pending::wait).collect()
 }
 
-/// The end of a nonblocking transfer: the buffer comes back whatever became of it.
+/// The end of a nonblocking transfer. The buffer comes back whatever became of it.
 #[derive(Debug)]
 #[must_use = "the result tells whether data was moved"]
 pub struct Transferred<B> {

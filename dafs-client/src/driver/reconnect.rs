@@ -30,7 +30,7 @@ pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a
     finish(shared, resume)
 }
 
-/// From now on a thread connects again, which then calls [`finish`] with what this answers.
+/// From now on a thread connects again, which then calls [`finish`] with what this returns.
 pub(crate) fn begin(core: &mut Driven) -> Resume {
     core.leader = true;
     core.reconnect_wanted = false;
@@ -51,7 +51,7 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
                 "it broke {GIVE_UP_AFTER} times in a row before any request in flight was answered; the server may be unable to \
                  reach the memory of one, or to stand it: its log says why"
             );
-            tracing::error!(server = %shared.server.name, "giving the session up: {cause}");
+            tracing::error!(server = %shared.server.name, "cannot continue the session: {cause}");
             core.die(Error::Connection { server: shared.server.name.clone(), cause });
         }
         Ok(fresh) => {
@@ -60,7 +60,7 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
         }
         Err(error) => {
             if !shared.stopping.load(Ordering::Acquire) {
-                tracing::error!(server = %shared.server.name, "giving the session up: {error}");
+                tracing::error!(server = %shared.server.name, "cannot continue the session: {error}");
             }
             core.die(error);
         }
@@ -130,7 +130,7 @@ fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fr
     let mut session = ClientSession::new(welcome);
     let mut nodes = Vec::new();
     if !welcome.resumed {
-        tracing::warn!(server = %shared.server.name, "the server forgot the session: opening its files again");
+        tracing::warn!(server = %shared.server.name, "the server forgot the session; opening its files again");
         let (endpoint, session) = (&mut *established.endpoint, Some(&mut session));
         let (server, deadline) = (&*shared.server.name, clock.now());
         let caller = Caller { endpoint, session, server, clock, deadline };
@@ -187,7 +187,7 @@ impl Rebuild<'_> {
             };
             if let Err(cause) = handle {
                 let path = String::from_utf8_lossy(&node.path);
-                tracing::warn!(export = node.export, ?path, "not open any more: {cause}");
+                tracing::warn!(export = node.export, ?path, "cannot open a file again: {cause}");
             }
             renewed.push((node, handle));
         }
@@ -262,5 +262,26 @@ impl Driven {
         let config = &shared.config;
         shared.registrar.set_useful_min(self.useful_sizes_min(config));
         self.ask_for_lanes(config);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CLI-102]
+    #[test]
+    fn refusal_that_trying_again_cannot_help_is_final_and_no_other() {
+        let refused = |status| is_final(&Error::Handshake(HandshakeError::Refused(status)));
+        for status in [Status::DRAINING, Status::SERVER_FULL, Status::NO_SESSION, Status::AGAIN] {
+            assert!(!refused(status), "{status}");
+        }
+        for status in [Status::AUTH_FAILED, Status::AUTH_REQUIRED, Status::FENCED, Status::from_value(0x7777)]
+        {
+            assert!(refused(status), "{status}");
+        }
+        assert!(is_final(&Error::Handshake(HandshakeError::KeyRequired)));
+        let lost = Error::Connection { server: String::new(), cause: String::new() };
+        assert!(!is_final(&lost), "it was lost in the handshake");
     }
 }

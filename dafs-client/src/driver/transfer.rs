@@ -236,7 +236,7 @@ impl Shared {
         Ok((opcode, transfer))
     }
 
-    /// What a list, or memory in `pieces`, makes of the circumstances. Answers the bytes that a list is read with, gaps and all, or 0.
+    /// What a list, or memory in `pieces`, makes of the circumstances. Returns the bytes that a list is read with, gaps and all, or 0.
     fn form(
         &self,
         core: &mut Core,

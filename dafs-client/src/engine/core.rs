@@ -52,7 +52,7 @@ pub(crate) struct Core {
     pub(crate) deadlines: usize,
     pub(crate) signs: Signs,
     pub(crate) demand: Demand,
-    /// The session is over; every call answers this.
+    /// The session is over; every call returns this.
     pub(crate) dead: Option<Error>,
     /// The server announced that it shuts down.
     pub(crate) draining: bool,
@@ -119,7 +119,7 @@ impl Core {
         self.queue.push_front(index);
     }
 
-    /// Writes what credits and room allow; answers whether anything was. Never blocks.
+    /// Writes what credits and room allow; returns whether anything was. Never blocks.
     pub(crate) fn poll_transmit(&mut self, outlet: &mut impl Outlet) -> Result<bool, Broken> {
         let mut wrote = self.fetch_unposted(outlet);
         while let Some(&slot) = self.resend.front() {
@@ -451,7 +451,7 @@ impl Core {
     }
 
     /// Time has passed: what was noted gets its date, and operations are timed out. Over a connection the server is as well, `Err` when it
-    /// is silent for too long. Answers whether this side must speak, for which something is there to be sent.
+    /// is silent for too long. Returns whether this side must speak, for which something is there to be sent.
     pub(crate) fn handle_time(&mut self, now: Moment, is_connected: bool) -> Result<bool, Broken> {
         let alive = self.signs.dated(now);
         let (gives_up, must_speak) = (alive.gives_up(now), alive.must_speak(now));

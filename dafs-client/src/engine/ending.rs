@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// Ends an operation early, if no peer holds its memory; what is in flight is then answered into the void. Answers whether it ended.
+    /// Ends an operation early, if no peer holds its memory; replies to what is in flight are then dropped. Returns whether it ended.
     pub(crate) fn withdraw(&mut self, index: usize, error: Error) -> bool {
         let Some(op) = self.ops.get_mut(index) else { return true };
         if op.done {

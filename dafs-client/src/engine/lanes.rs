@@ -283,12 +283,12 @@ impl Core {
     pub(crate) fn on_lanes(&mut self, op: Op) {
         let LaneState::Asked(side) = std::mem::replace(&mut self.lanes, LaneState::None) else { return };
         let Ok(reply) = op.into_reply() else {
-            tracing::info!("the server lends no lanes");
+            tracing::info!("the server lends no eager buffers");
             return;
         };
         match granted(side, reply.head.as_bytes(), &reply.payload) {
             Some(lanes) => self.lanes = LaneState::Granted(lanes),
-            None => tracing::info!("the server lends no lanes now"),
+            None => tracing::info!("the server lends no eager buffers now"),
         }
     }
 
@@ -369,7 +369,7 @@ impl Core {
         Ok(())
     }
 
-    /// Posts what waits for room; answers whether anything.
+    /// Posts what waits for room; returns whether anything.
     pub(crate) fn fetch_unposted(&mut self, outlet: &mut impl Outlet) -> bool {
         let LaneState::Granted(lanes) = &mut self.lanes else { return false };
         let before = lanes.unposted.len();

@@ -23,9 +23,12 @@ impl Signs {
     /// Of a connection that was made now.
     pub(crate) fn new(welcome: &Welcome, now: Moment) -> Self {
         let time = |ms: u32| Duration::from_millis(u64::from(ms.max(1)));
-        let alive = KeepAlive::new(time(welcome.keep_alive_ms), time(welcome.lease_ms), now);
-        let unseen_max = time(welcome.lease_ms) / 2;
-        Self { alive, unseen_max, looked: now, heard: false, spoke: false }
+        Self::with(time(welcome.keep_alive_ms), time(welcome.lease_ms), now)
+    }
+
+    fn with(keep_alive: Duration, lease: Duration, now: Moment) -> Self {
+        let alive = KeepAlive::new(keep_alive, lease, now);
+        Self { alive, unseen_max: lease / 2, looked: now, heard: false, spoke: false }
     }
 
     /// What was noted gets its date.
@@ -54,7 +57,7 @@ impl Demand {
         Self { credits_max, peak: 1, peak_replies: 0 }
     }
 
-    /// As many requests could be outstanding now; answers how many to ask for.
+    /// As many requests could be outstanding now; returns how many to ask for.
     #[inline]
     pub(crate) fn note(&mut self, now: usize) -> u16 {
         let now = u16::try_from(now).unwrap_or(u16::MAX).min(self.credits_max);
@@ -67,5 +70,26 @@ impl Demand {
             self.peak_replies = 0;
         }
         self.peak.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [SESS-47]
+    #[test]
+    fn time_in_which_nobody_looked_is_not_the_servers_silence() {
+        let at = |seconds| Moment::default().after(Duration::from_secs(seconds));
+        let signs = || Signs::with(Duration::from_secs(20), Duration::from_secs(60), at(0));
+        let gives_up = |signs: &mut Signs, seconds| signs.dated(at(seconds)).gives_up(at(seconds));
+        let mut looks = signs();
+        assert!((1..60).all(|second| !gives_up(&mut looks, second)));
+        assert!(gives_up(&mut looks, 60), "a server that is silent while somebody looks");
+        let mut stopped = signs();
+        assert!(!gives_up(&mut stopped, 20));
+        assert!(!gives_up(&mut stopped, 500), "this process did not run");
+        assert!((501..560).all(|second| !gives_up(&mut stopped, second)));
+        assert!(gives_up(&mut stopped, 560));
     }
 }

@@ -99,10 +99,12 @@ impl Node {
 
     /// It was opened again in session number `epoch`, or is not open any more.
     pub(crate) fn renew(&self, epoch: u64, handle: Result<FileHandle, StaleCause>) {
-        self.epoch.store(epoch, Ordering::Relaxed);
         match handle {
-            Ok(handle) => self.handle.store(handle.0, Ordering::Relaxed),
-            // The first cause stays.
+            Ok(handle) => {
+                self.epoch.store(epoch, Ordering::Relaxed);
+                self.handle.store(handle.0, Ordering::Relaxed);
+            }
+            // The first cause stays. Its handle is that of a session that is gone: given back in the new one, it would close another file.
             Err(cause) => drop(self.stale.set(cause)),
         }
     }

@@ -101,7 +101,7 @@ pub(crate) fn lost(taken: &Unstable, committed: Verifier, epoch: u64) -> (Vec<Ra
 mod tests {
     use super::*;
 
-    // [CLI-20]
+    // [CLI-20] [CLI-96]
     #[test]
     fn unstable_ranges_with_another_verifier_are_lost_and_joined() {
         let mut unstable = Unstable::default();
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(lost(&taken, Verifier(3), 1).0, [0..30, 100..200]);
     }
 
-    // [CLI-20]
+    // [CLI-99]
     #[test]
     fn changes_of_another_epoch_are_lost_until_a_commit_of_all_has_told() {
         let mut unstable = Unstable::default();
@@ -133,6 +133,7 @@ mod tests {
         assert!(!lost(&unstable.take(&(0..u64::MAX), true), Verifier(1), 9).1);
     }
 
+    // [CLI-97]
     #[test]
     fn unstable_ranges_beyond_the_bound_cover_all_that_was_written() {
         let mut unstable = Unstable::default();

@@ -93,7 +93,7 @@ pub(crate) fn tell_once(error: &RegionError) {
     if TOLD.swap(true, Ordering::Relaxed) {
         tracing::debug!("memory is not registered: {error}");
     } else {
-        tracing::warn!("data is copied, or goes in messages, as memory cannot be registered: {error}");
+        tracing::warn!("cannot register memory: {error}; data is copied, or goes in messages");
     }
 }
 
@@ -117,17 +117,14 @@ struct Registration {
     domain: Arc<dyn Domain>,
 }
 
-/// Memory that the server can reach by RDMA: allocated of the kind the provider likes best, and registered once.
-/// Transfers to and from it need neither copies nor registration.
+/// Memory that the server can reach by RDMA. It is registered once, so transfers to and from it need neither copies nor registration.
 ///
-/// Made by [`crate::Session::buffer`]; usable in every session that shares that session's domain. It is unique, like
-/// a `Vec`: [`RegisteredBuf::split_off`] gives a part of the memory to another owner. It derefs to `[u8]`: while an
-/// operation owns the buffer nobody else can, so no correct server touches it then. Memory is freed when the last
-/// part is dropped.
+/// [`crate::Session::buffer`] makes it. Every session that shares that session's domain can use it. It has one owner, like a `Vec`, and
+/// derefs to `[u8]`; [`RegisteredBuf::split_off`] gives a part of the memory to another owner. While an operation owns the buffer nobody
+/// else can read or write it. The memory is freed when the last part is dropped.
 ///
-/// When a session ends while the server might still be moving data of a buffer, the registration ends with it, so
-/// that the memory is the caller's alone; such a buffer is still memory, but transfers with it answer
-/// [`crate::Error::Invalid`].
+/// When a session ends while the server may be moving data of a buffer, its registration ends too, so that the memory is the caller's
+/// alone. Such a buffer is still memory, but transfers with it fail with [`crate::Error::Invalid`].
 pub struct RegisteredBuf {
     registration: Arc<Registration>,
     // Invariant: offset + len <= registration.memory.len()
@@ -166,14 +163,13 @@ impl RegisteredBuf {
         Self { registration: Arc::new(registration), offset: 0, len }
     }
 
-    /// Whether it was registered. Where the system let no more memory be (its limit of locked memory), it is ordinary memory:
-    /// everything works, with a copy.
+    /// Whether it is registered. It is ordinary memory where the system let no more be registered (its limit of locked memory). Everything
+    /// works then, with a copy.
     pub fn is_registered(&self) -> bool {
         self.registration.range.is_some()
     }
 
-    /// Keeps the first `at` bytes and returns the rest as a buffer of its own, of the same registration. Panics when
-    /// `at` is beyond the end.
+    /// Keeps the first `at` bytes and returns the rest as another buffer with the same registration. Panics when `at` is beyond the end.
     pub fn split_off(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
         let rest = Self {
@@ -185,7 +181,7 @@ impl RegisteredBuf {
         rest
     }
 
-    /// Joins a part that directly follows this one in the same registration; gives it back when it does not.
+    /// Joins a part that directly follows this one in the same registration. Returns it when it does not.
     pub fn unsplit(&mut self, rest: Self) -> Result<(), Self> {
         if Arc::ptr_eq(&self.registration, &rest.registration) && rest.offset == self.offset + self.len {
             self.len += rest.len;
@@ -361,7 +357,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Largest part of a staged transfer, bytes: what one request moves.
+    /// The largest part of a bounced transfer, bytes: what one request moves.
     pub(crate) const CHUNK_SIZE: usize = 256 * 1024;
 
     pub(crate) fn allocate(domain: &Arc<dyn Domain>, size: usize) -> Result<Self, RegionError> {

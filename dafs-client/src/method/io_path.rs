@@ -5,24 +5,25 @@ use dafs_proto::wire::{GatherSwitches, Thresholds};
 use crate::memory::registration::RegistrationPolicy;
 use crate::method::noncontiguous::{Noncontiguous, decide_pieces};
 
-/// Which transfer method reads and writes use.
+/// The transfer method of reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MethodOverride {
-    /// What is fastest, by the thresholds that the server exports.
+    /// Whichever is faster, by the thresholds that the server exports.
     #[default]
     Auto,
-    /// Always in the message, cut into as many messages as needed.
+    /// In messages, cut into as many as needed.
     Inline,
-    /// Always by RDMA of the server.
+    /// By RDMA of the server.
     Direct,
-    /// Always by RDMA, through the library's own registered buffers unless the memory is registered.
+    /// By RDMA of the server, through bounce buffers of the library unless the memory is registered.
     Staged,
-    /// Through buffers that both sides registered when the session began, by RDMA write with immediate; data is copied on the client's
-    /// side unless it is written from registered memory. Where the server lends no such buffers, as `Direct`.
+    /// Eager: through buffers that both sides registered when the session began, by RDMA write with immediate. The client copies the data,
+    /// unless it writes from registered memory. Where the server lends no such buffers, as `Direct`.
     Fast,
-    /// By RDMA of the client, into and out of buffers that the server lent when the session began. Where that cannot be, as `Direct`.
+    /// Client-initiated: by RDMA of the client, into and out of buffers that the server lent when the session began. Where the server lends
+    /// none, as `Direct`.
     Client,
-    /// Whichever side can use RDMA write moves the data: the client for writes, the server for reads.
+    /// The side that can use RDMA write moves the data: the client for writes, the server for reads.
     Hybrid,
 }
 
@@ -65,17 +66,17 @@ pub enum Registration {
 /// How data travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IoPath {
-    /// In the messages.
+    /// In messages.
     Inline,
-    /// By RDMA, to or from the caller's registered memory.
+    /// By RDMA of the server, from or to the caller's registered memory.
     Direct,
-    /// By RDMA, to or from the caller's memory, registered for this operation.
+    /// By RDMA of the server, from or to the caller's memory, registered for this operation.
     DirectRegister,
-    /// By RDMA, to or from the library's registered buffers; copied there.
+    /// By RDMA of the server, through bounce buffers of the library.
     Staged,
-    /// With the request or the reply, by RDMA write with immediate, through buffers that both sides registered before.
+    /// Eager: by RDMA write with immediate, through buffers that both sides registered before.
     Fast,
-    /// By this side's RDMA, into or out of buffers that the server lent.
+    /// Client-initiated: by RDMA of the client, into or out of buffers that the server lent.
     Client,
 }
 
@@ -86,9 +87,9 @@ impl IoPath {
             Self::Inline => "inline",
             Self::Direct => "direct",
             Self::DirectRegister => "direct, registered for the operation",
-            Self::Staged => "direct, staged",
-            Self::Fast => "fast",
-            Self::Client => "client",
+            Self::Staged => "direct, bounced",
+            Self::Fast => "eager",
+            Self::Client => "client-initiated",
         }
     }
 
@@ -115,9 +116,9 @@ pub struct Circumstances {
     pub inline_max: u32,
     /// The provider registers ordinary memory for one operation at a cost that does not depend on its size.
     pub registers_ordinary_memory: bool,
-    /// The library has buffers to stage in.
+    /// The library has bounce buffers.
     pub can_stage: bool,
-    /// The server has lent buffers for the methods fast and client.
+    /// The server has lent eager buffers.
     pub has_lanes: bool,
     /// The transfer may be cut into inline messages, and the server fetches direct data from this side at the cost of a round trip:
     /// a write over a stream that need not be durable or in one piece.
@@ -327,7 +328,7 @@ impl Decision {
                 format!("the messages of a batch carry at most {MAPPED_INLINE_MAX} bytes of each here")
             }
             Reason::NothingToRegister => {
-                "the provider registers no ordinary memory, and there are no buffers to stage in".to_owned()
+                "the provider registers no ordinary memory, and there are no bounce buffers".to_owned()
             }
         };
         format!("{direction} of {} bytes, {memory} memory: {}, because {why}", c.size, self.path.name())
@@ -411,7 +412,7 @@ mod tests {
         }
     }
 
-    // [CLI-48] on every kind of provider
+    // [CLI-94] on every kind of provider
     #[test]
     fn decision_under_a_policy_registers_and_does_not_copy() {
         for policy in [RegistrationPolicy::Operation, RegistrationPolicy::Kept] {
@@ -492,6 +493,7 @@ mod tests {
         assert_eq!(decide(&c).reason, Reason::NothingToRegister);
     }
 
+    // [CLI-67]
     #[test]
     fn decision_overridden_follows_the_override_at_any_size() {
         for size in [1, 1 << 30] {
@@ -516,6 +518,7 @@ mod tests {
         }
     }
 
+    // [CLI-114]
     #[test]
     fn decision_about_a_batch_s_operation_goes_by_what_is_mapped() {
         for (size, path) in [(512, IoPath::Inline), (513, IoPath::Direct)] {

@@ -242,7 +242,7 @@ impl BatchWork {
         self.bounce.as_ref().map_or(0, |bounce| bounce.len_of(entry))
     }
 
-    /// Some entries are about to be asked for: what they write is copied to where the server reaches it, once. Answers whether any was.
+    /// Some entries are about to be asked for: what they write is copied to where the server reaches it, once. Returns whether any was.
     pub(crate) fn copy_written(&mut self, from: usize, count: usize) -> bool {
         let Some(bounce) = &self.bounce else { return false };
         let entries = self.entries.get(from.max(self.written)..from + count).unwrap_or_default();
@@ -401,7 +401,7 @@ impl BatchWork {
 }
 
 impl Entry {
-    /// Takes what an inline read got from the beginning of the data; answers the rest.
+    /// Takes what an inline read got from the beginning of the data; returns the rest.
     #[allow(clippy::cast_possible_truncation, reason = "within memory of this process")]
     fn take_data<'a>(&self, result: &BatchResult, data: Span<'a>) -> Result<Span<'a>, Broken> {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.write && result.count > 0) else {

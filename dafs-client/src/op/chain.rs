@@ -96,7 +96,7 @@ impl ChainWork {
         failed == Some(Status::CHAIN_ABORTED)
     }
 
-    /// Begins again on the same session, in new slots; answers the handles that it had gained, for closing.
+    /// Begins again on the same session, in new slots; returns the handles that it had gained, for closing.
     pub(crate) fn restart(&mut self) -> Vec<Closing> {
         let gained = self.unclosed();
         self.attempts += 1;

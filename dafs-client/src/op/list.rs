@@ -118,7 +118,7 @@ impl List {
         self.ascending
     }
 
-    /// Takes out bytes that later ones of the list write over, so that requests may be executed in any order; answers what is left of the
+    /// Takes out bytes that later ones of the list write over, so that requests may be executed in any order; returns what is left of the
     /// memory, and of its ranges where it has any.
     pub(crate) fn take_out_overlaps(
         &mut self,

@@ -298,7 +298,7 @@ impl Op {
         }
     }
 
-    /// All of it was answered. If it begins again, it answers the handles that it had gained, for closing.
+    /// All of it was answered. If it begins again, it returns the handles that it had gained, for closing.
     pub(crate) fn on_end(&mut self) -> Option<Vec<Closing>> {
         if let (Work::Chain(chain), None) = (&mut self.work, &self.error) {
             if chain.lost_replies() && chain.repeats() {
@@ -414,8 +414,8 @@ impl Op {
                 let taken = std::mem::replace(&mut **named, Named { path, ..Named::default() });
                 Work::Named(Box::new(Named { sent: true, ..taken }))
             }
-            Work::Data(transfer) => Work::Data(Transfer::void(transfer.kind)),
-            Work::Chain(_) | Work::Batch(_) => Work::Data(Transfer::void(TransferKind::Read)),
+            Work::Data(transfer) => Work::Data(Transfer::discarding(transfer.kind)),
+            Work::Chain(_) | Work::Batch(_) => Work::Data(Transfer::discarding(TransferKind::Read)),
         };
         let mut stand_in = Op::new(self.opcode, self.target.clone(), work);
         stand_in.detached = true;

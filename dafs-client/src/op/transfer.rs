@@ -127,7 +127,7 @@ impl Transfer {
     }
 
     /// A transfer without memory, which takes the replies to one that was given up.
-    pub(crate) fn void(kind: TransferKind) -> Self {
+    pub(crate) fn discarding(kind: TransferKind) -> Self {
         let none = Self::new(kind, IoPath::Inline, 0, SmallVec::new(), SmallVec::new());
         Self { begun: true, discard: true, ..none }
     }

@@ -40,9 +40,8 @@ impl ServerIdentity {
     /// That of this process.
     pub fn of_process() -> std::io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status")?;
-        Self::from_status(&status).ok_or_else(|| {
-            std::io::Error::other("/proc/self/status does not tell users, groups and capabilities")
-        })
+        Self::from_status(&status)
+            .ok_or_else(|| std::io::Error::other("/proc/self/status has no users, groups or capabilities"))
     }
 
     /// From the text of `/proc/self/status`.

@@ -51,18 +51,16 @@ impl ForcedIdentity {
 #[derive(Debug, Error)]
 pub enum KeyFileError {
     /// It cannot be read.
-    #[error(
-        "cannot read {0}: {1}; make the file with `(umask 077; dafs-server keygen NAME > {0})`, or correct the path"
-    )]
+    #[error("{0}: {1}; make the file with `(umask 077; dafs-server keygen NAME > {0})`, or correct the path")]
     Read(PathBuf, std::io::Error),
     /// It is a directory, a device or a pipe.
-    #[error("{0} is not a regular file; give the path of a file with lines of name:secret")]
+    #[error("{0}: not a regular file; give the path of a file with lines of name:secret")]
     NotFile(PathBuf),
     /// Others than its owner may read or change it: its permission bits.
-    #[error("{0} may be read or changed by other users (mode {1:03o}); run `chmod 600 {0}`")]
+    #[error("{0}: other users may read or change it (mode {1:03o}); run `chmod 600 {0}`")]
     Exposed(PathBuf, u32),
     /// It belongs to another user than the one that the server runs as.
-    #[error("{path} belongs to user {owner}, who could read and change it; run `chown {server} {path}`")]
+    #[error("{path}: user {owner} owns it, and could read and change it; run `chown {server} {path}`")]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -72,18 +70,18 @@ pub enum KeyFileError {
         server: u32,
     },
     /// It is larger than [`KEY_FILE_SIZE_MAX`].
-    #[error("{0} is larger than {KEY_FILE_SIZE_MAX} bytes; give a file with lines of name:secret")]
+    #[error("{0}: larger than {KEY_FILE_SIZE_MAX} bytes; give a file with lines of name:secret")]
     TooLarge(PathBuf),
-    /// A line is no key.
+    /// A line is not a key.
     #[error("{0}, {1}")]
     Line(PathBuf, KeyLineError),
     /// The third field of a line cannot be understood.
     #[error(
-        "{0}, line {1}: the rules of a key are uid=NUMBER,gid=NUMBER, both below 4294967295; write name:secret:uid=1000,gid=1000"
+        "{0}, line {1}: the third field is not uid=NUMBER,gid=NUMBER, both below 4294967295; write name:secret:uid=1000,gid=1000"
     )]
     Rules(PathBuf, usize),
     /// There is no key in it.
-    #[error("{0} holds no key; add one with `dafs-server keygen NAME >> {0}`")]
+    #[error("{0}: no key in it; add one with `dafs-server keygen NAME >> {0}`")]
     Empty(PathBuf),
 }
 
@@ -161,16 +159,18 @@ impl KeySource for Keyring {
     }
 }
 
-/// A line for a key file with a new secret of 32 bytes from the system's random source. `Err` says what is wrong with
-/// the name or the source.
+/// Returns a line for a key file with a new secret of 32 bytes from the system's random source.
+///
+/// # Errors
+/// The name cannot be one of a key, or the random source failed.
 pub fn generate_key_line(name: &str) -> Result<String, String> {
     if !is_key_name(name) {
         return Err(format!(
-            "{name:?} cannot name a key: choose a word without spaces, colons, commas and semicolons"
+            "cannot name a key {name:?}: not a word; leave out spaces, colons, commas and semicolons"
         ));
     }
     let mut secret = [0; 32];
-    getrandom::fill(&mut secret).map_err(|error| format!("the system's random source failed: {error}"))?;
+    getrandom::fill(&mut secret).map_err(|error| format!("cannot make a secret: {error}"))?;
     Ok(format_key_line(&Key { name: name.to_owned(), secret: Arc::from(secret) }))
 }
 
@@ -219,6 +219,7 @@ mod tests {
         assert_eq!(keys.key("d"), None);
     }
 
+    // [ACC-20]
     #[test]
     fn keyring_with_wrong_rules_names_line_and_form() {
         for rules in [
@@ -239,6 +240,7 @@ mod tests {
         }
     }
 
+    // [ACC-87]
     #[test]
     fn keyring_without_keys_is_refused() {
         assert!(parse("# nothing\n").unwrap_err().contains("dafs-server keygen NAME >> /k"));
@@ -262,6 +264,22 @@ mod tests {
         assert_eq!(with_mode(0o400), Ok(1));
     }
 
+    // [ACC-89]
+    #[test]
+    fn key_file_of_another_user_is_refused_with_the_command_that_helps() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys");
+        std::fs::write(&path, format!("a:{SECRET}")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        if own_uid() == 0 {
+            std::os::unix::fs::chown(&path, Some(4444), None).unwrap();
+        }
+        let owner = std::fs::metadata(&path).unwrap().uid();
+        let error = Keyring::load(&path, owner + 1).unwrap_err().to_string();
+        assert!(error.contains(&format!("chown {} {}", owner + 1, path.display())), "{error}");
+        assert_eq!(Keyring::load(&path, owner).unwrap().len(), 1);
+    }
+
     #[test]
     fn key_file_that_is_missing_or_no_file_is_refused() {
         let directory = tempfile::tempdir().unwrap();
@@ -271,6 +289,7 @@ mod tests {
         assert!(no_file.contains("not a regular file"), "{no_file}");
     }
 
+    // [ACC-88]
     #[test]
     fn key_file_larger_than_the_limit_is_refused() {
         let directory = tempfile::tempdir().unwrap();

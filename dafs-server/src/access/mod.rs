@@ -31,7 +31,7 @@ pub use identity::{IdentityMapping, NOBODY, ServerIdentity};
 pub use keys::{ForcedIdentity, KEY_FILE_SIZE_MAX, KeyEntry, KeyFileError, Keyring, generate_key_line};
 pub use range::{AddressRange, RangeError};
 
-/// What decisions about access rest on, besides each export's own rules.
+/// What access depends on, apart from the rules of each export.
 #[derive(Clone, Debug, Default)]
 pub struct AccessConfig {
     /// Keys that clients may prove.
@@ -40,8 +40,8 @@ pub struct AccessConfig {
     pub server: ServerIdentity,
 }
 
-/// Decides about access. Not blocking: of a client over loopback TCP the kernel is asked, and the user database before by a thread
-/// (`Access::ask`).
+/// Decides about access. Does not block: the kernel knows the owner of a loopback connection, and a thread has asked the user database
+/// before (`Access::ask`).
 #[derive(Debug)]
 pub struct Access {
     config: AccessConfig,
@@ -176,7 +176,7 @@ impl Access {
         let identity = match effective_mapping(export, server) {
             IdentityMapping::Fixed { uid, gid } => Identity { uid, gid, groups: Arc::from([]) },
             IdentityMapping::Server => server.identity.clone(),
-            IdentityMapping::Client if client.evidence == Evidence::Claim && !export.keep_root => {
+            IdentityMapping::Client if client.evidence == Evidence::Claim && !export.no_root_squash => {
                 without_root(&client.identity)
             }
             IdentityMapping::Client => client.identity.clone(),
@@ -184,8 +184,8 @@ impl Access {
             IdentityMapping::Auto if lends_itself(server, client) => server.identity.clone(),
             IdentityMapping::Auto => {
                 return refused(
-                    "this server is not privileged and can only act as its own user, which another user has no claim to; \
-                     squash=server in the export's rules allows it",
+                    "this server is not privileged and acts as its own user, which the client is not; \
+                     squash=server in the export's options allows it",
                 );
             }
         };
@@ -232,7 +232,7 @@ impl Access {
             Ok(Some(uid)) => Ok(Some(self.users.identity(uid))),
             // Whoever it is would act as another.
             Err(error) => {
-                tracing::warn!(peer = %client, %error, "cannot ask the kernel who owns the connection; it is refused");
+                tracing::warn!(peer = %client, %error, "cannot ask the kernel who owns a connection; the session is refused");
                 Err(Status::AGAIN)
             }
         }

@@ -161,8 +161,14 @@ fn table_address(address: SocketAddr) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::{TcpListener, TcpStream};
+
+    use dafs_proto::transport::PeerIdentity;
+    use dafs_proto::wire::Status;
+
+    use super::super::users::Users;
+    use super::super::{Access, AccessConfig};
+    use super::*;
 
     fn pair(bind: &str) -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind(bind).unwrap();
@@ -205,7 +211,7 @@ mod tests {
     /// Set in a process of its own for a test: the limit of descriptors is the whole process's.
     const OWN_PROCESS: &str = "DAFS_TEST_NO_DESCRIPTORS";
 
-    // [ACC-19]
+    // [ACC-19] [ACC-78]
     #[test]
     fn socket_owner_is_known_without_descriptors_and_else_nobody_is_taken_for_another() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -229,6 +235,10 @@ mod tests {
         assert_eq!(owners.owner(peer, local).unwrap(), Some(own_uid()));
         let unprepared = SocketOwners { diagnosis: Mutex::new(Diagnosis { socket: None, sequence: 0 }) };
         assert!(unprepared.owner(peer, local).is_err(), "it cannot be found out, which is no owner");
+        let (config, users) = (AccessConfig::default(), Users::default());
+        let access = Access { config, users, owners: unprepared };
+        let peer = PeerIdentity { address: Some(peer), credentials: None };
+        assert_eq!(access.owner(&peer, local), Err(Status::AGAIN));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use dafs_proto::transport::PeerIdentity;
 use ipnet::{IpNet, Ipv4Net};
 use thiserror::Error;
 
-/// Whom an entry of an export's list of clients means.
+/// An entry of an export's list of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressRange {
     /// `local`: clients on this host, over shared memory or the loopback interface.
@@ -21,20 +21,20 @@ pub enum AddressRange {
 /// A range that cannot be understood.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum RangeError {
-    /// No address.
-    #[error("\"{0}\" is not an address: write one such as 10.0.0.7, 10.0.0.0/8, fd00::/8, or local")]
+    /// It is not an address.
+    #[error("\"{0}\" is not an address; write one such as 10.0.0.7, 10.0.0.0/8, fd00::/8, or local")]
     Address(String),
-    /// No length of a prefix.
-    #[error("\"{text}\" has no valid prefix length: write a number from 0 to {max} after the slash")]
+    /// The length of its prefix is missing or out of range.
+    #[error("\"{text}\" has no valid prefix length; write a number from 0 to {max} after the slash")]
     Prefix {
         /// What was written.
         text: String,
         /// The address family's limit.
         max: u8,
     },
-    /// More than a prefix.
+    /// Bits behind its prefix are set.
     #[error(
-        "\"{text}\" has bits set after its prefix: write {network} for the network, or leave the slash out for the one address"
+        "\"{text}\" has bits set after its prefix; write {network} for the network, or leave the slash out for the one address"
     )]
     HostBits {
         /// What was written.

@@ -58,7 +58,7 @@ fn client(identity: Identity, evidence: Evidence, key: Option<&str>) -> ClientId
     ClientIdentity { identity, evidence, key_name: key.map(str::to_owned) }
 }
 
-// [ACC-1] [ACC-2]
+// [ACC-1] [ACC-2] [ACC-76]
 #[test]
 fn terms_demand_a_key_beyond_loopback_only() {
     for (address, required) in [
@@ -157,7 +157,7 @@ fn admit_of_an_impossible_id_is_refused() {
     }
 }
 
-// [ACC-30] [ACC-31] [ACC-32]
+// [ACC-30] [ACC-31] [ACC-32] [ACC-90] [ACC-91]
 #[test]
 fn mount_maps_identities_by_rule_evidence_and_privilege() {
     let user = || id(1000, 0, &[0, 7]);
@@ -167,7 +167,7 @@ fn mount_maps_identities_by_rule_evidence_and_privilege() {
     use Evidence::{Claim, Kernel, KeyFile, None as Unknown};
     use IdentityMapping::{Auto, Client, Server};
     let cases = [
-        // privileged, memory, rule, root=keep, evidence, client, acts as
+        // privileged, memory, rule, no_root_squash, evidence, client, acts as
         (true, directory, Auto, false, Kernel, root(), Some(root())),
         (true, directory, Auto, false, Kernel, user(), Some(user())),
         (true, directory, Auto, false, Claim, user(), Some(id(1000, NOBODY, &[7]))),
@@ -192,17 +192,17 @@ fn mount_maps_identities_by_rule_evidence_and_privilege() {
         (false, memory, fixed, false, Kernel, user(), Some(id(5, 6, &[]))),
     ];
     for case in cases {
-        let (privileged, memory, squash, keep_root, evidence, identity, expected) = case.clone();
+        let (privileged, memory, squash, no_root_squash, evidence, identity, expected) = case.clone();
         let kind =
             if memory { ExportKind::Memory { size_max: 1 } } else { ExportKind::Directory("/d".into()) };
-        let export = ExportConfig { squash, keep_root, ..ExportConfig::new("d", kind) };
+        let export = ExportConfig { squash, no_root_squash, ..ExportConfig::new("d", kind) };
         let client = client(identity, evidence, None);
         let rights = access(privileged).mount(&export, &client, &peer("192.0.2.9:8"));
         assert_eq!(rights.map(|rights| rights.identity), expected.ok_or(Status::NO_EXPORT), "{case:?}");
     }
 }
 
-// [ACC-34]
+// [ACC-34] [ACC-92] [ACC-94]
 #[test]
 fn mount_needs_address_and_key_both() {
     let with = |clients: &[&str], keys: &[&str]| ExportConfig {
@@ -239,7 +239,7 @@ fn mount_needs_address_and_key_both() {
     }
 }
 
-// [ACC-35]
+// [ACC-35] [ACC-94] [ACC-95]
 #[test]
 fn range_contains_by_family_and_prefix() {
     let cases = [

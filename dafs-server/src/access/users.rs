@@ -73,7 +73,7 @@ impl Users {
             let inside = Arc::clone(&self.inside);
             match std::thread::Builder::new().name("dafs-users".into()).spawn(move || inside.answer_all()) {
                 Ok(_) => state.threads += 1,
-                Err(error) => tracing::warn!(%error, "cannot start a thread that asks the user database"),
+                Err(error) => tracing::warn!(%error, "cannot start a thread for the user database"),
             }
         }
         false
@@ -120,7 +120,7 @@ fn look_up(uid: u32) -> Identity {
     let user = match User::from_uid(Uid::from_raw(uid)) {
         Ok(user) => user,
         Err(error) => {
-            tracing::warn!(uid, %error, "the user database does not answer; the user has no groups");
+            tracing::warn!(uid, %error, "cannot look up a user in the user database; the client acts without groups");
             None
         }
     };
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(asked(&users, 3_999_999_999), expected);
     }
 
-    // [ACC-74]
+    // [ACC-74] [ACC-79]
     #[test]
     fn database_that_hangs_over_one_user_keeps_nobody_else_waiting() {
         let (release, held) = channel::<()>();

@@ -1,4 +1,4 @@
-//! Where Direct begins to beat Inline, measured on the machine and transport at hand.
+//! From which sizes direct transfers are faster than inline ones, measured on this machine and transport.
 //!
 //! The idea is the DAFS implementers' (a provider should export its threshold instead of a constant being compiled in).
 //! [`measure`] makes one connection from
@@ -29,9 +29,9 @@ use dafs_proto::transport::{Address, ConnectParams, Domain, Endpoint, WaitPolicy
 use dafs_proto::wire::{Crossovers, HEADER_SIZE, Method, Stability, WireRange, WriteRequest};
 use smallvec::SmallVec;
 
-/// What a calibration may take, by default.
+/// Time of a calibration, by default.
 pub const BUDGET: Duration = Duration::from_millis(50);
-/// A calibration that has not ended after so many times its budget has failed.
+/// A calibration fails when it has not ended after this many times its budget.
 const BUDGETS_MAX: u32 = 40;
 /// What Direct must win by to count as faster where memory is registered for it.
 const REGISTERING_HANDICAP: f64 = 0.05;
@@ -59,17 +59,17 @@ pub struct Sample {
 /// Samples of reads into registered memory and of such that register it, then of writes.
 pub type Samples = [Vec<Sample>; 4];
 
-/// What was measured.
+/// The result of a calibration.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// Sizes from which Direct is faster than Inline. One more than the inline limit says that Inline is always faster where it is
     /// possible.
     pub crossovers: Crossovers,
-    /// What they were made of.
+    /// The samples they are computed from.
     pub samples: Samples,
     /// From which pieces of memory on gathering pays; `None` where messages are too small to describe them.
     pub gather: Option<Crossovers>,
-    /// What that was made of.
+    /// The samples it is computed from.
     pub gather_samples: Samples,
     /// How often each size and method was timed.
     pub rounds: usize,
@@ -216,6 +216,7 @@ mod tests {
             .collect()
     }
 
+    // [PROV-40]
     #[test]
     fn crossover_of_methods_that_cross_once_is_the_first_size_that_direct_wins() {
         let times = [(512, 5, 9), (1024, 6, 9), (2048, 8, 9), (4096, 12, 10), (8192, 20, 11), (9000, 22, 11)];
@@ -223,6 +224,7 @@ mod tests {
         assert_eq!(crossover(&samples(&times[..4]), 4096, REGISTERING_HANDICAP), 4096);
     }
 
+    // [PROV-71]
     #[test]
     fn crossover_of_methods_as_good_as_equal_is_left_to_inline() {
         assert_eq!(
@@ -242,6 +244,7 @@ mod tests {
         assert_eq!(crossover(&samples(&[(512, 5, 4)]), 512, REGISTERING_HANDICAP), 512);
     }
 
+    // [PROV-70]
     #[test]
     fn crossover_of_inline_that_always_wins_is_past_its_limit() {
         assert_eq!(
@@ -252,6 +255,7 @@ mod tests {
         assert_eq!(crossover(&[], u32::MAX, REGISTERING_HANDICAP), u32::MAX);
     }
 
+    // [PROV-40]
     #[test]
     fn crossover_of_noisy_times_prefers_clear_wins() {
         // Direct wins from 1024 on, but for a loss within noise at 4096.

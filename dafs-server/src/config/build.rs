@@ -42,8 +42,8 @@ impl Settings {
             ConfigError::new(
                 place,
                 error.to_string().trim_end(),
-                "names are those of the flags, what may be given several times is a list, and exports are tables: \
-                 see the example at the end of `dafs-server --help`",
+                "use the names of the flags, lists for flags that may be repeated, and tables for exports: \
+                 `dafs-server --help` ends with an example",
             )
         })?;
         settings.origin = Origin::of(text, place);
@@ -106,7 +106,7 @@ impl Config {
         let (lease_ms, keep_alive_ms) = (self.lease_ms, self.keep_alive_ms);
         if lease_ms / 2 < keep_alive_ms {
             let problem = format!(
-                "a lease of {lease_ms} ms could run out between two signs of life {keep_alive_ms} ms apart"
+                "a lease of {lease_ms} ms is shorter than two keep-alive intervals of {keep_alive_ms} ms"
             );
             let least = keep_alive_ms.saturating_mul(2);
             let remedy = format!("write --lease-ms {least} or more, or a smaller --keep-alive-ms");
@@ -127,14 +127,14 @@ impl Config {
             (&mut limits.sparse_size_max, "--sparse-size-max", bytes(settings.sparse_size_max)),
         ] {
             if value == Some(0) {
-                let problem = "0 would leave clients nothing";
+                let problem = "0 leaves clients nothing";
                 return Err(ConfigError::new(flag, problem, "write a larger number, or leave it out"));
             }
             *place = value.or(*place);
         }
         let unsent = bytes(settings.unsent_size_max).unwrap_or(limits.unsent_size_max);
         if unsent < 1 << 20 {
-            let problem = format!("{unsent} bytes hold too few replies");
+            let problem = format!("{unsent} bytes are too few");
             return Err(ConfigError::new("--unsent-size-max", problem, "write a size from 1M"));
         }
         limits.unsent_size_max = unsent;
@@ -170,7 +170,7 @@ fn buffer_sizes(sizes: &[Size]) -> Result<Vec<usize>, ConfigError> {
     let in_range = |size: &u64| (u64::from(SECTOR_SIZE)..=BUFFER_SIZE_MAX).contains(size);
     let fits = |size: &u64| in_range(size) && size.is_multiple_of(SECTOR_SIZE.into());
     if sizes.len() > ZONES_MAX || !sizes.iter().all(fits) || !sizes.is_sorted_by(|one, next| one < next) {
-        let problem = format!("{sizes:?} bytes are no sizes of buffers");
+        let problem = format!("{sizes:?} bytes are out of range or order");
         let remedy =
             format!("write at most {ZONES_MAX} sizes from 4K to 16M, multiples of 4K, the smallest first");
         return Err(ConfigError::new("--buffer-sizes", problem, remedy));
@@ -191,7 +191,7 @@ fn exports(
             return Err(ConfigError::new(place, problem, "give each export a name of its own"));
         }
         if exports.len() == EXPORTS_MAX {
-            let problem = format!("these are more than {EXPORTS_MAX} exports");
+            let problem = format!("more than {EXPORTS_MAX} exports");
             return Err(ConfigError::new(place, problem, "export a directory above several of them"));
         }
         exports.push(export);
@@ -224,7 +224,7 @@ fn listeners(
         let url = ListenUrl::parse(text.as_ref())
             .map_err(|error| ConfigError { place: "--listen".to_owned(), message: error.to_string() })?;
         if url.scheme == Scheme::Sim {
-            let problem = "this server has no such transport";
+            let problem = "unknown transport";
             return Err(ConfigError::new(&place, problem, "write tcp://HOST:PORT or shm:///SOCKET/PATH"));
         }
         if url.scheme == Scheme::Verbs && cfg!(not(feature = "verbs")) {
@@ -250,7 +250,7 @@ fn listeners(
     }
     match listeners.len() > LISTENERS_MAX {
         true => {
-            let problem = format!("these are {} addresses; {LISTENERS_MAX} are allowed", listeners.len());
+            let problem = format!("{} addresses, over {LISTENERS_MAX}", listeners.len());
             let remedy = "listen on tcp://0.0.0.0 for all addresses of this host";
             Err(ConfigError::new("--listen", problem, remedy))
         }
@@ -266,7 +266,7 @@ fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), Co
     let loopback = if tcp.is_ipv4() { "127.0.0.1" } else { "[::1]" };
     Err(ConfigError::new(
         place,
-        "other hosts can reach this address, and there are no keys to tell friend from stranger",
+        "other hosts can reach this address, and no keys are given",
         format!(
             "make a key with `(umask 077; dafs-server keygen NAME >> FILE)` and add --key-file FILE; \
              or serve this host only with --listen tcp://{loopback}:{}",
@@ -288,12 +288,12 @@ fn metrics_address(settings: &Settings) -> Result<Option<SocketAddr>, ConfigErro
     let place = format!("--metrics {text}");
     let Ok(address) = text.parse::<SocketAddr>() else {
         let remedy = "write one such as 127.0.0.1:9464 or [::1]:9464";
-        return wrong(&place, "this is no address with a port", remedy);
+        return wrong(&place, "not an address with a port", remedy);
     };
     if settings.metrics_anywhere || address.ip().to_canonical().is_loopback() {
         return Ok(Some(address));
     }
-    let problem = "other hosts can reach this address, and metrics are shown to whoever asks";
+    let problem = "other hosts can reach this address, and metrics are shown to everybody";
     wrong(
         &place,
         problem,
@@ -344,7 +344,8 @@ fn wait_policy(poll: Poll) -> WaitPolicy {
     }
 }
 
-/// Where clients of this host look for a server: in `/run/dafs` for one that may write there, else in the user's own directory.
+/// The default socket, where clients of this host look for a server: in `/run/dafs` where the server may write there, else in the user's
+/// runtime directory.
 pub(super) fn default_socket(runtime_directory: Option<&Path>) -> Option<PathBuf> {
     use rustix::fs::{Access, access};
     let system = Path::new("/run/dafs");

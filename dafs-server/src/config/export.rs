@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{ConfigError, EXPORT_NAME_SIZE_MAX, Environment, ExportConfig, ExportKind, Size};
 use crate::access::{AddressRange, IdentityMapping, Keyring, ServerIdentity, parse_id};
 
-/// An export as written, by either way.
+/// An export as a flag or a table of the file has it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportTable {
@@ -22,19 +22,20 @@ pub struct ExportTable {
     /// Nothing may be changed.
     #[serde(default)]
     pub ro: bool,
-    /// Address ranges, or `local`.
+    /// Only clients in these ranges may mount it: addresses, networks, or `local`.
     #[serde(default)]
     pub clients: Vec<String>,
-    /// Names of keys.
+    /// Only clients that have proven one of these keys may mount it.
     #[serde(default)]
     pub keys: Vec<String>,
-    /// `client`.
+    /// Identity mapping `client`.
     pub map: Option<String>,
-    /// `UID:GID` or `server`.
+    /// Identity mapping `UID:GID` or `server`.
     pub squash: Option<String>,
-    /// `keep`.
-    pub root: Option<String>,
-    /// Past the page cache.
+    /// Root by its own claim is root.
+    #[serde(default)]
+    pub no_root_squash: bool,
+    /// Files are read and written with O_DIRECT where they are aligned for it.
     #[serde(default)]
     pub direct: bool,
 }
@@ -46,7 +47,7 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
     let bytes = text.as_bytes();
     let Some(equals) = bytes.iter().position(|&byte| byte == b'=') else {
         return Err(wrong(
-            "there is no name",
+            "the name is missing",
             "write --export NAME=DIRECTORY, such as --export data=/srv/data",
         ));
     };
@@ -77,12 +78,12 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
             ("keys", Some(value)) => table.keys.extend(list(value)),
             ("map", Some(value)) => table.map = Some(value.to_owned()),
             ("squash", Some(value)) => table.squash = Some(value.to_owned()),
-            ("root", Some(value)) => table.root = Some(value.to_owned()),
+            ("no_root_squash", None) => table.no_root_squash = true,
             _ => {
                 return Err(wrong(
-                    &format!("there is no option \"{option}\""),
-                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, root=keep and direct; \
-                     a directory whose name has a comma in it is exported from a file: --config FILE with [[export]] name = … and path = …",
+                    &format!("unknown option \"{option}\""),
+                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, no_root_squash and direct; \
+                     export a directory with a comma in its name from a file: --config FILE with [[export]] name = … and path = …",
                 ));
             }
         }
@@ -105,7 +106,7 @@ pub(super) fn check(
         (None, Some(size)) => {
             let most = environment.memory_size.saturating_add(environment.swap_size);
             if size.0 > most {
-                let problem = format!("{size} is more memory than this machine has, {}", shown(most));
+                let problem = format!("{size} is more memory than this machine has ({})", shown(most));
                 let remedy = "write a smaller size, or none (mem:, memory = 0) for half of the memory";
                 return Err(wrong(&problem, remedy));
             }
@@ -122,7 +123,7 @@ pub(super) fn check(
         }
     };
     if table.direct && matches!(kind, ExportKind::Memory { .. }) {
-        return Err(wrong("direct: memory has no page cache to go past", "leave the option out"));
+        return Err(wrong("direct: an export in memory has no page cache to bypass", "leave the option out"));
     }
     if table.keys.iter().any(String::is_empty) {
         return Err(wrong("keys: a name is empty", "write keys=NAME[;NAME...], or leave it out"));
@@ -134,19 +135,12 @@ pub(super) fn check(
         wrong(&format!("clients: {error}"), remedy)
     })?;
     if let Some(unknown) = table.keys.iter().find(|name| keys.entry(name).is_none()) {
-        let problem = format!("keys: there is no key \"{unknown}\"");
+        let problem = format!("keys: unknown key \"{unknown}\"");
         let remedy = format!(
             "make it with `(umask 077; dafs-server keygen {unknown} >> FILE)`, and give --key-file FILE"
         );
         return Err(wrong(&problem, &remedy));
     }
-    let keep_root = match table.root.as_deref() {
-        None => false,
-        Some("keep") => true,
-        Some(other) => {
-            return Err(wrong(&format!("root={other} is unknown"), "write root=keep, or leave it out"));
-        }
-    };
     Ok(ExportConfig {
         name: table.name,
         kind,
@@ -154,7 +148,7 @@ pub(super) fn check(
         clients,
         keys: table.keys,
         squash,
-        keep_root,
+        no_root_squash: table.no_root_squash,
         direct_io: table.direct,
     })
 }
@@ -168,7 +162,7 @@ fn parse_memory(size: &[u8]) -> Result<Size, String> {
     match std::str::from_utf8(size) {
         Ok("") => Ok(Size(0)),
         Ok(text) => match text.parse()? {
-            Size(0) => Err("memory of no size can hold nothing".to_owned()),
+            Size(0) => Err("an export in memory needs a size above 0".to_owned()),
             size => Ok(size),
         },
         Err(_) => Err("the size is not a number".to_owned()),
@@ -181,7 +175,7 @@ fn check_name(name: &str) -> Result<(), String> {
     } else if name.len() > EXPORT_NAME_SIZE_MAX {
         Err(format!("the name has {} bytes, {EXPORT_NAME_SIZE_MAX} are allowed", name.len()))
     } else if name.contains('/') || name.chars().any(char::is_control) || name == "." || name == ".." {
-        Err(format!("the name {name:?} could not stand in an address"))
+        Err(format!("the name {name:?} cannot be part of an address"))
     } else {
         Ok(())
     }
@@ -194,7 +188,7 @@ fn check_directory(path: &Path, place: &str) -> Result<PathBuf, ConfigError> {
         return wrong("the directory is empty", "write NAME=DIRECTORY, NAME=mem: or NAME=mem:4G");
     }
     let shown = path.display();
-    let missing = format!("there is no directory {shown}");
+    let missing = format!("{shown}: No such file or directory");
     // A path in a table is nothing but a path.
     if !path.exists() && path.as_os_str().as_bytes().starts_with(b"mem:") {
         return wrong(&missing, "for memory write memory = \"4G\" instead of path");
@@ -202,7 +196,7 @@ fn check_directory(path: &Path, place: &str) -> Result<PathBuf, ConfigError> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::path::absolute(path)
             .or_else(|error| wrong(&format!("{shown}: {error}"), "give an absolute path")),
-        Ok(_) => wrong(&format!("{shown} is not a directory"), "export the directory it is in"),
+        Ok(_) => wrong(&format!("{shown}: Not a directory"), "export the directory it is in"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             wrong(&missing, &format!("make it with `mkdir -p {shown}`, or correct the path"))
         }
@@ -225,12 +219,12 @@ fn check_mapping(
             let ids = text.split_once(':').and_then(|(uid, gid)| Some((parse_id(uid)?, parse_id(gid)?)));
             let Some((uid, gid)) = ids else {
                 let remedy = "write numbers such as squash=1000:1000, or squash=server";
-                return wrong(&format!("squash={text} names no user and group"), remedy);
+                return wrong(&format!("squash={text} is not a user and a group"), remedy);
             };
             IdentityMapping::Fixed { uid, gid }
         }
         (Some(other), None) => {
-            return wrong(&format!("map={other} is unknown"), "write map=client, or leave it out");
+            return wrong(&format!("unknown mapping map={other}"), "write map=client, or leave it out");
         }
         (Some(_), Some(_)) => return wrong("both map and squash are given", "choose one of them"),
     };
@@ -245,7 +239,7 @@ fn check_mapping(
     match possible {
         true => Ok(mapping),
         false => wrong(
-            "this server is not privileged and cannot act as other users",
+            "this server is not privileged: it cannot act as other users",
             "run it as root (or with CAP_SETUID and CAP_SETGID), or write squash=server",
         ),
     }

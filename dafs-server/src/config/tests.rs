@@ -72,7 +72,7 @@ fn tcp(text: &str) -> Address {
     Address::Tcp(text.parse().unwrap())
 }
 
-// [ACC-43]
+// [ACC-43] [ACC-99]
 #[test]
 fn config_of_the_smallest_command_has_the_defaults() {
     let config = Place::new(true).config(&["--export", "data=DATA"]).unwrap();
@@ -208,7 +208,7 @@ fn export_flag_of_every_form_is_read() {
         ),
         ("d=DATA,squash=server", ExportConfig { squash: IdentityMapping::Server, ..base.clone() }),
         ("d=DATA,map=client", ExportConfig { squash: IdentityMapping::Client, ..base.clone() }),
-        ("d=DATA,root=keep", ExportConfig { keep_root: true, ..base.clone() }),
+        ("d=DATA,no_root_squash", ExportConfig { no_root_squash: true, ..base.clone() }),
         (
             "d=DATA,clients=10.0.0.0/8;::1;local,keys=alpha;beta,ro",
             ExportConfig {
@@ -232,27 +232,27 @@ fn export_flag_with_fault_names_it_and_the_remedy() {
     let place = Place::new(true);
     let long = format!("{}=DATA", "n".repeat(EXPORT_NAME_SIZE_MAX + 1));
     let cases: &[(&str, &[&str])] = &[
-        ("DATA", &["no name", "--export data=/srv/data"]),
+        ("DATA", &["name is missing", "--export data=/srv/data"]),
         ("=DATA", &["name is empty", "such as data"]),
         ("a/b=DATA", &["\"a/b\"", "choose a name"]),
         ("..=DATA", &["\"..\""]),
         (&long, &["256 bytes", "255"]),
         ("d=", &["directory is empty", "NAME=DIRECTORY"]),
-        ("d=DATA/none", &["no directory", "mkdir -p"]),
-        ("d=KEYS", &["not a directory"]),
+        ("d=DATA/none", &["No such file or directory", "mkdir -p"]),
+        ("d=KEYS", &["Not a directory"]),
         ("d=mem:much", &["\"much\"", "mem:4G"]),
-        ("d=mem:0", &["no size", "mem:4G"]),
-        ("d=mem:999999T", &["999999T is more memory", "has, 9G", "mem:"]),
-        ("d=mem:9663676417", &["9663676417 is more memory", "has, 9G"]),
+        ("d=mem:0", &["a size above 0", "mem:4G"]),
+        ("d=mem:999999T", &["999999T is more memory", "has (9G)", "mem:"]),
+        ("d=mem:9663676417", &["9663676417 is more memory", "has (9G)"]),
         ("d=mem:99999999T", &["\"99999999T\"", "at most 16777215T"]),
-        ("d=DATA,rw", &["\"rw\"", "ro, clients=", "--config FILE"]),
+        ("d=DATA,rw", &["unknown option \"rw\"", "ro, clients=", "--config FILE"]),
         ("d=DATA,b/c", &["\"b/c\"", "comma", "[[export]]"]),
         ("d=DATA,ro=yes", &["\"ro=yes\""]),
         ("d=DATA,squash=root", &["squash=root", "squash=1000:1000"]),
         ("d=DATA,squash=4294967295:1", &["squash=4294967295:1", "squash=1000:1000"]),
         ("d=DATA,map=server", &["map=server", "map=client"]),
         ("d=DATA,map=client,squash=1:1", &["both map and squash", "choose one"]),
-        ("d=DATA,root=squash", &["root=squash", "root=keep"]),
+        ("d=DATA,root=squash", &["\"root=squash\"", "no_root_squash"]),
         ("d=DATA,clients=10.0.0.1/8", &["10.0.0.1/8", "10.0.0.0/8"]),
         ("d=DATA,clients=", &["clients", "10.0.0.7"]),
         ("d=DATA,clients=host", &["\"host\"", "semicolons"]),
@@ -265,6 +265,7 @@ fn export_flag_with_fault_names_it_and_the_remedy() {
     }
 }
 
+// [ACC-40]
 #[test]
 fn export_directory_may_have_any_bytes_but_a_comma() {
     let place = Place::new(true);
@@ -311,7 +312,7 @@ fn config_without_or_with_repeated_exports_is_refused() {
     assert_says(twice, &["--export d=mem:", "\"d\" is taken"], "twice");
 }
 
-// [ACC-1] [SESS-3]
+// [SESS-3] [ACC-75] [ACC-76]
 #[test]
 fn listener_beyond_loopback_needs_keys() {
     let place = Place::new(true);
@@ -386,14 +387,14 @@ fn file_says_what_flags_say() {
              inline-max = '8K'\ntransfer-size-max = 1048576\n\
              no-calibrate = true\n[[export]]\nname = 'data'\npath = 'DATA'\n\
              ro = true\nclients = ['10.0.0.0/8', 'local']\nkeys = ['alpha']\n\
-             squash = '1:2'\nroot = 'keep'\ndirect = true\n[[export]]\nname = 's'\nmemory = '4G'\n",
+             squash = '1:2'\nno_root_squash = true\ndirect = true\n[[export]]\nname = 's'\nmemory = '4G'\n",
         )
         .unwrap();
     assert_eq!(config.listeners, [tcp("0.0.0.0:12049"), Address::Shm("/run/x.sock".into())]);
     assert_eq!((config.poll, config.inline_max, config.transfer_size_max), (WaitPolicy::Busy, 8192, 1 << 20));
     assert!(!config.calibrate);
     let export = &config.exports[0];
-    assert!(export.read_only && export.keep_root && export.direct_io);
+    assert!(export.read_only && export.no_root_squash && export.direct_io);
     assert_eq!((export.clients.len(), export.keys.as_slice()), (2, &["alpha".to_owned()][..]));
     assert_eq!(export.squash, IdentityMapping::Fixed { uid: 1, gid: 2 });
     assert_eq!(config.exports[1].kind, ExportKind::Memory { size_max: 4 << 30 });
@@ -426,6 +427,7 @@ fn file_with_fault_names_place_and_remedy() {
     }
 }
 
+// [ACC-97] [ACC-98]
 #[test]
 fn file_value_with_fault_is_placed_in_the_file_unless_a_flag_replaced_it() {
     let place = Place::new(true);
@@ -439,11 +441,11 @@ fn file_value_with_fault_is_placed_in_the_file_unless_a_flag_replaced_it() {
     assert_says(with_flags(file, &["--key-file", &place.path("keys")]), &["/f, line 2, lease-ms: "], "file");
     let flags = ["--key-file", &place.path("keys"), "--lease-ms", "6"];
     let error = with_flags(file, &flags).unwrap_err();
-    assert!(error.starts_with("--lease-ms: 6 is out of range"), "{error}");
+    assert!(error.starts_with("cannot use --lease-ms: 6 is out of range"), "{error}");
     let flags = ["--key-file", &place.path("keys"), "--lease-ms", "60000"];
     assert_says(with_flags(file, &flags), &["/f, line 4, log dafs_server=loud: "], "log");
     let error = with_flags(file, &["--listen", "tcp://192.0.2.2"]).unwrap_err();
-    assert!(error.starts_with("--listen tcp://192.0.2.1: "), "{error}");
+    assert!(error.starts_with("cannot use --listen tcp://192.0.2.1: "), "{error}");
 }
 
 #[test]

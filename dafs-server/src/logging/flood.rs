@@ -27,12 +27,12 @@ pub(super) fn set_lines_max(count: u32) {
     LINES_MAX.store(count, Ordering::Relaxed);
 }
 
-/// Lines that were left out since the process began.
+/// Lines left out since the process began.
 pub fn left_out() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// Says how many lines were left out since this was last called, if any were. To be called now and then.
+/// Logs how many lines were left out since the last call, if any were. To be called regularly.
 pub fn tell(told: &mut u64) {
     let count = left_out() - *told;
     if count > 0 {
@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    // [LIMIT-11]
+    // [LIMIT-11] [LIMIT-18]
     #[test]
     fn lines_of_one_kind_are_bounded_and_counted() {
         let lines = Arc::new(AtomicUsize::new(0));

@@ -97,7 +97,7 @@ impl MetricsServer {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // The client gave up, or the process has no descriptor left: the next one that comes is tried again.
-                Err(error) => return tracing::debug!(%error, "a client of the metrics was not accepted"),
+                Err(error) => return tracing::debug!(%error, "cannot accept a connection for metrics"),
             };
             let Some(index) = self.clients.iter().position(Option::is_none) else { continue };
             let interest = Interest::READABLE | Interest::WRITABLE;
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    // [ACC-51]
+    // [ACC-101]
     #[test]
     fn request_at_the_size_limit_waits_for_its_end() {
         let mut never = || String::new();
@@ -242,6 +242,7 @@ mod tests {
         assert!(refused.starts_with(b"HTTP/1.0 431 "));
     }
 
+    // [ACC-100]
     #[test]
     fn request_byte_by_byte_is_answered() {
         let mut server = server();
@@ -253,7 +254,7 @@ mod tests {
         assert!(read_all(&mut server, &mut stream, "x").ends_with("\r\n\r\nx"));
     }
 
-    // [ACC-51]
+    // [ACC-51] [ACC-102]
     #[test]
     fn clients_that_stall_are_dropped_and_make_room() {
         let mut server = server();

@@ -160,7 +160,7 @@ impl Worker {
         };
         let memory = batch.memory_of(place).ok_or(Status::NO_MEMORY)?;
         let call = Call { batch: Some(place), ..Self::part_call(call, operation) };
-        let node = self.data_node(&call, write)?;
+        let node = self.data_node_as_of(&call, write, self.operations[index].generation)?;
         let single = single.filter(|(extent, _)| !self.is_divided(extent.len));
         if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {
             let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };

@@ -25,7 +25,7 @@ impl Worker {
                 (FsOp::Commit { node, offset, len, stability }, After::Commit { export: node.export })
             }
             Opcode::Truncate => {
-                let request = AllocateRequest::decode(body)?;
+                let request = AllocateRequest::decode_for(Opcode::Truncate, body)?;
                 needs(writable)?;
                 (FsOp::Truncate { node, size: request.offset }, After::Plain)
             }

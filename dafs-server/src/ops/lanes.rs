@@ -104,7 +104,7 @@ impl Worker {
                 continue;
             }
             if let Some(Err(error)) = made {
-                tracing::info!(%error, lanes = lanes.lanes.len(), "no more memory can be lent as lanes");
+                tracing::info!(%error, lanes = lanes.lanes.len(), "cannot register more memory to lend");
             }
             self.buffers.discharge_lanes(LANE_ROOM + size as usize);
             break;

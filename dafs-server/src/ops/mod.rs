@@ -200,7 +200,7 @@ impl Worker {
 
     #[cold]
     fn mismatch(&mut self, call: &Call, reply: &FsReply) {
-        tracing::error!(opcode = ?call.header.opcode, ?reply, "storage answered something else than it was asked");
+        tracing::error!(opcode = ?call.header.opcode, ?reply, "cannot reply: storage returned a result of another kind");
         self.reply_status(call, Status::IO);
     }
 

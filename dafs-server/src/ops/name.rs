@@ -55,7 +55,7 @@ impl Worker {
         body: &[u8],
         payload: &[u8],
     ) -> Result<(FsOp, After), Problem> {
-        let request = RenameRequest::decode(body)?;
+        let request = RenameRequest::decode_for(call.header.opcode, body)?;
         let names = TwoNames::decode(payload)?;
         let mut second = *call;
         second.header.handle = dafs_proto::wire::FileHandle(request.second_handle);
@@ -107,7 +107,7 @@ fn name_op(
     payload: &[u8],
     reply_max: usize,
 ) -> Result<(FsOp, After), Problem> {
-    let NameRequest { follow, mode } = NameRequest::decode(body)?;
+    let NameRequest { follow, mode } = NameRequest::decode_for(opcode, body)?;
     let node = open.node;
     Ok(match opcode {
         Opcode::Lookup => {
@@ -149,7 +149,7 @@ fn xattr_op(
     payload: &[u8],
     reply_max: usize,
 ) -> Result<(FsOp, After), Problem> {
-    let request = NameRequest::decode(body)?;
+    let request = NameRequest::decode_for(opcode, body)?;
     let names = XattrNames::decode(payload)?;
     let (at, name) = (at(node, names.path)?, names.name.to_vec());
     if names.value.len() > XATTR_VALUE_SIZE_MAX {
@@ -169,10 +169,7 @@ fn xattr_op(
             let mode = match request.mode {
                 0 => XattrSetMode::Any,
                 1 => XattrSetMode::Create,
-                2 => XattrSetMode::Replace,
-                value => {
-                    return Err(WireError::Invalid { what: "attribute mode", value: u64::from(value) }.into());
-                }
+                _ => XattrSetMode::Replace,
             };
             (FsOp::XattrWrite { at, name, value: names.value.to_vec(), mode }, After::Plain)
         }

@@ -2,13 +2,15 @@
 
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange, Span};
-use dafs_proto::wire::{HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, decode_segments};
+use dafs_proto::wire::{
+    HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, WireError, decode_segments,
+};
 
 use super::Worker;
 use crate::storage::{ExportId, FsOp, NodeId, NowError};
 use crate::worker::connection::Connection;
 use crate::worker::flight::after::{After, Reading};
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
 use crate::worker::flight::transfer::{Direction, Segments, Transfer, range};
 use crate::worker::flight::{Call, own_memory};
 
@@ -16,6 +18,7 @@ impl Worker {
     #[inline]
     pub(crate) fn read(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = ReadRequest::decode(body)?;
+        check_payload(call, request.segment_count)?;
         let node = self.data_node(call, false)?;
         // Its parts are read each by itself, and the offset of a later one must not begin again at 0.
         Extent::new(request.offset, request.len.into()).end().ok_or(Status::INVALID)?;
@@ -96,7 +99,8 @@ impl Worker {
             _ => None,
         };
         let payload = &data.unwrap_or_default()[..];
-        self.reply(call, Status::OK, Answer { body: &body, payload, ..Answer::default() });
+        let keep = if read.method == Method::Client { Keep::Never } else { Keep::AsAny };
+        self.reply(call, Status::OK, Answer { body: &body, payload, keep, ..Answer::default() });
     }
 
     /// Straight into the client's memory where the provider maps it and storage has the data at hand; else as a transfer.
@@ -145,7 +149,7 @@ impl Worker {
     pub(crate) fn reply_read(&mut self, call: &Call, export: ExportId, count: usize, len: u32) {
         self.count_moved(call, false, export, Method::Direct, count);
         let body = read_reply(count, len as usize);
-        self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+        self.reply(call, Status::OK, Answer { body: &body, keep: Keep::Never, ..Answer::default() });
     }
 
     /// The client's memory as memory of this process, where the provider can.
@@ -226,6 +230,17 @@ fn unreachable_memory<T>(error: RegionError) -> Result<Option<T>, Problem> {
             tracing::debug!(%error, "remote memory refused");
             Err(Problem::Status(Status::REMOTE_ACCESS))
         }
+    }
+}
+
+/// More than one range is in the payload, and nothing else is, where no data is.
+#[inline]
+pub(super) fn check_payload(call: &Call, ranges: u16) -> Result<(), WireError> {
+    match call.header.payload_len as usize {
+        extra @ 1.. if ranges < 2 => {
+            Err(WireError::TrailingBytes { what: "request without a payload", extra })
+        }
+        _ => Ok(()),
     }
 }
 

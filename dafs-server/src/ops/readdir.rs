@@ -4,9 +4,9 @@ use dafs_proto::transport::{Access, LocalSegments, PostError, Posted, RemoteRang
 use dafs_proto::wire::{DirEntry, HEADER_SIZE, ReaddirReply, ReaddirRequest, Status, encode_dir_entry};
 
 use super::Worker;
-use crate::storage::FsOp;
+use crate::storage::{FsOp, work};
 use crate::worker::flight::after::{After, Wanted};
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
 use crate::worker::flight::transfer::range;
 use crate::worker::flight::{Call, own_memory};
 use crate::worker::requests::work::State;
@@ -33,6 +33,7 @@ impl Worker {
     pub(crate) fn finish_readdir(&mut self, call: &Call, wanted: Wanted, entries: &[DirEntry], end: bool) {
         let mut encoded = Vec::new();
         entries.iter().for_each(|entry| encode_dir_entry(entry, &mut encoded));
+        work::add(entries.len());
         let cookie = entries.last().map_or(wanted.cookie, |last| last.cookie);
         let count = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
         let mut body = [0; ReaddirReply::HEAD_SIZE - HEADER_SIZE];
@@ -44,7 +45,8 @@ impl Worker {
                 Err(status) => return self.reply_status(call, status),
             },
         };
-        self.reply(call, Status::OK, Answer { body: &body, payload, ..Answer::default() });
+        let keep = if wanted.remote.is_some() { Keep::Never } else { Keep::AsAny };
+        self.reply(call, Status::OK, Answer { body: &body, payload, keep, ..Answer::default() });
     }
 
     /// Puts bytes into the client's memory; the reply that follows is ordered behind them.

@@ -1,8 +1,11 @@
 //! Operations on the session and the server: mount, close, limits, statistics, fences.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use dafs_proto::wire::{LimitsReply, Opcode, Statistics, Status, decode_message_pack, encode_message_pack};
+use dafs_proto::wire::{
+    FenceList, FileHandle, LimitsReply, Opcode, Statistics, Status, decode_message_pack, encode_message_pack,
+};
 
 use super::Worker;
 use crate::shared::FENCES_MAX;
@@ -11,7 +14,9 @@ use crate::worker::ending::End;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::ids::SessionKey;
 use crate::worker::requests::dispatch::no_body;
+use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
@@ -120,21 +125,81 @@ impl Worker {
     }
 
     fn close_handle(&mut self, call: &Call) -> Result<(), Problem> {
+        let handle = call.header.handle;
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
-        let open = session.handles.remove(call.header.handle)?;
-        let descriptors = self.descriptors_of(&open);
-        if let Some(session) = self.sessions.find_mut(call.session) {
-            session.descriptors.shrink(descriptors);
-        }
-        if !open.is_root {
-            self.storage.close(open.node);
+        let open = session.handles.remove(handle)?;
+        if session.waiting > 0 && self.uses_handle(call.session, handle) {
+            let last = self.park_count;
+            if let Some(session) = self.sessions.find_mut(call.session) {
+                session.handles.leave(handle, open, last);
+            }
+        } else {
+            self.let_go_of_handle(call.session, &open);
         }
         self.reply_status(call, Status::OK);
         Ok(())
     }
 
+    /// An operation in flight works on what the handle names. A link that waits for its turn has not begun.
+    fn uses_handle(&self, session: SessionKey, handle: FileHandle) -> bool {
+        self.operations.iter().any(|(_, operation)| {
+            operation.call.session == session
+                && match &operation.state {
+                    State::Chain { .. } => false,
+                    State::Batch(batch) => {
+                        batch.handles(operation.call.header.handle).any(|used| used == handle)
+                    }
+                    _ => operation.call.header.handle == handle,
+                }
+        })
+    }
+
+    /// Lets go of a handle that was closed while operations used it, unless another still does. Without one, of all such handles: a
+    /// batch has ended, which may have used many. One pass over the operations either way.
+    pub(crate) fn close_left(&mut self, key: SessionKey, handle: Option<FileHandle>) {
+        let left = match handle {
+            Some(handle) if self.uses_handle(key, handle) => return,
+            Some(handle) => self.sessions.find_mut(key).map(|own| own.handles.take_left(|it| it != handle)),
+            None => {
+                let used = self.handles_in_use(key);
+                self.sessions.find_mut(key).map(|own| own.handles.take_left(|it| used.contains(&it)))
+            }
+        };
+        left.unwrap_or_default().iter().for_each(|open| self.let_go_of_handle(key, open));
+    }
+
+    /// What the operations of a session that are in flight name.
+    fn handles_in_use(&self, session: SessionKey) -> HashSet<FileHandle> {
+        let mut used = HashSet::new();
+        let own = self.operations.iter().filter(|(_, operation)| operation.call.session == session);
+        for (_, operation) in own {
+            let handle = operation.call.header.handle;
+            match &operation.state {
+                State::Chain { .. } => {}
+                State::Batch(batch) => used.extend(batch.handles(handle)),
+                _ => drop(used.insert(handle)),
+            }
+        }
+        used
+    }
+
+    fn let_go_of_handle(&mut self, key: SessionKey, open: &OpenHandle) {
+        let descriptors = self.descriptors_of(open);
+        if let Some(session) = self.sessions.find_mut(key) {
+            session.descriptors.shrink(descriptors);
+        }
+        if !open.is_root {
+            self.storage.close(open.node);
+        }
+    }
+
     /// Fences belong to whoever owns the export: the superuser, with the right to write.
     fn fence(&mut self, call: &Call, payload: &[u8]) -> Result<(), Problem> {
+        // What is malformed is refused, whoever sends it.
+        let FenceList(list) = match call.header.opcode {
+            Opcode::FenceRead => FenceList::default(),
+            _ => decode_message_pack("fence list", payload)?,
+        };
         let open = self.handle(call)?;
         let export = usize::from(open.node.export.0);
         if call.header.opcode == Opcode::FenceRead {
@@ -152,7 +217,6 @@ impl Worker {
         if !client.is_some_and(|client| self.shared.rules().access.administers(client)) {
             return Err(Status::PERMISSION.into());
         }
-        let list: Vec<[u8; 16]> = decode_message_pack("fence list", payload)?;
         if list.len() > FENCES_MAX {
             return Err(Status::TOO_LARGE.into());
         }

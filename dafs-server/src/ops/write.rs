@@ -5,7 +5,7 @@ use dafs_proto::transport::{Access, MemoryRef, Span};
 use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteRequest};
 
 use super::Worker;
-use super::read::with_remote_memory;
+use super::read::{check_payload, with_remote_memory};
 use crate::storage::{FsOp, NodeId, NowError, Storage};
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Payload, Problem};
@@ -40,6 +40,7 @@ impl Worker {
                 })
             }
             Method::Direct => {
+                check_payload(call, request.segment_count)?;
                 let segments =
                     self.segments(call, payload, request.segment_count, request.segment, request.len)?;
                 let direction = if appends { Direction::Append } else { Direction::Write };
@@ -48,7 +49,11 @@ impl Worker {
                 transfer.stability = stability;
                 self.write_direct(call, write, transfer)
             }
-            Method::Fast | Method::Client => self.write_lane(call, write, &request),
+            Method::Fast => self.write_lane(call, write, &request),
+            Method::Client => {
+                check_payload(call, 0)?;
+                self.write_lane(call, write, &request)
+            }
         }
     }
 

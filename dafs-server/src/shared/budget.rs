@@ -109,7 +109,7 @@ fn sparse_size() -> u64 {
 mod tests {
     use super::*;
 
-    // [LIMIT-4] [LIMIT-5]
+    // [LIMIT-4] [LIMIT-16]
     #[test]
     fn budgets_leave_the_process_what_it_needs_itself() {
         let budgets = Budgets::new(&Config::default());

@@ -29,14 +29,14 @@ use self::tokens::TokenTable;
 use crate::config::Config;
 use crate::metrics::BudgetState;
 
-/// One of the workers, by its place.
+/// A worker, by its place among all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerId(pub usize);
 
 /// What all workers of a server share.
 pub struct Shared {
     pub(crate) settings: Config,
-    /// Identity of this run: random.
+    /// Random number of this run.
     pub(crate) epoch: u64,
     rules: CurrentRules,
     logins_refused: AtomicU64,
@@ -58,7 +58,7 @@ struct Desk {
 }
 
 impl Shared {
-    /// For this many workers, at least one. Exports are in the order of their ids in storage; `epoch` is another for each run.
+    /// For this many workers, at least one. Exports are in the order of their ids in storage. `epoch` differs in every run.
     pub fn new(settings: Config, epoch: u64, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             fences: Fences::new(settings.exports.len()),
@@ -74,23 +74,23 @@ impl Shared {
         })
     }
 
-    /// Who may do what, now.
+    /// The rules of access that hold now.
     pub(crate) fn rules(&self) -> Arc<Rules> {
         self.rules.get()
     }
 
-    /// From now on these keys and rules of exports hold, for who connects or mounts; sessions and what they have mounted stay. The other
-    /// settings stay as they are.
+    /// Applies these keys and rules of exports to all who connect or mount from now on. Sessions and what they have mounted stay; so do all
+    /// other settings.
     pub fn reload(&self, new: &Config) -> Reloaded {
         self.rules.replace(&self.settings, new)
     }
 
-    /// Logins that were refused.
+    /// Logins that were refused since the server began.
     pub fn logins_refused(&self) -> u64 {
         self.logins_refused.load(Ordering::Relaxed)
     }
 
-    /// One more was.
+    /// Counts a refused login.
     pub(crate) fn count_refused_login(&self) {
         self.logins_refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -104,7 +104,7 @@ impl Shared {
         self.workers().filter(move |worker| *worker != own)
     }
 
-    /// A part of something that is shared out evenly once and for all.
+    /// The part of one worker in something that is divided evenly.
     pub(crate) fn part_of(&self, whole: usize) -> usize {
         whole / self.desks.len()
     }
@@ -113,12 +113,12 @@ impl Shared {
         lock(&self.tokens)
     }
 
-    /// What memory of clients may take here.
+    /// Limits of clients' memory that is mapped.
     pub(crate) fn memory_limits(&self) -> ShmLimits {
         self.budgets.memory.clone()
     }
 
-    /// How the budgets stand now, for metrics.
+    /// State of the budgets, for metrics.
     pub fn budget_states(&self) -> Vec<BudgetState> {
         let state = |(name, budget): (&'static str, &Budget)| BudgetState {
             name,
@@ -129,45 +129,45 @@ impl Shared {
         self.budgets.all().into_iter().map(state).collect()
     }
 
-    /// The mail of a worker.
+    /// The inbox of a worker.
     pub fn inbox(&self, worker: WorkerId) -> &Inbox {
         &self.desks[worker.0].inbox
     }
 
-    /// Sends mail to a worker and wakes it. Not blocking.
+    /// Sends mail to a worker and wakes it. Does not block.
     pub fn send(&self, to: WorkerId, mail: Mail) {
         self.inbox(to).put(mail);
     }
 
-    /// A worker tells how many of its sessions are active; returns those of all workers, at least 1.
+    /// Records how many sessions of a worker are active; returns those of all workers, at least 1.
     pub(crate) fn count_active(&self, own: WorkerId, sessions: u32) -> u32 {
         self.desks[own.0].active_sessions.store(sessions, Ordering::Relaxed);
         let all = self.desks.iter().map(|desk| desk.active_sessions.load(Ordering::Relaxed));
         all.fold(0, u32::saturating_add).max(1)
     }
 
-    /// A worker has others beside it.
+    /// There is more than one worker.
     pub(crate) fn has_others(&self) -> bool {
         self.desks.len() > 1
     }
 
-    /// A loop was away from the kernel's events for so long.
+    /// Records the time between two polls of an event loop.
     pub(crate) fn note_turn(&self, turn: Duration) {
         let nanoseconds = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
         self.longest_turn.fetch_max(nanoseconds, Ordering::Relaxed);
     }
 
-    /// The longest that any loop was since the server began.
+    /// Longest time between two polls of any event loop, since the server began.
     pub fn longest_turn(&self) -> Duration {
         Duration::from_nanos(self.longest_turn.load(Ordering::Relaxed))
     }
 
-    /// A worker shows its counters to the others.
+    /// Publishes the counters of a worker.
     pub(crate) fn publish(&self, own: WorkerId, statistics: Statistics) {
         *lock(&self.desks[own.0].statistics) = statistics;
     }
 
-    /// The counters of a worker now and of the others as they last showed them.
+    /// Adds the counters of a worker to those that the others published last.
     pub(crate) fn statistics(&self, own: WorkerId, now: Statistics) -> Statistics {
         self.others(own).fold(now, |mut sum, worker| {
             statistics::add(&mut sum, &lock(&self.desks[worker.0].statistics));

@@ -8,9 +8,9 @@ use dafs_proto::wire::{GatherSwitches, Thresholds};
 pub struct ListenerInfo {
     /// Where it listens.
     pub address: Address,
-    /// Exported to every session that comes in here.
+    /// The thresholds that every session of this listener is told.
     pub thresholds: Thresholds,
-    /// As the thresholds; `None` where it was not measured.
+    /// From which sizes gathering is faster than packing; `None` where it was not measured.
     pub gather: Option<GatherSwitches>,
     /// How transfers through buffers are cut.
     pub pipelining: Pipelining,
@@ -23,12 +23,12 @@ pub struct Pipelining {
     pub chunk_size: u64,
     /// Chunks in progress: 1 moves one after the other.
     pub depth: usize,
-    /// The chunk size is as it was set; else transfers of few chunks are cut into smaller ones.
+    /// The chunk size was set (`--chunk-size`); otherwise transfers of few chunks get smaller ones.
     pub is_set: bool,
 }
 
 impl Default for Pipelining {
-    /// What does well with most disks and networks.
+    /// 256 KiB, four chunks at a time.
     fn default() -> Self {
         Self { chunk_size: 256 << 10, depth: 4, is_set: false }
     }

@@ -165,7 +165,7 @@ mod tests {
         Claim { export: ExportId(1), identity, read_only: false, key_name }
     }
 
-    // [SESS-70] [SESS-73] [SESS-77]
+    // [SESS-73] [SESS-114]
     #[test]
     fn token_opens_its_file_for_its_kind_of_client_only() {
         let mut table = TokenTable::default();
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(table.find(&token(1), &read_only).err(), Some(Status::READ_ONLY));
     }
 
-    // [SESS-77]
+    // [SESS-114]
     #[test]
     fn token_to_read_by_opens_below_a_read_only_mount() {
         let mut table = TokenTable::default();
@@ -209,7 +209,7 @@ mod tests {
         assert!(!found.unwrap_or_else(|status| panic!("{status}")).writable);
     }
 
-    // [SESS-74]
+    // [SESS-112]
     #[test]
     fn tokens_end_in_the_order_of_their_times_and_with_their_session() {
         let mut table = TokenTable::default();

@@ -26,7 +26,7 @@ pub struct ExportConfig {
     pub kind: ExportKind,
     /// Nothing in it can be changed.
     pub read_only: bool,
-    /// Files bypass the page cache where requests are aligned for it.
+    /// Files bypass the page cache (O_DIRECT) where requests are aligned for it.
     pub direct_io: bool,
 }
 
@@ -97,7 +97,7 @@ impl Default for StorageConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The directory of an export cannot be used.
-    #[error("export {name:?}: cannot open the directory {}: {error}; let the server's user reach it, or export another", path.display())]
+    #[error("cannot open {} of export {name:?}: {error}; let the server's user reach it, or export another directory", path.display())]
     Root {
         /// The export.
         name: String,
@@ -107,7 +107,10 @@ pub enum StorageError {
         error: std::io::Error,
     },
     /// The directory is on a file system through which the kernel is spoken to.
-    #[error("export {name:?}: {} is the kernel's (proc, sysfs or the like) and is not served; export another directory", path.display())]
+    #[error(
+        "cannot export {} as {name:?}: it is a file system of the kernel (proc, sysfs or the like); export another directory",
+        path.display()
+    )]
     Kernel {
         /// The export.
         name: String,
@@ -115,13 +118,15 @@ pub enum StorageError {
         path: PathBuf,
     },
     /// Two exports of one name, or more than an id can count.
-    #[error("export {name:?}: give every export its own name (65,535 at most)")]
+    #[error(
+        "cannot export {name:?}: the name is taken, or there are more than 65,535 exports; give every export its own name"
+    )]
     Duplicate {
         /// The name.
         name: String,
     },
     /// io_uring was demanded.
-    #[error("io_uring is not available ({error}): choose the engine `auto` or `pool`")]
+    #[error("cannot use io_uring: {error}; choose the engine `auto` or `pool`")]
     Uring {
         /// Why not.
         error: std::io::Error,
@@ -230,7 +235,7 @@ impl Exports {
     }
 }
 
-/// Raises the limit of open files to what the process may have; answers it.
+/// Raises the limit of open files to what the process may have, and returns it.
 pub fn raise_open_files_limit() -> std::io::Result<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -255,7 +260,7 @@ impl Waiting {
                 Some(Ring::new(config.ring_entries).map_err(|error| StorageError::Uring { error })?)
             }
             Engine::Auto => Ring::new(config.ring_entries)
-                .inspect_err(|error| tracing::info!(%error, "no io_uring: threads read and write"))
+                .inspect_err(|error| tracing::info!(%error, "cannot use io_uring; threads read and write"))
                 .ok(),
         };
         let pool = Pool::new(config.pool_threads, Arc::clone(&wake));
@@ -418,5 +423,75 @@ impl Storage for Exports {
 
     fn verifier(&self, export: ExportId) -> u64 {
         self.files(export).map_or(0, |files| files.verifier())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::super::fair::Place;
+    use super::super::posix::Transfer;
+    use super::*;
+
+    struct Panics;
+
+    impl Job for Panics {
+        fn place(&self) -> Option<Place> {
+            None
+        }
+
+        fn run(self: Box<Self>) -> Run {
+            panic!("one that a test wants")
+        }
+
+        fn into_transfer(self: Box<Self>) -> Result<Transfer, Box<dyn Job>> {
+            Err(self)
+        }
+    }
+
+    // [STOR-88]
+    #[test]
+    fn operation_that_panics_is_answered_io() {
+        let config = StorageConfig { engine: Engine::Pool, ..StorageConfig::default() };
+        let mut waiting = Waiting::new(&config).unwrap();
+        let submitted = waiting.submit(OpToken(7), ExportId(0), Box::new(Panics));
+        assert!(matches!(submitted, Submitted::Pending));
+        let mut done = Vec::new();
+        while done.is_empty() {
+            waiting.wake.lower();
+            waiting.pool.poll(&mut done);
+            std::thread::yield_now();
+        }
+        assert!(matches!(done[..], [(OpToken(7), ExportId(0), Err(Status::IO))]));
+    }
+
+    /// Set in a process of its own for a test: the limit of descriptors is the whole process's.
+    const OWN_PROCESS: &str = "DAFS_TEST_NO_RING";
+
+    // [STOR-90]
+    #[test]
+    fn engine_where_io_uring_cannot_be_had_is_threads_unless_it_is_demanded() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        if std::env::var_os(OWN_PROCESS).is_none() {
+            let name = "storage::exports::tests::\
+                        engine_where_io_uring_cannot_be_had_is_threads_unless_it_is_demanded";
+            let output = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name])
+                .env(OWN_PROCESS, "1")
+                .output()
+                .unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+            return;
+        }
+        // One descriptor is left, which is for waking the loop.
+        let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let current = Some(u64::try_from(next).unwrap() + 1);
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+        let with = |engine| Waiting::new(&StorageConfig { engine, ..StorageConfig::default() });
+        assert!(with(Engine::Auto).unwrap().ring.is_none());
+        assert!(matches!(with(Engine::Uring), Err(StorageError::Uring { .. })));
     }
 }

@@ -165,7 +165,7 @@ mod tests {
         std::iter::from_fn(|| fair.take()).map(|(ticket, job)| (ticket.client, job)).collect()
     }
 
-    // [STOR-33]
+    // [STOR-33] [STOR-95]
     #[test]
     fn clients_take_turns_and_none_has_all_threads() {
         let mut fair = Fair::new(8);
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(taken(&mut fair), [(1, 6)]);
     }
 
-    // [STOR-34]
+    // [STOR-34] [STOR-96]
     #[test]
     fn place_where_threads_hang_leaves_the_others() {
         let mut fair = Fair::new(8);

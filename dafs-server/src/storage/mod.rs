@@ -108,7 +108,7 @@ pub enum FsOp {
         /// A symbolic link at the end is followed.
         follow: bool,
     },
-    /// Changes attributes; answers them ([`FsReply::Attributes`]).
+    /// Changes attributes, and returns them ([`FsReply::Attributes`]).
     Setattr {
         /// Of what.
         at: At,
@@ -350,7 +350,7 @@ pub trait Storage: Send {
     fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError>;
 
     /// Reads pieces of a file, where that takes no system call, and one of its own for each therefore costs nothing: the file offset of
-    /// each and its memory, by their index; `None` behind the last. Answers how many, from the first on, were read whole; memory of the
+    /// each and its memory, by their index; `None` behind the last. Returns how many, from the first on, were read whole; memory of the
     /// others is undefined. `total`: bytes of all that the caller is about to read, so that large amounts are copied in another way.
     fn read_pieces<'a>(
         &mut self,

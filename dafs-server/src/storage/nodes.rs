@@ -124,6 +124,7 @@ impl<T> NodeTable<T> {
 mod tests {
     use super::*;
 
+    // [STOR-19] [STOR-85]
     #[test]
     fn removed_node_used_again_is_not_found() {
         let mut table = NodeTable::new(ExportId(3), "root");
@@ -143,6 +144,7 @@ mod tests {
         assert_eq!(table.get(table.root()), Some(&"root"));
     }
 
+    // [STOR-19]
     #[test]
     fn place_whose_generations_are_used_up_is_not_used_again() {
         let mut table = NodeTable::new(ExportId(0), "root");

@@ -104,6 +104,7 @@ pub(super) fn check_xattr_name(name: &[u8], identity: &Identity) -> Result<(), S
 mod tests {
     use super::*;
 
+    // [STOR-46]
     #[test]
     fn split_last_of_a_plain_path_gives_parent_and_name() {
         assert_eq!(split_last(b"a", false), Ok((&b""[..], &b"a"[..])));
@@ -120,6 +121,7 @@ mod tests {
         assert_eq!(split_last(b"/", true), Err(Status::CROSS_DEVICE));
     }
 
+    // [STOR-45]
     #[test]
     fn check_path_at_its_limits_changes_exactly_there() {
         for (len, fits) in [(NAME_SIZE_MAX - 1, true), (NAME_SIZE_MAX, true), (NAME_SIZE_MAX + 1, false)] {

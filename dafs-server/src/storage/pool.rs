@@ -202,7 +202,7 @@ impl<T: Send + 'static> Drop for Pool<T> {
             if waited.timed_out() && state.jobs.runs_only_in_places() {
                 tracing::warn!(
                     threads = state.alive_count,
-                    "storage threads hang, perhaps on a mount whose server is gone; they are left behind"
+                    "cannot wait for storage threads: they hang, perhaps on a mount whose server is gone; the server ends without them"
                 );
                 // To drop what waits might hang as well.
                 std::mem::forget(std::mem::replace(&mut state.jobs, Fair::new(self.thread_count)));
@@ -278,7 +278,6 @@ mod tests {
     const ALICE: Ticket = Ticket { client: 1, place: None };
     const BOB: Ticket = Ticket { client: 2, place: None };
 
-    // [STOR-20]
     #[test]
     fn pool_given_one_job_too_many_refuses_it_and_does_the_others() {
         let wake = Arc::new(Wake::new().unwrap());
@@ -297,7 +296,7 @@ mod tests {
         assert!(done.into_iter().eq(0..JOBS_MAX));
         assert_eq!(pool.submit(ALICE, Box::new(|| Ran::Done(0)), 0), Ok(()));
     }
-    // [STOR-20]
+    // [STOR-88]
     #[test]
     fn job_that_panics_has_a_result_and_leaves_its_thread_to_others() {
         struct Panics;
@@ -329,7 +328,7 @@ mod tests {
         done
     }
 
-    // [STOR-33]
+    // [STOR-33] [STOR-95]
     #[test]
     fn jobs_of_one_client_that_hang_do_not_stand_before_another_s() {
         let mut pool = Pool::new(4, Arc::new(Wake::new().unwrap()));

@@ -80,7 +80,7 @@ impl Ring {
             && let Err(error) = self.ring.submit()
         {
             // EAGAIN, EBUSY: the entries stay in the ring for the next call.
-            tracing::debug!(%error, "io_uring took no entries for now");
+            tracing::debug!(%error, "cannot submit to io_uring now");
         }
     }
 
@@ -141,7 +141,7 @@ impl Drop for Ring {
                 Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
                 Err(error) => {
-                    tracing::error!(%error, "cannot wait for io_uring; its memory is left to it");
+                    tracing::error!(%error, "cannot wait for io_uring; its memory is not freed");
                     std::mem::forget(std::mem::take(&mut self.transfers));
                     return;
                 }

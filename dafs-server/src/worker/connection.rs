@@ -111,7 +111,7 @@ impl Connection {
                 // The next receive tells why, and closes it.
                 Err(PostError::Closed) => return,
                 Err(error @ (PostError::Invalid(_) | PostError::Faulted)) => {
-                    tracing::error!(%error, "a reply of our own making was refused");
+                    tracing::error!(%error, "cannot send a reply");
                     return;
                 }
             }

@@ -153,10 +153,10 @@ impl Worker {
         let Ledger { requests, bytes_read, bytes_written } = session.ledger;
         let seconds = self.now.since(session.opened).as_secs();
         let why_shown = match (why, &session.lost) {
-            (End::Bye, _) => "the client said goodbye".to_owned(),
+            (End::Bye, _) => "the client ended it".to_owned(),
             (End::LeaseOver, None) => "the client was silent for longer than the lease".to_owned(),
             (End::LeaseOver, Some(lost)) => {
-                format!("its connection was lost, and the client did not come back within the lease: {lost}")
+                format!("its connection was lost, and the client did not reconnect within the lease: {lost}")
             }
             (End::Unused(why), _) => format!("its connection was lost before it had mounted anything: {why}"),
             (End::Fault(fault), _) => format!("protocol fault: {fault}"),

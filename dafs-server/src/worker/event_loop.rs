@@ -57,7 +57,7 @@ const CONNECTIONS: usize = 1 << 20;
 /// Tokens of one connection, one for each of its descriptors.
 const TOKENS_PER_CONNECTION: usize = 4;
 
-/// Tells a loop in another thread to drain and end.
+/// Stops a loop that runs in another thread.
 #[derive(Clone, Debug)]
 pub struct Stop {
     requested: Arc<AtomicBool>,
@@ -65,7 +65,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Asks the loop to drain and end. Not blocking.
+    /// Asks the loop to drain and end. Does not block.
     pub fn stop(&self) {
         self.requested.store(true, Ordering::Release);
         // A loop that cannot be woken is gone already.
@@ -153,7 +153,7 @@ impl EventLoop {
         })
     }
 
-    /// Accepts a listener's connections from now on, for all workers; each of them knows it by the same place.
+    /// Accepts a listener's connections from now on, for all workers. Each of them has it under the same index.
     pub fn add_listener(&mut self, listener: Box<dyn Listener>, index: usize) -> io::Result<()> {
         for fd in listener.event_fds() {
             let token = Token(LISTENERS + index);
@@ -168,7 +168,7 @@ impl EventLoop {
         self.poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)
     }
 
-    /// The server's part that it drives.
+    /// The worker that it drives.
     pub fn worker(&mut self) -> &mut Worker {
         &mut self.worker
     }
@@ -178,7 +178,7 @@ impl EventLoop {
         self.listeners.iter().map(|(_, listener)| listener.address().clone()).collect()
     }
 
-    /// Ends the loop from another thread.
+    /// Returns a handle that ends the loop from another thread.
     pub fn stop_handle(&self) -> Stop {
         self.stop.clone()
     }
@@ -235,7 +235,7 @@ impl EventLoop {
     #[inline]
     fn turn_to_storage(&mut self) {
         let messages = std::mem::take(&mut self.messages);
-        if self.worker.storage().pending() > 0 {
+        if self.worker.storage().pending() > 0 || self.worker.has_results() {
             self.take_storage_turn(messages);
         }
     }
@@ -254,6 +254,9 @@ impl EventLoop {
 
     /// Storage is expected to finish something so soon that sleeping would cost more.
     fn awaits_storage(&mut self) -> bool {
+        if self.worker.has_results() {
+            return true;
+        }
         let now = Instant::now();
         if self.worker.storage().pending() == 0 {
             self.storage_turns.idle(now);
@@ -556,7 +559,7 @@ impl EventLoop {
         let registry = self.poll.registry();
         self.worker.send_departures(|fd| {
             if let Err(error) = registry.deregister(&mut SourceFd(&fd)) {
-                tracing::warn!(%error, "cannot stop to watch a connection");
+                tracing::warn!(%error, "cannot stop watching a connection");
             }
         });
         for closed in self.worker.take_closed() {

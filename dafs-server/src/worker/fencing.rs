@@ -65,7 +65,7 @@ impl Worker {
     fn fenced_in_flight(&self, export: usize) -> bool {
         self.operations.iter().any(|(_, operation)| {
             let session = self.sessions.find(operation.call.session);
-            !matches!(operation.state, State::FenceDrain { .. } | State::Draining(_))
+            !(matches!(operation.state, State::FenceDrain { .. }) || operation.state.is_answered())
                 && session.is_none_or(|session| self.shared.fences.holds_off(export, &session.client_id))
         })
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
 use dafs_proto::transport::PeerIdentity;
 use dafs_proto::wire::{
-    AuthenticateReply, Features, Header, Hello, Opcode, SessionId, Status, Welcome, encode_message_pack,
+    AuthenticateReply, Features, FileHandle, Header, Hello, Method, Opcode, SessionId, Status, Welcome,
+    encode_message_pack,
 };
 
 use crate::access::{Access, ClientIdentity};
@@ -21,6 +22,17 @@ use crate::worker::session::{Ledger, Session};
 /// How long a session counts as active after a request.
 pub(crate) const ACTIVE_FOR: Duration = Duration::from_secs(1);
 
+/// Encoded bytes of a slot report at most: the array, a slot below 65,536, a sequence, and whether it was executed.
+const SLOT_REPORT_SIZE_MAX: usize = 1 + 3 + 5 + 1;
+
+/// Encoded bytes of the reply to `Authenticate` without slot reports, at most.
+const WELCOME_SIZE_MAX: usize = 256;
+
+/// Slot reports that fit the reply to `Authenticate`, whatever else is in it.
+fn slot_reports_max(payload_max: u32) -> usize {
+    (payload_max as usize).saturating_sub(WELCOME_SIZE_MAX) / SLOT_REPORT_SIZE_MAX
+}
+
 impl Worker {
     /// A message on a connection.
     #[inline]
@@ -30,7 +42,14 @@ impl Worker {
             Err(error) => return self.end_for_fault(key, error),
         };
         match self.connection(key).map(|connection| &connection.phase) {
-            Some(&Phase::Live(session)) => self.on_request(key, session, header, body),
+            Some(&Phase::Live(session)) => {
+                // The method of a read or write stands behind offset and length.
+                let is_eager = body.get(12) == Some(&(Method::Fast as u8));
+                if is_eager && matches!(header.opcode, Opcode::Write | Opcode::Append) {
+                    return self.end_for_fault(key, "an eager write that is no frame");
+                }
+                self.on_request(key, session, header, body)
+            }
             Some(Phase::Connected | Phase::Greeted(_) | Phase::Introduced(_)) => {
                 self.on_handshake(key, &header, body)
             }
@@ -43,7 +62,8 @@ impl Worker {
         let payload = connection.endpoint.payload().to_vec();
         let phase = std::mem::replace(&mut connection.phase, Phase::Connected);
         let misplaced = SessionFault::Misplaced { opcode: header.opcode, place: "in the handshake" };
-        if !body.is_empty() || header.sequence != 0 || header.slot.0 != 0 {
+        let is_plain = header.flags.is_empty() && header.handle == FileHandle(0);
+        if !body.is_empty() || header.sequence != 0 || header.slot.0 != 0 || !is_plain {
             return self.end_for_fault(key, misplaced);
         }
         let outcome = match (phase, header.opcode) {
@@ -305,7 +325,9 @@ impl Worker {
         session.lost = None;
         session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
         session.last_heard = now;
-        let slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
+        let mut slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
+        slot_reports
+            .truncate(slot_reports_max(self.connections[key.index].endpoint.capabilities().send_payload_max));
         // All that may come at once now; no more than there is room for is granted.
         let limit = session.core.credits().limit();
         let credits = self.connections[key.index].endpoint.expect_messages(limit).min(limit);
@@ -341,5 +363,45 @@ impl Worker {
         if let Some(connection) = self.connection(key) {
             connection.send_parts(request.reply(status), &[], payload);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dafs_proto::wire::{Crossovers, PAYLOAD_SIZE_MIN, SlotReport, Thresholds};
+
+    use super::*;
+
+    // [SESS-125]
+    #[test]
+    fn welcome_with_the_largest_numbers_and_reports_fits_the_smallest_payload() {
+        let payload_max = u32::try_from(PAYLOAD_SIZE_MIN).unwrap();
+        let crossovers = Crossovers {
+            read_registered: u32::MAX,
+            read_unregistered: u32::MAX,
+            write_registered: u32::MAX,
+            write_unregistered: u32::MAX,
+        };
+        let report = SlotReport { slot: u32::from(u16::MAX), sequence: u32::MAX, executed: true };
+        let count = slot_reports_max(payload_max);
+        assert!(count > 512, "{count} reports");
+        let welcome = Welcome {
+            session: SessionId(u64::MAX),
+            secret: [u8::MAX; 16],
+            resumed: true,
+            server_epoch: u64::MAX,
+            features: u64::MAX,
+            slots: u16::MAX,
+            credits: u16::MAX,
+            keep_alive_ms: u32::MAX,
+            lease_ms: u32::MAX,
+            thresholds: Thresholds { read_inline_max: u32::MAX, write_inline_max: u32::MAX, crossovers },
+            transfer_size_max: u32::MAX,
+            handles_max: u32::MAX,
+            slot_reports: vec![report; count],
+            gather: Some(crossovers),
+        };
+        let reply = encode_message_pack(&AuthenticateReply { proof: vec![0; 32], welcome });
+        assert!(reply.len() <= PAYLOAD_SIZE_MIN, "{} bytes", reply.len());
     }
 }

@@ -47,7 +47,7 @@ use crate::worker::sched::sieve::Sieve;
 use crate::worker::session::SessionTable;
 use crate::worker::stats::Stats;
 
-/// One loop's part of a server: the connections that it serves and the sessions that live with it.
+/// The part of a server that belongs to one loop: its connections and its sessions.
 pub struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: WorkerId,
@@ -78,6 +78,8 @@ pub struct Worker {
     pub(crate) park_count: u32,
     generation: u64,
     finished: Vec<(OpToken, FsResult)>,
+    /// What storage has finished, the next to go on with first.
+    results: VecDeque<(OpToken, FsResult)>,
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
     /// What sessions that ended had open, and is still to be closed.
@@ -87,11 +89,11 @@ pub struct Worker {
     deals: usize,
 }
 
-/// What a worker is made of.
+/// What a worker needs to begin.
 pub struct Parts {
-    /// What it shares with the others.
+    /// What it shares with other workers.
     pub shared: Arc<Shared>,
-    /// Which of them it is.
+    /// Its place among them.
     pub id: WorkerId,
     /// The files.
     pub storage: Box<dyn Storage>,
@@ -111,7 +113,7 @@ fn origin(peer: &PeerIdentity) -> (Option<IpAddr>, Option<u32>) {
 }
 
 impl Worker {
-    /// A worker that serves nobody yet.
+    /// Makes a worker without connections.
     pub fn new(parts: Parts, now: Moment) -> Self {
         let shared = parts.shared;
         Self {
@@ -139,6 +141,7 @@ impl Worker {
             park_count: 0,
             generation: 0,
             finished: Vec::new(),
+            results: VecDeque::new(),
             dirty: Vec::new(),
             closed: Vec::new(),
             closing: Vec::new(),
@@ -152,19 +155,19 @@ impl Worker {
         &self.shared
     }
 
-    /// Which of the workers it is.
+    /// Its place among the workers.
     pub fn id(&self) -> WorkerId {
         self.id
     }
 
-    /// Which worker is to serve the next connection that this one accepts: each in its turn.
+    /// The worker that serves the next connection that this one accepts: each in turn.
     pub fn next_host(&mut self) -> WorkerId {
         let host = self.shared.workers().nth(self.deals).unwrap_or(self.id);
         self.deals = (self.deals + 1) % self.shared.workers().count();
         host
     }
 
-    /// Names a listener; its connections are added with the index returned.
+    /// Adds a listener; its connections are added with the index that this returns.
     pub fn add_listener(&mut self, info: ListenerInfo) -> usize {
         self.stats.counted.pipelines.push(PipelineStatistics {
             listener: info.address.to_string(),
@@ -176,7 +179,7 @@ impl Worker {
         self.listeners.len() - 1
     }
 
-    /// Takes an accepted connection over.
+    /// Takes over an accepted connection.
     pub fn add_connection(&mut self, listener: usize, mut endpoint: Box<dyn Endpoint>) -> ConnectionKey {
         self.bound_handshakes(listener, &endpoint.capabilities().peer);
         // The client reaches what is lent to it, and nothing before.
@@ -225,23 +228,23 @@ impl Worker {
         self.connection(key).is_some_and(|connection| connection.endpoint.spin_pays())
     }
 
-    /// Several connections send requests at about this time.
+    /// The worker is contended: several clients want its time.
     #[inline]
     pub(crate) fn is_contended(&self) -> bool {
         self.turns.is_contended(self.now)
     }
 
-    /// The time, for all that follows.
+    /// Sets the time, for all that follows.
     pub fn set_now(&mut self, now: Moment) {
         self.now = now;
     }
 
-    /// Operations in flight.
+    /// The number of operations in flight.
     pub fn in_flight(&self) -> usize {
         self.operations.len()
     }
 
-    /// Some connection has output that its provider could not hand on yet. Looks at all of them.
+    /// Whether a connection has output that its provider could not send yet. Looks at all connections.
     pub fn has_unsent(&self) -> bool {
         self.connections.iter().any(|(_, connection)| connection.wants_flush())
     }
@@ -251,12 +254,12 @@ impl Worker {
         self.buffers.lent_size()
     }
 
-    /// The transfer buffers: who has them, and what was counted.
+    /// The pool of transfer buffers.
     pub fn buffers(&self) -> &BufferPool {
         &self.buffers
     }
 
-    /// Sessions.
+    /// The number of sessions.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
@@ -276,6 +279,10 @@ impl Worker {
         method: Method,
         bytes: usize,
     ) {
+        if call.is_amended {
+            // It was counted when it was answered first.
+            return;
+        }
         self.stats.on_moved(writes, usize::from(export.0), method, bytes);
         if let Some(session) = self.sessions.find_mut(call.session) {
             let ledger = &mut session.ledger;

@@ -192,21 +192,31 @@ impl Worker {
 
     /// Collects what storage has finished and goes on with it. Returns how many operations that were.
     pub fn poll_storage(&mut self) -> usize {
-        self.poll_storage_turn(usize::MAX)
+        let mut count = self.poll_storage_turn(usize::MAX);
+        while self.has_results() {
+            count += self.poll_storage_turn(usize::MAX);
+        }
+        count
     }
 
-    /// The same, moving at most `transfers_max` reads and writes that waited for a disk.
+    /// The same, moving at most `transfers_max` reads and writes that waited for a disk. Where the results take many steps, as listings do,
+    /// some stay for the next turn: see [`Worker::has_results`].
     pub(crate) fn poll_storage_turn(&mut self, transfers_max: usize) -> usize {
         self.turns.begin(self.now);
         self.storage.set_turn(transfers_max);
         self.storage.flush();
         let mut finished = std::mem::take(&mut self.finished);
         self.storage.poll(&mut finished);
-        let count = finished.len();
-        for (token, result) in finished.drain(..) {
-            self.on_storage(token, result);
-        }
+        self.results.extend(finished.drain(..));
         self.finished = finished;
+        let mut count = 0;
+        while !self.turns.is_storage_turn_over()
+            && let Some((token, result)) = self.results.pop_front()
+        {
+            self.on_storage(token, result);
+            self.turns.on_steps(work::take());
+            count += 1;
+        }
         if count > 0 {
             self.run_wakeups();
             self.storage.flush();
@@ -214,6 +224,11 @@ impl Worker {
         self.turns.on_steps(work::take());
         self.flush_dirty();
         count
+    }
+
+    /// Storage has finished what no turn has gone on with yet.
+    pub(crate) fn has_results(&self) -> bool {
+        !self.results.is_empty()
     }
 
     /// Frees a part of the memory that files gave back, and closes some of what sessions that ended had open; whether there is more.

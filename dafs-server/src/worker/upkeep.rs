@@ -54,7 +54,7 @@ impl Worker {
         let now = self.now;
         tracing::warn!(
             seconds = duration.as_secs_f64(),
-            "the server stood still, or slept too long: leases are the longer by that"
+            "the server did not run for a while; leases are extended by that time"
         );
         let later = |moment: Moment| moment.after(duration).min(now);
         self.sessions.iter_mut().for_each(|session| session.last_heard = later(session.last_heard));

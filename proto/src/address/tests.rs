@@ -16,6 +16,7 @@ fn parse_listen(text: &str) -> Result<ListenUrl, Problem> {
     ListenUrl::parse(OsStr::new(text)).map_err(|error| error.problem)
 }
 
+// [PROV-77] [PROV-78] [PROV-79]
 #[test]
 fn url_of_every_form_is_read_and_written_back() {
     let socket = |path: &str| Location::Socket(PathBuf::from(path));
@@ -47,6 +48,7 @@ fn url_of_every_form_is_read_and_written_back() {
     }
 }
 
+// [PROV-79] [PROV-80] [PROV-81]
 #[test]
 fn url_with_fault_names_it() {
     let long = format!("dafs+shm:///{}", "x".repeat(SOCKET_PATH_SIZE_MAX));
@@ -103,6 +105,7 @@ fn examples_in_errors_are_valid() {
     }
 }
 
+// [PROV-78] [PROV-79]
 #[test]
 fn listen_url_of_every_form_is_read() {
     let listen = |scheme, location| Ok(ListenUrl { scheme, location });
@@ -118,6 +121,7 @@ fn listen_url_of_every_form_is_read() {
     assert_eq!(parse_listen("sim://3"), listen(Scheme::Sim, Location::SimPort(3)));
 }
 
+// [PROV-80] [PROV-81]
 #[test]
 fn listen_url_with_fault_names_it() {
     let cases = [

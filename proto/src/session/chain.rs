@@ -126,7 +126,7 @@ mod tests {
         Header { flags, ..Header::request(Opcode::Null, FileHandle(0)) }
     }
 
-    // [SESS-30] links run in order, the saved handle travels, the first error aborts the rest
+    // [SESS-30] [SESS-31] [SESS-91] links run in order, the saved handle travels, the first error aborts the rest
     #[test]
     fn chain_with_failing_link_aborts_the_rest() {
         let mut chains = Chains::default();
@@ -145,7 +145,7 @@ mod tests {
         assert!(chains.active.is_empty());
     }
 
-    // [SESS-30]
+    // [SESS-92]
     #[test]
     fn chain_whose_links_are_answered_again_goes_no_further_for_it() {
         let mut chains = Chains::default();
@@ -161,6 +161,7 @@ mod tests {
         assert!(chains.active.is_empty());
     }
 
+    // [SESS-94]
     #[test]
     fn chain_continued_but_not_begun_is_a_fault() {
         assert_eq!(Chains::default().on_request(&header(Flags::CHAIN_BACK), 8), Err(SessionFault::NoChain));

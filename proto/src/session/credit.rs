@@ -198,6 +198,7 @@ mod tests {
         }
     }
 
+    // [SESS-89]
     #[test]
     fn credits_one_request_too_many_is_refused() {
         let mut server = ServerCredits::new(2, 8);

@@ -199,7 +199,13 @@ impl ServerHandshake {
         let authenticate: Authenticate =
             decode_message_pack("Authenticate", payload).map_err(SessionFault::from)?;
         if self.hello.key_name.is_empty() {
-            return Ok((self.hello, None, Vec::new()));
+            return match authenticate.proof.len() {
+                0 => Ok((self.hello, None, Vec::new())),
+                extra => {
+                    let fault = crate::wire::WireError::TrailingBytes { what: "proof without a key", extra };
+                    Err(SessionFault::from(fault).into())
+                }
+            };
         }
         let Some(key) = self.key else { return Err(ServerRefusal::Status(Status::AUTH_FAILED)) };
         let mac = authenticator(&key, CLIENT_ROLE, &self.hello.nonce, &self.nonce, &self.hello_bytes);
@@ -287,7 +293,7 @@ mod tests {
         proven.on_authenticate_reply(Status::OK, &reply).map_err(|error| error.to_string())
     }
 
-    // [SESS-2] both sides prove the key
+    // [SESS-2] [SESS-80] [SESS-3] both sides prove the key
     #[test]
     fn handshake_with_same_key_agrees_and_with_any_other_fails() {
         let good = key("lab", b"secret");
@@ -302,6 +308,7 @@ mod tests {
         assert!(run(Some(key("other", b"secret")), &[good], true).unwrap_err().contains("AUTH_FAILED"));
     }
 
+    // [SESS-81]
     #[test]
     fn handshake_with_server_that_lacks_the_key_is_refused_by_the_client() {
         let (handshake, _) = ClientHandshake::begin(&introduction(Some(key("lab", b"secret"))), [1; 32]);
@@ -317,7 +324,7 @@ mod tests {
         assert_eq!(error, HandshakeError::ServerUnproven("lab".into()));
     }
 
-    // [SESS-4]
+    // [SESS-83]
     #[test]
     fn handshake_without_common_version_is_refused() {
         let (_, hello) = ClientHandshake::begin(&introduction(None), [1; 32]);
@@ -331,6 +338,37 @@ mod tests {
             "s",
         );
         assert_eq!(refusal.err(), Some(ServerRefusal::Status(Status::VERSION)));
+    }
+
+    // [SESS-4] [SESS-85]
+    #[test]
+    fn handshake_with_later_versions_and_features_settles_on_what_both_speak() {
+        let (_, hello) = ClientHandshake::begin(&introduction(None), [1; 32]);
+        let mut hello: Hello = decode_message_pack("Hello", &hello).unwrap();
+        (hello.version_min, hello.features) = (0, u64::MAX);
+        for version_max in [PROTOCOL_VERSION, PROTOCOL_VERSION + 1, u16::MAX] {
+            hello.version_max = version_max;
+            let bytes = encode_message_pack(&hello);
+            let terms = ServerTerms { key_required: false };
+            let (_, reply) = ServerHandshake::on_hello(&bytes, terms, &Keys(vec![]), [0; 32], "s").unwrap();
+            let reply: HelloReply = decode_message_pack("reply", &reply).unwrap();
+            assert_eq!(reply.version, PROTOCOL_VERSION, "up to {version_max}");
+        }
+    }
+
+    // [SESS-5]
+    #[test]
+    fn handshake_that_grants_nothing_is_refused_by_the_client() {
+        let good = welcome(4, 4);
+        let nothing_to_move = Welcome { transfer_size_max: 0, ..good.clone() };
+        for (welcome, taken) in
+            [(good, true), (welcome(0, 4), false), (welcome(4, 0), false), (nothing_to_move, false)]
+        {
+            let proven = Proven { expected: None, key_name: String::new() };
+            let reply = encode_message_pack(&AuthenticateReply { proof: Vec::new(), welcome });
+            let outcome = proven.on_authenticate_reply(Status::OK, &reply);
+            assert_eq!(outcome.is_ok(), taken, "{outcome:?}");
+        }
     }
 
     #[test]

@@ -124,6 +124,7 @@ mod tests {
         parse_key_file(text).unwrap_err().problem
     }
 
+    // [ACC-20] [ACC-82] [ACC-84]
     #[test]
     fn key_file_reads_hex_base64_rules_and_comments() {
         let text = format!(
@@ -152,6 +153,7 @@ mod tests {
         assert_eq!(parse_key_file(&format_key_line(&key)).unwrap()[0].key, key);
     }
 
+    // [ACC-83]
     #[test]
     fn key_file_secret_at_the_limits_is_measured() {
         let of_size = |size: usize| format!("k:{}", "ab".repeat(size));
@@ -162,6 +164,7 @@ mod tests {
         assert_eq!(problem("k:"), KeyLineProblem::Size(0));
     }
 
+    // [ACC-20] [ACC-23] [ACC-85] [ACC-86]
     #[test]
     fn key_file_fault_is_named_without_the_secret() {
         let long = "n".repeat(KEY_NAME_SIZE_MAX + 1);

@@ -325,7 +325,7 @@ mod tests {
         KeptReply { head_len, payload: Box::from(payload), ..reply }
     }
 
-    // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-14] [WIRE-15] The (state, event) table of spec/session.md, walked.
+    // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-86] The (state, event) table of spec/session.md, walked.
     #[test]
     fn slot_in_every_state_with_every_sequence_answers_as_the_table_says() {
         type Make = fn() -> ServerSession;
@@ -408,6 +408,7 @@ mod tests {
         }
     }
 
+    // [SESS-86] [SESS-120]
     #[test]
     fn session_resumed_reports_slots_and_takes_replays_of_all() {
         let mut session = ServerSession::new(2, 2);
@@ -416,7 +417,9 @@ mod tests {
         session.admit(&second).unwrap();
         session.on_reply(&first, Status::OK, None, 1);
         session.keep_reply(Slot(0), &[1, 2, 3], &[4]);
+        assert_eq!(session.credits().limit(), 1);
         let reports = session.on_resumed();
+        assert_eq!(session.credits().limit(), 2, "all slots");
         assert_eq!(reports[0], SlotReport { slot: 0, sequence: 1, executed: true });
         assert_eq!(reports[1], SlotReport { slot: 1, sequence: 1, executed: false });
         let replay = |header: Header| Header { flags: Flags::REPLAY, ..header };
@@ -424,7 +427,7 @@ mod tests {
         assert_eq!(session.admit(&replay(second)), Ok(Admission::InProgress));
     }
 
-    // [SESS-14]
+    // [SESS-54]
     #[test]
     fn effect_is_handed_out_once_and_only_to_the_same_request() {
         let mut session = ServerSession::new(1, 1);

@@ -378,6 +378,22 @@ pub trait Endpoint: Send {
     /// [`PostError::Full`] too, which is rare here, and says that something must leave before any message does.
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError>;
 
+    /// Queues a message as [`Endpoint::send`] does, that must not leave unless the local memory of all writes posted before it was there
+    /// when they left: the reply of a read, with its count. A [`Completion`] with the token follows in any case. With
+    /// [`TransportError::is_local_fault`] it says that the message was taken back, perhaps for a write of somebody else's: the caller sends
+    /// another. Only where [`Capabilities::faults_late`] says that a write may fault after it was posted.
+    fn send_if_whole(
+        &mut self,
+        token: OpToken,
+        slot: SendSlot,
+        head: &[u8],
+        payload_len: usize,
+    ) -> Result<(), PostError> {
+        let _ = (token, head, payload_len);
+        self.cancel_send(slot);
+        Err(PostError::Invalid("writes of this transport do not fault after they were posted"))
+    }
+
     /// Gives a slot back unsent.
     fn cancel_send(&mut self, slot: SendSlot);
 
@@ -431,7 +447,7 @@ pub trait Endpoint: Send {
     /// Writes local memory, gathered in order, into the peer's registered memory. The segments' total must equal
     /// `remote.len`. With `immediate`, the peer receives [`Received::Immediate`] after the data. Memory for which
     /// [`Memory::may_fault`] holds is accepted. Where it is gone the answer is [`PostError::Faulted`]. Where that shows only
-    /// later, zeros take its place, or the connection ends before anything that was posted behind the write has left.
+    /// later, zeros take its place, and the write completes with [`TransportError::is_local_fault`].
     fn rdma_write(
         &mut self,
         token: OpToken,

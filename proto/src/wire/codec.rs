@@ -1,6 +1,8 @@
+use std::fmt;
+
 use byteorder::{ByteOrder, LittleEndian};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 /// Bytes that cannot be a message. The peer is at fault and its session ends.
@@ -223,5 +225,69 @@ pub fn decode_message_pack<T: DeserializeOwned>(what: &'static str, bytes: &[u8]
     match bytes.len().saturating_sub(usize::try_from(used).unwrap_or(usize::MAX)) {
         0 => Ok(body),
         extra => Err(WireError::TrailingBytes { what, extra }),
+    }
+}
+
+/// `bytes[N]` of the specification: an array of numbers, and nothing else.
+struct Numbers<const N: usize>([u8; N]);
+
+impl<'de, const N: usize> Deserialize<'de> for Numbers<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visit<const N: usize>;
+
+        impl<'de, const N: usize> Visitor<'de> for Visit<N> {
+            type Value = Numbers<N>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "an array of {N} numbers")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut found: A) -> Result<Numbers<N>, A::Error> {
+                let mut numbers = [0; N];
+                for (index, number) in numbers.iter_mut().enumerate() {
+                    *number =
+                        found.next_element()?.ok_or_else(|| Error::invalid_length(index, &"more numbers"))?;
+                }
+                match found.next_element::<u8>()? {
+                    Some(_) => Err(Error::invalid_length(N + 1, &"fewer numbers")),
+                    None => Ok(Numbers(numbers)),
+                }
+            }
+        }
+
+        // Asked for an array, the decoder would take a binary too.
+        deserializer.deserialize_any(Visit)
+    }
+}
+
+/// Fields of the type `bytes[N]`.
+pub(super) mod numbers {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(in crate::wire) fn serialize<const N: usize, S: Serializer>(
+        bytes: &[u8; N],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error>
+    where
+        [u8; N]: Serialize,
+    {
+        bytes.serialize(serializer)
+    }
+
+    pub(in crate::wire) fn deserialize<'de, const N: usize, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<[u8; N], D::Error> {
+        super::Numbers::deserialize(deserializer).map(|super::Numbers(bytes)| bytes)
+    }
+}
+
+/// Payload of `FenceWrite` and of the reply to `FenceRead`: the ids of the clients that are fenced off an export.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FenceList(pub Vec<[u8; 16]>);
+
+impl<'de> Deserialize<'de> for FenceList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let list = Vec::<Numbers<16>>::deserialize(deserializer)?;
+        Ok(Self(list.into_iter().map(|Numbers(id)| id).collect()))
     }
 }

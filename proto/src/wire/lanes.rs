@@ -102,7 +102,7 @@ mod tests {
         assert!(LaneTerms::decode(&body[..7]).is_err());
     }
 
-    // [WIRE-21]
+    // [WIRE-22]
     #[test]
     fn lane_frame_is_a_head_and_at_most_the_lane() {
         for (written, data) in [(79, None), (80, Some(0)), (81, Some(1)), (180, Some(100)), (181, None)] {

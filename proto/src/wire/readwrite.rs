@@ -88,7 +88,7 @@ body! {
         /// The only range, where there is one.
         pub segment: WireRange = "segment",
     }
-    check |request| check_segments(request.segment_count, request.method)
+    check |request| check_segments(request.segment_count, request.method, &request.segment)
 }
 
 body! {
@@ -117,7 +117,7 @@ body! {
         /// The only range, where there is one.
         pub segment: WireRange = "segment",
     }
-    check |request| check_segments(request.segment_count, request.method)
+    check |request| check_segments(request.segment_count, request.method, &request.segment)
 }
 
 body! {
@@ -191,13 +191,22 @@ pub fn decode_segments(payload: &[u8], count: u16) -> Result<Vec<WireRange>, Wir
 }
 
 #[inline]
-fn check_segments(count: u16, method: Method) -> Result<(), WireError> {
+fn check_segments(count: u16, method: Method, segment: &WireRange) -> Result<(), WireError> {
     if usize::from(count) > SEGMENTS_MAX {
         let (value, limit) = (u64::from(count), SEGMENTS_MAX as u64);
         return Err(WireError::TooLarge { what: "segment count", value, limit });
     }
     if (count == 0) != (method != Method::Direct) {
         return Err(WireError::Invalid { what: "segment count for the method", value: u64::from(count) });
+    }
+    let unused = match (method, count) {
+        (Method::Direct, 1) => &[],
+        (Method::Inline | Method::Direct, _) => &segment[..],
+        // The first names the eager buffer.
+        (Method::Fast | Method::Client, _) => &segment[1..],
+    };
+    if let Some(value) = unused.iter().copied().find(|number| *number != 0) {
+        return Err(WireError::Invalid { what: "range of a request that has none in its body", value });
     }
     Ok(())
 }

@@ -32,39 +32,39 @@ pub struct Status(u32);
 
 statuses! {
     OK = 0, EIO, "done";
-    PERMISSION = 1, EPERM, "the operation is not permitted";
-    NOT_FOUND = 2, ENOENT, "there is no such file or directory";
-    IO = 5, EIO, "the storage failed";
+    PERMISSION = 1, EPERM, "operation not permitted";
+    NOT_FOUND = 2, ENOENT, "no such file or directory";
+    IO = 5, EIO, "input/output error";
     NO_DEVICE = 6, ENXIO, "there is no data or hole at or after that offset, or no such device";
     BAD_HANDLE = 9, EBADF, "the handle is not open in this session, or not for this use";
-    AGAIN = 11, EAGAIN, "the server cannot do it now; try again";
-    NO_MEMORY = 12, ENOMEM, "the server is out of memory";
-    ACCESS = 13, EACCES, "the user may not do this";
-    BUSY = 16, EBUSY, "it is in use";
-    EXISTS = 17, EEXIST, "it exists already";
-    CROSS_DEVICE = 18, EXDEV, "the path leaves the export, or the two names are not on one file system";
-    NOT_DIRECTORY = 20, ENOTDIR, "a part of the path is not a directory";
-    IS_DIRECTORY = 21, EISDIR, "it is a directory";
-    INVALID = 22, EINVAL, "an argument is not valid";
-    TOO_MANY_OPEN = 24, EMFILE, "too many open files: in this session or on the server";
-    FILE_BUSY = 26, ETXTBSY, "the file is being executed";
-    TOO_LARGE = 27, EFBIG, "the file would become too large";
-    NO_SPACE = 28, ENOSPC, "no space is left on the server's storage";
-    READ_ONLY = 30, EROFS, "the export or its file system is read-only";
+    AGAIN = 11, EAGAIN, "resource temporarily unavailable";
+    NO_MEMORY = 12, ENOMEM, "cannot allocate memory";
+    ACCESS = 13, EACCES, "permission denied";
+    BUSY = 16, EBUSY, "device or resource busy";
+    EXISTS = 17, EEXIST, "file exists";
+    CROSS_DEVICE = 18, EXDEV, "invalid cross-device link: the path leaves the export, or the two names are on different file systems";
+    NOT_DIRECTORY = 20, ENOTDIR, "not a directory";
+    IS_DIRECTORY = 21, EISDIR, "is a directory";
+    INVALID = 22, EINVAL, "invalid argument";
+    TOO_MANY_OPEN = 24, EMFILE, "too many open files";
+    FILE_BUSY = 26, ETXTBSY, "text file busy";
+    TOO_LARGE = 27, EFBIG, "file too large";
+    NO_SPACE = 28, ENOSPC, "no space left on device";
+    READ_ONLY = 30, EROFS, "read-only file system";
     TOO_MANY_LINKS = 31, EMLINK, "too many links";
     RANGE = 34, ERANGE, "the result does not fit the room given";
-    NAME_TOO_LONG = 36, ENAMETOOLONG, "a name is too long";
-    NOT_EMPTY = 39, ENOTEMPTY, "the directory is not empty";
-    LOOP = 40, ELOOP, "too many symbolic links, or one where none may be followed";
-    NO_DATA = 61, ENODATA, "there is no such extended attribute";
-    NOT_SUPPORTED = 95, EOPNOTSUPP, "the export's file system does not support this";
+    NAME_TOO_LONG = 36, ENAMETOOLONG, "file name too long";
+    NOT_EMPTY = 39, ENOTEMPTY, "directory not empty";
+    LOOP = 40, ELOOP, "too many levels of symbolic links, or one where none is followed";
+    NO_DATA = 61, ENODATA, "no such extended attribute";
+    NOT_SUPPORTED = 95, EOPNOTSUPP, "operation not supported";
     TIMED_OUT = 110, ETIMEDOUT, "the deadline passed before the operation began";
-    QUOTA = 122, EDQUOT, "the quota is used up";
-    CANCELLED = 125, ECANCELED, "the operation was cancelled";
-    STALE = 116, ESTALE, "the file that the handle named is gone";
+    QUOTA = 122, EDQUOT, "disk quota exceeded";
+    CANCELLED = 125, ECANCELED, "operation canceled";
+    STALE = 116, ESTALE, "stale file handle";
     CHAIN_ABORTED = 0x1001, ECANCELED, "an earlier request of the chain failed";
     FENCED = 0x1002, EACCES, "this client is fenced off the export";
-    NO_EXPORT = 0x1003, ENOENT, "there is no such export, or this client may not mount it";
+    NO_EXPORT = 0x1003, ENOENT, "no such export, or this client may not mount it";
     FALSE_RETRY = 0x1004, EINVAL, "the sequence number of the slot was used before for another request";
     NO_SESSION = 0x1005, ESTALE, "the server does not know the session: it ended, or the server was restarted";
     AUTH_FAILED = 0x1006, EACCES, "the key is unknown or the proof is wrong";
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    // [ERR-2]
+    // [ERR-4]
     #[test]
     fn status_of_a_later_version_survives_decoding() {
         assert_eq!(Status::from_value(0x7777).value(), 0x7777);

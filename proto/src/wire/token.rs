@@ -71,6 +71,7 @@ mod tests {
     use super::super::Writer;
     use super::*;
 
+    // [SESS-109]
     #[test]
     fn token_shown_for_debugging_keeps_its_secret() {
         let token = Token::from([0xa7; TOKEN_SIZE]);

@@ -11,14 +11,14 @@ use dafs_proto::session::{format_key_line, parse_key_file};
 use dafs_proto::transport::tcp::frame;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_RESULT_SIZE, BatchLimits,
-    BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, FsStatistics,
-    HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, MountReply,
-    NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest,
-    RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics,
-    Token, TwoNames, Welcome, WireError, WriteReply, WriteRequest, XattrNames, decode_batch,
-    decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results,
-    decode_segments, encode_dir_entry, encode_lists, encode_message_pack, encode_noticed_result,
-    encode_segments, lists_size,
+    BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, FenceList,
+    FsStatistics, HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply,
+    ListRequest, MountReply, NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
+    RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply,
+    ShareRequest, Statistics, Token, TwoNames, Welcome, WireError, WriteReply, WriteRequest, XattrNames,
+    decode_batch, decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack,
+    decode_noticed_results, decode_segments, encode_dir_entry, encode_lists, encode_message_pack,
+    encode_noticed_result, encode_segments, lists_size,
 };
 use dafs_server::access::{AddressRange, Keyring};
 use dafs_server::cli::Settings;
@@ -113,7 +113,7 @@ pub fn message_pack(data: &[u8]) {
     kinds! {
         0 => Hello, 1 => HelloReply, 2 => Authenticate, 3 => AuthenticateReply, 4 => Welcome, 5 => MountReply,
         6 => LimitsReply, 7 => Statistics, 8 => Attributes, 9 => SetAttributes, 10 => FsStatistics,
-        11 => Vec<[u8; 16]>, 12 => Vec<String>,
+        11 => FenceList, 12 => Vec<String>,
     }
 }
 

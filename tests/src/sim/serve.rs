@@ -90,6 +90,11 @@ impl SimServer {
         self.workers[0].worker.statistics()
     }
 
+    /// Logins that the server refused.
+    pub(crate) fn logins_refused(&self) -> u64 {
+        self.workers[0].worker.shared().logins_refused()
+    }
+
     /// Bytes of transfer buffers that operations hold.
     pub(crate) fn buffers_lent(&self) -> usize {
         self.workers.iter().map(|served| served.worker.buffers_lent()).sum()

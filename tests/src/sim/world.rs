@@ -151,6 +151,11 @@ impl World {
         self.lock().restart();
     }
 
+    /// Logins that the server refused since its last start; 0 while it is down.
+    pub fn logins_refused(&self) -> u64 {
+        self.lock().running.as_ref().map_or(0, |running| running.logins_refused())
+    }
+
     /// Bytes of transfer buffers that operations of the server have; 0 while it is down.
     pub fn buffers_lent(&self) -> usize {
         self.lock().running.as_ref().map_or(0, |running| running.buffers_lent())

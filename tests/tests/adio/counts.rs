@@ -20,7 +20,7 @@ on_sockets! {
     modes_are_measured_where_none_is_chosen,
 }
 
-// [MPI-11]
+// [MPI-11] [MPI-16]
 fn requests_of_each_method_are_as_few_as_it_says(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -45,7 +45,7 @@ fn requests_of_each_method_are_as_few_as_it_says(on: On) {
     }
 }
 
-// [MPI-30]
+// [MPI-30] [MPI-31]
 fn close_commits_what_was_written_once(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();

@@ -46,7 +46,7 @@ fn ranks_that_join_have_the_file_open_with_one_open(on: On) {
     assert!(found == expected);
 }
 
-// [MPI-5]
+// [MPI-5] [MPI-9]
 fn rank_joins_by_path_when_the_token_is_of_no_use(on: On) {
     let mut harness = Harness::start(on);
     let name = name(&harness, on, "f");

@@ -29,6 +29,15 @@ on_each_provider![
     devices_are_listed_with_their_limits,
 ];
 
+#[test]
+fn dissector_is_printed_whole_and_its_help_says_where_it_goes() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../spec/wireshark/dafs.lua");
+    let printed = dafs(["dissector"]).succeeded();
+    assert_eq!(printed.text(), fs::read_to_string(script).unwrap());
+    let help = dafs(["dissector", "--help"]).succeeded().text();
+    assert!(help.contains("~/.local/lib/wireshark/plugins/dafs.lua"), "{help}");
+}
+
 fn ls_lists_names_sorted_and_byte_for_byte(on: On) {
     let world = World::start(on);
     let strange = OsStr::from_bytes(b"b\xff\n\x1b");
@@ -122,8 +131,8 @@ fn cat_writes_any_range(on: On) {
     let two = dafs(["cat", "--offset", "1K", "--length", "1K", &url, &url]).succeeded();
     assert!(two.stdout == [&data[1024..2048], &data[1024..2048]].concat());
     let some = dafs(["cat", &world.url("data/none"), &world.url("data/empty")]);
-    some.failed(1, &["dafs: cannot open", "data/none", "there is no such file"]);
-    dafs(["cat", &world.url("data")]).failed(1, &["it is a directory"]);
+    some.failed(1, &["dafs: cannot open", "data/none", "no such file or directory"]);
+    dafs(["cat", &world.url("data")]).failed(1, &["is a directory"]);
 }
 
 fn mkdir_makes_missing_parents_only_with_p(on: On) {
@@ -132,7 +141,7 @@ fn mkdir_makes_missing_parents_only_with_p(on: On) {
     dafs(["mkdir", &deep]).failed(1, &["cannot make the directory", "no such file or directory"]);
     dafs(["mkdir", "-p", &deep]).succeeded();
     dafs(["mkdir", "-p", &deep]).succeeded();
-    dafs(["mkdir", &deep]).failed(1, &["it exists already"]);
+    dafs(["mkdir", &deep]).failed(1, &["file exists"]);
     dafs(["mkdir", "-m", "1750", &world.url("data/mode")]).succeeded();
     assert_eq!(fs::metadata(world.data().join("mode")).unwrap().permissions().mode() & 0o7777, 0o1750);
     fs::write(world.data().join("file"), "").unwrap();
@@ -223,7 +232,7 @@ fn rm_removes_trees_and_never_follows_links(on: On) {
     symlink("../kept", tree.join("link")).unwrap();
     symlink("../../kept/file", tree.join("a/link")).unwrap();
     let url = world.url("data/tree");
-    dafs(["rm", &url]).failed(1, &["it is a directory", "-r"]);
+    dafs(["rm", &url]).failed(1, &["is a directory; ", "-r"]);
     dafs(["rm", "-r", &world.url("data/tree/link")]).succeeded();
     dafs(["rm", "-r", &url]).succeeded();
     assert!(!tree.exists() && world.data().join("kept/file").exists());
@@ -242,14 +251,14 @@ fn mv_renames_and_replaces_within_an_export_only(on: On) {
     fs::create_dir(world.data().join("dir")).unwrap();
     let url = |name: &str| world.url(&format!("data/{name}"));
     dafs(["mv", &url("one"), &url("new")]).succeeded();
-    dafs(["mv", "-n", &url("new"), &url("two")]).failed(1, &["cannot move", "it exists already"]);
+    dafs(["mv", "-n", &url("new"), &url("two")]).failed(1, &["cannot move", "file exists"]);
     dafs(["mv", &url("new"), &url("two")]).succeeded();
     assert_eq!(fs::read(world.data().join("two")).unwrap(), b"one");
     dafs(["mv", &url("two"), &url("three"), &url("dir")]).succeeded();
     assert!(world.data().join("dir/two").exists() && world.data().join("dir/three").exists());
     dafs(["mv", &url("dir"), &world.url("mem/dir")])
         .failed(1, &["different exports", "dafs cp -r", "dafs rm -r"]);
-    dafs(["mv", &url("dir/two"), &url("dir/three"), &url("nothing")]).failed(2, &["is no directory"]);
+    dafs(["mv", &url("dir/two"), &url("dir/three"), &url("nothing")]).failed(2, &["not a directory"]);
     assert!(world.data().join("dir/two").exists());
 }
 
@@ -259,12 +268,12 @@ fn ln_and_readlink_make_and_show_links(on: On) {
     let url = |name: &str| world.url(&format!("data/{name}"));
     dafs(["ln", "-s", "any where", &url("link")]).succeeded();
     assert_eq!(dafs(["readlink", &url("link")]).succeeded().stdout, b"any where\n");
-    dafs(["ln", "-s", "other", &url("link")]).failed(1, &["it exists already"]);
+    dafs(["ln", "-s", "other", &url("link")]).failed(1, &["file exists"]);
     dafs(["ln", "-sf", "other", &url("link")]).succeeded();
     assert_eq!(fs::read_link(world.data().join("link")).unwrap(), OsStr::new("other"));
     dafs(["ln", &url("file"), &url("second")]).succeeded();
     assert_eq!(fs::read(world.data().join("second")).unwrap(), b"x");
-    dafs(["ln", &url("file"), &world.url("mem/second")]).failed(1, &["in the export of the file"]);
+    dafs(["ln", &url("file"), &world.url("mem/second")]).failed(1, &["in another export"]);
     dafs(["readlink", &url("file")]).failed(1, &["cannot read the symbolic link"]);
 }
 
@@ -322,7 +331,7 @@ fn ln_f_loses_nothing_when_no_link_is_made(on: On) {
     dafs(["ln", "-sf", "file", &url("file")]).failed(1, &["are the same file"]);
     dafs(["ln", "-f", &url("dir"), &url("file")]).failed(1, &["cannot make the link"]);
     dafs(["ln", "-f", &url("nothing"), &url("file")]).failed(1, &["no such file"]);
-    dafs(["ln", "-f", &url("file"), &url("dir")]).failed(1, &["cannot replace", "it is a directory"]);
+    dafs(["ln", "-f", &url("file"), &url("dir")]).failed(1, &["cannot replace", "is a directory"]);
     for name in ["file", "dir/x"] {
         assert_eq!(fs::read(at(name)).unwrap(), name.as_bytes());
     }

@@ -116,9 +116,9 @@ fn copy_of_several_into_what_is_no_directory_is_refused(on: On) {
     let world = World::start(on);
     fs::write(world.data().join("file"), "kept").unwrap();
     let url = world.url("data/file");
-    dafs(["cp", &url, &url, &world.url("data/nothing")]).failed(2, &["is no directory"]);
+    dafs(["cp", &url, &url, &world.url("data/nothing")]).failed(2, &["not a directory"]);
     dafs(["cp", "-r", &world.url("data"), world.local("x").to_str().unwrap(), &url])
-        .failed(2, &["is no directory"]);
+        .failed(2, &["not a directory"]);
     assert_eq!(fs::read(world.data().join("file")).unwrap(), b"kept");
 }
 
@@ -130,7 +130,7 @@ fn copy_without_r_leaves_directories_and_follows_links(on: On) {
     let (url, there) = (world.url("data/directory"), world.local("there"));
     fs::create_dir(&there).unwrap();
     let link = world.url("data/link");
-    dafs(["cp", &url, &link, there.to_str().unwrap()]).failed(1, &["is a directory: copy it with -r"]);
+    dafs(["cp", &url, &link, there.to_str().unwrap()]).failed(1, &["is a directory; copy it with -r"]);
     // The rest was done.
     assert!(fs::symlink_metadata(there.join("link")).unwrap().is_file());
     assert!(!there.join("directory").exists());
@@ -174,7 +174,7 @@ fn copy_with_something_in_the_way_reports_it_and_goes_on(on: On) {
     fs::create_dir_all(world.data().join("tree/2")).unwrap();
     fs::write(world.data().join("tree/a"), "a file where a directory goes").unwrap();
     let ran = dafs(["cp", "-r", tree.to_str().unwrap(), &world.url("data")]);
-    let ran = ran.failed(1, &["tree/2", "it is a directory", "tree/a", "is in the way", "; 2 failed"]);
+    let ran = ran.failed(1, &["tree/2", "is a directory", "tree/a", "is in the way", "; 2 failed"]);
     assert_eq!(
         ran.stderr.lines().filter(|line| line.starts_with("dafs: cannot")).count(),
         2,
@@ -202,7 +202,7 @@ fn copy_onto_itself_is_refused_and_loses_nothing(on: On) {
         .failed(2, &["neither side is on a server"]);
 }
 
-// [CMD-5]
+// [CMD-5] [CMD-16] [CMD-21]
 fn copy_without_owners_keeps_all_else(on: On) {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
     // Whatever this client may be, there it acts as somebody who can give nothing away.
@@ -261,6 +261,15 @@ fn copy_without_owners_keeps_all_else(on: On) {
             assert_eq!(fs::metadata(there.join("below/1")).unwrap().uid(), 1000);
         }
     }
+    let replaced = world.data().join("replaced");
+    fs::write(&replaced, "old").unwrap();
+    let owner = if is_root { 1234 } else { fs::metadata(&replaced).unwrap().uid() };
+    chown(&replaced, Some(owner), None).unwrap();
+    dafs(["cp", tree.join("below/7").to_str().unwrap(), &world.url("data/replaced")]).succeeded();
+    assert_eq!(
+        (fs::read(&replaced).unwrap(), fs::metadata(&replaced).unwrap().uid()),
+        (b"7".to_vec(), owner)
+    );
 }
 
 fn copy_of_special_files_skips_them_and_fails(on: On) {
@@ -296,6 +305,7 @@ fn copy_by_each_method_is_the_same(on: On) {
     }
 }
 
+// [CMD-12]
 fn copy_makes_directories_and_links_durable_unless_told_not_to(on: On) {
     use std::os::unix::fs::PermissionsExt;
     let world = World::start(on);
@@ -320,7 +330,7 @@ fn copy_makes_directories_and_links_durable_unless_told_not_to(on: On) {
     assert_eq!(commits(), 5);
 }
 
-// [CMD-7]
+// [CMD-7] [CMD-17]
 fn copy_through_a_crash_of_the_server_loses_nothing(on: On) {
     let mut world = World::start(on);
     let (tree, there) = (world.local("tree"), world.data().join("tree"));

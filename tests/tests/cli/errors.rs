@@ -34,6 +34,7 @@ fn help_teaches_with_examples() {
     }
 }
 
+// [CMD-20]
 #[test]
 fn wrong_usage_exits_with_2_and_says_what_to_write() {
     for (arguments, words) in [
@@ -60,9 +61,9 @@ fn server_that_is_not_there_is_reported_with_advice() {
     let address = socket.local_addr().unwrap();
     drop(socket);
     dafs(["ls", &format!("dafs+tcp://{address}/data")])
-        .failed(1, &["dafs: cannot connect to", "onnection refused", "is dafs-server running"]);
+        .failed(1, &["dafs: cannot connect to", "onnection refused", "dafs-server is running"]);
     dafs(["ls", "dafs+shm:///nowhere/socket:/data"])
-        .failed(1, &["cannot connect to", "is dafs-server running"]);
+        .failed(1, &["cannot connect to", "dafs-server is running"]);
     dafs(["ls", "dafs+tcp://name.invalid/data"]).failed(1, &["name.invalid"]);
 }
 
@@ -73,8 +74,7 @@ fn key_file_that_others_may_read_is_refused() {
     fs::write(&file, "alpha:000102030405060708090a0b0c0d0e0f\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let path = file.to_str().unwrap();
-    dafs(["exports", "--key-file", path, "dafs://localhost"])
-        .failed(1, &["others may read the key", "chmod 600"]);
+    dafs(["exports", "--key-file", path, "dafs://localhost"]).failed(1, &["others may read it", "chmod 600"]);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&file, "nonsense\n").unwrap();
     dafs(["exports", "--key-file", path, "dafs://localhost"]).failed(1, &["key"]);
@@ -109,13 +109,14 @@ fn export_that_demands_a_key_is_there_only_for_its_holders(on: On) {
     let with = |key: &std::path::Path| dafs(["ls", "--key-file", key.to_str().unwrap(), &url]);
     with(&world.local("alpha")).succeeded();
     with(&wrong).failed(1, &["cannot connect to", "key"]);
-    dafs(["ls", &url]).failed(1, &["cannot mount", "there is no such export", "`dafs exports`"]);
+    dafs(["ls", &url]).failed(1, &["cannot mount", "no such export", "`dafs exports`"]);
     // The environment names a key as well.
     let output =
         command(["exports", world.server()]).env("DAFS_KEY_FILE", world.local("alpha")).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("private"), "{output:?}");
 }
 
+// [CMD-20]
 fn output_that_nobody_reads_ends_the_command_quietly(on: On) {
     let world = World::start(on);
     fs::write(world.data().join("file"), vec![7; on.rounds(30 << 20).max(8 << 20) as usize]).unwrap();
@@ -165,7 +166,7 @@ fn path_out_of_the_export_is_refused(on: On) {
         let ran = dafs(["cat", &world.url(path)]);
         assert_eq!((ran.code, ran.stdout.as_slice()), (1, &b""[..]), "{path}: {}", ran.stderr);
     }
-    dafs(["ls", &world.url("nothing")]).failed(1, &["there is no such export", "dafs exports"]);
+    dafs(["ls", &world.url("nothing")]).failed(1, &["no such export", "dafs exports"]);
 }
 
 fn what_cannot_be_is_said_in_words(on: On) {
@@ -177,7 +178,7 @@ fn what_cannot_be_is_said_in_words(on: On) {
     dafs(["mkdir", "-p", &world.url("ro/tree/below")]).succeeded();
     dafs(["mkdir", "-p", &world.url("ro/tree/new")]).failed(1, &["read-only"]);
     dafs(["mkdir", "-p", &world.url("ro/file")]).failed(1, &["cannot make the directory"]);
-    dafs(["readlink", &world.url("data/file")]).failed(1, &["it is no symbolic link"]);
+    dafs(["readlink", &world.url("data/file")]).failed(1, &["not a symbolic link"]);
     dafs(["mv", &world.url("data/tree"), &world.url("data/tree/below/new")]).failed(1, &["into itself"]);
     dafs(["cat", &world.url("data/tree")]).failed(1, &["directory"]);
 }

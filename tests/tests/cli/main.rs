@@ -13,6 +13,7 @@ mod programs;
 mod reload;
 mod removal;
 mod same;
+mod terminal;
 mod trees;
 mod whole;
 mod write_back;

@@ -37,7 +37,7 @@ fn limited(limit_kib: u32, words: &[&str]) -> (Option<i32>, String) {
 
 const REMEDIES: [&str; 4] = ["locked memory", "ulimit -l", "LimitMEMLOCK", "CAP_IPC_LOCK"];
 
-// [VERBS-33]
+// [VERBS-33] [VERBS-70]
 fn copy_with_little_locked_memory(on: On) {
     let world = World::start(on);
     let data = bytes(1, 1_500_000);
@@ -61,7 +61,7 @@ fn copy_with_little_locked_memory(on: On) {
     }
 }
 
-// [VERBS-33]
+// [VERBS-33] [VERBS-71]
 fn command_without_locked_memory(on: On) {
     let world = World::start(on);
     let (code, said) = limited(16, &["ls", &world.url("data")]);

@@ -82,7 +82,7 @@ fn write_settings(directory: &Path, rules: &str) {
     fs::write(directory.join("settings"), text).unwrap();
 }
 
-// [ACC-70] [ACC-71] [ACC-72]
+// [ACC-70] [ACC-71] [ACC-72] [ACC-104] [ACC-105] [ACC-106]
 #[test]
 fn server_that_is_hung_up_on_reloads_keys_and_rules_and_drops_no_session() {
     let mut server = Server::start();

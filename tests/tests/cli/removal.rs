@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -15,6 +16,7 @@ use crate::programs::{command, dafs};
 on_sockets! {
     rm_of_a_tree_never_reaches_what_links_put_into_it_lead_to,
     rm_of_a_wide_and_deep_tree_leaves_nothing,
+    directory_without_end_is_worked_through_as_it_is_listed,
 }
 
 /// What is removed, and, with the same names, what must not be.
@@ -111,4 +113,42 @@ fn rm_of_a_wide_and_deep_tree_leaves_nothing(on: On) {
     }
     dafs(["rm", "-r", &url(&harness, "data/tree")]).succeeded();
     assert_eq!(fs::read_dir(harness.data()).unwrap().count(), 0);
+}
+
+/// Directories of one that a command knows and has not begun with: what it says itself, and a batch of the listing.
+const KNOWN_MAX: u64 = 4096 + 2048;
+
+// [CMD-25]
+fn directory_without_end_is_worked_through_as_it_is_listed(on: On) {
+    for words in [&["rm", "-r"][..], &["cp", "-r", "--jobs", "1"]] {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        for number in 0..500 {
+            fs::create_dir_all(harness.data().join(format!("tree/{number:08}"))).unwrap();
+        }
+        faults.list_without_end();
+        // That of the tree itself.
+        faults.next(Kind::Open, Fault::Pass, 1);
+        faults.next(Kind::Open, Fault::Hold, usize::MAX);
+        let copy = harness.scratch().join("copy");
+        let mut command = command(words);
+        // It says more than a pipe holds: none of what it lists can be opened.
+        let said = fs::File::create(harness.scratch().join("said")).unwrap();
+        command.arg(url(&harness, "data/tree")).stderr(said);
+        if words[0] == "cp" {
+            command.arg(&copy);
+        }
+        let mut running = command.spawn().unwrap();
+        while faults.held() == 0 {
+            assert!(running.try_wait().unwrap().is_none(), "{words:?} ended before it listed what it found");
+            std::thread::yield_now();
+        }
+        assert!(faults.listed() <= KNOWN_MAX, "{words:?}: {} entries were listed first", faults.listed());
+        faults.release();
+        while faults.listed() < 2 * KNOWN_MAX {
+            assert!(running.try_wait().unwrap().is_none(), "{words:?} ended");
+            std::thread::yield_now();
+        }
+        assert!(Command::new("kill").args(["-INT", &running.id().to_string()]).status().unwrap().success());
+        assert_eq!(running.wait().unwrap().code(), Some(130), "{words:?}");
+    }
 }

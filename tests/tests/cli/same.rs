@@ -91,6 +91,7 @@ fn copy_over_a_longer_file_replaces_it(on: On) {
     }
 }
 
+// [CMD-15]
 fn copy_of_a_pseudo_file_is_its_content(on: On) {
     let world = World::start(on);
     // Of no size; as long as a page, though it holds less; readable in one piece only.
@@ -126,6 +127,7 @@ fn copy_of_a_socket_is_a_failure(on: On) {
     assert!(!world.data().join("copy").exists());
 }
 
+// [CMD-13] [CMD-20]
 fn copy_interrupted_while_the_server_is_silent_ends(on: On) {
     let world = World::start(on);
     let mut copy = command(["cp", "/dev/stdin", &world.url("data/file")])
@@ -154,6 +156,8 @@ fn copy_interrupted_while_the_server_is_silent_ends(on: On) {
     assert!(said.contains("data/file' is not copied"), "{said}");
     // A signal that comes between two steps needs no silence to be noticed.
     assert!(said.contains("nothing has moved") || said.contains("what was copied whole stays"), "{said}");
+    // What the server does not answer for stays behind, and has a name.
+    assert!(!said.contains("nothing has moved") || said.contains("is left behind: remove it"), "{said}");
     assert!(!world.data().join("file").exists());
     drop(source);
 }
@@ -161,7 +165,7 @@ fn copy_interrupted_while_the_server_is_silent_ends(on: On) {
 fn copy_to_a_name_with_a_slash_needs_a_directory(on: On) {
     let world = World::start(on);
     fs::write(world.local("file"), "x").unwrap();
-    dafs(["cp", text(&world.local("file")), &world.url("data/nothere/")]).failed(2, &["is no directory"]);
+    dafs(["cp", text(&world.local("file")), &world.url("data/nothere/")]).failed(2, &["not a directory"]);
     fs::create_dir(world.local("tree")).unwrap();
     dafs(["cp", "-r", text(&world.local("tree")), &world.url("data/new/")]).succeeded();
     assert!(world.data().join("new").is_dir());

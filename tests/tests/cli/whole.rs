@@ -18,9 +18,11 @@ use crate::programs::{World, command, dafs};
 on_sockets! {
     copy_up_that_is_interrupted_leaves_what_was_there,
     copy_down_that_is_interrupted_in_silence_leaves_what_was_there,
+    copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
     copy_that_finds_no_room_leaves_what_was_there,
     copy_of_a_file_that_gives_less_than_it_claims_fails,
     copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so,
+    copy_of_a_file_that_became_stale_is_made_once_more,
     copy_in_place_keeps_links_and_reaches_devices,
     listing_without_end_ends,
 }
@@ -60,7 +62,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-// [CMD-1] [CMD-2]
+// [CMD-1] [CMD-2] [CMD-11]
 fn copy_up_that_is_interrupted_leaves_what_was_there(on: On) {
     for size in SIZES {
         let (harness, faults) = Harness::start_faulty(on, |_| {});
@@ -71,7 +73,10 @@ fn copy_up_that_is_interrupted_leaves_what_was_there(on: On) {
         let copy = begin(["cp", text(&source), &url(&harness, "data/f")]);
         faults.wait_for_held(1);
         assert_eq!(fs::read(&there).unwrap(), b"old");
-        assert_eq!(names(harness.data().as_path()).len(), 2);
+        let found = names(harness.data().as_path());
+        let [temporary, _] = &found[..] else { panic!("{found:?}") };
+        let digits = temporary.strip_prefix(".dafs-cp-").unwrap();
+        assert!(digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{temporary}");
         interrupt(&copy);
         faults.release();
         let (code, said) = ended(copy);
@@ -100,6 +105,43 @@ fn copy_down_that_is_interrupted_in_silence_leaves_what_was_there(on: On) {
     assert_eq!(code, Some(130), "{said}");
     assert_eq!(names(&directory), ["f"], "{said}");
     assert_eq!(fs::read(directory.join("f")).unwrap(), b"old");
+}
+
+// [CMD-2] [CMD-26]
+fn copy_that_is_interrupted_twice_removes_its_name_or_tells_it(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let directory = harness.scratch().join("down");
+    fs::create_dir(&directory).unwrap();
+    fs::write(harness.data().join("f"), bytes(1, SIZES[1])).unwrap();
+    faults.next(Kind::Read, Fault::Hold, usize::MAX);
+    let twice = |copy: &Child| {
+        for _ in 0..2 {
+            interrupt(copy);
+            // Two that wait are one.
+            let status = || fs::read_to_string(format!("/proc/{}/status", copy.id())).unwrap_or_default();
+            while status().lines().any(|line| line.starts_with("ShdPnd:") && line.ends_with('2')) {}
+        }
+    };
+    let copy = begin(["cp", &url(&harness, "data/f"), text(&directory.join("f"))]);
+    faults.wait_for_held(1);
+    assert_eq!(names(&directory).len(), 1);
+    twice(&copy);
+    let (code, said) = ended(copy);
+    assert_eq!((code, names(&directory).len()), (Some(130), 0), "{said}");
+    faults.release();
+    while faults.held() > 0 {}
+    // The server keeps what is there, and the user is told its name.
+    faults.next(Kind::Write, Fault::Hold, usize::MAX);
+    let source = harness.scratch().join("source");
+    fs::write(&source, bytes(1, SIZES[1])).unwrap();
+    let copy = begin(["cp", text(&source), &url(&harness, "data/g")]);
+    faults.wait_for_held(1);
+    twice(&copy);
+    let (code, said) = ended(copy);
+    faults.release();
+    let left = names(&harness.data()).into_iter().find(|name| name.starts_with(".dafs-cp-")).unwrap();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains(&format!("{left}' is left behind: remove it")), "{said}");
 }
 
 // [CMD-1] [CMD-2]
@@ -131,7 +173,7 @@ fn copy_of_a_file_that_gives_less_than_it_claims_fails(on: On) {
     }
 }
 
-// [CMD-3]
+// [CMD-3] [CMD-14]
 fn copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so(on: On) {
     for size in SIZES {
         let (harness, faults) = Harness::start_faulty(on, |_| {});
@@ -147,6 +189,23 @@ fn copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so(on: On) {
         assert!(said.contains(&format!("it shrank from {size} to 1000 bytes")), "{said}");
         assert!(!down.exists());
     }
+}
+
+// [CMD-18]
+fn copy_of_a_file_that_became_stale_is_made_once_more(on: On) {
+    let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 100);
+    let (source, down) = (harness.data().join("f"), harness.scratch().join("down"));
+    fs::write(&source, bytes(1, SIZES[1])).unwrap();
+    faults.next(Kind::Read, Fault::Hold, usize::MAX);
+    let copy = begin(["cp", &url(&harness, "data/f"), text(&down)]);
+    faults.wait_for_held(1);
+    let other = harness.scratch().join("other");
+    fs::write(&other, bytes(2, SIZES[1])).unwrap();
+    fs::rename(&other, &source).unwrap();
+    harness.restart();
+    let (code, said) = ended(copy);
+    assert_eq!(code, Some(0), "{said}");
+    assert_same(&fs::read(down).unwrap(), &bytes(2, SIZES[1]), "the file that is there now");
 }
 
 // [CMD-4]
@@ -191,7 +250,7 @@ fn copy_in_place_keeps_links_and_reaches_devices(on: On) {
     }
 }
 
-// [CMD-6]
+// [CMD-6] [CMD-19]
 fn listing_without_end_ends(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     for number in 0..2000 {

@@ -88,7 +88,7 @@ fn run(program: &str, arguments: &[&[&str]]) -> Result<(), String> {
     }
 }
 
-// [STOR-16] [CLI-20]
+// [STOR-16] [CLI-20] [CLI-96]
 fn write_back_that_fails(on: On) {
     let mut disk = None;
     let mut world = World::start_with(on, |_, directory| disk = Some(Disk::new(directory)));

@@ -211,7 +211,7 @@ fn range_beyond_the_last_offset_is_refused_whole(on: On) {
         let beyond =
             [i64::MAX as u64 - 5, u64::MAX - 5, u64::MAX - len as u64 / 2, u64::MAX - len as u64 + 1];
         for (offset, pieces) in beyond.into_iter().flat_map(|offset| [(offset, 1), (offset, 2)]) {
-            let segment = segment(whole.range());
+            let segment = if pieces == 1 { segment(whole.range()) } else { [0; 3] };
             let payload = if pieces == 1 { &[][..] } else { &payload };
             let len = u32::try_from(len).unwrap();
             let (method, segment_count, stability) = (Method::Direct, pieces, Stability::Unstable);
@@ -433,4 +433,20 @@ mod of_one {
             }
         }
     }
+}
+
+// [SESS-90]
+#[test]
+fn client_is_ready_for_callbacks_beyond_its_replies() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("dafs+tcp://{}", listener.local_addr().unwrap());
+    let config = ClientConfig { credits: 5, ..ClientConfig::default() };
+    let connecting = std::thread::spawn(move || Session::connect(&url, &config).map(drop));
+    let mut hello = [0; 32];
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.read_exact(&mut hello).unwrap();
+    drop((stream, listener));
+    connecting.join().unwrap().expect_err("a server that hangs up");
+    // Behind magic and version stands `recv_depth`: [TCP-1].
+    assert_eq!(u16::from_le_bytes([hello[10], hello[11]]), 5 + 16);
 }

@@ -21,6 +21,7 @@ on_each_provider_and_two_workers! {
     write_of_each_stability_is_there_and_commits,
     append_of_two_clients_keeps_every_record_whole_and_once,
     append_beyond_the_largest_transfer_is_refused_before_it_is_sent,
+    unstable_write_over_a_stream_is_cut_into_messages_and_no_other_is,
     write_of_one_client_is_seen_by_another_at_once,
     handle_opened_for_one_use_refuses_the_other,
     buffer_of_another_session_is_refused,
@@ -143,7 +144,7 @@ fn sizes(session: &Session) -> Vec<usize> {
     sizes
 }
 
-// [CLI-1] [CLI-2] [WIRE-6] [WIRE-7] [STOR-9] [STOR-10]
+// [CLI-1] [CLI-2] [STOR-9] [STOR-10]
 fn transfer_of_every_size_method_and_memory_moves_exactly_its_bytes(on: On) {
     let harness = harness(on);
     for &method in methods(on) {
@@ -178,7 +179,7 @@ fn transfer_of_every_size_method_and_memory_moves_exactly_its_bytes(on: On) {
     }
 }
 
-// [CLI-1]
+// [CLI-67]
 fn transfer_with_a_demanded_method_travels_that_way(on: On) {
     let harness = harness(on);
     for (method, inline) in
@@ -260,9 +261,9 @@ fn read_around_the_end_is_short_only_there(on: On) {
     }
 }
 
-/// Whatever the moment at which the file is cut, what is counted is data: never what the memory held before, and, but over tcp, never zeros
-/// in the place of what is gone. (The kernel itself lets a read see zeros in a folio that is cut in two, so the cut is between two.)
-// [PROV-30] [STOR-27]
+/// Whatever the moment at which the file is cut, what is counted is data: never what the memory held before, and never zeros in the place
+/// of what is gone. (The kernel itself lets a read see zeros in a folio that is cut in two, so the cut is between two.)
+// [PROV-59] [PROV-60] [PROV-61] [STOR-27]
 fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
     const LEN: usize = 200_000;
     const PART: usize = 16_384;
@@ -301,8 +302,7 @@ fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
                         file.read_list(&extents, &mut [IoSliceMut::new(&mut memory)]).unwrap().count
                     }
                 };
-                let is_gone = |at: &usize| on == On::Tcp && *at >= KEPT && memory[*at] == 0;
-                let wrong = (0..got).find(|at| memory[*at] != data[*at] && !is_gone(at));
+                let wrong = (0..got).find(|at| memory[*at] != data[*at]);
                 assert_eq!(wrong.map(|at| memory[at]), None, "round {round}: byte {wrong:?} of {got}");
             }
         }
@@ -318,7 +318,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-// [STOR-9] [ERR-1]
+// [ERR-1] [STOR-60]
 fn read_and_write_at_the_last_offset_are_refused(on: On) {
     let harness = harness(on);
     let session = harness.session();
@@ -335,7 +335,7 @@ fn read_and_write_at_the_last_offset_are_refused(on: On) {
     }
 }
 
-// [STOR-15] [STOR-16]
+// [STOR-15]
 fn write_of_each_stability_is_there_and_commits(on: On) {
     let harness = harness(on);
     for export in EXPORTS {
@@ -368,7 +368,7 @@ fn write_of_each_stability_is_there_and_commits(on: On) {
     }
 }
 
-// [STOR-11]
+// [STOR-11] [STOR-61]
 fn append_of_two_clients_keeps_every_record_whole_and_once(on: On) {
     const RECORDS: u64 = 150;
     let harness = harness(on);
@@ -419,7 +419,7 @@ fn append_of_two_clients_keeps_every_record_whole_and_once(on: On) {
     }
 }
 
-// [CLI-2]
+// [CLI-70]
 fn append_beyond_the_largest_transfer_is_refused_before_it_is_sent(on: On) {
     let harness = harness(on);
     let session = harness.session();
@@ -436,6 +436,33 @@ fn append_beyond_the_largest_transfer_is_refused_before_it_is_sent(on: On) {
         assert_eq!(file.append(b"x").unwrap(), max as u64);
         assert_eq!(file.metadata().unwrap().size, max as u64 + 1);
     }
+}
+
+// [CLI-4] [CLI-71]
+fn unstable_write_over_a_stream_is_cut_into_messages_and_no_other_is(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    let agreed = session.agreed();
+    assert!(agreed.thresholds.crossovers.write_unregistered > agreed.write_inline_max);
+    let data = bytes(1, 100_000);
+    let goes_inline = |write: &dyn Fn() -> usize| {
+        let before = session.statistics().unwrap().bytes_written;
+        assert_eq!(write(), data.len());
+        let after = session.statistics().unwrap().bytes_written;
+        let moved = [after[0] - before[0], after[1] - before[1]];
+        assert_eq!(moved[0] + moved[1], data.len() as u64);
+        assert!(moved[0] == 0 || moved[1] == 0, "{moved:?}");
+        moved[0] > 0
+    };
+    let is_stream = on == On::Tcp;
+    assert_eq!(goes_inline(&|| file.write_at(&data, 0).unwrap()), is_stream);
+    assert_eq!(goes_inline(&|| file.submit_write_at(data.clone(), 0).wait().result.unwrap()), is_stream);
+    assert!(!goes_inline(&|| file.write_at_with(&data, 0, Stability::DataSync).unwrap()), "durable");
+    let append = || file.append(&data).map(|_| data.len());
+    assert!(!goes_inline(&|| append().unwrap()), "an append");
+    let extents = [Extent::new(200_000, 50_000), Extent::new(0, 50_000)];
+    assert!(!goes_inline(&|| file.write_list(&extents, &[IoSlice::new(&data)]).unwrap()), "a list");
 }
 
 fn write_of_one_client_is_seen_by_another_at_once(on: On) {
@@ -457,7 +484,7 @@ fn write_of_one_client_is_seen_by_another_at_once(on: On) {
     }
 }
 
-// [STOR-6]
+// [STOR-51]
 fn handle_opened_for_one_use_refuses_the_other(on: On) {
     let harness = harness(on);
     let session = harness.session();
@@ -474,7 +501,7 @@ fn handle_opened_for_one_use_refuses_the_other(on: On) {
     }
 }
 
-// [PROV-18] [CLI-12]
+// [PROV-18]
 fn buffer_of_another_session_is_refused(on: On) {
     let harness = harness(on);
     let (one, two) = (harness.session(), harness.session());
@@ -513,7 +540,7 @@ fn stream_reads_writes_seeks_and_appends(on: On) {
     }
 }
 
-// [CLI-10] [CLI-35]
+// [CLI-10]
 fn nonblocking_transfers_end_in_any_order_with_their_own_data(on: On) {
     let harness = harness(on);
     let session = harness.session();
@@ -542,7 +569,6 @@ fn nonblocking_transfers_end_in_any_order_with_their_own_data(on: On) {
     }
 }
 
-// [WIRE-6]
 fn vectored_transfer_of_many_pieces_keeps_their_order(on: On) {
     let harness = harness(on);
     for &method in methods(on) {

@@ -50,7 +50,7 @@ fn fill(data: &Path, session: &Session, export: &str, entries: usize) -> Dir {
     root.open_dir("").unwrap()
 }
 
-// [STOR-18] [WIRE-8]
+// [STOR-80]
 fn listing_of_ten_thousand_entries_answers_each_once(on: On) {
     let harness = Harness::start(on);
     let entries = on.rounds(ENTRIES) as usize;
@@ -97,7 +97,7 @@ fn listing_is_resumed_after_any_entry(on: On) {
     }
 }
 
-// [STOR-18]
+// [STOR-80]
 fn listing_while_entries_come_and_go_keeps_those_that_stay(on: On) {
     let harness = Harness::start(on);
     let (reader, writer) = (harness.session(), harness.session());
@@ -132,7 +132,7 @@ fn listing_of_an_empty_directory_ends_at_once(on: On) {
     }
 }
 
-// [STOR-18]
+// [STOR-80] [STOR-84]
 fn listing_of_a_hundred_thousand_entries_amid_changes_is_whole_and_takes_bounded_memory(on: On) {
     let many = on.rounds(100_000) as usize;
     const GROWTH_MAX: u64 = 16 << 20;

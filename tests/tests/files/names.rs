@@ -182,7 +182,7 @@ fn links_share_one_file_and_symlinks_name_another(on: On) {
     }
 }
 
-// [STOR-2] [WIRE-5] [WIRE-8]
+// [STOR-44]
 fn names_that_are_not_text_are_kept_byte_for_byte(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -214,7 +214,7 @@ fn names_that_are_not_text_are_kept_byte_for_byte(on: On) {
     }
 }
 
-// [STOR-2] [WIRE-5]
+// [WIRE-5] [STOR-45]
 fn names_and_paths_are_bounded(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -388,7 +388,7 @@ fn statistics_of_the_file_system_are_answered(on: On) {
     }
 }
 
-// [STOR-28]
+// [STOR-28] [STOR-66]
 fn access_is_what_access_2_says(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -425,7 +425,7 @@ fn access_is_what_access_2_says(on: On) {
     }
 }
 
-// [ACC-36] [WIRE-14]
+// [WIRE-14] [ACC-36] [STOR-66]
 fn read_only_export_refuses_every_change(on: On) {
     let harness = Harness::start_with(on, |config| {
         config.exports.iter_mut().for_each(|export| export.read_only = true);
@@ -497,7 +497,7 @@ fn submitted_forms_answer_as_the_blocking_ones(on: On) {
     }
 }
 
-// [ACC-34]
+// [ACC-93]
 fn unknown_exports_are_refused_and_known_ones_listed(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();

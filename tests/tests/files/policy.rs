@@ -17,6 +17,7 @@ use dafs_tests::suite::{assert_same, bytes};
 use crate::registration::{SIZE, assert_reads, since, userfaultfd_is_there, wait_for_stale};
 
 on_each_provider_and_two_workers! {
+    library_copies_writes_that_block_and_registers_the_rest,
     memory_is_registered_for_each_operation,
     memory_is_registered_once_and_found_again,
     memory_of_what_goes_in_messages_is_not_registered,
@@ -79,7 +80,27 @@ fn move_both_ways(file: &File, buffer: &mut [u8], rounds: u64) {
     }
 }
 
-// [CLI-48]
+// [CLI-5] [CLI-72]
+fn library_copies_writes_that_block_and_registers_the_rest(on: On) {
+    let (_harness, session, file) = start(on, RegistrationConfig::default());
+    let data = bytes(1, SIZE);
+    let registered = |what: &dyn Fn()| counted(&session, what).0;
+    // Over tcp unstable writes are cut into messages; over shm the server has buffers of the library mapped.
+    let is_cut = session.agreed().cuts_inline_writes;
+    let is_mapped = on == On::Shm;
+    let blocking = registered(&|| assert_eq!(file.write_at(&data, 0).unwrap(), SIZE));
+    assert_eq!(blocking, u64::from(!is_cut && !is_mapped));
+    let nonblocking = registered(&|| {
+        assert_eq!(file.submit_write_at(data.clone(), 0).wait().result.unwrap(), SIZE);
+    });
+    assert_eq!(nonblocking, u64::from(!is_cut));
+    let durable = || assert_eq!(file.write_at_with(&data, 0, Stability::DataSync).unwrap(), SIZE);
+    assert_eq!(registered(&durable), 1);
+    assert_eq!(registered(&|| assert_eq!(file.append(&data).unwrap(), SIZE as u64)), 1);
+    assert_eq!(registered(&|| assert_eq!(file.read_at(&mut vec![0; SIZE], 0).unwrap(), SIZE)), 1);
+}
+
+// [CLI-93] [CLI-94]
 fn memory_is_registered_for_each_operation(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     file.set_registration_policy(Operation);
@@ -104,7 +125,7 @@ fn memory_is_registered_for_each_operation(on: On) {
     assert_eq!((session.registration_counters().entries, session.registration_counters().misses), (0, 0));
 }
 
-// [CLI-49]
+// [CLI-49] [CLI-84]
 fn memory_is_registered_once_and_found_again(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     file.set_registration_policy(Kept);
@@ -130,7 +151,7 @@ fn memory_is_registered_once_and_found_again(on: On) {
     assert_eq!((counters.entries, counters.misses, counters.evictions), (kept, kept, 0));
 }
 
-// [CLI-48] [CLI-49] at each edge: one less is in a message
+// [CLI-95] at each edge: one less is in a message
 fn memory_of_what_goes_in_messages_is_not_registered(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     let [read_min, write_min] = thresholds(&session);
@@ -158,7 +179,7 @@ fn memory_of_what_goes_in_messages_is_not_registered(on: On) {
     }
 }
 
-// [CLI-48] [CLI-49]
+// [CLI-48] [CLI-93]
 fn policy_that_changes_holds_for_what_begins_then(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     let expected = bytes(1, SIZE);
@@ -178,7 +199,7 @@ fn policy_that_changes_holds_for_what_begins_then(on: On) {
     assert_eq!(reads(Kept), again);
 }
 
-// [CLI-48] [CLI-49]
+// [CLI-48]
 fn policies_of_two_files_do_not_meet(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     let other = session.mount("data").unwrap().open("file").unwrap();
@@ -196,7 +217,7 @@ fn policies_of_two_files_do_not_meet(on: On) {
     assert_eq!(both, (registrations + ROUNDS, hits));
 }
 
-// [CLI-13] [CLI-49]
+// [CLI-79]
 fn buffers_beyond_the_entries_of_the_cache_are_registered_each_time(on: On) {
     let entries = on.rounds(200) as usize;
     let (_harness, session, file) = start(on, RegistrationConfig::default());
@@ -250,7 +271,7 @@ fn cache_that_shrinks_forgets_what_was_used_least(on: On) {
     assert_eq!(session.registration_counters().entries, 1);
 }
 
-// [CLI-14] [CLI-49]
+// [CLI-82]
 fn kept_memory_that_is_mapped_again_is_registered_anew(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     file.set_registration_policy(Kept);
@@ -279,7 +300,7 @@ fn kept_memory_that_is_mapped_again_is_registered_anew(on: On) {
     assert_same(place.bytes(0, SIZE), &expected, "what was moved");
 }
 
-// [CLI-13] [CLI-48]
+// [CLI-93]
 fn pinned_memory_is_found_registered_whatever_the_policy(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     let mut buffer = session.pin(vec![0; SIZE]);
@@ -302,7 +323,7 @@ fn pinned_memory_is_found_registered_whatever_the_policy(on: On) {
     assert_eq!(counts, (1, ROUNDS - 1));
 }
 
-// [CLI-48] [CLI-49] Apart for any group, so that each piece counts.
+// [CLI-49] [CLI-94] Apart for any group, so that each piece counts.
 fn pieces_are_registered_and_not_packed(on: On) {
     const PIECES: usize = 64;
     let cost = Some(RegistrationCost { page_ns: 1000.0, call_ns: 999.0 });
@@ -351,7 +372,7 @@ fn pieces_are_registered_and_not_packed(on: On) {
     assert_eq!(counted(&session, move_them), again);
 }
 
-// [CLI-3] [CLI-48]
+// [CLI-3]
 fn memory_that_cannot_be_registered_is_copied(on: On) {
     let harness = Harness::start(on);
     for registers in [Registers::Nothing, Registers::Allocated(usize::MAX)] {
@@ -370,7 +391,7 @@ fn memory_that_cannot_be_registered_is_copied(on: On) {
     }
 }
 
-// [CLI-48] [CLI-49]
+// [CLI-95]
 fn explanation_says_what_the_counters_show(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     let [read_min, write_min] = thresholds(&session);

@@ -40,7 +40,7 @@ fn truncate_cuts_and_extends_by_zeros(on: On) {
     }
 }
 
-// [STOR-14]
+// [STOR-14] [STOR-63] [STOR-65] [STOR-97]
 fn allocate_grows_and_punch_leaves_zeros_of_the_same_size(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -64,10 +64,11 @@ fn allocate_grows_and_punch_leaves_zeros_of_the_same_size(on: On) {
         assert_status(file.allocate(0, 0), Status::INVALID, "nothing to allocate");
         assert_status(file.punch_hole(0, 0), Status::INVALID, "nothing to punch");
         assert_status(file.allocate(u64::MAX, 1), Status::TOO_LARGE, "beyond any file");
+        assert_status(file.truncate(1 << 63), Status::TOO_LARGE, "a size beyond any file");
     }
 }
 
-// [STOR-14]
+// [STOR-64]
 fn seek_finds_data_and_holes(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();

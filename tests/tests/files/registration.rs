@@ -130,7 +130,7 @@ fn pinned_memory_is_registered_once_and_found_again(on: On) {
     assert_eq!((counters.entries, counters.kept_size), (1, SIZE as u64));
 }
 
-// [CLI-13]
+// [CLI-79] [CLI-80]
 fn pinned_memory_beyond_the_bounds_of_the_cache_gives_way_and_comes_back(on: On) {
     let config = RegistrationConfig { entries_max: 10, batch: 4, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, config);
@@ -197,7 +197,7 @@ fn vector_that_moves_is_registered_anew(on: On) {
     assert_eq!(session.registration_counters().entries, 0);
 }
 
-// [CLI-14]
+// [CLI-82]
 fn memory_mapped_again_at_the_same_place_is_registered_anew(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
     let expected = bytes(1, SIZE);
@@ -227,7 +227,7 @@ fn memory_mapped_again_at_the_same_place_is_registered_anew(on: On) {
     assert_eq!(session.registration_counters().entries, 0);
 }
 
-// [CLI-14] On tcp and shm a registration is an address, and a stale one would do no harm: only the counters show that it is not used. On
+// [CLI-82] On tcp and shm a registration is an address, and a stale one would do no harm: only the counters show that it is not used. On
 // verbs it is pages, and the data would be the old ones'.
 fn pages_that_are_moved_are_registered_anew(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
@@ -261,7 +261,7 @@ fn pages_that_are_moved_are_registered_anew(on: On) {
     }
 }
 
-// [CLI-14] As above, the data shows it on verbs only.
+// [CLI-82] As above, the data shows it on verbs only.
 fn vector_that_is_reallocated_is_registered_anew(on: On) {
     let config = RegistrationConfig { keep_unpinned: true, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, config);
@@ -287,7 +287,7 @@ fn vector_that_is_reallocated_is_registered_anew(on: On) {
     assert!(moved > 0, "the allocator never moved it");
 }
 
-// [CLI-14] In one step, for to have an operation touch memory that is not there is no less a fault of this process than to touch it
+// [CLI-82] In one step, for to have an operation touch memory that is not there is no less a fault of this process than to touch it
 // itself. Where the data goes is not said: to the pages of before on verbs, to those of now on tcp and shm.
 fn memory_mapped_again_under_operations_in_flight_lets_them_end(on: On) {
     let (_harness, session, file) = start(on, RegistrationConfig::default());
@@ -326,7 +326,7 @@ fn memory_mapped_again_under_operations_in_flight_lets_them_end(on: On) {
     }
 }
 
-// [CLI-14] The child has what memory is watched by, and does nothing with it.
+// [CLI-88] The child has what memory is watched by, and does nothing with it.
 fn memory_is_unmapped_after_a_session_ended_beside_a_child(on: On) {
     let config = RegistrationConfig { keep_unpinned: true, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, config);
@@ -355,7 +355,7 @@ fn memory_is_unmapped_after_a_session_ended_beside_a_child(on: On) {
     assert!(ended.is_ok(), "unmapping hangs");
 }
 
-// [CLI-13]
+// [CLI-79]
 fn memory_is_not_kept_where_there_is_no_room(on: On) {
     for config in [
         RegistrationConfig { entries_max: 0, ..RegistrationConfig::default() },
@@ -420,6 +420,7 @@ fn memory_of_a_parent_stays_its_own_after_a_fork(on: On) {
     assert_eq!(session.registration_counters().registrations, 2, "the first was for the file's first write");
 }
 
+// [CLI-81]
 fn eviction_under_operations_in_flight_disturbs_none(on: On) {
     let config = RegistrationConfig { entries_max: 3, batch: 2, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, config);
@@ -495,7 +496,7 @@ fn rows_of_an_array_are_one_registration(on: On) {
     assert_eq!((counters.registrations, counters.groups, counters.failures), (1, 1, 0));
 }
 
-// [CLI-15]
+// [CLI-89]
 fn rows_with_ten_holes_are_eleven_registrations(on: On) {
     let counters = move_rows(on, grouping(1.0, 1000.0), |area| {
         let page = page_size();
@@ -526,7 +527,7 @@ fn memory_between_segments_is_not_registered_unasked(on: On) {
     assert!(!RegistrationConfig::default().group);
 }
 
-// [CLI-13] [CLI-14]
+// [CLI-13] [CLI-82] [CLI-83] [CLI-84]
 fn unpinned_memory_is_kept_where_the_configuration_says_so(on: On) {
     let config = RegistrationConfig { keep_unpinned: true, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, config);

@@ -29,7 +29,7 @@ fn file(session: &Session, export: &str) -> File {
     session.mount(export).unwrap().create("f").unwrap()
 }
 
-// [WIRE-20] [WIRE-21] [CLI-6]
+// [WIRE-21] [SESS-102] [CLI-73]
 fn transfer_around_the_size_of_a_lane_moves_exactly_its_bytes(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
@@ -58,7 +58,7 @@ fn transfer_around_the_size_of_a_lane_moves_exactly_its_bytes(on: On) {
     }
 }
 
-// [CLI-6]
+// [SESS-102] [CLI-73]
 fn transfers_more_than_lanes_at_once_all_end(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
@@ -108,7 +108,7 @@ fn transfer_with_a_method_of_lanes_is_counted_as_that(on: On) {
     }
 }
 
-// [CLI-6] [SESS-61]
+// [SESS-61] [CLI-75]
 fn server_without_memory_to_lend_is_explained_and_served_directly(on: On) {
     let harness = Harness::start_with(on, |config| config.buffers_size_max = 0);
     for method in METHODS {
@@ -124,7 +124,7 @@ fn server_without_memory_to_lend_is_explained_and_served_directly(on: On) {
     }
 }
 
-// [SESS-60] [SESS-61]
+// [SESS-61]
 fn lanes_are_shared_out_and_come_back(on: On) {
     let budget = 4u64 << 20;
     let harness = Harness::start_with(on, |config| config.buffers_size_max = budget);
@@ -143,7 +143,7 @@ fn lanes_are_shared_out_and_come_back(on: On) {
     while watcher.statistics().unwrap().lanes_size > 0 {}
 }
 
-// [CLI-2]
+// [CLI-74]
 fn append_through_a_lane_is_whole_and_one_beyond_it_goes_directly(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {

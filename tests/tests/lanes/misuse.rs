@@ -20,6 +20,8 @@ on_each_provider! {
     request_that_names_no_lane_is_refused,
     lanes_end_with_their_connection,
     lanes_asked_for_again_replace_the_first,
+    lanes_with_buffers_of_another_size_are_refused,
+    lane_that_was_lent_to_be_written_is_not_read,
 }
 
 /// A client by hand, with lanes and a file.
@@ -96,6 +98,8 @@ fn ask(raw: &mut Raw, count: u16) -> (dafs_proto::transport::Region, MemoryRef, 
     encode_segments(&ranges, &mut payload);
     let reply = raw.call(Header::request(Opcode::Lanes, FileHandle(0)), &body, &payload);
     assert_eq!(reply.header.status, Status::OK);
+    let granted = LaneTerms::decode(&reply.body).unwrap();
+    assert!(granted.count <= count && granted.size <= SIZE, "more than was asked for: {granted:?}");
     (region, memory, reply)
 }
 
@@ -179,7 +183,7 @@ fn write_beyond_what_was_lent_ends_the_connection(on: On) {
     serves_others(&harness);
 }
 
-// [WIRE-20]
+// [WIRE-47]
 fn request_that_names_no_lane_is_refused(on: On) {
     let harness = Harness::start(on);
     let mut lent = Lent::new(&harness, 2).unwrap();
@@ -204,7 +208,7 @@ fn request_that_names_no_lane_is_refused(on: On) {
     assert_eq!(reply.header.status, Status::REMOTE_ACCESS);
 }
 
-// [SESS-62]
+// [SESS-62] [SESS-106]
 fn lanes_end_with_their_connection(on: On) {
     let harness = Harness::start(on);
     let old = Lent::new(&harness, 2).unwrap().remote;
@@ -216,7 +220,7 @@ fn lanes_end_with_their_connection(on: On) {
     serves_others(&harness);
 }
 
-// [SESS-60] [SESS-62]
+// [SESS-60] [SESS-106] [WIRE-45]
 fn lanes_asked_for_again_replace_the_first(on: On) {
     let harness = Harness::start(on);
     let mut lent = Lent::new(&harness, 2).unwrap();
@@ -227,4 +231,39 @@ fn lanes_asked_for_again_replace_the_first(on: On) {
     assert_eq!(watcher.statistics().unwrap().lanes_size, before, "the first are given back");
     lent.put(0, &[1; 8], 0, None);
     assert_eq!(lent.raw.ending(), None, "what was lent before is out of reach");
+}
+
+// [WIRE-46]
+fn lanes_with_buffers_of_another_size_are_refused(on: On) {
+    let harness = Harness::start(on);
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let terms = LaneTerms { count: 1, reads: false, size: SIZE };
+    let region = raw.region(2 * terms.buffer_size(), Access::REMOTE_WRITE);
+    let range = region.range();
+    let mut body = [0; LaneTerms::HEAD_SIZE - HEADER_SIZE];
+    terms.encode(&mut body);
+    let exact = terms.buffer_size() as u64;
+    for (len, expected) in [
+        (exact - 1, Status::INVALID),
+        (exact + 1, Status::INVALID),
+        (0, Status::INVALID),
+        (exact, Status::OK),
+    ] {
+        let mut payload = vec![0; terms.payload_size()];
+        encode_segments(&[[range.key.0, range.offset, len]], &mut payload);
+        let reply = raw.call(Header::request(Opcode::Lanes, FileHandle(0)), &body, &payload);
+        assert_eq!(reply.header.status, expected, "{len} bytes");
+    }
+}
+
+// [SESS-105]
+fn lane_that_was_lent_to_be_written_is_not_read(on: On) {
+    let harness = Harness::start(on);
+    let mut lent = Lent::new(&harness, 1).unwrap();
+    let into = lent.memory.slice(0, 8).unwrap();
+    let from = RemoteRange { len: 8, ..lent.remote[0] };
+    lent.raw.endpoint.rdma_read(OpToken(1), LocalSegments::from_iter([into]), from).unwrap();
+    let _ = lent.raw.endpoint.flush();
+    assert_eq!(lent.raw.ending(), None, "the connection ends");
+    serves_others(&harness);
 }

@@ -51,7 +51,7 @@ fn holders_of_one_key_get_their_share_of_the_sessions() {
     holder(&url, "greedy", 1).unwrap().ping().unwrap();
 }
 
-// [LIMIT-5]
+// [LIMIT-16]
 #[test]
 fn registrations_of_many_connections_leave_the_server_alive() {
     const CONNECTIONS: usize = 16;
@@ -96,7 +96,7 @@ fn registrations_of_many_connections_leave_the_server_alive() {
     drop(regions);
 }
 
-// [LIMIT-5]
+// [LIMIT-5] [LIMIT-15]
 #[test]
 fn memory_beyond_a_budget_is_refused_to_the_one_who_asks() {
     for kind in 0..3 {
@@ -160,7 +160,7 @@ fn replies_that_nobody_takes_end_their_connection_only() {
     assert_eq!(bystander.reconnects(), 0);
 }
 
-// [LIMIT-4]
+// [LIMIT-4] [LIMIT-14]
 #[test]
 fn open_files_leave_descriptors_for_others_who_stay_who_they_are() {
     let program = Program::start_limited(On::Tcp, &["--no-calibrate"], Some(256));
@@ -184,7 +184,7 @@ fn open_files_leave_descriptors_for_others_who_stay_who_they_are() {
     }
 }
 
-// [LIMIT-6]
+// [LIMIT-13]
 #[test]
 fn thousands_of_clients_at_once_over_shared_memory_all_get_in() {
     let program = Program::start(On::Shm, &["--no-calibrate"]);
@@ -203,7 +203,7 @@ fn thousands_of_clients_at_once_over_shared_memory_all_get_in() {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(Ok(())))));
 }
 
-// [LIMIT-10]
+// [LIMIT-10] [LIMIT-17]
 #[test]
 fn name_of_a_client_stays_within_its_line_of_the_log() {
     let program = Program::start(On::Shm, &["--no-calibrate", "--log", "info"]);
@@ -212,13 +212,19 @@ fn name_of_a_client_stays_within_its_line_of_the_log() {
     forger.client_name = "x\n2026-01-01T00:00:00Z ERROR forged\u{1b}[31m".into();
     raw.shake(&forger).unwrap();
     drop(raw);
-    while !program.log().contains("session ended") {}
+    let mut raw = Raw::connect(program.address());
+    let mut long = introduction(program.address(), 4, None);
+    long.client_name = "x".repeat(63) + "yz";
+    raw.shake(&long).unwrap();
+    drop(raw);
+    while program.log().matches("session ended").count() < 2 {}
     let log = program.log();
+    assert!(log.contains("xxy") && !log.contains("yz"), "{log}");
     assert!(log.contains("forged"), "{log}");
     assert!(!log.contains('\u{1b}') && !log.lines().any(|line| line.starts_with("2026-01-01")), "{log}");
 }
 
-// [LIMIT-11]
+// [LIMIT-11] [LIMIT-19]
 #[test]
 fn log_of_many_sessions_is_bounded_and_says_so() {
     let program = Program::start(On::Shm, &["--no-calibrate", "--log", "info", "--log-lines-max", "10"]);
@@ -230,7 +236,7 @@ fn log_of_many_sessions_is_bounded_and_says_so() {
     assert!(opened < 200, "{opened} lines");
 }
 
-// [ACC-16]
+// [ACC-16] [ACC-80]
 #[test]
 fn memory_lent_to_one_client_is_out_of_reach_of_all_others() {
     use dafs_proto::wire::{HEADER_SIZE, LaneTerms, decode_segments, encode_segments};

@@ -33,7 +33,7 @@ fn file(session: &Session) -> dafs_client::File {
     file
 }
 
-// [BATCH-6] [CLI-44]
+// [BATCH-6] [CLI-44] [BATCH-14]
 fn batch_tells_what_has_ended_while_storage_has_the_rest(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
@@ -66,7 +66,7 @@ fn batch_tells_what_has_ended_while_storage_has_the_rest(on: On) {
     }
 }
 
-// [BATCH-6] [CLI-41]
+// [BATCH-6] [CLI-118] [CLI-119]
 fn batch_of_operations_that_move_nothing_tells_of_each_once(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
@@ -93,7 +93,7 @@ fn batch_of_operations_that_move_nothing_tells_of_each_once(on: On) {
     }
 }
 
-// [BATCH-6] [CLI-44]
+// [BATCH-16] [CLI-121]
 fn batch_in_flight_is_hurried_when_it_is_expedited(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
@@ -216,7 +216,7 @@ impl Hand {
 /// Answers of a server after which it would have told what it is going to: it is not asked for anything else.
 const PROBES: usize = 20;
 
-// [BATCH-6]: none below the number of completions, at that number and beyond it.
+// [BATCH-6] [BATCH-14] [BATCH-16]: none below the number of completions, at that number and beyond it.
 fn notices_hold_as_many_ends_as_the_hints_say(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     for completions in [1, 2, 16, 0] {
@@ -250,7 +250,7 @@ fn notices_hold_as_many_ends_as_the_hints_say(on: On) {
     }
 }
 
-// [BATCH-7]
+// [BATCH-7] [BATCH-18]
 fn silent_client_gets_eight_notices_and_the_others_when_it_speaks(on: On) {
     const BATCHES: usize = 12;
     let (harness, faults) = Harness::start_faulty(on, |_| {});
@@ -288,7 +288,7 @@ mod sim {
     /// Round trips, processing and all.
     const A_WHILE: Duration = Duration::from_millis(20);
 
-    // [BATCH-6]: on virtual time, the window to what a message takes.
+    // [BATCH-14]: on virtual time, the window to what a message takes.
     #[test]
     fn ends_wait_for_others_as_long_as_the_window_and_no_longer() {
         let world = World::new(5, WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 });

@@ -63,7 +63,7 @@ fn written(session: &Session) -> [u64; 2] {
     session.statistics().unwrap().bytes_written
 }
 
-// [BATCH-2] [BATCH-10]
+// [BATCH-2] [BATCH-12]
 fn batch_whose_data_disagrees_with_its_operations_is_refused_with_words_and_the_session_goes_on(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 4);
@@ -119,7 +119,7 @@ fn batch_whose_data_disagrees_with_its_operations_is_refused_with_words_and_the_
     assert_same(&found, &[&bytes(1, 100)[45..50], &[2; 20], &bytes(1, 100)[70..75]].concat(), "the file");
 }
 
-// [BATCH-3] [BATCH-4] [BATCH-10]
+// [BATCH-3] [BATCH-4] [BATCH-10] [BATCH-11]
 fn inline_and_direct_operations_go_in_one_batch(on: On) {
     let harness = Harness::start(on);
     for export in EXPORTS {
@@ -162,7 +162,7 @@ fn inline_and_direct_operations_go_in_one_batch(on: On) {
     }
 }
 
-// [BATCH-2] [CLI-41]: one byte less than a message carries, all of it, one more; one operation, and the last of several.
+// [CLI-41] [BATCH-1] [CLI-113] : one byte less than a message carries, all of it, one more; one operation, and the last of several.
 fn batch_is_cut_where_request_or_reply_is_full(on: On) {
     let harness = Harness::start(on);
     let session = harness.session_with(&Config { method: MethodOverride::Inline, ..Config::default() });
@@ -228,7 +228,7 @@ fn batch_is_cut_where_request_or_reply_is_full(on: On) {
     }
 }
 
-// [BATCH-3] [BATCH-10]
+// [BATCH-3] [BATCH-11]
 fn inline_reads_at_the_end_of_the_file_have_what_lies_before_it(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -258,7 +258,7 @@ fn inline_reads_at_the_end_of_the_file_have_what_lies_before_it(on: On) {
     }
 }
 
-// [CLI-41]
+// [CLI-113]
 fn small_operations_take_one_request_and_no_registration(on: On) {
     let inline_max = 128 << 10;
     let harness = Harness::start_with(on, |config| config.inline_max = inline_max);
@@ -321,19 +321,20 @@ fn move_all(session: &Session, hints: Option<BatchHints>) {
     }
 }
 
-// [CLI-41] [SESS-20]
+// [CLI-41] [SESS-20] [WIRE-30]
 fn batch_goes_through_one_credit_and_the_smallest_messages(on: On) {
     let harness = Harness::start(on);
     for (credits, inline_max) in [(1, 1), (1, 16_384), (64, 1), (2, 9000)] {
         for method in [MethodOverride::Auto, MethodOverride::Inline, MethodOverride::Direct] {
             let session = harness.session_with(&Config { credits, inline_max, method, ..Config::default() });
+            assert!(session.agreed().read_inline_max >= 8256, "the smallest payload");
             move_all(&session, None);
             move_all(&session, Some(BatchHints { completions: 2, window: Duration::ZERO }));
         }
     }
 }
 
-// [CLI-41]: nor lists.
+// [CLI-116] [CLI-118]: nor lists.
 fn batch_towards_a_server_without_batches_is_done_one_by_one(on: On) {
     for without in [Features::BATCHES, Features::BATCHES | Features::LISTS] {
         let harness = Harness::start_with(on, |config| config.features = Features::all() - without);
@@ -358,7 +359,7 @@ fn batch_towards_a_server_without_batches_is_done_one_by_one(on: On) {
     }
 }
 
-// [BATCH-5] [BATCH-10]: of operations that continue each other too, of which some fail, are short, or have to be waited for.
+// [BATCH-5] [BATCH-10] [BATCH-13]: of operations that continue each other too, of which some fail, are short, or have to be waited for.
 fn inline_operations_that_wait_for_storage_end_as_others_do(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
@@ -442,7 +443,7 @@ fn inline_operations_that_wait_for_storage_end_as_others_do(on: On) {
     }
 }
 
-// [BATCH-8] [SESS-11] [SESS-14]
+// [BATCH-8] [SESS-14] [BATCH-19]
 fn inline_writes_are_not_carried_out_again_and_reads_are(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 4);
@@ -472,7 +473,7 @@ fn inline_writes_are_not_carried_out_again_and_reads_are(on: On) {
     }
 }
 
-// [BATCH-8] [SESS-51]
+// [SESS-51] [BATCH-20]
 fn batch_in_storage_when_its_connection_breaks_is_answered_on_the_next(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();

@@ -81,7 +81,7 @@ fn buffers_lent_to_a_batch_lose_their_registration_when_its_session_ends_in_the_
     }
 }
 
-// [VERBS-33] [CLI-41]: first copied through what can be registered, then in messages, then one by one.
+// [VERBS-33] [CLI-115] [CLI-117]: first copied through what can be registered, then in messages, then one by one.
 fn batch_whose_memory_cannot_be_registered_is_done_all_the_same(on: On) {
     let harness = Harness::start(on);
     let watcher = harness.session();
@@ -150,7 +150,7 @@ fn batch_whose_memory_cannot_be_registered_is_done_all_the_same(on: On) {
     }
 }
 
-// [CLI-41]
+// [CLI-118]
 fn ends_of_one_request_are_told_while_another_of_the_batch_waits_for_storage(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();

@@ -167,7 +167,7 @@ fn batch_of_which_one_operation_reaches_beyond_its_region_moves_nothing_there(on
     }
 }
 
-// [BATCH-8] [SESS-11] [SESS-14]
+// [BATCH-8] [SESS-14] [BATCH-19]
 fn batch_that_is_sent_again_writes_nothing_twice_and_reads_again(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 4);
@@ -199,7 +199,7 @@ fn batch_that_is_sent_again_writes_nothing_twice_and_reads_again(on: On) {
     }
 }
 
-// [BATCH-9] [SESS-31]
+// [BATCH-9] [BATCH-21] [SESS-31]
 fn batch_within_a_chain_uses_its_saved_handle(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 8);
@@ -215,23 +215,33 @@ fn batch_within_a_chain_uses_its_saved_handle(on: On) {
         open.flags = Flags::CHAIN_FORWARD | Flags::SAVE_HANDLE;
         raw.begin(&mut open);
         raw.send(open, &body, name);
-        let (body, payload) = encoded(&[operation(CHAIN_HANDLE, false, (5, 30), range)], BatchFlags::empty());
+        let strange = operation(FileHandle(77 << 32), false, (5, 30), range);
+        let operations = [operation(CHAIN_HANDLE, false, (5, 30), range), strange];
+        let (body, payload) = encoded(&operations, BatchFlags::empty());
         let mut batch = Header::request(Opcode::Batch, CHAIN_HANDLE);
-        batch.flags = Flags::CHAIN_BACK;
+        batch.flags = Flags::CHAIN_BACK | Flags::CHAIN_FORWARD;
         raw.begin(&mut batch);
         raw.send(batch, &body, &payload);
+        let mut last = Header::request(Opcode::Null, FileHandle(0));
+        last.flags = Flags::CHAIN_BACK;
+        raw.begin(&mut last);
+        raw.send(last, &[], &[]);
         let open = raw.receive().unwrap();
         assert_eq!(open.header.status == Status::OK, opened);
         raw.end(&open);
         let batch = raw.receive().unwrap();
         match opened {
             true => {
-                assert_eq!(results(&batch)[0].count, 30);
+                let results = results(&batch);
+                assert_eq!((results[0].count, results[1].status), (30, Status::BAD_HANDLE));
                 let found = region.memory().span().to_vec();
                 assert_same(&found[..30], &bytes(1, 100)[5..35], "what was read");
             }
             false => assert_eq!(batch.header.status, Status::CHAIN_ABORTED),
         }
         raw.end(&batch);
+        let last = raw.receive().unwrap();
+        assert_eq!(last.header.status == Status::OK, opened, "an operation that failed ends no chain");
+        raw.end(&last);
     }
 }

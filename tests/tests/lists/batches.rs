@@ -237,7 +237,7 @@ fn batch_on_several_files_answers_each_operation_by_itself(on: On) {
     }
 }
 
-// [BATCH-2] [CLI-41]
+// [CLI-41] [BATCH-1] [CLI-112]
 fn batch_of_more_than_a_request_carries_is_cut(on: On) {
     let harness = Harness::start_with(on, |config| config.transfer_size_max = 300_000);
     let session = harness.session();
@@ -269,7 +269,7 @@ fn batch_of_more_than_a_request_carries_is_cut(on: On) {
     }
 }
 
-// [BATCH-2]
+// [CLI-41]
 fn batch_that_cannot_be_is_refused_before_it_is_sent(on: On) {
     let harness = Harness::start(on);
     let (session, other) = (harness.session(), harness.session());
@@ -290,7 +290,7 @@ fn batch_that_cannot_be_is_refused_before_it_is_sent(on: On) {
     assert!(session.batch_io().run().unwrap().is_empty(), "a batch of nothing");
 }
 
-// [BATCH-6] [BATCH-7]
+// [BATCH-6] [BATCH-17] [CLI-117] [CLI-118]
 fn batch_tells_of_every_operation_once_before_it_ends(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -338,7 +338,7 @@ fn batch_tells_of_every_operation_once_before_it_ends(on: On) {
     }
 }
 
-// [CLI-10]
+// [CLI-76]
 fn batch_that_is_dropped_runs_on_and_the_session_goes_on(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();

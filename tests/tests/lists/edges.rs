@@ -144,7 +144,7 @@ fn list_whose_extents_overlap_leaves_the_last_of_them(on: On) {
     }
 }
 
-// [LIST-5]
+// [LIST-5] [LIST-21]
 fn list_without_order_is_read_as_far_as_the_file_reaches(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
@@ -177,7 +177,7 @@ fn list_without_order_is_read_as_far_as_the_file_reaches(on: On) {
     }
 }
 
-// [LIST-5] [LIST-15]
+// [LIST-15] [LIST-22]
 fn list_read_with_its_gaps_is_read_as_far_as_the_file_reaches(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -241,7 +241,7 @@ fn list_read_with_its_gaps_is_whole_at_any_size(on: On) {
     }
 }
 
-// [LIST-1]
+// [LIST-1] [LIST-19]
 fn list_that_cannot_be_is_refused_before_it_is_sent(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -348,7 +348,7 @@ fn list_whose_first_place_is_not_written_is_written_again_or_fails(on: On) {
     }
 }
 
-// [LIST-4] [CLI-3]
+// [CLI-3] [LIST-20]
 fn list_whose_extents_overlap_leaves_the_last_of_them_without_registration(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let config = Config { method: MethodOverride::Direct, ..Config::default() };

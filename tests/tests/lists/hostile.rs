@@ -66,7 +66,7 @@ fn words(reply: &Message) -> String {
     String::from_utf8(reply.payload.clone()).unwrap()
 }
 
-// [LIST-7]
+// [LIST-7] [LIST-1] [LIST-19] [LIST-21]
 fn list_that_disagrees_with_itself_is_refused_with_words_and_the_session_goes_on(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 4);
@@ -129,7 +129,7 @@ fn list_that_disagrees_with_itself_is_refused_with_words_and_the_session_goes_on
     assert_eq!(reply.payload, bytes(1, 100), "the file is as it was");
 }
 
-// [LIST-7] [PROV-16] [PROV-20]
+// [PROV-16] [PROV-20] [LIST-22]
 fn list_beyond_the_registered_region_moves_nothing_outside_of_it(on: On) {
     let harness = Harness::start(on);
     let other = harness.session();
@@ -170,7 +170,7 @@ fn list_beyond_the_registered_region_moves_nothing_outside_of_it(on: On) {
     }
 }
 
-// [SESS-21] [SESS-22]: a list is asked for again and again in one slot, which costs no credit, and nobody takes the data.
+// [LIMIT-8]: a list is asked for again and again in one slot, which costs no credit, and nobody takes the data.
 fn list_whose_replies_are_never_taken_ends_its_session_before_they_heap_up(on: On) {
     const REPLIES: usize = 40_000;
     let harness = Harness::start(on);

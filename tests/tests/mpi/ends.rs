@@ -94,7 +94,7 @@ fn rank_that_dies_ends_the_run(way: Way, on: On) {
     Run::new(way, 2, "collective").arg("equal").arg(file(&harness, on)).run().passed();
 }
 
-// [MPI-11] BT-IO, class A, on 4 ranks: 10 dumps written and read, 2,048 pieces of 1,280 bytes each a rank.
+// [MPI-11] [MPI-16] BT-IO, class A, on 4 ranks: 10 dumps written and read, 2,048 pieces of 1,280 bytes each a rank.
 fn requests_of_bt_io_are_as_many_as_the_method_says(way: Way, on: On) {
     let harness = Harness::start(on);
     let session = harness.session();

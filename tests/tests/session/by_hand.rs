@@ -2,16 +2,19 @@
 
 use dafs_proto::transport::{Access, MemoryRef};
 use dafs_proto::wire::{
-    Attributes, FileHandle, Flags, Header, NoticeKind, Opcode, OpenFlags, OpenRequest, ReadReply, Stability,
-    Status, WriteReply, decode_message_pack,
+    Attributes, FileHandle, Flags, HEADER_SIZE, Header, HintRequest, ListRequest, Method, NoticeKind, Opcode,
+    OpenFlags, OpenRequest, ReadReply, Stability, Statistics, Status, WriteReply, decode_message_pack,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
-use dafs_tests::raw::{Raw, read_body, stable_write_body};
+use dafs_tests::raw::{Raw, read_body, request, stable_write_body, write_body};
+use dafs_tests::suite::{assert_same, bytes};
 
 on_each_provider_and_two_workers! {
     data_inline_and_direct_arrives,
     chains_run_and_errors_are_told,
+    links_that_come_again_get_the_kept_reply_whatever_path_answered_them,
+    operations_in_flight_on_a_closed_handle_are_finished,
 }
 
 fn data_inline_and_direct_arrives(on: On) {
@@ -114,6 +117,18 @@ fn chains_run_and_errors_are_told(on: On) {
     let reply =
         raw.call(Header::request(Opcode::Read, root), &read_body(0, 1 << 31, Some([1, 0, 1 << 31])), &[]);
     assert_eq!(reply.header.status, Status::INVALID);
+    // [WIRE-41]
+    assert_eq!(raw.open(root, b"fi\0le", OpenFlags::READ).header.status, Status::INVALID);
+    let file = raw.open(root, b"file", OpenFlags::READ).header.handle;
+    // Ranges of one byte less and one more than is asked for. [WIRE-40]
+    for len in [9, 11] {
+        let reply = raw.call(Header::request(Opcode::Read, file), &read_body(0, 10, Some([1, 0, len])), &[]);
+        assert_eq!(reply.header.status, Status::INVALID, "a range of {len}");
+    }
+    // A pattern of a later version. [WIRE-29]
+    let mut body = [0; 24];
+    HintRequest { offset: 0, len: 0, pattern: 99 }.encode(&mut body);
+    assert_eq!(raw.call(Header::request(Opcode::Hint, file), &body, &[]).header.status, Status::OK);
     // A broken protocol ends the session, with a reason. [SESS-13] [SESS-45]
     let header = Header {
         slot: dafs_proto::wire::Slot(999),
@@ -126,4 +141,108 @@ fn chains_run_and_errors_are_told(on: On) {
     assert_eq!(notice.body, NoticeKind::ProtocolError.value().to_le_bytes());
     assert!(String::from_utf8(notice.payload).unwrap().contains("slot 999 does not exist"));
     assert!(raw.receive().is_none(), "the connection is closed");
+}
+
+// [SESS-88] [SESS-123] [SESS-124]
+fn links_that_come_again_get_the_kept_reply_whatever_path_answered_them(on: On) {
+    let harness = Harness::start(on);
+    for export in ["data", "mem"] {
+        let (mut raw, _) = Raw::session(harness.address(), 16);
+        let root = raw.mount(export);
+        let file = raw.create(root, b"f");
+        raw.call(Header::request(Opcode::Write, file), &write_body(0, 4, None), b"data");
+        let mut list = [0; ListRequest::HEAD_SIZE - HEADER_SIZE];
+        let (method, stability) = (Method::Inline, Stability::Unstable);
+        ListRequest { len: 4, method, stability, extent_count: 1, segment_count: 0 }.encode(&mut list);
+        let extent = [0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
+        let range = raw.region(4, Access::REMOTE_WRITE);
+        let direct = [range.range().key.0, range.range().offset, 4];
+        let links: [(Opcode, Vec<u8>, &[u8], bool); 5] = [
+            (Opcode::Read, read_body(0, 4, None), &[], true),
+            (Opcode::ReadList, list.to_vec(), &extent, true),
+            (Opcode::Read, read_body(9, 4, None), &[], true),
+            (Opcode::Null, Vec::new(), &[], true),
+            (Opcode::Read, read_body(0, 4, Some(direct)), &[], false),
+        ];
+        let ask = |raw: &mut Raw, slot: usize| {
+            let (opcode, body, payload, _) = &links[slot];
+            let mut header = request(*opcode, slot as u32 + 8, 1);
+            header.flags.set(Flags::CHAIN_BACK, slot > 0);
+            header.flags.set(Flags::CHAIN_FORWARD, slot < links.len() - 1);
+            header.handle = file;
+            raw.ask(header, body, payload)
+        };
+        let first: Vec<_> = (0..links.len()).map(|slot| ask(&mut raw, slot)).collect();
+        let read = first.iter().map(|reply| (reply.header.status, &reply.payload[..]));
+        let expected: [&[u8]; 5] = [b"data", b"data", b"", b"", b""];
+        assert!(read.eq(expected.map(|data| (Status::OK, data))), "{export}: {first:?}");
+        raw.call(Header::request(Opcode::Write, file), &write_body(0, 4, None), b"DATA");
+        for (slot, first) in first.iter().enumerate() {
+            let again = ask(&mut raw, slot);
+            if links[slot].3 {
+                let both = [&again, first].map(|reply| (reply.header.status, &reply.body, &reply.payload));
+                assert_eq!(both[0], both[1], "{export}: link {slot}");
+            } else {
+                assert_eq!(again.header.status, Status::CHAIN_ABORTED, "{export}: its data may be lost");
+            }
+        }
+    }
+}
+
+// [STOR-86] [STOR-85]
+fn operations_in_flight_on_a_closed_handle_are_finished(on: On) {
+    const LEN: u32 = 200_000;
+    let harness = Harness::start(on);
+    for export in ["data", "mem"] {
+        let (mut raw, _) = Raw::session(harness.address(), 16);
+        let root = raw.mount(export);
+        let region = raw.region(LEN as usize, Access::REMOTE_READ);
+        region.memory().span().write_from(0, &bytes(3, LEN as usize));
+        let part = |from: u32, len: u32| {
+            [region.range().key.0, region.range().offset + u64::from(from), u64::from(len)]
+        };
+        let mut several = stable_write_body(0, LEN, Stability::FileSync, Some([0; 3]));
+        several[14] = 2;
+        let halves: Vec<u8> = [part(0, LEN / 2), part(LEN / 2, LEN / 2)]
+            .into_iter()
+            .flatten()
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        let writes: [(Opcode, Vec<u8>, &[u8]); 4] = [
+            (Opcode::Write, write_body(0, LEN, Some(part(0, LEN))), &[]),
+            (Opcode::Write, stable_write_body(0, LEN, Stability::DataSync, Some(part(0, LEN))), &[]),
+            (Opcode::Write, several, &halves),
+            (Opcode::Append, write_body(0, LEN, Some(part(0, LEN))), &[]),
+        ];
+        for (number, (opcode, body, payload)) in writes.iter().enumerate() {
+            let name = [b'a' + number as u8];
+            let file = raw.create(root, &name);
+            let mut write = Header::request(*opcode, file);
+            raw.begin(&mut write);
+            let mut close = Header::request(Opcode::Close, file);
+            raw.begin(&mut close);
+            // Over tcp the server cannot have the data before this side receives.
+            raw.send(write, body, payload);
+            raw.send(close, &[], &[]);
+            for _ in 0..2 {
+                let reply = raw.receive().expect("a reply");
+                raw.end(&reply);
+                assert_eq!(reply.header.status, Status::OK, "{export} {number}: {:?}", reply.header.opcode);
+            }
+            let reply = raw.call(
+                Header::request(Opcode::Commit, file),
+                &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+                &[],
+            );
+            assert_eq!(reply.header.status, Status::BAD_HANDLE);
+            if export == "data" {
+                let found = std::fs::read(harness.data().join(std::str::from_utf8(&name).unwrap())).unwrap();
+                assert_same(&found, &bytes(3, LEN as usize), "what was written");
+            }
+        }
+        let statistics = raw.call(Header::request(Opcode::Statistics, FileHandle(0)), &[], &[]);
+        let statistics: Statistics = decode_message_pack("statistics", &statistics.payload).unwrap();
+        assert_eq!(statistics.handles, 1, "{export}: the root");
+        raw.call(Header::request(Opcode::Bye, FileHandle(0)), &[], &[]);
+    }
 }

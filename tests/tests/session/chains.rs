@@ -20,7 +20,7 @@ mod broken {
     dafs_tests::on_sockets! { links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage }
 }
 
-// [SESS-30]
+// [SESS-30] [SESS-92]
 fn links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (watcher, session) = (harness.session(), harness.session());
@@ -52,7 +52,7 @@ fn links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage(on: 
     assert_eq!(&found, b"lastnd");
 }
 
-// [SESS-30] [SESS-31] [CLI-38]
+// [SESS-30] [SESS-31] [CLI-38] [CLI-123]
 fn chain_of_lookup_open_read_and_close_brings_the_data(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -83,7 +83,7 @@ fn chain_of_lookup_open_read_and_close_brings_the_data(on: On) {
     }
 }
 
-// [CLI-38]
+// [CLI-123]
 fn chain_that_is_not_closed_leaves_an_open_file(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -104,7 +104,7 @@ fn chain_that_is_not_closed_leaves_an_open_file(on: On) {
     }
 }
 
-// [SESS-30] [CLI-38]
+// [SESS-91] [CLI-122] [CLI-123]
 fn chain_whose_link_fails_aborts_the_rest_and_leaves_nothing_open(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -137,7 +137,7 @@ fn chain_whose_link_fails_aborts_the_rest_and_leaves_nothing_open(on: On) {
     }
 }
 
-// [SESS-32]
+// [SESS-32] [CLI-124]
 fn chain_that_cannot_be_is_refused_before_it_is_sent(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -200,7 +200,7 @@ mod sim {
         assert!(ping >= 200 && chained < ping + 100, "{chained} µs, an empty request {ping} µs");
     }
 
-    // [CLI-37] hints: as many ends as were asked for, or all, or a window
+    // [CLI-110] [CLI-111] hints: as many ends as were asked for, or all, or a window
     #[test]
     fn batch_with_hints_is_collected_in_as_many_parts_as_they_say() {
         let world = world(steady());
@@ -226,7 +226,7 @@ mod sim {
         assert_eq!(wait_some_with(&mut pending, &hints).len(), 0);
     }
 
-    // [SESS-50] [SESS-51] [CLI-39] wherever the connection breaks
+    // [SESS-50] [SESS-51] [CLI-39] [SESS-88] wherever the connection breaks
     #[test]
     fn chain_whose_connection_breaks_anywhere_ends_with_all_of_its_data() {
         let mut cuts = 0;
@@ -258,7 +258,7 @@ mod sim {
         assert!(cuts > 10, "{cuts}");
     }
 
-    // [SESS-52] [CLI-39]
+    // [CLI-39] [SESS-118]
     #[test]
     fn chain_of_a_session_that_was_forgotten_begins_anew_or_is_in_doubt() {
         let world = world(steady());

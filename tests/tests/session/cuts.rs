@@ -80,7 +80,7 @@ mod tcp_relay {
 /// How often the whole of the work is cut, per direction and method.
 const CUTS: u64 = 40;
 
-// [SESS-11] [SESS-50] [SESS-51] [SESS-63] [CLI-30]
+// [SESS-11] [SESS-50] [SESS-51] [SESS-63] [CLI-30] [SESS-107]
 fn every_byte() {
     let harness = Harness::start(On::Tcp);
     let methods =
@@ -141,7 +141,7 @@ fn one_cut(harness: &Harness, method: MethodOverride, cut: Option<Cut>) -> [u64;
     [relay.passed(Way::ToServer), relay.passed(Way::ToClient)]
 }
 
-// [SESS-11] [SESS-14] [SESS-51]
+// [SESS-14] [SESS-51] [SESS-86]
 fn lost_reply() {
     let harness = Harness::start(On::Tcp);
     let relay = Relay::start(harness.address(), vec![]);
@@ -160,7 +160,7 @@ fn lost_reply() {
     assert!(session.statistics().unwrap().replies_replayed >= 1);
 }
 
-// [SESS-52] [CLI-31]
+// [SESS-118] [CLI-103] [CLI-104]
 fn in_doubt() {
     let mut harness = Harness::start(On::Tcp);
     let relay = Relay::start(harness.address(), vec![]);
@@ -182,7 +182,7 @@ fn in_doubt() {
     root.metadata("d").unwrap();
 }
 
-// [CLI-10] [CLI-11] [SESS-44]
+// [CLI-10] [CLI-11] [CLI-78]
 fn stalled() {
     let harness = Harness::start(On::Tcp);
     let relay = Relay::start(harness.address(), vec![]);

@@ -34,7 +34,7 @@ fn progress() -> Config {
     Config { background: Background::Progress, reconnect, ..Config::default() }
 }
 
-// [SESS-40] [SESS-46]
+// [SESS-40] [SESS-46] [SESS-100] [SESS-101]
 fn server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions(on: On) {
     let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 60_000);
     let (url, config) = (harness.url(), harness.client_config(&progress()));
@@ -103,7 +103,7 @@ impl Untaken {
     }
 }
 
-// [SESS-46]
+// [SESS-100]
 fn server_that_stops_waits_for_replies_that_nobody_takes_yet(on: On) {
     let (mut harness, untaken) = Untaken::start(on, 60_000);
     let watcher = harness.session_with(&progress());
@@ -121,7 +121,7 @@ fn server_that_stops_waits_for_replies_that_nobody_takes_yet(on: On) {
     assert_eq!(untaken.session.reconnects(), 0);
 }
 
-// [SESS-46]
+// [SESS-100]
 fn server_that_stops_ends_although_a_client_takes_no_replies(on: On) {
     let (mut harness, untaken) = Untaken::start(on, 100);
     harness.stop();
@@ -129,7 +129,7 @@ fn server_that_stops_ends_although_a_client_takes_no_replies(on: On) {
     assert!(lost.iter().all(|error| matches!(error, Error::Connection { .. })), "{lost:?}");
 }
 
-// [SESS-30] [SESS-44]
+// [SESS-44] [SESS-91]
 fn request_whose_deadline_passes_before_its_turn_has_no_effect(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let watcher = harness.session();
@@ -165,7 +165,7 @@ fn request_whose_deadline_passes_before_its_turn_has_no_effect(on: On) {
     assert_eq!((reply.header.status, written.offset, written.count), (Status::OK, 0, 4));
 }
 
-// [SESS-22] [SESS-41]
+// [SESS-22] [SESS-95]
 fn credits_grow_without_a_reply_when_another_session_falls_idle(on: On) {
     const BUDGET: u16 = 16;
     let (harness, faults) = Harness::start_faulty(on, |config| config.operations_max = BUDGET.into());

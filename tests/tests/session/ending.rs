@@ -17,7 +17,7 @@ on_each_provider_and_two_workers! {
 }
 
 /// Until its lease is over a session that the server believes lost would keep its files and what they take.
-// [CLI-42]
+// [CLI-42] [CLI-126]
 fn session_that_ends_with_requests_in_flight_leaves_nothing_behind(on: On) {
     let harness = Harness::start_with(on, |config| config.lease_ms = 3_600_000);
     let watcher = harness.session();
@@ -51,7 +51,7 @@ fn child_is_refused(session: Session) -> bool {
     refused
 }
 
-// [CLI-43]
+// [CLI-43] [CLI-127]
 fn session_in_a_child_is_refused_and_goes_on_in_the_parent(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -128,9 +128,16 @@ fn session_that_ends_is_logged_once_with_who_and_why_and_what_it_did(on: On) {
         log.lines().filter(|line| line.contains("session ended") && line.contains(who)).collect()
     };
     for (who, expected) in [
-        ("client=inline ", ["INFO", "why=the client said goodbye ", " bytes_read=4000 bytes_written=5000"]),
-        ("client=direct ", ["INFO", "why=the client said goodbye ", " bytes_read=4000 bytes_written=5000"]),
-        (&lost, ["INFO", "why=its connection was lost, and the client did not come back ", " requests=1 "]),
+        ("client=inline ", ["INFO", "why=the client ended it ", " bytes_read=4000 bytes_written=5000"]),
+        ("client=direct ", ["INFO", "why=the client ended it ", " bytes_read=4000 bytes_written=5000"]),
+        (
+            &lost,
+            [
+                "INFO",
+                "why=its connection was lost, and the client did not reconnect within the lease: ",
+                " requests=1 ",
+            ],
+        ),
         (&unused, ["INFO", "why=its connection was lost before it had mounted anything: ", " requests=0 "]),
         (&wrong, ["WARN", "why=protocol fault: ", " bytes_read=0 "]),
     ] {

@@ -8,7 +8,7 @@ use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::program::Program;
-use dafs_tests::raw::domain;
+use dafs_tests::raw::{Raw, domain, introduction};
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
@@ -19,6 +19,7 @@ on_each_provider_and_two_workers! {
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
     session_that_is_kept_alive_outlives_its_lease,
     sessions_outlive_a_server_that_stood_still,
+    handshake_outlives_a_server_that_stood_still,
     session_that_is_closed_or_dropped_ends_on_the_server_too,
     handles_of_dropped_files_are_given_back,
     server_that_stops_tells_its_clients,
@@ -27,7 +28,7 @@ on_each_provider_and_two_workers! {
     credits_follow_what_the_client_wants_and_never_pass_the_slots,
 }
 
-// [SESS-5] [SESS-20] [SESS-21] [CLI-35]
+// [SESS-20] [SESS-21] [SESS-119] [CLI-108]
 fn credits_follow_what_the_client_wants_and_never_pass_the_slots(on: On) {
     let harness = Harness::start_with(on, |config| config.slots_max = 32);
     for (wanted, slots) in [(1, 1), (8, 8), (32, 32), (500, 32)] {
@@ -65,7 +66,7 @@ fn credits_stay_within_the_budget_of_the_server(on: On) {
     assert!(session.credits() <= 8, "{} credits of a budget of 8", session.credits());
 }
 
-// [SESS-42] Repeated in a new session it would be carried out twice, the second time perhaps over what was written since.
+// [SESS-98] Repeated in a new session it would be carried out twice, the second time perhaps over what was written since.
 fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
     let (harness, faults) =
         Harness::start_faulty(on, |config| (config.lease_ms, config.keep_alive_ms) = (300, 100));
@@ -88,7 +89,7 @@ fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
     assert_eq!(session.reconnects(), 0);
 }
 
-// [SESS-42] [SESS-43] [SESS-52]
+// [SESS-43] [SESS-52]
 fn session_that_is_silent_ends_with_its_lease_and_files_are_opened_again(on: On) {
     let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (300, 100));
     let watcher = harness.session();
@@ -105,7 +106,7 @@ fn session_that_is_silent_ends_with_its_lease_and_files_are_opened_again(on: On)
     assert_ne!(silent.agreed().session, id, "another session");
 }
 
-// [SESS-42] [CLI-34]
+// [SESS-42] [CLI-106]
 fn session_that_is_kept_alive_outlives_its_lease(on: On) {
     let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
     let watcher = harness.session();
@@ -124,7 +125,7 @@ fn session_that_is_kept_alive_outlives_its_lease(on: On) {
     }
 }
 
-// [SESS-47] [SESS-43]
+// [SESS-47]
 fn sessions_outlive_a_server_that_stood_still(on: On) {
     use rustix::process::{Pid, Signal, kill_process};
     const LEASE: [u32; 2] = [600, 200];
@@ -161,7 +162,25 @@ fn sessions_outlive_a_server_that_stood_still(on: On) {
     assert_eq!(after, ids);
 }
 
-// [SESS-45]
+// [SESS-47]
+fn handshake_outlives_a_server_that_stood_still(on: On) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let program = Program::start(on, &["--handshake-ms", "500", "--no-calibrate"]);
+    let clock = Harness::start_with(on, |config| config.handshake_ms = 500);
+    let mut raw = Raw::connect(program.address());
+    // The server has taken it by then.
+    program.session().ping().unwrap();
+    let server = Pid::from_raw(i32::try_from(program.id()).unwrap()).unwrap();
+    kill_process(server, Signal::STOP).unwrap();
+    // Two that say nothing elsewhere, one after the other, measure the time of two handshakes.
+    for _ in 0..2 {
+        Raw::connect(clock.address()).ending();
+    }
+    kill_process(server, Signal::CONT).unwrap();
+    raw.shake(&introduction(program.address(), 4, None)).unwrap();
+}
+
+// [SESS-99]
 fn session_that_is_closed_or_dropped_ends_on_the_server_too(on: On) {
     let harness = Harness::start(on);
     let watcher = harness.session();

@@ -23,7 +23,7 @@ fn reads(watcher: &dafs_client::Session) -> u64 {
     statistics.operations.iter().find(|(name, _)| name == "Read").map_or(0, |(_, count)| *count)
 }
 
-// [CLI-37]
+// [CLI-37] [CLI-109]
 fn batch_of_operations_gives_each_its_own_answer(on: On) {
     let harness = Harness::start(on);
     let (session, watcher) = (harness.session(), harness.session());
@@ -63,7 +63,7 @@ fn batch_of_operations_gives_each_its_own_answer(on: On) {
     drop(batch);
 }
 
-// [CLI-37]
+// [CLI-110]
 fn wait_some_takes_what_has_ended_and_leaves_the_rest_in_order(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -82,7 +82,7 @@ fn wait_some_takes_what_has_ended_and_leaves_the_rest_in_order(on: On) {
     assert!(wait_some(&mut pendings).is_empty());
 }
 
-// A session that only one thread has used sends its small operations the short way: here two threads race into it, each time anew.
+// A session that only one thread has used takes the fast path: here two threads race into it, each time anew.
 fn threads_that_meet_in_a_session_that_was_one_threads_get_their_own_answers(on: On) {
     const PART: usize = 64;
     let harness = Harness::start(on);
@@ -185,7 +185,7 @@ fn operations_of_several_sessions_are_waited_for_together(on: On) {
     assert!(wait_any::<()>(&mut []).is_none());
 }
 
-// [CLI-10]
+// [CLI-10] [CLI-76]
 fn operations_cancelled_in_flight_leave_the_session_whole(on: On) {
     let harness = Harness::start(on);
     let session = harness.session_with(&Config { credits: 8, ..Config::default() });

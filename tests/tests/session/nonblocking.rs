@@ -119,7 +119,7 @@ fn test_during_a_handshake_that_is_not_answered_says_no(on: On) {
     });
 }
 
-// [CLI-46] [CLI-42]
+// [CLI-46]
 fn session_that_is_closed_during_a_handshake_ends_at_once(on: On) {
     for closes in [true, false] {
         with_each_background(move |background| {

@@ -36,7 +36,7 @@ fn connect(harness: &Harness) -> Session {
     harness.connect(&config()).unwrap()
 }
 
-// [SESS-52] [CLI-20] [CLI-21] [CLI-31] [STOR-16]
+// [SESS-52] [STOR-16] [CLI-21] [CLI-31]
 fn server_restarted_under_load_lets_every_client_finish(on: On) {
     const CLIENTS: u64 = 4;
     let pieces_count = on.rounds(400);
@@ -109,7 +109,7 @@ fn server_restarted_under_load_lets_every_client_finish(on: On) {
     assert!(sessions.iter().all(|session| session.reconnects() >= 1), "everybody was cut off");
 }
 
-// [CLI-20] [STOR-16]
+// [STOR-16] [CLI-20] [CLI-96]
 fn unstable_writes_of_before_a_restart_are_reported_by_the_commit(on: On) {
     let mut harness = Harness::start(on);
     let session = connect(&harness);

@@ -55,7 +55,7 @@ fn shared(file: &File) -> Token {
     file.share(true, true, LONG).unwrap()
 }
 
-// [SESS-70] [SESS-72]
+// [SESS-72] [SESS-111] [SESS-113]
 fn sessions_that_open_by_a_token_share_one_open(on: On) {
     const OTHERS: usize = 6;
     const PART: usize = 30_000;
@@ -193,7 +193,7 @@ fn token_allows_what_it_was_made_for_and_no_more(on: On) {
     only_written.share(false, true, LONG).unwrap();
 }
 
-// [SESS-74]
+// [SESS-112]
 fn token_of_a_session_that_ended_is_unknown(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (first, second) = (harness.session(), harness.session());
@@ -211,7 +211,7 @@ fn token_of_a_session_that_ended_is_unknown(on: On) {
     other.open_token(&shared(&made), "f", &read_write()).unwrap();
 }
 
-// [SESS-74]
+// [SESS-74] [SESS-112]
 fn token_whose_time_is_over_is_unknown_and_lets_go_of_its_file(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (first, second) = (harness.session(), harness.session());
@@ -361,7 +361,7 @@ fn fenced_client_neither_shares_nor_opens_by_a_token(on: On) {
     assert_eq!(faults.open_nodes(), 1);
 }
 
-// [SESS-77]
+// [SESS-114]
 fn token_of_a_read_only_export_reads(on: On) {
     let harness = Harness::start_with(on, |config| config.exports[0].read_only = true);
     std::fs::write(harness.data().join("f"), b"data").unwrap();
@@ -376,7 +376,7 @@ fn token_of_a_read_only_export_reads(on: On) {
     assert_eq!(&found, b"data");
 }
 
-// [CLI-52]
+// [CLI-52] [SESS-84]
 fn server_without_tokens_is_asked_for_none(on: On) {
     let harness = Harness::start_with(on, |config| config.features = Features::all() - Features::TOKENS);
     let session = harness.session();

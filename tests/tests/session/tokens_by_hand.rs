@@ -30,7 +30,7 @@ fn open_token(raw: &mut Raw, root: FileHandle, token: &[u8]) -> Message {
     raw.call(Header::request(Opcode::OpenToken, root), &[], token)
 }
 
-// [SESS-70] [SESS-71] [SESS-74]
+// [SESS-70] [SESS-71] [SESS-74] [SESS-108]
 fn token_is_made_of_an_open_file_only(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 4);
@@ -67,7 +67,7 @@ fn token_is_made_of_an_open_file_only(on: On) {
     assert_eq!(halves.collect::<std::collections::HashSet<_>>().len(), 2 * tokens.len());
 }
 
-// [SESS-72] [SESS-73]
+// [SESS-72] [SESS-73] [SESS-110] [SESS-111]
 fn file_is_opened_by_its_token_only(on: On) {
     let harness = Harness::start(on);
     let (mut first, _) = Raw::session(harness.address(), 4);

@@ -42,7 +42,7 @@ fn config() -> Config {
     Config { reconnect, ..Config::default() }
 }
 
-// [SESS-11] [SESS-14] [SESS-51] [SESS-75]
+// [SESS-11] [SESS-14] [SESS-51] [SESS-75] [SESS-86]
 fn lost_replies() {
     let (harness, faults) = Harness::start_faulty(On::Tcp, |_| {});
     let relay = Relay::start(harness.address(), vec![]);
@@ -69,7 +69,7 @@ fn lost_replies() {
     assert_eq!(faults.open_nodes(), 0);
 }
 
-// [CLI-51] [SESS-74]
+// [CLI-51] [WIRE-48] [SESS-112]
 fn in_flight_over_a_restart() {
     let mut harness = Harness::start(On::Tcp);
     std::fs::write(harness.data().join("f"), b"data").unwrap();
@@ -98,7 +98,7 @@ fn settle(watcher: &Session) {
     (0..100).for_each(|_| watcher.probe().unwrap());
 }
 
-// [SESS-11] [SESS-75]
+// [SESS-75] [SESS-87]
 fn open_by_a_token_that_storage_delays_outlives_its_connection_and_its_token(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (watcher, first) = (harness.session(), harness.session());
@@ -171,7 +171,7 @@ fn open_by_a_token_that_storage_refuses_leaves_nothing_open(on: On) {
     wait_for(|| faults.open_nodes() == 0);
 }
 
-// [SESS-74] [CLI-50]
+// [CLI-50] [SESS-112]
 fn token_of_before_a_restart_is_unknown_and_its_files_are_opened_by_path(on: On) {
     let mut harness = Harness::start(on);
     let (first, second) = (harness.connect(&config()).unwrap(), harness.connect(&config()).unwrap());

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use dafs_client::{Error, Export, File, Session, Stability, Status};
+use dafs_client::{Config, Error, Export, File, Key, Session, Stability, Status};
 use dafs_proto::transport::sim::{FaultPlan, Random};
 use dafs_tests::sim::{BlockOracle, Record, RecordOracle, World, WorldPlan};
 
@@ -304,6 +304,19 @@ mod sim {
         for seed in 0..20 {
             run(seed, WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 }, 60);
         }
+    }
+
+    // [ACC-103]
+    #[test]
+    fn login_that_is_refused_is_counted() {
+        let world = World::new(1, WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 });
+        let session = world.connect(1, &World::client_config(1)).unwrap();
+        assert_eq!(world.logins_refused(), 0);
+        let key = Some(Key { name: "unknown".into(), secret: [1; 16].into() });
+        let refused = world.connect(2, &Config { key, ..World::client_config(2) }).unwrap_err();
+        assert_eq!(refused.status(), Some(Status::AUTH_FAILED), "{refused:?}");
+        assert_eq!(world.logins_refused(), 1);
+        session.ping().unwrap();
     }
 
     /// Connections break, stall, refuse; the server lives.

@@ -1,6 +1,6 @@
-//! What lints cannot see: layers, sizes, leftovers, unsafe code, and requirements without a test.
+//! What lints cannot see: layers, sizes, leftovers, unsafe code, words that were given up, and requirements without a test.
 //!
-//! The rules are pure functions over text, in `rules.rs` and `spec_ids.rs`, with tests of their own on bad samples; here
+//! The rules are pure functions over text, in `rules.rs`, `spec_ids.rs` and `words.rs`, with tests of their own on bad samples; here
 //! they meet the tree. To allow an exception, add it to the list beside its rule, with the reason.
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
@@ -10,6 +10,7 @@ mod layers;
 mod rules;
 mod source;
 mod spec_ids;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -86,6 +87,7 @@ const UNSAFE_FILES: &[&str] = &[
     "tests/src/area.rs",
     "tests/tests/adio/c_interface.rs",
     "tests/tests/adio/support.rs",
+    "tests/tests/cli/terminal.rs",
     "tests/tests/files/policy.rs",
     "tests/tests/files/registration.rs",
     "tests/tests/files/unreadable.rs",
@@ -236,10 +238,8 @@ fn links_between_pages_lead_somewhere() {
 fn requirements_are_each_cited_by_a_test_or_excepted_with_a_reason() {
     let mut defined: BTreeMap<String, String> = BTreeMap::new();
     let mut faults = Vec::new();
-    let is_page =
-        |path: &str| path.starts_with("spec/") && path.ends_with(".md") && path != "spec/exceptions.md";
     for (path, text) in files(is_page) {
-        for (line, id) in spec_ids::defined_ids(&text) {
+        for spec_ids::Requirement { line, id, .. } in spec_ids::requirements(&text) {
             let place = format!("{path}:{line}");
             if let Some(first) = defined.insert(id.clone(), place.clone()) {
                 faults.push(format!("{place}: [{id}] is defined in {first} too"));
@@ -278,13 +278,25 @@ fn requirements_are_each_cited_by_a_test_or_excepted_with_a_reason() {
 }
 
 #[test]
+fn requirements_are_short_and_one_rule_each() {
+    assert_none(&faults_in(is_page, |_, text| spec_ids::requirement_faults(text)));
+}
+
+#[test]
+fn words_that_were_given_up_do_not_come_back() {
+    let has_words =
+        |path: &str| (is_code(path) || path.ends_with(".md")) && path != "tests/tests/tidy/words.rs";
+    assert_none(&faults_in(has_words, |_, text| words::retired_words(text, words::RETIRED)));
+}
+
+#[test]
 fn golden_messages_exist_and_are_read() {
-    let count = files(|path| path.starts_with("spec/vectors/")).len();
-    assert!(count > 0, "spec/vectors/ is empty");
-    let is_read = files(|path| is_source(path) && !path.starts_with("tests/tests/tidy/"))
-        .iter()
-        .any(|(_, text)| text.contains("spec/vectors"));
-    assert!(is_read, "no test reads spec/vectors");
+    let golden = files(|path| path.starts_with("spec/vectors/"));
+    assert!(!golden.is_empty(), "spec/vectors/ is empty");
+    let sources = files(|path| is_source(path) && !path.starts_with("tests/tests/tidy/"));
+    for (path, _) in golden {
+        assert!(sources.iter().any(|(_, text)| text.contains(&path)), "no test reads {path}");
+    }
 }
 
 fn root() -> PathBuf {
@@ -295,9 +307,16 @@ fn is_source(path: &str) -> bool {
     path.ends_with(".rs")
 }
 
+/// A page of the specification that has requirements.
+fn is_page(path: &str) -> bool {
+    path.starts_with("spec/") && path.ends_with(".md") && path != "spec/exceptions.md"
+}
+
 fn is_code(path: &str) -> bool {
     is_source(path)
-        || [".toml", ".yml", ".sh", ".c", ".h", "justfile", ".ci/run"].iter().any(|end| path.ends_with(end))
+        || [".toml", ".yml", ".sh", ".c", ".h", ".lua", "justfile", ".ci/run"]
+            .iter()
+            .any(|end| path.ends_with(end))
 }
 
 /// Whether a whole file is test code.

@@ -1,21 +1,90 @@
 //! Requirements of the specification and the tests that cite them.
 //!
 //! A requirement is defined where its id, such as `[WIRE-3]`, begins a line, list item or table row of a page in
-//! `spec/`, whether bold or not. Anywhere else the id is a mention.
+//! `spec/`, whether bold or not. Anywhere else, and in a fence, the id is a mention. It is one rule, which ends at the next
+//! blank line, list item, table row, heading, fence or requirement.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::source::code_only;
 
-/// The ids that a page defines, each with its line number; an id may come twice, which is for the caller to refuse.
-pub(crate) fn defined_ids(page: &str) -> Vec<(usize, String)> {
-    page.lines()
-        .enumerate()
-        .filter_map(|(index, line)| {
-            let start = line.trim_start_matches(|c: char| c.is_whitespace() || "-*|#>`".contains(c));
-            Some((index + 1, leading_id(start)?))
-        })
-        .collect()
+/// Words of a requirement at most.
+pub(crate) const WORDS_MAX: usize = 60;
+
+/// One rule of a page.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Requirement {
+    /// Where it begins, from 1.
+    pub(crate) line: usize,
+    pub(crate) id: String,
+    /// All of it behind the id.
+    pub(crate) text: String,
+}
+
+/// The requirements of a page; an id may come twice, which is for the caller to refuse.
+pub(crate) fn requirements(page: &str) -> Vec<Requirement> {
+    let mut found: Vec<Requirement> = Vec::new();
+    let (mut in_fence, mut goes_on) = (false, false);
+    for (index, line) in page.lines().enumerate() {
+        let is_fence = line.trim_start().starts_with("```");
+        in_fence ^= is_fence;
+        if in_fence || is_fence {
+            goes_on = false;
+        } else if let Some((id, text)) = definition(line) {
+            found.push(Requirement { line: index + 1, id, text: text.to_owned() });
+            goes_on = !line.trim_start().starts_with('|');
+        } else if goes_on
+            && !begins_a_block(line)
+            && let Some(last) = found.last_mut()
+        {
+            last.text.extend([" ", line.trim()]);
+        } else {
+            goes_on = false;
+        }
+    }
+    found
+}
+
+/// What is wrong with the requirements of a page: too long, or not one rule.
+pub(crate) fn requirement_faults(page: &str) -> Vec<String> {
+    let faults_of = |requirement: &Requirement| {
+        let Requirement { line, id, text } = requirement;
+        let words =
+            text.split_whitespace().filter(|word| word.contains(|c: char| c.is_alphanumeric() || c == '_'));
+        let words = words.count();
+        let rules = ["MUST", "SHOULD", "MAY"].iter().map(|rule| count_of_word(text, rule)).sum::<usize>();
+        let too_long = (words > WORDS_MAX).then(|| {
+            format!("{line}: [{id}] has {words} words, over {WORDS_MAX}; split it, or explain below")
+        });
+        let not_one = (rules != 1)
+            .then(|| format!("{line}: [{id}] has {rules} of MUST, SHOULD and MAY; one rule has exactly one"));
+        too_long.into_iter().chain(not_one)
+    };
+    requirements(page).iter().flat_map(faults_of).collect()
+}
+
+/// The id and the text behind it, where a line begins a requirement.
+fn definition(line: &str) -> Option<(String, &str)> {
+    let start = line.trim_start_matches(|c: char| c.is_whitespace() || "-*|#>`".contains(c));
+    let id = leading_id(start)?;
+    let text = &start[id.len() + 2..];
+    Some((id, text.trim_start_matches("**").trim()))
+}
+
+/// A blank line, list item, table row, heading or quotation: what a paragraph does not go on over.
+fn begins_a_block(line: &str) -> bool {
+    let line = line.trim_start();
+    let digits = line.bytes().take_while(u8::is_ascii_digit).count();
+    line.is_empty()
+        || ["- ", "* ", "|", "#", ">"].iter().any(|mark| line.starts_with(mark))
+        || digits > 0 && line[digits..].starts_with(". ")
+}
+
+fn count_of_word(text: &str, word: &str) -> usize {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let stands_alone =
+        |at: &usize| !text[..*at].ends_with(is_name) && !text[at + word.len()..].starts_with(is_name);
+    text.match_indices(word).map(|(at, _)| at).filter(stands_alone).count()
 }
 
 /// The ids in the comments of tests: anywhere in a test file, or after the first `#[cfg(test)]` of another.
@@ -64,10 +133,49 @@ mod tests {
     #[test]
     fn definition_begins_a_line_and_a_mention_does_not() {
         let page = "- **[WIRE-1]** A header is 32 bytes, see [WIRE-9].\n[WIRE-2] Zero.\n| [LIST-IO-3] | Sorted. |\n\
-                    Text [WIRE-4].\n[link](x)\n[wire-5] [WIRE-] [-1]";
+                    Text [WIRE-4].\n[link](x)\n[wire-5] [WIRE-] [-1]\n```\n[WIRE-6]\n```\n";
         let expected = [(1, "WIRE-1"), (2, "WIRE-2"), (3, "LIST-IO-3")];
-        let found = defined_ids(page);
-        assert_eq!(found.iter().map(|(line, id)| (*line, id.as_str())).collect::<Vec<_>>(), expected);
+        let found = requirements(page);
+        let found = found.iter().map(|found| (found.line, found.id.as_str()));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn requirement_ends_where_its_paragraph_does() {
+        for end in
+            ["", "- item", "* item", "1. item", "| row |", "# Heading", "```\ncode\n```", "> said", "[A-2] x"]
+        {
+            let page = format!("- **[A-1]** One\n  two\n  three.\n{end}\nnot of it");
+            assert_eq!(requirements(&page)[0].text, "One two three.", "{end}");
+        }
+        assert_eq!(requirements("| **[A-1]** | One. |\ntwo")[0].text, "| One. |");
+        assert_eq!(requirements("[A-1] 1.5 is\n1.6")[0].text, "1.5 is 1.6");
+    }
+
+    #[test]
+    fn requirement_of_too_many_words_is_found_at_the_edge() {
+        let page = |words: usize| format!("- **[A-1]** MUST — {}\n", "word ".repeat(words - 1));
+        assert_eq!(requirement_faults(&page(WORDS_MAX)), Vec::<String>::new());
+        let faults = requirement_faults(&page(WORDS_MAX + 1));
+        assert!(faults.len() == 1 && faults[0].starts_with("1: [A-1] has 61 words"), "{faults:?}");
+    }
+
+    #[test]
+    fn requirement_of_no_rule_or_several_is_found() {
+        for (text, fits) in [
+            ("A server MUST end.", true),
+            ("A server MUST NOT end.", true),
+            ("A server SHOULD end. It may wait.", true),
+            ("A client MAY ask,\nor not.", true),
+            ("A server ends.", false),
+            ("A server must end.", false),
+            ("MUSTARD, MAY_BE", false),
+            ("A server MUST end, and MAY wait.", false),
+            ("A server MUST end.\nIt SHOULD wait.", false),
+        ] {
+            let faults = requirement_faults(&format!("- **[A-1]** {text}\n\nMUST\n"));
+            assert_eq!(faults.is_empty(), fits, "{text}: {faults:?}");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) fn run(
     let cases = options.case.clone().unwrap_or_else(|| MpiCase::value_variants().to_vec());
     let (together, alone): (Vec<_>, Vec<_>) = cases.into_iter().partition(|case| case.has_ranks());
     if sizes.is_some() && alone.is_empty() {
-        bail!("--sizes would change nothing: it is for memory, latency, bandwidth and overlap");
+        bail!("cannot use --sizes: it is for memory, latency, bandwidth and overlap");
     }
     bench.progress.doing("compiling the MPI program");
     let kit = Kit::build(&options.mpi_prefix)?;

@@ -56,7 +56,7 @@ impl Claims {
         match *first == copy {
             true => Ok(()),
             false => Err(Cause::Text(format!(
-                "it is the same file as {first}, which another source is copied to (remove one of the two, and copy again)"
+                "it is the same file as {first}, which another source is copied to; remove one of the two, and copy again"
             ))),
         }
     }

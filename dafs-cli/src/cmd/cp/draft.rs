@@ -66,7 +66,7 @@ impl Manner {
 }
 
 impl Drafts {
-    /// The command ends now: removes what is on this machine, and answers what is left behind, for people.
+    /// The command ends now: removes what is on this machine, and returns what is left behind, for people.
     pub(super) fn abandon(&self) -> Vec<String> {
         let mut state = lock(&self.state);
         for (_, (place, own)) in std::mem::take(&mut state.open) {

@@ -1,11 +1,14 @@
 //! Copies trees with several threads.
 //!
 //! Each thread takes what there is to do: a batch of small files, one large file, or a directory to list, whose
-//! entries become work in turn. Directories are made before anything in them and get their attributes at the end,
-//! deepest first; second names of a file are made after all files. What fails is reported and left out; the rest goes
-//! on.
+//! entries become work in turn. Directories are made before anything in them and get their attributes when all of that is
+//! there; second names of a file are made after all files. What fails is reported and left out; the rest goes on.
+//!
+//! Nothing says that a directory ends, nor a tree. Of one directory a bounded number of those in it is known and not begun yet, and
+//! what is whole is forgotten.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -15,9 +18,9 @@ use super::account::Account;
 use super::batch;
 use super::claims::{self, Claim};
 use super::directories;
-use super::item::{BATCH_COUNT, Item, Linked, is_large, is_sparse};
+use super::item::{BATCH_COUNT, Item, Linked, Made, is_large, is_sparse};
 use super::large;
-use super::place::{Cause, Place};
+use super::place::{Cause, Entries, Place};
 use super::same;
 use crate::report::{Failure, lock};
 
@@ -27,29 +30,42 @@ const BATCH_SIZE: u64 = 4 << 20;
 /// Files that wait at most; the thread that lists a directory copies some itself before it goes on.
 const WAITING_MAX: usize = 4096;
 
+/// Directories of one that a thread has found and that are not listed yet, at most: then these are listed before the rest of it.
+const BELOW_MAX: usize = 4096;
+
 pub(super) struct Engine {
     pub(super) account: Account,
     work: Mutex<Work>,
     more: Condvar,
     // Two of what is copied may get one name.
     overlap: AtomicBool,
-    // Files with several names of which one is copied by now, or will be.
-    first_names: Mutex<HashSet<Linked>>,
+    // Files with several names of which one is copied by now, or will be, and where: it must be reached for the others.
+    first_names: Mutex<HashMap<Linked, Option<Arc<Made>>>>,
     second_names: Mutex<Vec<Item>>,
-    directories: Mutex<Vec<Item>>,
+    // Directories in which all is made, without their attributes yet.
+    whole: Arc<Mutex<Vec<Item>>>,
+    // Those that another tree may come to as well: they get theirs at the end.
+    shared: Mutex<Vec<Item>>,
 }
 
 #[derive(Default)]
 struct Work {
-    directories: Vec<Item>,
+    directories: Vec<Listing>,
     files: VecDeque<Item>,
     /// Threads that may still find more.
     busy: usize,
 }
 
+/// A directory that was made, and is to be listed, or the rest of it.
+struct Listing {
+    item: Item,
+    made: Option<Arc<Made>>,
+    entries: Option<Entries>,
+}
+
 /// What a thread does next.
 enum Task {
-    Directory(Item),
+    Directory(Listing),
     Files(Vec<Item>),
 }
 
@@ -62,7 +78,8 @@ impl Engine {
             overlap: AtomicBool::new(false),
             first_names: Mutex::default(),
             second_names: Mutex::default(),
-            directories: Mutex::default(),
+            whole: Arc::default(),
+            shared: Mutex::default(),
         }
     }
 
@@ -80,8 +97,10 @@ impl Engine {
         }
         self.link_second_names();
         // After an interruption too: what is there can then be used by those it was meant for.
-        let directories = std::mem::take(&mut *lock(&self.directories));
-        directories::finish(&self.account, directories);
+        drop(std::mem::take(&mut *lock(&self.work)));
+        drop(std::mem::take(&mut *lock(&self.first_names)));
+        while self.finish_whole(1) {}
+        directories::finish(&self.account, std::mem::take(&mut *lock(&self.shared)));
         if self.account.options.sync && !self.account.is_over() {
             directories::commit_names(&self.account, tops);
         }
@@ -142,6 +161,7 @@ impl Engine {
             work.busy += 1;
             drop(work);
             self.carry_out(task);
+            self.finish_whole(BATCH_COUNT);
             work = lock(&self.work);
             work.busy -= 1;
             if work.busy == 0 {
@@ -152,7 +172,7 @@ impl Engine {
 
     fn carry_out(&self, task: Task) {
         match task {
-            Task::Directory(item) => self.list(&item),
+            Task::Directory(listing) => self.list(listing),
             Task::Files(mut items) => {
                 let links: Vec<Item> =
                     items.extract_if(.., |item| item.meta.kind == FileKind::Symlink).collect();
@@ -168,42 +188,74 @@ impl Engine {
         }
     }
 
-    /// Makes the copies of a directory's subdirectories, and queues all that is in it.
-    fn list(&self, item: &Item) {
-        let mut directories = Vec::new();
-        let roots = &item.roots;
-        let listed = roots.source.list(&item.path, &mut |path, meta| {
-            if self.account.is_over() {
-                return;
-            }
-            match meta {
-                Ok(meta) => {
-                    let entry = Item { roots: Arc::clone(roots), path, meta, follow: false };
-                    match entry.meta.kind {
-                        FileKind::Directory => match same::is_copy(roots, &entry.path, &entry.meta) {
-                            Ok(false) => directories.push(entry),
-                            Ok(true) => {
-                                let cause = Cause::Text("it is the copy itself".into());
-                                self.account.failed(&roots.source, "copy", &entry.path, &cause);
-                            }
-                            Err(cause) => self.account.failed(&roots.source, "look at", &entry.path, &cause),
-                        },
-                        _ => self.found(entry),
-                    }
+    /// Queues all that is in a directory, and makes the copies of those in it; the rest of one that has too many waits behind them.
+    fn list(&self, mut listing: Listing) {
+        let (roots, path) = (Arc::clone(&listing.item.roots), listing.item.path.clone());
+        let failed = |cause| self.account.failed(&roots.source, "list", &path, &cause);
+        let entries = match listing.entries.take() {
+            None => roots.source.entries(&path),
+            Some(entries) => Ok(entries),
+        };
+        let mut entries = match entries {
+            Ok(entries) => entries,
+            Err(cause) => return failed(cause),
+        };
+        let (mut directories, made) = (Vec::new(), listing.made.clone());
+        while !self.account.is_over()
+            && let Some(entry) = entries.next(&path)
+        {
+            match entry {
+                Ok((path, Ok(meta))) => {
+                    let (roots, parent) = (Arc::clone(&roots), made.clone());
+                    self.entry(Item { roots, path, meta, follow: false, parent }, &mut directories);
                 }
-                Err(cause) => self.account.failed(&roots.source, "look at", &path, &cause),
+                Ok((path, Err(cause))) => self.account.failed(&roots.source, "look at", &path, &cause),
+                Err(cause) => {
+                    failed(cause);
+                    break;
+                }
             }
             // Not to have a whole directory of millions of names waiting.
             while let Some(items) = self.surplus() {
                 self.carry_out(Task::Files(items));
             }
-        });
-        if let Err(cause) = listed {
-            self.account.failed(&roots.source, "list", &item.path, &cause);
+            if directories.len() >= BELOW_MAX {
+                listing.entries = Some(entries);
+                lock(&self.work).directories.push(listing);
+                break;
+            }
         }
         for chunk in directories.chunks(BATCH_COUNT) {
             self.make_directories(chunk.to_vec());
         }
+    }
+
+    /// Something in a directory that is listed.
+    fn entry(&self, entry: Item, directories: &mut Vec<Item>) {
+        if entry.meta.kind != FileKind::Directory {
+            return self.found(entry);
+        }
+        let source = &entry.roots.source;
+        match same::is_copy(&entry.roots, &entry.path, &entry.meta) {
+            Ok(false) => directories.push(entry),
+            Ok(true) => {
+                let cause = Cause::Text("it is the copy itself".into());
+                self.account.failed(source, "copy", &entry.path, &cause);
+            }
+            Err(cause) => self.account.failed(source, "look at", &entry.path, &cause),
+        }
+    }
+
+    /// Gives directories their attributes in which all is made, if there are so many. Those that they are in may be whole then.
+    fn finish_whole(&self, count_min: usize) -> bool {
+        let mut whole = lock(&self.whole);
+        if whole.len() < count_min {
+            return false;
+        }
+        let directories = std::mem::take(&mut *whole);
+        drop(whole);
+        directories::finish(&self.account, directories);
+        true
     }
 
     fn make_directories(&self, items: Vec<Item>) {
@@ -225,8 +277,14 @@ impl Engine {
                         // Once for each tree.
                         let _ = item.roots.copy.set(copy.id);
                     }
-                    lock(&self.directories).push(item.clone());
-                    lock(&self.work).directories.push(item);
+                    let made = match self.overlap.load(Ordering::Relaxed) {
+                        false => Some(Made::new(item.clone(), &self.whole)),
+                        true => {
+                            lock(&self.shared).push(item.clone());
+                            None
+                        }
+                    };
+                    lock(&self.work).directories.push(Listing { item, made, entries: None });
                     self.more.notify_one();
                 }
                 Err(cause) => {
@@ -256,11 +314,11 @@ impl Engine {
         if self.overlap.load(Ordering::Relaxed) && !self.claim(&item) {
             return;
         }
-        if let Some(linked) = Linked::of(&item)
-            && !lock(&self.first_names).insert(linked)
-        {
-            lock(&self.second_names).push(item);
-            return;
+        if let Some(linked) = Linked::of(&item) {
+            match lock(&self.first_names).entry(linked) {
+                Entry::Vacant(first) => drop(first.insert(item.parent.clone())),
+                Entry::Occupied(_) => return lock(&self.second_names).push(item),
+            }
         }
         if item.meta.kind == FileKind::File {
             self.account.tally.expect(if is_sparse(&item.meta) {

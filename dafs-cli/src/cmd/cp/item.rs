@@ -1,13 +1,14 @@
 //! Something to copy.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use dafs_client::FileKind;
 
 use super::claims::Claims;
 use super::draft::Drafts;
 use super::place::{KeepOwner, Meta, Place};
+use crate::report::lock;
 
 /// Largest file that is read and written in one piece, bytes.
 pub(super) const SMALL_SIZE_MAX: u64 = 256 * 1024;
@@ -43,6 +44,26 @@ pub(super) struct Item {
     pub(super) meta: Meta,
     /// Symbolic links at the end of the path are followed: it was named by the user.
     pub(super) follow: bool,
+    /// The directory that it is in, where that was made before: it is not whole as long as this is there.
+    pub(super) parent: Option<Arc<Made>>,
+}
+
+/// A directory that was made, for as long as something is still to be made in it. Then it is given to those who end it.
+pub(super) struct Made {
+    item: Option<Item>,
+    whole: Arc<Mutex<Vec<Item>>>,
+}
+
+impl Made {
+    pub(super) fn new(item: Item, whole: &Arc<Mutex<Vec<Item>>>) -> Arc<Self> {
+        Arc::new(Self { item: Some(item), whole: Arc::clone(whole) })
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        lock(&self.whole).extend(self.item.take());
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -154,7 +154,7 @@ impl Copy<'_> {
         Err(Fault::Sink("make durable", Cause::Text("the server was restarted again and again".into())))
     }
 
-    /// Copies data, and sets `end` where that of all of it is known; answers what was lost meanwhile, `None` when interrupted.
+    /// Copies data, and sets `end` where that of all of it is known; returns what was lost meanwhile, `None` when interrupted.
     fn content(&self, todo: &Todo, end: &mut u64, counted: &mut Counted) -> Result<Option<Lost>, Fault> {
         let mut pump = Pump::new(self, counted)?;
         match todo {
@@ -178,7 +178,7 @@ impl Copy<'_> {
         Ok(Some(pump.finish()?))
     }
 
-    /// Sets size and attributes and makes all of it durable. Answers what is to be done again first.
+    /// Sets size and attributes and makes all of it durable. Returns what is to be done again first.
     fn finish(&self, end: u64, lost: Lost) -> Result<Option<Todo>, Fault> {
         if !lost.ranges.is_empty() || lost.attributes {
             return self.next(lost).map(Some);
@@ -219,7 +219,7 @@ impl Copy<'_> {
 /// whose size is not that of its content, as in /proc.
 ///
 /// Appends to the copy, which has `end` bytes, what the source has from there on; where it cannot seek, all that it has to give.
-/// Answers where the copy ends now, `None` when interrupted.
+/// Returns where the copy ends now, `None` when interrupted.
 fn copy_rest(
     copy: &Copy<'_>,
     source: &fs::File,

@@ -43,7 +43,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     };
     if !flags.operands.iter().any(|operand| is_remote(operand)) {
         return Err(Failure::usage(
-            "neither side is on a server: use cp, or write a URL such as dafs://HOST/EXPORT/PATH",
+            "cannot copy: neither side is on a server; use cp, or write a URL such as dafs://HOST/EXPORT/PATH",
         ));
     }
     let failures = Arc::new(Failures::default());
@@ -132,7 +132,7 @@ impl Plan {
 
     fn no_directory(&self) -> Failure {
         Failure::usage(format!(
-            "{} is no directory: several sources, and a destination that ends with a slash, need one",
+            "cannot copy to {}: not a directory; several sources, and a destination that ends with a slash, need one",
             self.place.shown(Path::new(""))
         ))
     }
@@ -173,7 +173,7 @@ impl Plan {
         let top = Path::new("");
         if let (Place::Local(_), Place::Local(_)) = (&source, &self.place) {
             return Err(Failure::usage(format!(
-                "{} and its destination are both on this machine: use cp",
+                "cannot copy {}: its destination is on this machine too; use cp",
                 source.shown(top)
             )));
         }
@@ -181,7 +181,10 @@ impl Plan {
         let meta =
             source.metadata(top, !flags.recursive).map_err(|cause| source.failed("look at", top, &cause))?;
         if meta.kind == FileKind::Directory && !flags.recursive {
-            return Err(Failure::text(format!("{} is a directory: copy it with -r", source.shown(top))));
+            return Err(Failure::text(format!(
+                "cannot copy {}: is a directory; copy it with -r",
+                source.shown(top)
+            )));
         }
         if self.slash && self.existing.is_none() && meta.kind != FileKind::Directory {
             return Err(self.no_directory());
@@ -197,7 +200,7 @@ impl Plan {
         let (copy, in_place) = (OnceLock::new(), flags.inplace);
         let roots =
             Arc::new(Roots { source, destination, keep_owner, one_session, copy, in_place, claims, drafts });
-        Ok(Item { roots, path: PathBuf::new(), meta, follow })
+        Ok(Item { roots, path: PathBuf::new(), meta, follow, parent: None })
     }
 }
 
@@ -215,7 +218,7 @@ fn place(operand: &OsStr, remotes: &Remotes) -> Result<Place> {
     match is_remote(operand) {
         true => Ok(Place::Remote(remotes.target(operand)?)),
         false if operand.is_empty() => {
-            Err(Failure::usage("an empty path names nothing: for this directory write ."))
+            Err(Failure::usage("cannot use an empty path: it names nothing; for this directory write ."))
         }
         false => Ok(Place::Local(PathBuf::from(operand))),
     }

@@ -25,7 +25,7 @@ pub(super) enum OpenFile {
 }
 
 impl OpenFile {
-    /// Begins to open a file, and answers what it is by then.
+    /// Begins to open a file, and returns what it is by then.
     pub(super) fn begin_open(place: &Place, path: &Path, follow: bool) -> Later<(Self, Meta)> {
         let own = place.path(path);
         match place {
@@ -44,7 +44,7 @@ impl OpenFile {
         }
     }
 
-    /// Opens a pipe or a device of this machine, and answers what it is by then. Blocks until a pipe has another end.
+    /// Opens a pipe or a device of this machine, and returns what it is by then. Blocks until a pipe has another end.
     pub(super) fn open_stream(place: &Place, path: &Path) -> Result<(Self, Meta), Cause> {
         let file = fs::File::open(place.path(path))?;
         let meta = local::meta(&file.metadata()?);
@@ -52,7 +52,7 @@ impl OpenFile {
         Ok((Self::Local(file), Meta { size: 0, allocated: 0, ..meta }))
     }
 
-    /// Begins to read the first `size` bytes; answers fewer where the file ends before. A file of this machine is read to its end,
+    /// Begins to read the first `size` bytes; returns fewer where the file ends before. A file of this machine is read to its end,
     /// wherever that is, at most one byte beyond [`SMALL_SIZE_MAX`].
     pub(super) fn begin_read(&self, size: usize) -> Later<Vec<u8>> {
         match self {

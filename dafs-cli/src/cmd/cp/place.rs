@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dafs_client::{Attributes, Error, FileKind, Pending, SetAttributes, SetTime, Status, Timestamp};
+use dafs_client::{Attributes, Error, FileKind, Pending, ReadDir, SetAttributes, SetTime, Status, Timestamp};
 
 use super::local;
 use crate::remote::{Target, entry_name, join, sure};
@@ -22,6 +22,15 @@ use crate::signals::progressed;
 pub(super) enum Place {
     Local(PathBuf),
     Remote(Target),
+}
+
+/// Something in a directory: where it is, and what, or why that is not known.
+pub(super) type Entry = (PathBuf, Result<Meta, Cause>);
+
+/// A directory that is being listed.
+pub(super) enum Entries {
+    Local(std::fs::ReadDir),
+    Remote(Box<ReadDir>),
 }
 
 /// Why a step failed, on either side.
@@ -234,6 +243,34 @@ impl Meta {
     }
 }
 
+impl Entries {
+    /// The next entry of the directory at `path`: its own path and what it is, or a path to tell why not. Its name is checked: none leads
+    /// out of the directory. After an error of the listing itself nothing follows.
+    pub(super) fn next(&mut self, path: &Path) -> Option<Result<Entry, Cause>> {
+        match self {
+            Self::Local(entries) => Some(entries.next()?.map_err(Cause::from).map(|entry| {
+                let meta = entry.metadata().map(|metadata| local::meta(&metadata)).map_err(Cause::from);
+                (join(path, Path::new(&entry.file_name())), meta)
+            })),
+            Self::Remote(entries) => {
+                let entry = match entries.next()? {
+                    Ok(entry) => entry,
+                    Err(error) => return Some(Err(error.into())),
+                };
+                let Some(name) = entry_name(&entry.name) else {
+                    let name = crate::quote::quoted(&entry.name);
+                    let cause = Cause::Text(format!(
+                        "the server answered the entry {name}, which is no name: it is left out"
+                    ));
+                    return Some(Ok((path.to_owned(), Err(cause))));
+                };
+                let meta = entries.dir().entry_metadata(&entry).map(|attributes| (&attributes).into());
+                Some(Ok((join(path, name), meta.map_err(Cause::from))))
+            }
+        }
+    }
+}
+
 impl Place {
     /// Where `path` below this root is.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
@@ -300,40 +337,13 @@ impl Place {
         }
     }
 
-    /// Calls `each` with every entry of a directory, its name checked: no name leads out of the directory.
-    pub(super) fn list(
-        &self,
-        path: &Path,
-        each: &mut dyn FnMut(PathBuf, Result<Meta, Cause>),
-    ) -> Result<(), Cause> {
+    /// Begins to list a directory.
+    pub(super) fn entries(&self, path: &Path) -> Result<Entries, Cause> {
         let own = self.path(path);
         match self {
-            Self::Local(_) => {
-                for entry in std::fs::read_dir(&own)? {
-                    let entry = entry?;
-                    let meta = entry.metadata().map(|metadata| local::meta(&metadata)).map_err(Cause::from);
-                    each(join(path, Path::new(&entry.file_name())), meta);
-                }
-            }
-            Self::Remote(target) => {
-                let entries = target.export.read_dir(&own, true)?;
-                let dir = entries.dir().clone();
-                for entry in entries {
-                    let entry = entry?;
-                    let Some(name) = entry_name(&entry.name) else {
-                        let name = crate::quote::quoted(&entry.name);
-                        let cause = Cause::Text(format!(
-                            "the server answered the entry {name}, which is no name: it is left out"
-                        ));
-                        each(path.to_owned(), Err(cause));
-                        continue;
-                    };
-                    let meta = dir.entry_metadata(&entry).map(|attributes| (&attributes).into());
-                    each(join(path, name), meta.map_err(Cause::from));
-                }
-            }
+            Self::Local(_) => Ok(Entries::Local(std::fs::read_dir(&own)?)),
+            Self::Remote(target) => Ok(Entries::Remote(Box::new(target.export.read_dir(&own, true)?))),
         }
-        Ok(())
     }
 
     /// Begins to make a directory; `false`: it was there.

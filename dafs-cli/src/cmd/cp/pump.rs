@@ -29,7 +29,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// So many bytes more are written; answers how many of them are new.
+    /// So many bytes more are written; returns how many of them are new.
     pub(super) fn add(&mut self, bytes: u64) -> u64 {
         self.now += bytes;
         let new = self.now.saturating_sub(self.most);
@@ -117,7 +117,7 @@ impl<'a> Pump<'a> {
         })
     }
 
-    /// Copies all data; answers where it ends, `None` when interrupted. A source that is shorter than it was ends where it ended.
+    /// Copies all data; returns where it ends, `None` when interrupted. A source that is shorter than it was ends where it ended.
     pub(super) fn copy_data(&mut self) -> Result<Option<u64>, Fault> {
         let size = self.copy.meta.size;
         let short = self.copy_spans(0..size)?;
@@ -128,7 +128,7 @@ impl<'a> Pump<'a> {
         })
     }
 
-    /// Copies what is in these ranges once more; answers false when interrupted.
+    /// Copies what is in these ranges once more; returns false when interrupted.
     pub(super) fn copy_again(&mut self, ranges: &[Range<u64>]) -> Result<bool, Fault> {
         for range in ranges {
             // Where the source ends by now its size has changed, which is found out.
@@ -147,7 +147,7 @@ impl<'a> Pump<'a> {
         Ok(self.lost)
     }
 
-    /// Copies the data in a range, which may have holes. Answers as [`Pump::copy_range`].
+    /// Copies the data in a range, which may have holes. Returns as [`Pump::copy_range`].
     fn copy_spans(&mut self, range: Range<u64>) -> Result<Option<u64>, Fault> {
         let copy = self.copy;
         let is_sparse = copy.meta.allocated < copy.meta.size && !copy.sink.is_stream();
@@ -173,7 +173,7 @@ impl<'a> Pump<'a> {
         Ok(None)
     }
 
-    /// Copies a range of data. Answers where the source ended, if before the end; or anything, when interrupted.
+    /// Copies a range of data. Returns where the source ended, if before the end; or anything, when interrupted.
     fn copy_range(&mut self, range: Range<u64>) -> Result<Option<u64>, Fault> {
         let mut offset = range.start;
         loop {

@@ -16,7 +16,7 @@ use super::place::{Cause, Meta, Place};
 use crate::remote::normal;
 use crate::report::{Failure, Result};
 
-/// Answers whether both are reached through one session.
+/// Returns whether both are reached through one session.
 ///
 /// # Errors
 /// The source is a directory that would be copied onto or into itself, or, within one session, any file onto itself. Other files
@@ -51,7 +51,7 @@ pub(super) fn refuse_copies_into_themselves(
     };
     if is_source(destination, top)? {
         return Err(Failure::text(format!(
-            "{} and {} are the same {}",
+            "cannot copy {}: it and {} are the same {}",
             source.shown(top),
             destination.shown(top),
             if is_directory { "directory" } else { "file" }

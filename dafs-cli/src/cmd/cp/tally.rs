@@ -76,7 +76,7 @@ impl Tally {
         self.bar.inc(bytes);
     }
 
-    /// Nothing moves, for this reason. Answers whether there is nothing more to say: the line shows it, or nothing is wanted.
+    /// Nothing moves, for this reason. Returns whether there is nothing more to say: the line shows it, or nothing is wanted.
     pub(super) fn waits(&self, why: &str) -> bool {
         if self.bar.is_hidden() {
             return !self.wanted;

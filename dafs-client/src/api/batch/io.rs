@@ -151,7 +151,7 @@ impl<'a> BatchIo<'a> {
         self.len() == 0
     }
 
-    /// Runs the batch and answers the results in the order of its operations. Blocks until all of them have ended.
+    /// Runs the batch and returns the results in the order of its operations. Blocks until all of them have ended.
     ///
     /// Fails as a whole, with nothing sent, with [`Error::Invalid`](crate::Error::Invalid) when an operation cannot be (totals that
     /// differ, an extent beyond the end of any file, a file of another session); and when the session ends. Registered buffers that the
@@ -195,8 +195,8 @@ impl<B: IoBuffer> OwnedBatch<B> {
         self.push(file, true, buffer, |_| extents.to_vec())
     }
 
-    /// Asks the server to gather nothing: it tells every end as soon as it can, whatever the hints say, and without hints too. It then
-    /// executes no operations together, so the batch as a whole takes longer. For a batch in flight see [`PendingBatch::expedite`].
+    /// Asks the server to tell every end as soon as it can, whatever the hints say, and without hints too. It then executes no operations
+    /// together, so the batch as a whole takes longer. For a batch in flight see [`PendingBatch::expedite`].
     pub fn expedite(&mut self) -> &mut Self {
         self.parts.expedite = true;
         self
@@ -268,8 +268,8 @@ impl<B: IoBuffer> PendingBatch<B> {
         }
     }
 
-    /// Waits until some operations have ended of which this has not told yet, and answers their places, each once; none when all are
-    /// told. The results and the buffers come with [`PendingBatch::wait`]: until then the batch owns its memory. Blocks.
+    /// Waits until some operations have ended that were not told yet, and returns their places, each once; none when all are told. Results
+    /// and buffers come with [`PendingBatch::wait`]. Until then the batch owns its memory. Blocks.
     pub fn wait_some(&mut self) -> Vec<usize> {
         let (pending, untold, empty) = match &mut self.state {
             Running::Batch { pending, untold, empty } => (pending, untold, empty),
@@ -305,10 +305,9 @@ impl<B: IoBuffer> PendingBatch<B> {
         }
     }
 
-    /// Asks the server to gather nothing any more: what has ended is told at once, and what ends from now on as soon as it can be (DAFS
-    /// 1.0, `DAFS_PROC_HURRY_UP`). For a program that has nothing else to do any more than to wait for what it gave time with
-    /// [`BatchHints::window`]. It concerns all batches of the session that are in progress. A batch without hints is told of by its reply,
-    /// which comes no sooner. Takes a credit, so it waits where all are in use. Does not block.
+    /// Asks the server to tell what has ended at once, and what ends from now on as soon as it can (DAFS 1.0, `DAFS_PROC_HURRY_UP`). It is
+    /// for a program that has nothing left to do but wait. It concerns all batches of the session in progress. The end of a batch without
+    /// hints is told by its reply, which comes no sooner. It takes a credit, so it leaves when one is free. Does not block.
     pub fn expedite(&self) {
         let Running::Batch { pending, .. } = &self.state else { return };
         let Some(index) = pending.index() else { return };
@@ -320,7 +319,7 @@ impl<B: IoBuffer> PendingBatch<B> {
         }
     }
 
-    /// Waits until all operations have ended, and answers results and buffers. Blocks.
+    /// Waits until all operations have ended, and returns results and buffers. Blocks.
     pub fn wait(self) -> BatchDone<B> {
         match self.state {
             Running::Batch { pending, .. } => pending.wait(),

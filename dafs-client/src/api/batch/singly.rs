@@ -66,7 +66,7 @@ impl Singles {
         self.pending.is_empty()
     }
 
-    /// Waits until some have ended that were not told, and answers their places; none when all are told. Blocks.
+    /// Waits until some have ended that were not told, and returns their places; none when all are told. Blocks.
     pub(crate) fn wait_some(&mut self) -> Vec<usize> {
         if self.untold.is_empty() && wait_any(&mut self.pending).is_some() {
             self.collect(Pending::is_done);

@@ -54,7 +54,7 @@ impl<'a> DurableWriter<'a> {
                 // What size and attributes were to be, the caller knows.
                 Err(Error::WritesLost { ranges, attributes: false, .. }) if rounds < ROUNDS_MAX => {
                     rounds += 1;
-                    tracing::warn!(rounds, "the server lost uncommitted writes: writing them again");
+                    tracing::warn!(rounds, "the server lost uncommitted writes; writing them again");
                     self.write_again(&ranges)?;
                 }
                 Err(error) => {

@@ -70,7 +70,7 @@ impl File {
         self.run_list(TransferKind::Read, extents, memory)?.outcome()
     }
 
-    /// Writes slices to a list of extents, as durable as the file was opened for; answers the bytes written without a gap from the
+    /// Writes slices to a list of extents, as durable as the file was opened for; returns the bytes written without a gap from the
     /// beginning of the list, fewer than given only when the server met an error after them. Blocks. Errors as of [`File::read_list`].
     pub fn write_list(&self, extents: &[Extent], buffers: &[IoSlice<'_>]) -> Result<usize> {
         self.write_list_with(extents, buffers, self.stability)

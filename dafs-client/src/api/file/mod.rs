@@ -33,12 +33,12 @@ use crate::op::Op;
 use crate::op::named::Named;
 use crate::op::transfer::TransferKind;
 
-/// A file that is open on the server. Closed, lazily, when dropped.
+/// A file that is open on the server. Dropping it closes it, without waiting.
 ///
-/// Methods may be called from any thread; those that read and write at an offset do not know of each other. Unless
-/// said otherwise a method blocks until the server has answered. The nonblocking forms are the `submit_` methods.
+/// Methods may be called from any thread. A method blocks until the server has answered, unless it says otherwise; its `submit_` form
+/// does not block.
 ///
-/// Written data is durable after [`File::commit`], or at once where the stability says so ([`OpenOptions::stability`]).
+/// Written data is durable after [`File::commit`], or when the write returns where its stability says so ([`OpenOptions::stability`]).
 pub struct File {
     pub(crate) node: Arc<Node>,
     pub(crate) owner: Arc<Owner>,
@@ -82,7 +82,7 @@ impl File {
         }
     }
 
-    /// Path below the export that it was opened by.
+    /// The path below the export by which it was opened.
     pub fn path(&self) -> &[u8] {
         &self.node.path
     }
@@ -92,8 +92,8 @@ impl File {
         &self.opened_as
     }
 
-    /// Says who registers ordinary memory for transfers of this file: those that begin from now on, batches excepted
-    /// ([`crate::Session::batch_io`]), which go by the session's configuration. Does not block.
+    /// Sets who registers ordinary memory for transfers of this file that begin from now on. Batches ([`crate::Session::batch_io`]) go by
+    /// the session's configuration instead. Does not block.
     pub fn set_registration_policy(&self, policy: RegistrationPolicy) {
         self.policy.set(policy);
     }
@@ -104,8 +104,8 @@ impl File {
         self.policy.get()
     }
 
-    /// How a blocking unstable transfer of `size` bytes of ordinary memory, in one piece and not pinned, would travel now, and why, in
-    /// words. Does not ask the server.
+    /// Says in words how a blocking unstable transfer of `size` bytes would travel now, and why. The memory is ordinary, in one piece, and
+    /// not pinned. Does not ask the server.
     pub fn explain(&self, direction: Direction, size: u64) -> String {
         let (shared, policy) = (&self.owner.shared, self.registration_policy());
         let look = |registration| {
@@ -136,8 +136,8 @@ impl File {
         decision.explain(&circumstances) + note
     }
 
-    /// Reads at `offset` into a slice; answers the bytes read, fewer than the slice holds only at the end of the
-    /// file. Large reads are cut into requests in flight together.
+    /// Reads at `offset` into a slice and returns the number of bytes, which is less than the slice holds only at the end of the file.
+    /// Large reads are cut into requests that are in flight together.
     #[inline]
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.run_one(TransferKind::Read, offset, RawMemory::of_mut(buffer), None)
@@ -162,19 +162,19 @@ impl File {
         self.run_one(TransferKind::Read, offset, buffer.raw(), Some(buffer))
     }
 
-    /// Writes a slice at `offset`, as durable as the file was opened for; answers the bytes written, fewer than the
-    /// slice holds only when the server met an error after them.
+    /// Writes a slice at `offset`, with the stability of the file, and returns the number of bytes. It is less than the slice holds only
+    /// when the server met an error after them.
     #[inline]
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         self.write_at_with(data, offset, self.stability)
     }
 
-    /// As [`File::write_at`], as durable as asked for.
+    /// As [`File::write_at`], with this stability.
     pub fn write_at_with(&self, data: &[u8], offset: u64, stability: Stability) -> Result<usize> {
         self.run_one(TransferKind::Write(stability), offset, RawMemory::of(data), None)
     }
 
-    /// Writes all of a slice at `offset`, or fails with the reason; part of it may then have been written.
+    /// Writes all of a slice at `offset`, or fails with the reason. A part may then have been written.
     pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<()> {
         while !data.is_empty() {
             let count = self.write_at(data, offset)?;
@@ -197,17 +197,16 @@ impl File {
         self.run_one(TransferKind::Write(self.stability), offset, buffer.raw(), Some(buffer))
     }
 
-    /// Writes a slice at the end of the file, whole and atomically, and answers where it went. At most
-    /// [`crate::Agreed::transfer_size_max`] bytes.
+    /// Appends a slice to the file, whole and atomically, and returns its offset. At most [`crate::Agreed::transfer_size_max`] bytes.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         let memory = SmallVec::from_buf([RawMemory::of(data)]);
         self.run(TransferKind::Append(self.stability), 0, memory)?.position()
     }
 
     forms! {
-        /// Makes everything written so far durable, with all attributes. [`Error::WritesLost`] names what a restart
-        /// of the server has lost and must be written again, which [`crate::DurableWriter`] does by itself, and whether changes of size and
-        /// attributes are among it.
+        /// Makes everything written so far durable, with all attributes. [`Error::WritesLost`] names what a restart of the server has
+        /// lost: the ranges to write again, which [`crate::DurableWriter`] does by itself, and whether changes of size or attributes are
+        /// lost too.
         commit, submit_commit, commit_call, (&self) -> () {
             self.commit_range_call(0, 0, Stability::FileSync)
         }
@@ -244,13 +243,13 @@ impl File {
             Ok(self.call(Opcode::Getattr, name_request(Path::new(""), true, 0)?, attributes))
         }
 
-        /// Changes attributes and answers the new ones.
+        /// Changes attributes and returns the new ones.
         set_attributes, submit_set_attributes, set_attributes_call,
         (&self, set: &SetAttributes) -> Attributes {
             Ok(self.call(Opcode::Setattr, setattr_request(Path::new(""), true, set)?, attributes))
         }
 
-        /// Sets the size: cuts the file, or extends it by a hole.
+        /// Sets the size: truncates the file, or extends it by a hole.
         truncate, submit_truncate, truncate_call, (&self, size: u64) -> () {
             Ok(self.range_call(Opcode::Truncate, size, 0))
         }
@@ -260,7 +259,7 @@ impl File {
             Ok(self.range_call(Opcode::Allocate, offset, len))
         }
 
-        /// Gives the space of a range back: it reads as zeros. The size stays.
+        /// Punches a hole: gives the space of a range back, which then reads as zeros. The size stays.
         punch_hole, submit_punch_hole, punch_hole_call, (&self, offset: u64, len: u64) -> () {
             Ok(self.range_call(Opcode::Punch, offset, len))
         }

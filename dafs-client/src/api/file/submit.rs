@@ -35,7 +35,7 @@ impl File {
         self.submit_owned(TransferKind::Write(stability), buffer, offset)
     }
 
-    /// Nonblocking form of [`File::append`]: answers where the data went. The operation owns the buffer until it has ended, and drops it.
+    /// Nonblocking form of [`File::append`]: returns where the data went. The operation owns the buffer until it has ended, and drops it.
     pub fn submit_append<B: IoBuffer>(&self, buffer: B) -> Pending<Result<u64>> {
         let kind = TransferKind::Append(self.stability);
         self.submit(self.parts(kind, 0, None, Memory::Kept, buffer.into_keep().0), Moved::position)

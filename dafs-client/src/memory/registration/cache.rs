@@ -199,6 +199,7 @@ mod tests {
         assert_eq!(found(&mut cache, 1249, 2), None);
     }
 
+    // [CLI-80] [CLI-81]
     #[test]
     fn least_recently_used_gives_way_unless_in_use() {
         let mut cache = cache(&[(0, 10), (10, 10), (20, 10), (30, 10)]);

@@ -69,6 +69,7 @@ mod tests {
         (0..count).map(|row| Extent::new(row * stride, len)).collect()
     }
 
+    // [CLI-15]
     #[test]
     fn rows_of_an_array_are_one_group_up_to_the_gap_that_a_call_costs() {
         let cost = RegistrationCost { page_ns: 100.0, call_ns: 1000.0 };
@@ -85,6 +86,7 @@ mod tests {
         assert_eq!(group(&rows(1024, 128, 64), &cost, usize::MAX).len(), 1);
     }
 
+    // [CLI-15]
     #[test]
     fn gap_beyond_the_bound_is_never_registered() {
         let free = RegistrationCost { page_ns: 0.0, call_ns: 1.0 };
@@ -100,6 +102,7 @@ mod tests {
         assert_eq!(group(&segments, &cost, 0), [Extent::new(0, 150)]);
     }
 
+    // [CLI-89]
     #[test]
     fn group_with_ten_holes_is_divided_into_eleven() {
         let rows = rows(1024, 2 * PAGE, PAGE);
@@ -114,6 +117,7 @@ mod tests {
         assert_eq!(divide(&rows, &accessible).len(), 11);
     }
 
+    // [CLI-91]
     #[test]
     fn segment_that_is_not_accessible_is_alone() {
         let segments = rows(4, 2 * PAGE, PAGE);

@@ -84,26 +84,29 @@ fn page_size() -> usize {
     *SIZE.get_or_init(holes::page_size)
 }
 
-/// How ordinary memory is registered. The default suits most.
+/// How ordinary memory is registered. The default suits most programs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RegistrationConfig {
-    /// Registrations kept, at most; 0 keeps none. [`crate::Session::set_registrations_max`] changes it.
+    /// Registrations kept at most; 0 keeps none. [`crate::Session::set_registrations_max`] changes it.
     pub entries_max: usize,
     /// Bytes kept registered, at most; 0 keeps none.
     pub size_max: u64,
-    /// Registrations that are ended together when the cache is full: 1 to `entries_max`, or what of that is nearest.
+    /// Registrations that end together when there is no room: 1 to `entries_max`; other values count as the nearest of these.
     pub batch: usize,
-    /// Also keep registrations of ordinary memory that nobody pinned, where the kernel lets us watch it (userfaultfd).
-    /// The memory then stays within the server's reach after an operation has ended, until it is unmapped, evicted or
-    /// invalidated: for programs whose server is as trusted as themselves. [`RegistrationPolicy::Kept`] says so for one file. Of shared
-    /// memory the kernel does not tell when its file is truncated or holes are made in it: [`crate::Session::invalidate`] it then.
+    /// Keep registrations of memory that nobody pinned too, where the kernel tells of its changes (userfaultfd).
+    ///
+    /// The memory then stays within the server's reach after an operation, until it is unmapped, gives way or is invalidated. So this is
+    /// for programs that trust the server as themselves. [`RegistrationPolicy::Kept`] says the same for one file. Of shared memory the
+    /// kernel does not tell when its file is truncated or gets holes; call [`crate::Session::invalidate`] then.
     pub keep_unpinned: bool,
-    /// Segments of one operation are registered together where that is cheaper. The bytes between them are then within the server's reach
-    /// for the time of the operation: for programs whose server is as trusted as themselves. Pinned memory is registered as a whole anyway.
+    /// Register segments of one operation together where that costs less.
+    ///
+    /// The bytes between them are then within the server's reach for the time of the operation. So this is for programs that trust the
+    /// server as themselves. Pinned memory is registered as a whole anyway.
     pub group: bool,
     /// The largest gap between segments that are registered together, bytes.
     pub gap_size_max: usize,
-    /// What registering costs; `None` measures it when it is first needed (some milliseconds).
+    /// What registering costs; `None` measures it when it is first needed, which takes some milliseconds.
     pub cost: Option<RegistrationCost>,
 }
 

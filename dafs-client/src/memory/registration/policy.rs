@@ -2,21 +2,21 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Who registers ordinary memory for a file's transfers, and for how long: [`crate::File::set_registration_policy`]. Memory that is
-/// pinned ([`crate::Session::pin`]) is found registered whatever the policy, and a [`crate::RegisteredBuf`] is registered anyway.
+/// Who registers ordinary memory for a file's transfers, and for how long ([`crate::File::set_registration_policy`]).
 ///
-/// What the configuration demands goes before ([`crate::MethodOverride`], [`crate::Noncontiguous::Pack`]), and what is small enough
-/// travels in messages, by the thresholds that the server exports, without any registration.
+/// Pinned memory ([`crate::Session::pin`]) is found registered under every policy, and a [`crate::RegisteredBuf`] is registered anyway. A
+/// demand of the configuration ([`crate::MethodOverride`], [`crate::Noncontiguous::Pack`]) goes before a policy. Data that is small
+/// enough, by the thresholds of the server, travels in messages and needs no registration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RegistrationPolicy {
     /// The library does as the session is configured ([`crate::RegistrationConfig`]), or copies where that is faster.
     #[default]
     Library,
-    /// Memory is registered for each operation, and kept registered by nobody. It is never copied through buffers of the library, unless
-    /// registering it fails.
+    /// Each operation registers its memory, and no registration is kept. Data is not copied through bounce buffers, unless registering
+    /// fails.
     Operation,
-    /// Registrations are kept from one operation to the next, as with [`crate::RegistrationConfig::keep_unpinned`]: the memory stays
-    /// within the server's reach. Where the kernel does not tell of its changes (userfaultfd), as [`RegistrationPolicy::Operation`]. It
+    /// Registrations are kept from one operation to the next, as with [`crate::RegistrationConfig::keep_unpinned`]. The memory stays within
+    /// the server's reach. Where the kernel does not tell of its changes (userfaultfd), as [`RegistrationPolicy::Operation`]. The kernel
     /// tells one session of a process: where two sessions use the same memory, the first keeps registrations of it.
     Kept,
 }
@@ -53,7 +53,7 @@ mod tests {
     use crate::memory::registration::watch::Watch;
     use crate::testing::{INLINE_MAX, World};
 
-    // [CLI-48] [CLI-49] Each by its own threshold: one less is inline.
+    // [CLI-83] [CLI-95] Each by its own threshold: one less is inline.
     #[test]
     fn threshold_is_that_of_the_memory_as_the_policy_makes_it() {
         let world = World::new(1);

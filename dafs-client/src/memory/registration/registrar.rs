@@ -285,7 +285,7 @@ impl Registrar {
         lease
     }
 
-    /// Keeps a registration if there is room for it. Answers those that gave way.
+    /// Keeps a registration if there is room for it. Returns those that gave way.
     fn insert(&self, state: &mut State, extent: Extent, kept: &Arc<Kept>) -> Vec<Arc<Kept>> {
         let len = extent.len() as u64;
         // Others may have taken the room that was made.

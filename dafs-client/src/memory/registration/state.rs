@@ -79,7 +79,7 @@ impl State {
         ended
     }
 
-    /// Acts upon what the kernel told. Answers what is to be dropped, without the lock.
+    /// Acts upon what the kernel told. Returns what is to be dropped, without the lock.
     pub(super) fn settle(&mut self, watch: &Watched) -> Vec<Arc<Kept>> {
         let mut stale = Vec::new();
         for gone in watch.take() {

@@ -25,7 +25,7 @@ fn part(area: &Area, start: usize, len: usize) -> Extent {
     Extent::new(area.address() + start, len)
 }
 
-/// Looks the memory up as an operation does that begins now; answers whether it was registered anew. While an event is being read it
+/// Looks the memory up as an operation does that begins now; returns whether it was registered anew. While an event is being read it
 /// is not looked up.
 fn is_registered_anew(registrar: &Registrar, extent: Extent) -> bool {
     let before = registrar.counters().registrations;
@@ -35,7 +35,7 @@ fn is_registered_anew(registrar: &Registrar, extent: Extent) -> bool {
     registrar.counters().registrations > before
 }
 
-// [CLI-13]
+// [CLI-79]
 #[test]
 fn nothing_is_kept_where_there_is_no_room() {
     let area = Area::new(2 * PAGE);
@@ -56,7 +56,7 @@ fn nothing_is_kept_where_there_is_no_room() {
     }
 }
 
-// [CLI-13]
+// [CLI-79]
 #[test]
 fn bounds_hold_at_their_edges() {
     const PINS: usize = 40;
@@ -80,6 +80,7 @@ fn bounds_hold_at_their_edges() {
     }
 }
 
+// [CLI-81]
 #[test]
 fn entry_in_use_does_not_give_way_and_preregister_says_so() {
     let area = Area::new(2 * PAGE);
@@ -122,7 +123,7 @@ fn raw(area: &Area, start: usize, len: usize) -> RawMemory {
     unsafe { RawMemory::new(area.pointer().wrapping_add(start), len) }
 }
 
-// [CLI-14]
+// [CLI-82] [CLI-86]
 #[test]
 #[ignore = "needs userfaultfd"]
 fn end_of_a_pin_does_not_blind_one_around_it() {
@@ -143,7 +144,7 @@ fn end_of_a_pin_does_not_blind_one_around_it() {
     }
 }
 
-// [CLI-14]
+// [CLI-82] [CLI-86]
 #[test]
 #[ignore = "needs userfaultfd"]
 fn end_of_a_pin_does_not_blind_its_neighbours_in_a_page() {
@@ -167,7 +168,7 @@ fn end_of_a_pin_does_not_blind_its_neighbours_in_a_page() {
     }
 }
 
-// [CLI-14]
+// [CLI-82]
 #[test]
 #[ignore = "needs userfaultfd"]
 fn moved_memory_is_registered_anew_where_it_is_and_where_it_was() {
@@ -188,7 +189,7 @@ fn moved_memory_is_registered_anew_where_it_is_and_where_it_was() {
     assert!(is_registered_anew(&registrar, to));
 }
 
-// [CLI-15]
+// [CLI-92]
 #[test]
 fn gaps_that_nobody_lent_are_not_kept() {
     let area = Area::new(8 * PAGE);
@@ -207,7 +208,7 @@ fn gaps_that_nobody_lent_are_not_kept() {
     assert_eq!((registered.holds.len(), registrar.counters().entries), (2, 0), "with and without a hole");
 }
 
-// [CLI-14] A registration takes time, and no lock.
+// [CLI-85] A registration takes time, and no lock.
 #[test]
 fn memory_that_changes_while_it_is_registered_is_not_kept() {
     let area = Area::new(4 * PAGE);
@@ -231,7 +232,7 @@ fn memory_that_changes_while_it_is_registered_is_not_kept() {
     assert_eq!((registrar.counters().entries, registrar.counters().kept_size), (1, 4 * PAGE as u64));
 }
 
-// [CLI-14] The kernel tells of the change.
+// [CLI-85] The kernel tells of the change.
 #[test]
 #[ignore = "needs userfaultfd"]
 fn memory_that_is_emptied_while_it_is_registered_is_not_kept() {
@@ -246,7 +247,7 @@ fn memory_that_is_emptied_while_it_is_registered_is_not_kept() {
     assert_eq!(registrar.counters().entries, 0);
 }
 
-// [CLI-15]
+// [CLI-90]
 #[test]
 fn group_of_which_the_gap_is_refused_is_registered_one_by_one() {
     let area = Area::new(8 * PAGE);
@@ -276,7 +277,7 @@ fn part_of(extent: Extent, page: usize) -> Extent {
     Extent::new(extent.start + page * PAGE, PAGE)
 }
 
-// [CLI-14]
+// [CLI-87]
 #[test]
 fn registrar_may_end_while_memory_goes() {
     let config = RegistrationConfig { keep_unpinned: true, ..RegistrationConfig::default() };

@@ -205,7 +205,7 @@ impl Watched {
         }
     }
 
-    /// Stops watching memory that was moved, there where it is now; `users` answers who needs an extent.
+    /// Stops watching memory that was moved, there where it is now; `users` returns who needs an extent.
     pub(crate) fn forget_moved(&self, to: Extent, users: impl Fn(Extent) -> Vec<Extent>) {
         // Where it grew as well, the kernel watches all of what it is now.
         for mapping in holes::mappings(to).unwrap_or_else(|_| vec![to]) {

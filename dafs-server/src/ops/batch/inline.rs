@@ -56,7 +56,7 @@ struct Messages<'a> {
 
 impl Worker {
     /// Carries out inline operations as long as storage has at hand what they need, in their order, and answers the batch where those are
-    /// all. Else answers what has been done, and the data of the rest.
+    /// all. Else returns what has been done, and the data of the rest.
     pub(super) fn do_at_hand(
         &mut self,
         call: &Call,

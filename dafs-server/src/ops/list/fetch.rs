@@ -44,7 +44,7 @@ impl List {
         if self.is_window && faults_late {
             if self.pending() > 0 {
                 self.step = Step::Window;
-                return Progress::Wait;
+                return if self.chunk.end == self.len { Progress::Departs } else { Progress::Wait };
             }
             self.end_window(at);
             return Progress::Continue;

@@ -15,7 +15,7 @@ mod fetch;
 mod scattered;
 
 use dafs_proto::extent::{Extent, slice};
-use dafs_proto::session::Effect;
+use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX};
 use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
 use dafs_proto::wire::{
     BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
@@ -24,10 +24,11 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use super::Worker;
+use super::read::read_reply;
 use crate::storage::{FsOp, FsResult, NodeId};
 use crate::worker::buffers::{BUFFER_SIZES, Buffer};
 use crate::worker::flight::after::{Target, Writing};
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
 use crate::worker::flight::list::{List, Place, Segment, Step, pack};
 use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::Direction;
@@ -43,6 +44,8 @@ enum Progress {
     Continue,
     /// Something else has to happen first.
     Wait,
+    /// All of a read is on its way: its reply may go behind it.
+    Departs,
     /// It ends; an error counts where nothing was written before it.
     End(Result<(), Status>),
 }
@@ -50,7 +53,7 @@ enum Progress {
 impl Worker {
     /// Reads and writes of lists.
     pub(crate) fn list(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
-        let request = ListRequest::decode(body)?;
+        let request = ListRequest::decode_for(call.header.opcode, body)?;
         let direction =
             if call.header.opcode == Opcode::ReadList { Direction::Read } else { Direction::Write };
         let node = self.data_node(call, direction != Direction::Read)?;
@@ -182,11 +185,25 @@ impl Worker {
     pub(super) fn send_slot(&mut self, call: &Call, slot: SendSlot, body: &[u8], payload_len: usize) {
         let mut head = [0; HEAD_SIZE_MAX];
         let len = self.seal(call, Status::OK, Self::no_handle(), body, payload_len, &mut head);
+        if call.link.is_some() && payload_len <= REPLY_CACHE_PAYLOAD_MAX {
+            self.keep_link_reply(call, &head[..len], &slot, payload_len);
+        }
         let Some(connection) = self.connection(call.connection) else { return };
         connection.dirty = true;
         // A closed connection shows at the next receive.
         if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..len], payload_len) {
             self.close(call.connection, &"the provider gave up a reply");
+        }
+    }
+
+    /// Keeps the reply of a link of a chain, whose payload is in a slot.
+    #[cold]
+    fn keep_link_reply(&mut self, call: &Call, head: &[u8], slot: &SendSlot, payload_len: usize) {
+        let Some(connection) = self.connection(call.connection) else { return };
+        let payload = connection.endpoint.slot_payload(slot).slice(0, payload_len);
+        let payload = payload.map(|payload| payload.to_vec());
+        if let (Some(payload), Some(session)) = (payload, self.sessions.find_mut(call.session)) {
+            session.core.keep_reply(call.header.slot, head, &payload);
         }
     }
 }
@@ -212,9 +229,16 @@ impl Work for List {
             match progress {
                 Progress::Continue => {}
                 Progress::Wait => return Fate::Waits,
+                Progress::Departs => return self.tell(at),
                 Progress::End(result) => return self.end_fetched(at, result),
             }
         }
+    }
+
+    fn begin_again(&mut self, at: &mut Context<'_>) -> Fate {
+        let buffers = self.begin_anew();
+        at.worker.release_buffers(buffers);
+        self.advance(at)
     }
 
     fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
@@ -431,6 +455,25 @@ impl List {
         Fate::Answered
     }
 
+    /// The last of a read is on its way: the reply goes behind it, where it may.
+    fn tell(&mut self, at: &mut Context<'_>) -> Fate {
+        let Some(slot) = at.room_to_tell() else { return Fate::Waits };
+        self.done = self.len;
+        let (got, call) = (self.got(), at.call);
+        at.worker.count_moved(&call, false, self.node.export, Method::Direct, got as usize);
+        match call.header.opcode {
+            Opcode::Read => at.tell(slot, &read_reply(got as usize, self.len as usize)),
+            _ => at.tell(slot, &self.read_reply(got)),
+        }
+    }
+
+    fn read_reply(&self, got: u64) -> [u8; ListReadReply::HEAD_SIZE - HEADER_SIZE] {
+        let mut body = [0; ListReadReply::HEAD_SIZE - HEADER_SIZE];
+        let end = (got < self.len).then_some(self.end);
+        ListReadReply { count: got as u32, end }.encode(&mut body);
+        body
+    }
+
     fn reply_read(&self, at: &mut Context<'_>) -> Fate {
         let (export, got, call) = (self.node.export, self.got(), at.call);
         if call.header.opcode == Opcode::Read {
@@ -445,10 +488,10 @@ impl List {
             at.worker.end_part(place, BatchResult { status: Status::OK, count: got as u32, value });
             return Fate::Answered;
         }
-        let mut body = [0; ListReadReply::HEAD_SIZE - HEADER_SIZE];
-        ListReadReply { count: got as u32, end }.encode(&mut body);
+        let body = self.read_reply(got);
         if method == Method::Direct {
-            at.worker.reply(&call, Status::OK, Answer { body: &body, ..Answer::default() });
+            let answer = Answer { body: &body, keep: Keep::Never, ..Answer::default() };
+            at.worker.reply(&call, Status::OK, answer);
             return Fate::Answered;
         }
         let memory = self.memory.first();

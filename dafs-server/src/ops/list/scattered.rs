@@ -14,7 +14,7 @@ use crate::worker::flight::list::COPIED_PART_MAX;
 use crate::worker::flight::transfer::Direction;
 
 impl Worker {
-    /// Moves all of an extent, and answers the bytes moved; `None` where a list has to do it: then what was moved is moved again.
+    /// Moves all of an extent, and returns the bytes moved; `None` where a list has to do it: then what was moved is moved again.
     pub(crate) fn move_scattered(
         &mut self,
         call: &Call,

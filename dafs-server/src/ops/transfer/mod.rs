@@ -16,11 +16,12 @@ mod place;
 mod terms;
 
 use dafs_proto::session::Effect;
-use dafs_proto::transport::{Access, MemoryRef, RemoteRange, TransportError};
+use dafs_proto::transport::{Access, MemoryRef, RemoteRange, SendSlot, TransportError};
 use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::smallvec;
 
 use super::Worker;
+use super::read::read_reply;
 use crate::storage::{FsOp, FsReply, FsResult};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::Call;
@@ -74,6 +75,11 @@ impl Work for Transfer {
             if let Some(outcome) = self.pipeline.outcome() {
                 return self.end(at, outcome);
             }
+            if let Some(done) = self.pipeline.departing()
+                && let Some(slot) = at.room_to_tell()
+            {
+                return self.tell(at, slot, done as usize);
+            }
             if at.worker.turns.is_over() {
                 // Its connection has had enough for now.
                 self.waits_for_turn = true;
@@ -89,6 +95,10 @@ impl Work for Transfer {
             }
         }
         Fate::Waits
+    }
+
+    fn begin_again(&mut self, at: &mut Context<'_>) -> Fate {
+        self.restart_or_abandon(at)
     }
 
     fn on_turn(&mut self, at: &mut Context<'_>) -> Fate {
@@ -311,6 +321,13 @@ impl Transfer {
         let broken = std::mem::replace(self, fresh);
         at.worker.release_buffers(Box::new(broken).into_buffers());
         self.advance(at)
+    }
+
+    /// All of a read is on its way: the reply goes behind it.
+    fn tell(&self, at: &mut Context<'_>, slot: SendSlot, done: usize) -> Fate {
+        let call = at.call;
+        at.worker.count_moved(&call, false, self.node.export, Method::Direct, done);
+        at.tell(slot, &read_reply(done, self.len as usize))
     }
 
     /// All chunks are moved, or one failed.

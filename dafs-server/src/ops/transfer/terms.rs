@@ -63,9 +63,9 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    // [BUF-13]
+    // [BUF-13] [BUF-48]
     #[test]
-    fn chunks_are_no_fewer_than_the_depth_and_no_smaller_than_128_kib() {
+    fn chunk_is_an_equal_part_in_steps_of_128_kib_up_to_256_kib() {
         let usual = Pipelining { chunk_size: 256 * KIB, depth: 4, is_set: false };
         for (len, size) in
             [(1, 128), (512 * KIB, 128), (512 * KIB + 4, 256), (1024 * KIB, 256), (1 << 40, 256)]

@@ -69,7 +69,7 @@ impl FileData {
         self.chunks.counts().cost()
     }
 
-    /// Copies out from `offset`; answers how much.
+    /// Copies out from `offset`; returns how much.
     pub(super) fn read(&self, offset: u64, into: &[Span<'_>]) -> usize {
         let mut at = offset;
         for span in into {

@@ -34,7 +34,7 @@ pub(super) fn segments(spans: &[Span<'_>]) -> Segments {
     spans.iter().map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() }).collect()
 }
 
-/// Takes `count` bytes off the front of `segments`, from the segment `first` on; answers the new first.
+/// Takes `count` bytes off the front of `segments`, from the segment `first` on; returns the new first.
 pub(in crate::storage) fn advance(segments: &mut [libc::iovec], mut first: usize, mut count: usize) -> usize {
     while let Some(segment) = segments.get_mut(first) {
         if count < segment.iov_len {
@@ -191,7 +191,7 @@ fn aligned_range(node: &Node, offset: u64, len: usize) -> bool {
 }
 
 impl Node {
-    /// Serves a range in this memory: past the page cache where direct I/O can do it.
+    /// Serves a range in this memory: with O_DIRECT where the range is aligned for it.
     pub(super) fn fd_for(&self, offset: u64, segments: &[libc::iovec]) -> BorrowedFd<'_> {
         let Some(direct) = &self.direct else { return self.fd.as_fd() };
         let unit = direct.offset_alignment;
@@ -436,6 +436,6 @@ pub(super) fn note_lost<T>(shared: &Shared, stability: Stability, result: &Resul
         && matches!(result, Err(Status::IO | Status::NO_SPACE | Status::QUOTA))
     {
         shared.verifier.fetch_add(1, Ordering::AcqRel);
-        tracing::error!("the storage failed to write data back; clients are told by a changed verifier");
+        tracing::error!("cannot write data back; a changed verifier tells the clients");
     }
 }

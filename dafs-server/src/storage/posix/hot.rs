@@ -320,7 +320,7 @@ impl Window {
         self.read_at_end(node, at, into)
     }
 
-    /// Reads pieces as long as they lie in this window before its last page; answers how many.
+    /// Reads pieces as long as they lie in this window before its last page; returns how many.
     fn read_pieces<'a>(
         &mut self,
         node: &Node,

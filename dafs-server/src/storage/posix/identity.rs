@@ -129,7 +129,7 @@ impl Drop for SettingIds {
     fn drop(&mut self) {
         if hold_back().is_err() {
             error!(
-                "cannot give CAP_FSETID up again: files written by this thread keep their set-user-id bits"
+                "cannot give up CAP_FSETID again; files that this thread writes keep their set-user-id bits"
             );
         }
     }
@@ -161,7 +161,7 @@ fn change(identity: &Identity) -> bool {
     groups == 0 && set_fs_id(libc::SYS_setfsgid, identity.gid) && set_fs_id(libc::SYS_setfsuid, identity.uid)
 }
 
-/// These calls answer the former id and never an error, so ask again.
+/// These calls return the former id and never an error, so ask again.
 fn set_fs_id(call: libc::c_long, id: u32) -> bool {
     // SAFETY: no memory is passed.
     unsafe {
@@ -171,7 +171,7 @@ fn set_fs_id(call: libc::c_long, id: u32) -> bool {
 }
 
 /// Modes are used as given: this thread's umask becomes 0, without touching other threads' where the kernel allows
-/// that. Answers what it was.
+/// that. Returns what it was.
 fn take_umask() -> Mode {
     if !OWN_UMASK.replace(true) {
         // SAFETY: what is no longer shared is the working directory and the umask; nothing here relies on sharing them.

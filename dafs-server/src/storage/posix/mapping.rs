@@ -102,7 +102,7 @@ mod touch {
     /// Bytes of code of [`copy_bytes`], padding included.
     const COPY_CODE_SIZE: i64 = 128;
 
-    /// Copies `left` bytes (in rcx, counted down); answers how many are still left, at most 63 too many after a fault.
+    /// Copies `left` bytes (in rcx, counted down); returns how many are still left, at most 63 too many after a fault.
     /// By registers, since a string instruction takes a fifth longer into memory that another CPU has just read; `bulk` data by that,
     /// since it leaves out reading what it overwrites.
     #[unsafe(naked)]
@@ -141,7 +141,7 @@ mod touch {
         )
     }
 
-    /// Loads a byte; answers 0, or `left` (1, in rcx) after a fault.
+    /// Loads a byte; returns 0, or `left` (1, in rcx) after a fault.
     #[unsafe(naked)]
     unsafe extern "sysv64" fn load_byte(
         unused: usize,

@@ -266,7 +266,7 @@ fn reopen(busy: &Arc<Busy>, node: &Node, flags: OpenFlags, system: OFlags) -> Re
     Ok(sys::reopen(node.fd.as_fd(), system)?)
 }
 
-/// The same file once more, past the page cache, and its alignment; `None` where the file system has no direct I/O.
+/// The same file opened with O_DIRECT, and its alignment; `None` where the file system does not support that.
 fn open_direct(
     scope: &Scope<'_>,
     fd: &OwnedFd,
@@ -277,7 +277,7 @@ fn open_direct(
         Ok(direct) => direct,
         Err(Errno::INVAL) => {
             if !scope.shared.direct_io_noted.swap(true, Ordering::Relaxed) {
-                tracing::info!("the export's file system has no direct I/O; the page cache is used");
+                tracing::info!("the export's file system does not support O_DIRECT; the page cache is used");
             }
             return Ok(None);
         }

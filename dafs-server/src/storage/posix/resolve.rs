@@ -128,7 +128,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Opens the directory of `path`'s last part, which must be a plain name; answers both.
+    /// Opens the directory of `path`'s last part, which must be a plain name; returns both.
     pub(super) fn parent<'p>(
         &self,
         node: &'p Node,

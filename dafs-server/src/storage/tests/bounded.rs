@@ -1,6 +1,6 @@
 //! What the loop does itself costs no more because a client likes it to, and hangs with nothing.
 
-use dafs_proto::wire::{OpenFlags, SeekWhat, Status};
+use dafs_proto::wire::{OpenFlags, SeekWhat, Stability, Status};
 
 use super::harness::*;
 use crate::storage::*;
@@ -28,7 +28,7 @@ fn allocated(f: &mut Fixture, path: &str) -> u64 {
     f.stat(path).unwrap().allocated
 }
 
-// [STOR-29] [STOR-31] [BUF-25]
+// [STOR-29] [BUF-25]
 #[test]
 fn memory_file_of_any_size_is_allocated_cut_punched_and_sought_in_few_steps() {
     const SIZE: u64 = 1 << 44;
@@ -55,7 +55,7 @@ fn memory_file_of_any_size_is_allocated_cut_punched_and_sought_in_few_steps() {
     assert_eq!(allocated(&mut f, "f"), 0);
 }
 
-// [STOR-29]
+// [STOR-25] [STOR-29]
 #[test]
 fn space_that_was_reserved_is_there_when_it_is_written() {
     let mut f = limited(1 << 20);
@@ -73,7 +73,7 @@ fn space_that_was_reserved_is_there_when_it_is_written() {
     assert!(f.write(second, written as u64, &data[..192 << 10]).is_ok());
 }
 
-// [STOR-30]
+// [STOR-30] [STOR-78]
 #[test]
 fn memory_given_back_is_freed_a_part_at_a_time() {
     let mut f = limited(64 << 20);
@@ -107,7 +107,7 @@ fn memory_given_back_is_freed_a_part_at_a_time() {
     }
 }
 
-// [STOR-30]
+// [STOR-30] [STOR-79]
 #[test]
 fn memory_is_made_only_while_as_much_is_freed() {
     let mut f = limited(64 << 20);
@@ -119,7 +119,7 @@ fn memory_is_made_only_while_as_much_is_freed() {
     assert!(!f.storage.tidy(), "what was written took the place of what was cut");
 }
 
-// [STOR-31]
+// [STOR-83]
 #[test]
 fn listing_is_answered_with_a_bounded_number_of_entries() {
     const COUNT: usize = 3000;
@@ -142,7 +142,7 @@ fn listing_is_answered_with_a_bounded_number_of_entries() {
     }
 }
 
-// [STOR-31]
+// [STOR-91] [STOR-92]
 #[test]
 fn path_of_many_parts_and_links_is_refused_or_left_to_a_thread() {
     let long = "./".repeat(2000);
@@ -169,6 +169,33 @@ fn path_of_many_parts_and_links_is_refused_or_left_to_a_thread() {
     }
 }
 
+// [STOR-93]
+#[test]
+fn directory_in_memory_is_not_renamed_below_more_than_4096_others() {
+    let mut f = Fixture::new(Kind::Mem);
+    f.mkdir("moved").unwrap();
+    let mut node = f.root();
+    // The export's root is one of those above.
+    for above in 1..=4097 {
+        let to = At { node, path: b"moved".to_vec() };
+        if above >= 4096 {
+            let result = f.run(FsOp::Rename { from: f.at("moved"), to: to.clone(), replace: false });
+            match above {
+                4096 => assert!(result.is_ok(), "{result:?}"),
+                _ => assert!(matches!(result, Err(Status::LOOP)), "{result:?}"),
+            }
+        }
+        if above == 4096 {
+            f.run(FsOp::Rename { from: to, to: f.at("moved"), replace: false }).unwrap();
+        }
+        let at = At { node, path: b"d".to_vec() };
+        f.run(FsOp::Mkdir { at: at.clone(), mode: 0o755 }).unwrap();
+        let found = f.run(FsOp::Lookup { at, follow: false });
+        let Ok(FsReply::Node(below, _)) = found else { panic!("{found:?}") };
+        node = below;
+    }
+}
+
 // [STOR-31]
 #[test]
 fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
@@ -184,6 +211,13 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
             FsOp::Punch { node, offset: 0, len: 1 << 20 },
             FsOp::Seek { node, offset: 0, what: SeekWhat::Hole },
             FsOp::Truncate { node, size: 100 },
+            FsOp::Read { node, offset: 0, into: vec![memory((1 << 20) + 1)] },
+            FsOp::Write {
+                node,
+                offset: 0,
+                from: vec![memory((1 << 20) + 1)],
+                stability: Stability::Unstable,
+            },
             FsOp::Open { at: f.at("f"), flags: cut, mode: 0 },
             FsOp::Readdir { node: root, cookie: 0, size_max: 4096, attributes: true },
             FsOp::Rename { from: f.at("g"), to: f.at("f"), replace: true },
@@ -201,6 +235,22 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
             }
         }
     }
+}
+
+// [STOR-87]
+#[test]
+fn operation_beyond_those_that_may_wait_for_a_thread_is_to_come_again() {
+    let mut f = Fixture::new(Kind::Disk(Engine::Pool));
+    let node = f.open("f", RWC).unwrap();
+    let identity = f.identity.clone();
+    let mut submit = |index| {
+        let op = FsOp::Seek { node, offset: 0, what: SeekWhat::Hole };
+        f.storage.submit(OpToken(index), &identity, op)
+    };
+    for index in 0..16_384 {
+        assert!(matches!(submit(index), Submitted::Pending), "{index}");
+    }
+    assert!(matches!(submit(16_384), Submitted::Done(Err(Status::AGAIN))));
 }
 
 // [STOR-32] [STOR-34]
@@ -252,7 +302,7 @@ fn file_systems_that_hang_can_be_mounted() {
     HungMount::new(directory.path()).expect("a mount").end();
 }
 
-// [STOR-35]
+// [STOR-35] [STOR-49]
 #[test]
 fn file_systems_of_the_kernel_are_not_served() {
     let root = |export: &mut ExportConfig| export.kind = ExportKind::Directory("/".into());

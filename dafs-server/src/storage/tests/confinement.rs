@@ -80,6 +80,7 @@ fn path_that_leaves_the_export_is_refused() {
     }
 }
 
+// [STOR-43]
 #[test]
 fn link_inside_the_export_is_followed_from_any_node() {
     for kind in kinds() {
@@ -99,7 +100,7 @@ fn link_inside_the_export_is_followed_from_any_node() {
     }
 }
 
-// [STOR-2] [STOR-3]
+// [STOR-2] [STOR-3] [STOR-45]
 #[test]
 fn name_that_is_no_plain_name_is_refused() {
     for kind in kinds() {
@@ -118,6 +119,7 @@ fn name_that_is_no_plain_name_is_refused() {
     }
 }
 
+// [STOR-42]
 #[test]
 fn link_swapped_while_resolving_never_leads_out() {
     for kind in kinds() {

@@ -1,5 +1,4 @@
-//! Files in memory that are read again and again, and changed meanwhile. [STOR-13] [STOR-21] [STOR-22]
-//! [STOR-23]
+//! Files in memory that are read again and again, and changed meanwhile.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -89,6 +88,7 @@ impl Hot {
     }
 }
 
+// [STOR-21] [STOR-23]
 #[test]
 #[ignore = "needs hot-windows"]
 fn window_read_once_is_not_mapped_and_read_twice_is() {
@@ -104,6 +104,7 @@ fn window_read_once_is_not_mapped_and_read_twice_is() {
     assert_eq!(hot.windows(), 0, "windows die with their node");
 }
 
+// [STOR-21]
 #[test]
 #[ignore = "needs hot-windows"]
 fn hot_file_of_every_size_reads_right_at_its_edges() {
@@ -120,6 +121,7 @@ fn hot_file_of_every_size_reads_right_at_its_edges() {
     }
 }
 
+// [STOR-13] [STOR-21]
 #[test]
 #[ignore = "needs hot-windows"]
 fn hot_file_changed_by_others_reads_as_it_is() {
@@ -142,6 +144,7 @@ fn hot_file_changed_by_others_reads_as_it_is() {
     hot.check_edges(&[size, size + 10]);
 }
 
+// [STOR-21]
 #[test]
 #[ignore = "needs hot-windows"]
 fn hot_file_written_through_the_server_reads_what_was_written() {
@@ -159,6 +162,7 @@ fn hot_file_written_through_the_server_reads_what_was_written() {
     hot.check_edges(&[WINDOW, WINDOW + 4]);
 }
 
+// [STOR-22] [STOR-70]
 #[test]
 #[ignore = "needs hot-windows"]
 fn hot_file_punched_or_cut_is_not_filled_by_reading() {
@@ -195,6 +199,7 @@ fn hot_file_punched_or_cut_is_not_filled_by_reading() {
     }
 }
 
+// [STOR-22]
 #[test]
 #[ignore = "needs hot-windows"]
 fn sparse_file_read_again_and_again_stays_sparse() {
@@ -217,6 +222,7 @@ fn sparse_file_read_again_and_again_stays_sparse() {
     assert_eq!((hot.allocated(), before), (2 * PAGE, 2 * PAGE));
 }
 
+// [STOR-71]
 #[test]
 #[ignore = "needs hot-windows"]
 fn more_hot_files_than_windows_keep_to_the_bound() {
@@ -256,6 +262,7 @@ impl Drop for Done<'_> {
 
 /// Another process cuts the file in the middle of pages and writes it anew, without end. A read that no change overlaps is
 /// exact; one that is overlapped shows nothing that the file never had: zeroes from the cut on at most.
+// [STOR-69]
 #[test]
 #[ignore = "needs hot-windows"]
 fn file_cut_and_grown_while_it_is_read_shows_only_bytes_that_it_had() {

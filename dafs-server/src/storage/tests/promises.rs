@@ -30,7 +30,7 @@ fn identities_are_tested_on_directories() {
     assert!(identity_kinds().contains(&Kind::Disk(Engine::Pool)));
 }
 
-// [STOR-5] [STOR-7]
+// [STOR-5] [STOR-7] [STOR-50] [STOR-52]
 #[test]
 fn identity_of_the_client_decides_and_owns() {
     for kind in identity_kinds() {
@@ -46,7 +46,8 @@ fn identity_of_the_client_decides_and_owns() {
         f.identity = user(1234, 5678, &[7000]);
         assert_eq!(f.mkdir("mine"), Err(Status::ACCESS), "{kind:?}");
         let at = f.at("open/made");
-        f.run(FsOp::Open { at, flags: RWC, mode: 0o666 }).unwrap();
+        let opened = f.run(FsOp::Open { at, flags: RWC, mode: 0o666 });
+        let Ok(FsReply::Node(opened, _)) = opened else { panic!("{kind:?} {opened:?}") };
         let made = f.stat("open/made").unwrap();
         assert_eq!((made.uid, made.gid, made.mode), (1234, 5678, 0o666), "{kind:?}");
         f.mkdir("team/by-group").unwrap();
@@ -54,6 +55,11 @@ fn identity_of_the_client_decides_and_owns() {
 
         f.identity = user(4321, 5678, &[]);
         assert_eq!(f.open("open/made", OpenFlags::READ), Err(Status::ACCESS), "{kind:?}");
+        assert_eq!(f.write(opened, 0, b"was permitted"), Ok(13), "{kind:?}");
+        assert_eq!(f.read(opened, 0, 3).unwrap(), b"was", "{kind:?}");
+        let named = f.lookup("open/made").unwrap();
+        let again = f.open_at(At { node: named, path: Vec::new() }, OpenFlags::READ);
+        assert_eq!(again, Err(Status::ACCESS), "{kind:?}: opened anew");
         assert_eq!(f.stat("team/by-group").err(), Some(Status::ACCESS), "{kind:?}");
         let set = SetAttributes { uid: Some(4321), ..Default::default() };
         let result = f.run(FsOp::Setattr { at: f.at("open/made"), follow: true, set });
@@ -66,7 +72,7 @@ fn identity_of_the_client_decides_and_owns() {
     }
 }
 
-// [STOR-5] [STOR-15]
+// [STOR-5]
 #[test]
 fn commit_after_an_operation_of_another_client_is_the_server_s_own() {
     for kind in identity_kinds() {
@@ -91,7 +97,7 @@ fn commit_after_an_operation_of_another_client_is_the_server_s_own() {
     }
 }
 
-// [STOR-24]
+// [STOR-24] [STOR-54] [STOR-55]
 #[test]
 fn file_that_a_client_changes_loses_its_set_ids() {
     type Change = fn(NodeId) -> FsOp;
@@ -139,7 +145,7 @@ fn write_of(node: NodeId, stability: Stability) -> FsOp {
     FsOp::Write { node, offset: 0, from: vec![memory_of(b"another program")], stability }
 }
 
-// [STOR-7] [STOR-24]
+// [STOR-7] [STOR-57]
 #[test]
 fn user_0_sets_the_group_id_bit_of_any_group() {
     for kind in identity_kinds() {
@@ -162,7 +168,7 @@ fn user_0_sets_the_group_id_bit_of_any_group() {
     }
 }
 
-// [STOR-24]
+// [STOR-56]
 #[test]
 #[ignore = "needs root"]
 fn serving_threads_give_up_rights_that_are_not_for_clients() {
@@ -193,7 +199,7 @@ fn serving_threads_give_up_rights_that_are_not_for_clients() {
     }
 }
 
-// [STOR-7]
+// [STOR-7] [STOR-53]
 #[test]
 fn directory_made_has_the_mode_that_was_asked_for() {
     for kind in kinds() {
@@ -205,10 +211,13 @@ fn directory_made_has_the_mode_that_was_asked_for() {
             assert_eq!(f.stat("made").unwrap().mode, mode, "{kind:?}");
             f.remove("made", true).unwrap();
         }
+        f.run(FsOp::Mkdir { at: f.at("team"), mode: 0o2775 }).unwrap();
+        f.run(FsOp::Mkdir { at: f.at("team/below"), mode: 0o755 }).unwrap();
+        assert_eq!(f.stat("team/below").unwrap().mode, 0o2755, "{kind:?}: inherited");
     }
 }
 
-// [STOR-8]
+// [STOR-8] [STOR-58]
 #[test]
 fn xattr_of_other_namespaces_is_refused_to_users() {
     for kind in identity_kinds() {
@@ -234,10 +243,18 @@ fn xattr_of_other_namespaces_is_refused_to_users() {
         let set = SetAttributes { mode: Some(0o666), ..Default::default() };
         f.run(FsOp::Setattr { at: itself.clone(), follow: true, set }).unwrap();
 
+        // Where the kernel permits it.
+        let seen = f.run(write(b"security.x", XattrSetMode::Any)).is_ok();
         f.identity = user(1234, 1234, &[]);
         for name in [&b"trusted.x"[..], b"security.x", b"system.posix_acl_access"] {
             assert!(matches!(f.run(write(name, XattrSetMode::Any)), Err(Status::PERMISSION)), "{kind:?}");
+            let op = FsOp::XattrRead { at: at.clone(), name: name.to_vec() };
+            assert!(matches!(f.run(op), Err(Status::PERMISSION)), "{kind:?}");
+            let op = FsOp::XattrRemove { at: at.clone(), name: name.to_vec() };
+            assert!(matches!(f.run(op), Err(Status::PERMISSION)), "{kind:?}");
         }
+        let Ok(FsReply::Bytes(names)) = f.run(FsOp::XattrList { at: itself.clone() }) else { panic!() };
+        assert_eq!(names, b"user.x\0", "{kind:?}, another is there: {seen}");
         for name in [&b""[..], b"user.", b"user.a\0b"] {
             assert!(matches!(f.run(write(name, XattrSetMode::Any)), Err(Status::INVALID)), "{kind:?}");
         }
@@ -247,7 +264,7 @@ fn xattr_of_other_namespaces_is_refused_to_users() {
     }
 }
 
-// [STOR-4]
+// [STOR-4] [STOR-47] [STOR-48]
 #[test]
 fn fifo_or_socket_in_a_directory_is_listed_but_not_opened() {
     for kind in kinds() {
@@ -304,7 +321,7 @@ fn names_of_an_export_in_memory_take_space_until_they_are_gone() {
     assert!(left <= empty && empty - left <= 1, "{left} of {empty} blocks, with a file that is still open");
 }
 
-// [STOR-10]
+// [STOR-10] [STOR-60]
 #[test]
 fn read_now_gives_all_or_would_block() {
     for kind in kinds() {
@@ -330,7 +347,6 @@ fn read_now_gives_all_or_would_block() {
     }
 }
 
-// [STOR-15]
 #[test]
 fn commit_of_files_directories_and_names_succeeds() {
     for kind in kinds() {
@@ -364,7 +380,7 @@ fn verifier_of_every_start_is_another() {
     }
 }
 
-// [STOR-17]
+// [STOR-15] [STOR-72] [STOR-73]
 #[test]
 fn crash_in_memory_takes_what_was_not_durable() {
     let time = Timestamp { seconds: 77, nanoseconds: 5 };
@@ -375,6 +391,11 @@ fn crash_in_memory_takes_what_was_not_durable() {
     f.run(FsOp::Commit { node, offset: 0, len: 0, stability: Stability::DataSync }).unwrap();
     f.write(node, 0, b"LOST").unwrap();
     f.write(node, 200_000, b"LOST").unwrap();
+    let stable = [("data", Stability::DataSync), ("all", Stability::FileSync)];
+    for (name, stability) in stable {
+        let node = f.open(name, RWC).unwrap();
+        assert_eq!(f.write_submitted(node, 0, &[b"synchronous"], stability), Ok(11));
+    }
     let other = f.open("b", RWC).unwrap();
     f.write(other, 0, b"LOST").unwrap();
     f.remove("b", false).unwrap();
@@ -385,12 +406,16 @@ fn crash_in_memory_takes_what_was_not_durable() {
     assert_eq!(f.read(node, 0, 1), Err(Status::BAD_HANDLE), "nothing is open after a crash");
     let node = f.open("a", OpenFlags::READ).unwrap();
     assert_eq!(f.read(node, 0, 300_000).unwrap(), b"durable");
+    for (name, _) in stable {
+        let node = f.open(name, OpenFlags::READ).unwrap();
+        assert_eq!(f.read(node, 0, 100).unwrap(), b"synchronous", "{name}");
+    }
     assert_eq!(f.stat("empty").unwrap().mtime, time);
     assert_eq!(f.stat("b").err(), Some(Status::NOT_FOUND));
     assert!(!Fixture::new(Kind::Mem).storage.crash(ExportId(0)), "only where it is simulated");
 }
 
-// [STOR-18]
+// [STOR-18] [STOR-80]
 #[test]
 fn listing_resumed_while_names_come_and_go_sees_the_rest_once() {
     const NAMES: usize = 3000;
@@ -431,7 +456,7 @@ fn listing_resumed_while_names_come_and_go_sees_the_rest_once() {
     }
 }
 
-// [STOR-19]
+// [STOR-19] [STOR-85] [STOR-86]
 #[test]
 fn node_closed_with_operations_in_flight_lets_them_finish() {
     for kind in kinds() {

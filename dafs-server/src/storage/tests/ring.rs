@@ -22,7 +22,7 @@ fn piece(index: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 253) as u8 ^ index as u8).collect()
 }
 
-// [STOR-20]
+// [STOR-89]
 #[test]
 fn ring_with_more_operations_than_entries_finishes_all_of_them() {
     for kind in ring_kinds() {

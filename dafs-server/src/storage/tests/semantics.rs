@@ -32,7 +32,7 @@ fn file_written_is_read_back() {
     });
 }
 
-// [STOR-9] [STOR-12]
+// [STOR-9] [STOR-12] [STOR-59] [STOR-89]
 #[test]
 fn large_write_in_many_parts_is_whole() {
     each(|f| {
@@ -50,6 +50,7 @@ fn large_write_in_many_parts_is_whole() {
     });
 }
 
+// [STOR-44] [STOR-46] [STOR-81] [STOR-82]
 #[test]
 fn directory_made_lists_what_is_in_it() {
     each(|f| {
@@ -72,7 +73,7 @@ fn directory_made_lists_what_is_in_it() {
     });
 }
 
-// [STOR-6]
+// [STOR-6] [STOR-51]
 #[test]
 fn open_with_contradicting_flags_is_invalid() {
     each(|f| {
@@ -127,7 +128,7 @@ fn open_with_contradicting_flags_is_invalid() {
     });
 }
 
-// [STOR-11]
+// [STOR-11] [STOR-61]
 #[test]
 fn append_of_several_nodes_keeps_every_piece_whole() {
     each(|f| {
@@ -152,7 +153,7 @@ fn append_of_several_nodes_keeps_every_piece_whole() {
     });
 }
 
-// [STOR-11]
+// [STOR-62]
 #[test]
 fn append_that_fails_after_a_part_tells_of_the_part() {
     const LEN: usize = 128 * 1024;
@@ -182,7 +183,7 @@ fn append_that_fails_after_a_part_tells_of_the_part() {
     assert!(tested.get() > 0, "no window of any file was mapped");
 }
 
-// [STOR-14]
+// [STOR-14] [STOR-63] [STOR-64] [STOR-65]
 #[test]
 fn hole_punched_and_sought_stays_a_hole() {
     const CHUNK: u64 = 64 * 1024;
@@ -216,7 +217,7 @@ fn hole_punched_and_sought_stays_a_hole() {
     });
 }
 
-// [STOR-13]
+// [STOR-67]
 #[test]
 fn window_mapped_shows_the_file() {
     each(|f| {

@@ -30,7 +30,7 @@ fn pool_gives_the_smallest_zone_that_fits() {
     }
 }
 
-// [BUF-1]
+// [BUF-26]
 #[test]
 fn zone_that_is_empty_is_helped_out_by_a_bigger_one() {
     let mut pool = pool(8 * MIB);
@@ -44,7 +44,7 @@ fn zone_that_is_empty_is_helped_out_by_a_bigger_one() {
     assert_eq!(zone(&pool, BUFFER_SIZES[0]).lent_from_bigger, 1);
 }
 
-// [BUF-1]
+// [BUF-27] [BUF-28] [BUF-30]
 #[test]
 fn transfer_is_chopped_where_no_fitting_buffer_is_left() {
     // The smallest budget: the first of all leaves the reserve, so that its largest piece is no whole budget.
@@ -59,7 +59,7 @@ fn transfer_is_chopped_where_no_fitting_buffer_is_left() {
     assert_eq!(sizes.iter().sum::<usize>(), MIB - MIB / 8, "{sizes:?}");
 }
 
-// [BUF-3]
+// [BUF-3] [BUF-33]
 #[test]
 fn session_alone_has_all_but_the_reserve_which_a_newcomer_gets_at_once() {
     let mut pool = pool(64 * MIB);
@@ -71,7 +71,7 @@ fn session_alone_has_all_but_the_reserve_which_a_newcomer_gets_at_once() {
     assert_eq!(pool.acquire(owner(2, 2), MIB).unwrap().size(), MIB);
 }
 
-// [BUF-4]
+// [BUF-4] [BUF-34] [BUF-35]
 #[test]
 fn sessions_that_wait_are_served_in_turn_and_those_above_their_share_last() {
     let mut pool = pool(8 * MIB);
@@ -113,7 +113,7 @@ fn sessions_that_wait_are_served_in_turn_and_those_above_their_share_last() {
     assert_eq!((pool.lent_size(), pool.has_waiters()), (0, false));
 }
 
-// [BUF-5]
+// [BUF-5] [BUF-36] [BUF-37]
 #[test]
 fn operation_that_wants_many_at_once_gets_them_however_busy_the_others_are() {
     let mut pool = pool(16 * MIB);
@@ -152,6 +152,7 @@ fn session_that_ends_waits_no_more_and_its_buffers_come_back_from_nobody() {
     assert_eq!((pool.lent_size(), pool.owners().count(), pool.held_by(NOBODY)), (0, 0, 0));
 }
 
+// [BUF-32]
 #[test]
 fn pool_does_not_reuse_a_buffer_that_somebody_still_holds() {
     let mut pool = pool(1 << 30);
@@ -169,6 +170,7 @@ fn pool_does_not_reuse_a_buffer_that_somebody_still_holds() {
     );
 }
 
+// [BUF-29]
 #[test]
 fn lanes_and_buffers_share_the_budget() {
     let mut pool = pool(8 * MIB);
@@ -191,7 +193,7 @@ fn lanes_and_buffers_share_the_budget() {
     assert!(pool.size() + pool.lanes_size() <= 8 * MIB);
 }
 
-// [BUF-1]
+// [BUF-31]
 #[test]
 fn lanes_leave_a_buffer_where_there_is_but_one() {
     for sizes in [vec![MIB], vec![4096, MIB]] {
@@ -338,7 +340,7 @@ impl Model {
 }
 
 proptest! {
-    // [BUF-1] [BUF-2] [BUF-5]
+    // [BUF-2] [BUF-5] [BUF-29]
     #[test]
     fn pool_keeps_budget_and_owners_and_forgets_nobody(budget in 0usize..12 << 20, steps in steps()) {
         let mut pool = pool(budget);

@@ -7,7 +7,7 @@ use crate::storage::{ExportId, NodeId};
 use crate::worker::ids::ConnectionKey;
 use crate::worker::session::handles::OpenHandle;
 
-/// How the reply is made from what storage answers.
+/// How the reply is made from what storage returns.
 #[derive(Debug)]
 pub(crate) enum After {
     /// No body.

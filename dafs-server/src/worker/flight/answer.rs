@@ -42,6 +42,8 @@ pub(crate) enum Keep {
     AsAny,
     /// It is, as far as kept replies reach.
     Yes,
+    /// Not even of a link: the data did not travel in the reply, and may be lost with the connection.
+    Never,
     /// It is not: not all was done, perhaps because the connection broke, and what was done is known.
     No,
 }

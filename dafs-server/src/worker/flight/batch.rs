@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use dafs_proto::session::{Effect, Moment};
 use dafs_proto::transport::{MemoryRef, OpToken, Span};
-use dafs_proto::wire::{BatchFlags, BatchOperation, BatchRequest, BatchResult, Lists, Status};
+use dafs_proto::wire::{
+    BatchFlags, BatchOperation, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle, Lists, Status,
+};
 
 use super::list::pack_behind;
 use super::own_memory;
@@ -122,6 +124,15 @@ impl Batch {
         };
         let results = self.results.get(from..).unwrap_or_default();
         rest.iter().zip(results).take(most).take_while(goes_along).count().max(1)
+    }
+
+    /// The handles of the operations that have not ended; `own` is the handle of the batch itself.
+    pub(crate) fn handles(&self, own: FileHandle) -> impl Iterator<Item = FileHandle> {
+        let operations = self.operations.iter().zip(&self.results);
+        operations.filter(|(_, result)| result.is_none()).map(move |(operation, _)| match operation.handle {
+            CHAIN_HANDLE => own,
+            named => named,
+        })
     }
 
     pub(crate) fn has_next(&self) -> bool {
@@ -293,7 +304,7 @@ pub(crate) fn inline_len(operations: &[BatchOperation], write: bool) -> usize {
     own.map(BatchOperation::len).sum::<u64>() as usize
 }
 
-/// Brings together what each inline read got; answers how much that is.
+/// Brings together what each inline read got; returns how much that is.
 pub(crate) fn pack(memory: Span<'_>, operations: &[BatchOperation], results: &[BatchResult]) -> usize {
     let (mut from, mut to) = (0, 0);
     for (operation, result) in operations.iter().zip(results) {

@@ -484,7 +484,7 @@ pub(crate) fn gap() -> &'static MemoryRef {
     })
 }
 
-/// Brings together what was read of each extent; answers all of it.
+/// Brings together what was read of each extent; returns all of it.
 pub(crate) fn pack<'a>(memory: Span<'a>, extents: &[Extent], end: u64) -> Span<'a> {
     let (mut from, mut to) = (0, 0);
     pack_behind(memory, (&mut from, &mut to), extents, end);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use dafs_proto::session::{ChainLink, Moment};
 use dafs_proto::transport::{HeapMemory, MemoryRef, OpToken, Span};
-use dafs_proto::wire::{Header, Status};
+use dafs_proto::wire::{FileHandle, Header, Status};
 
 use self::batch::BatchPlace;
 use crate::worker::ids::{ConnectionKey, SessionKey};
@@ -33,6 +33,8 @@ pub(crate) struct Call {
     pub(crate) batch: Option<BatchPlace>,
     /// It must have begun by then.
     pub(crate) expires: Option<Moment>,
+    /// It was answered, and the answer taken back: it is made again, but for what the session knows of it.
+    pub(crate) is_amended: bool,
 }
 
 /// Something to be looked at before the turn ends.
@@ -46,6 +48,8 @@ pub(crate) enum Wakeup {
     Buffer,
     /// An operation ended while somebody drains.
     Drain,
+    /// An operation ended in a session that has closed handles in use.
+    Closed(SessionKey, Option<FileHandle>),
 }
 
 /// Bits of a token that are the operation's place: more operations than anybody has memory for. Above them is the slot of a

@@ -242,6 +242,14 @@ impl<P> Pipeline<P> {
         })
     }
 
+    /// The bytes of a read of which all is posted, and nothing left to be known but whether its windows were there.
+    pub(crate) fn departing(&self) -> Option<u64> {
+        let is_posted = |other: &InProgress<P>| matches!(other.stage, Stage::Rdma | Stage::Window);
+        let all_begun = self.begun >= self.end && self.error.is_none();
+        let departs = self.direction == Direction::Read && all_begun && self.chunks.iter().all(is_posted);
+        (departs && !self.chunks.is_empty()).then_some(self.end)
+    }
+
     fn set(&mut self, slot: u8, stage: Stage) {
         if let Some(found) = self.chunks.iter_mut().find(|other| other.chunk.slot == slot) {
             found.stage = stage;
@@ -267,7 +275,7 @@ mod tests {
         chunks
     }
 
-    // [BUF-10]
+    // [BUF-10] [BUF-38]
     #[test]
     fn chunks_begin_in_order_up_to_the_depth_and_cover_the_transfer() {
         for depth in [1, 2, 4] {
@@ -290,7 +298,7 @@ mod tests {
         }
     }
 
-    // [BUF-10]
+    // [BUF-39]
     #[test]
     fn read_takes_completions_out_of_order_and_ends_when_all_is_posted() {
         let mut pipeline = Pipeline::new(Direction::Read, 30, 3);
@@ -305,6 +313,27 @@ mod tests {
         // Nothing is acknowledged yet: the reply leaves behind the data.
         assert_eq!(pipeline.outcome(), Some(Ok(30)));
         assert_eq!(pipeline.in_progress(), 3);
+    }
+
+    // [BUF-46]
+    #[test]
+    fn read_from_windows_departs_when_the_last_is_posted_and_ends_when_all_have_left() {
+        let mut pipeline = Pipeline::new(Direction::Read, 30, 2);
+        let chunks = begin(&mut pipeline, 10);
+        for chunk in &chunks {
+            pipeline.stored(chunk.slot, 10, true);
+            pipeline.posted_window(chunk.slot);
+            assert_eq!(pipeline.departing(), None, "there is more");
+        }
+        pipeline.moved(chunks[0].slot);
+        let last = begin(&mut pipeline, 10)[0];
+        assert_eq!(pipeline.departing(), None, "the last is not posted");
+        pipeline.stored(last.slot, 4, true);
+        pipeline.posted_window(last.slot);
+        assert_eq!((pipeline.departing(), pipeline.outcome()), (Some(24), None));
+        pipeline.moved(last.slot);
+        pipeline.moved(chunks[1].slot);
+        assert_eq!((pipeline.departing(), pipeline.outcome()), (None, Some(Ok(24))));
     }
 
     #[test]
@@ -341,7 +370,7 @@ mod tests {
         assert_eq!(pipeline.outcome(), Some(Ok(0)));
     }
 
-    // [BUF-11]
+    // [BUF-11] [BUF-42] [BUF-43]
     #[test]
     fn read_that_fails_in_the_middle_waits_for_storage_and_fails_whole() {
         let mut pipeline = Pipeline::new(Direction::Read, 100, 3);
@@ -356,7 +385,7 @@ mod tests {
         assert_eq!(pipeline.outcome(), Some(Err(Status::IO)));
     }
 
-    // [BUF-10]
+    // [BUF-40] [BUF-41]
     #[test]
     fn write_is_given_to_storage_in_order_while_later_chunks_are_fetched() {
         let mut pipeline = Pipeline::new(Direction::Write, 30, 3);
@@ -383,7 +412,7 @@ mod tests {
         assert_eq!(pipeline.outcome(), Some(Ok(30)));
     }
 
-    // [BUF-11]
+    // [BUF-11] [BUF-42] [BUF-44] [BUF-45]
     #[test]
     fn write_that_fails_counts_what_is_before_the_failure_and_waits_for_rdma() {
         let mut pipeline = Pipeline::new(Direction::Write, 60, 4);

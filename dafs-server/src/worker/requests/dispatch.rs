@@ -16,6 +16,7 @@ use crate::worker::flight::{Call, Wakeup};
 use crate::worker::handshake::ACTIVE_FOR;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::State;
+use crate::worker::session::Session;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
@@ -45,7 +46,15 @@ impl Worker {
         let expires = (header.deadline_ms != 0).then(|| now.after(deadline));
         match admission {
             Admission::Execute(link) => {
-                let call = Call { session: session_key, connection: key, header, link, batch: None, expires };
+                let call = Call {
+                    session: session_key,
+                    connection: key,
+                    header,
+                    link,
+                    batch: None,
+                    expires,
+                    is_amended: false,
+                };
                 let step = link.map(|link| session.core.chain_step(link));
                 self.take_turn(call, step, body);
             }
@@ -119,6 +128,7 @@ impl Worker {
             Opcode::Batch => self.batch(call, body, payload),
             Opcode::Null => {
                 no_body(body)?;
+                self.no_payload(call, payload)?;
                 self.reply(call, Status::OK, Answer::default());
                 Ok(())
             }
@@ -171,7 +181,16 @@ impl Worker {
     #[inline]
     pub(crate) fn handle(&self, call: &Call) -> Result<&OpenHandle, Status> {
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
-        let open = session.handles.find(call.header.handle)?;
+        self.check_handle(call, session, session.handles.find(call.header.handle)?)
+    }
+
+    /// May be used by this request, whether it began before the handle was closed or not.
+    fn check_handle<'a>(
+        &self,
+        call: &Call,
+        session: &Session,
+        open: &'a OpenHandle,
+    ) -> Result<&'a OpenHandle, Status> {
         if call.header.opcode.modifies() && open.rights.read_only {
             return Err(Status::READ_ONLY);
         }
@@ -184,7 +203,18 @@ impl Worker {
     /// The file whose data a request reads or writes, if that was asked for when it was opened.
     #[inline]
     pub(crate) fn data_node(&self, call: &Call, writes: bool) -> Result<NodeId, Status> {
-        let open = self.handle(call)?;
+        Self::node_for_data(self.handle(call)?, writes)
+    }
+
+    /// The same for an operation of a batch that was parked as number `parked`: its handle may have been closed since.
+    pub(crate) fn data_node_as_of(&self, call: &Call, writes: bool, parked: u32) -> Result<NodeId, Status> {
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
+        let open = session.handles.find_as_of(call.header.handle, parked)?;
+        Self::node_for_data(self.check_handle(call, session, open)?, writes)
+    }
+
+    #[inline]
+    fn node_for_data(open: &OpenHandle, writes: bool) -> Result<NodeId, Status> {
         match if writes { open.writable } else { open.readable } {
             true => Ok(open.node),
             false => Err(Status::BAD_HANDLE),
@@ -193,7 +223,9 @@ impl Worker {
 
     /// As whom storage works for a request.
     pub(crate) fn identity(&self, call: &Call) -> Result<Identity, Status> {
-        self.handle(call).map(|open| open.rights.identity.clone())
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
+        let open = session.handles.find_in_use(call.header.handle)?;
+        self.check_handle(call, session, open).map(|open| open.rights.identity.clone())
     }
 
     /// A private copy of the request's payload; bounded by what the connection may receive.
@@ -224,6 +256,9 @@ impl Worker {
     pub(crate) fn reply(&mut self, call: &Call, status: Status, answer: Answer<'_>) {
         if let Some(place) = call.batch {
             return self.end_part(place, BatchResult::failed(status));
+        }
+        if call.is_amended {
+            return self.amend(call, status, answer.body);
         }
         let mut head = [0; HEAD_SIZE_MAX];
         let len = self.seal(call, status, answer.handle, answer.body, answer.payload.len(), &mut head);
@@ -282,7 +317,7 @@ impl Worker {
 #[inline]
 fn keeps(call: &Call, status: Status, answer: &Answer<'_>) -> bool {
     let opcode = call.header.opcode;
-    if call.link.is_some() || answer.keep == Keep::Yes {
+    if (call.link.is_some() && answer.keep != Keep::Never) || answer.keep == Keep::Yes {
         return answer.payload.len() <= REPLY_CACHE_PAYLOAD_MAX;
     }
     // What failed changed nothing. That memory of a client is out of reach may be the doing of its connection, which is over.

@@ -1,7 +1,7 @@
 //! Operations in flight: those that could not be answered at once and wait for storage, RDMA, a buffer or their turn in a chain.
 
 use dafs_proto::session::ChainStep;
-use dafs_proto::transport::{OpToken, Span, TransportError};
+use dafs_proto::transport::{Head, OpToken, Span, TransportError};
 use dafs_proto::wire::{Header, Status};
 
 use crate::storage::{FsReply, FsResult};
@@ -23,7 +23,8 @@ impl Worker {
         }
         self.park_count = self.park_count.wrapping_add(1);
         let generation = self.park_count;
-        let operation = Operation { call, state, generation, rdma_pending: 0, forgotten: false };
+        let operation =
+            Operation { call, state, generation, rdma_pending: 0, forgotten: false, taken_back: None };
         let index = self.operations.insert(operation);
         token(index, generation)
     }
@@ -44,6 +45,12 @@ impl Worker {
             session.waiting = session.waiting.saturating_sub(1);
             if session.waiting == 0 {
                 self.turns.session_waits_no_more();
+            }
+            // A batch may have used many.
+            let is_batch = matches!(operation.state, State::Batch(_));
+            let handle = (!is_batch).then_some(operation.call.header.handle);
+            if session.handles.has_leaving(handle) {
+                self.wakeups.push_back(Wakeup::Closed(operation.call.session, handle));
             }
         }
         if self.fencing.is_awaited() {
@@ -86,11 +93,19 @@ impl Worker {
         let operation = &mut self.operations[index];
         operation.rdma_pending = operation.rdma_pending.saturating_sub(1);
         if matches!(operation.state, State::Work(_)) && !operation.forgotten {
-            self.work_on(index, |work, at| work.on_rdma(at, slot_of(token), result));
-        } else if operation.rdma_pending == 0 {
-            let operation = self.unpark(index);
-            self.release_buffers(operation.state.into_buffers());
+            return self.work_on(index, |work, at| work.on_rdma(at, slot_of(token), result));
         }
+        if matches!(operation.state, State::Told(..)) {
+            operation.call.is_amended |= result.is_err_and(|error| error.is_local_fault());
+        }
+        if operation.rdma_pending > 0 {
+            return;
+        }
+        if operation.take_back() {
+            return self.begin_again(index);
+        }
+        let operation = self.unpark(index);
+        self.release_buffers(operation.state.into_buffers());
     }
 
     /// The turn of its connection has come.
@@ -154,6 +169,41 @@ impl Worker {
         self.operations[index].state = State::Draining(buffers);
     }
 
+    /// Answered by [`Context::tell`](super::work::Context::tell): it stays until that has left.
+    pub(crate) fn await_departure(&mut self, index: usize, head: Head) {
+        self.buffers.stop_waiting(self.owner_of(index));
+        let state = &mut self.operations[index].state;
+        if let State::Work(work) = std::mem::replace(state, State::Taken) {
+            *state = State::Told(work, head);
+        }
+    }
+
+    /// Not all of the data was there that its reply stands for, which has not left: the read begins again.
+    #[cold]
+    fn begin_again(&mut self, index: usize) {
+        self.distrust_mapped_files(self.operations[index].call.session);
+        self.work_on(index, |work, at| work.begin_again(at));
+    }
+
+    /// Makes the reply that was taken back again, with what its session granted in it then.
+    #[cold]
+    pub(crate) fn amend(&mut self, call: &Call, status: Status, body: &[u8]) {
+        let is_its_own = |other: &Call| {
+            other.is_amended
+                && (other.session, other.connection, other.header.slot)
+                    == (call.session, call.connection, call.header.slot)
+        };
+        let mut operations = self.operations.iter_mut().map(|(_, operation)| operation);
+        let head =
+            operations.find(|operation| is_its_own(&operation.call)).and_then(|it| it.taken_back.take());
+        let header = head.and_then(|head| Some(Header::decode(head.as_bytes(), 0).ok()?.0));
+        if let Some(header) = header
+            && let Some(connection) = self.connection(call.connection)
+        {
+            connection.send_parts(Header { status, ..header }, body, &[]);
+        }
+    }
+
     fn owner_of(&self, index: usize) -> Owner {
         let operation = &self.operations[index];
         Owner { session: operation.call.session, operation: token(index, operation.generation) }
@@ -178,7 +228,7 @@ impl Worker {
                     let operation = self.unpark(index);
                     self.abandon(operation);
                 }
-                State::Draining(_) => {
+                State::Draining(_) | State::Told(..) => {
                     let operation = self.unpark(index);
                     self.release_buffers(operation.state.into_buffers());
                 }
@@ -208,7 +258,8 @@ impl Worker {
             operation.call.session == session
                 && operation.call.header.slot == header.slot
                 && !operation.forgotten
-                && !matches!(operation.state, State::Draining(_))
+                && !operation.state.is_answered()
+                && !operation.call.is_amended
         });
         let mut batch = None;
         for (index, operation) in found {
@@ -229,7 +280,7 @@ impl Worker {
                 self.abandon_part(place, effect);
             }
         } else if let Some(session) = self.sessions.find_mut(operation.call.session)
-            && !operation.forgotten
+            && !(operation.forgotten || operation.call.is_amended)
         {
             session.core.on_abandoned(operation.call.header.slot, effect);
         }
@@ -262,6 +313,7 @@ impl Worker {
                 Wakeup::Batch(batch) => self.go_on_with_batch(batch),
                 Wakeup::Buffer => self.serve_buffer_waiters(),
                 Wakeup::Drain => self.resume_fence_drains(),
+                Wakeup::Closed(session, handle) => self.close_left(session, handle),
             }
         }
     }

@@ -4,8 +4,8 @@
 use std::fmt::Debug;
 
 use dafs_proto::session::Effect;
-use dafs_proto::transport::{Access, MemoryRef, OpToken, RemoteRange, TransportError};
-use dafs_proto::wire::Status;
+use dafs_proto::transport::{Access, Head, MemoryRef, OpToken, RemoteRange, SendSlot, TransportError};
+use dafs_proto::wire::{FileHandle, HEAD_SIZE_MAX, Status};
 
 use crate::storage::{FsOp, FsResult, Submitted};
 use crate::worker::Worker;
@@ -27,6 +27,25 @@ pub(crate) struct Operation {
     pub(crate) rdma_pending: u32,
     /// Nobody waits for it any more; it stays until storage and RDMA have let go of its memory.
     pub(crate) forgotten: bool,
+    /// The head of its reply that was taken back.
+    pub(crate) taken_back: Option<Box<Head>>,
+}
+
+impl Operation {
+    /// Works on a read again whose reply was taken back; false where none was.
+    pub(crate) fn take_back(&mut self) -> bool {
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Told(work, head) if self.call.is_amended => {
+                self.state = State::Work(work);
+                self.taken_back = Some(Box::new(head));
+                true
+            }
+            other => {
+                self.state = other;
+                false
+            }
+        }
+    }
 }
 
 /// What it waits for.
@@ -46,6 +65,8 @@ pub(crate) enum State {
     FenceDrain { export: usize, others: usize },
     /// Answered; RDMA still holds its buffers.
     Draining(Vec<Buffer>),
+    /// Answered with this head, which leaves only if the data before it was there.
+    Told(Box<dyn Work>, Head),
     /// It is being worked on.
     Taken,
 }
@@ -54,7 +75,7 @@ impl State {
     /// The buffers that it holds.
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {
         match self {
-            Self::Work(work) => work.into_buffers(),
+            Self::Work(work) | Self::Told(work, _) => work.into_buffers(),
             Self::Draining(buffers) => buffers,
             _ => Vec::new(),
         }
@@ -67,6 +88,11 @@ impl State {
             Self::Batch(batch) => batch.effect(),
             _ => None,
         }
+    }
+
+    /// It was answered, and only holds memory.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self, Self::Draining(_) | Self::Told(..))
     }
 
     /// Storage has its hands on its memory.
@@ -83,6 +109,9 @@ impl State {
 pub(crate) trait Work: Debug + Send {
     /// Goes on until it has to wait or ends.
     fn advance(&mut self, at: &mut Context<'_>) -> Fate;
+
+    /// Its reply was taken back, and nothing of it is under way: a read is made again.
+    fn begin_again(&mut self, at: &mut Context<'_>) -> Fate;
 
     /// Its connection has its next turn.
     fn on_turn(&mut self, at: &mut Context<'_>) -> Fate {
@@ -130,6 +159,8 @@ pub(crate) enum Fate {
     Waits,
     /// It was answered: it stays only while RDMA holds its memory.
     Answered,
+    /// It was answered by [`Context::tell`].
+    Told,
     /// Its client asks again, and it goes on from what it has written.
     Abandoned,
 }
@@ -140,6 +171,7 @@ pub(crate) struct Context<'w> {
     pub(crate) index: usize,
     pub(crate) token: OpToken,
     pub(crate) call: Call,
+    told: Option<Head>,
 }
 
 impl Context<'_> {
@@ -203,6 +235,31 @@ impl Context<'_> {
         self.worker.connection(self.call.connection)
     }
 
+    /// Room for a reply that may be taken back, where writes that were posted may still find their memory gone. `None` where the reply has
+    /// to wait for them: a link behind this one would not.
+    pub(crate) fn room_to_tell(&mut self) -> Option<SendSlot> {
+        if self.call.link.is_some() || self.call.batch.is_some() || self.call.is_amended {
+            return None;
+        }
+        let connection = self.connection().filter(|connection| connection.sends_at_once())?;
+        connection.endpoint.reserve(0).ok()
+    }
+
+    /// Answers a read before its data has left; should some of that be gone, it begins again.
+    pub(crate) fn tell(&mut self, slot: SendSlot, body: &[u8]) -> Fate {
+        let mut head = [0; HEAD_SIZE_MAX];
+        let len = self.worker.seal(&self.call, Status::OK, FileHandle(0), body, 0, &mut head);
+        let token = self.token;
+        if let Some(connection) = self.connection() {
+            connection.dirty = true;
+            // Of a connection that is closed the next receive tells.
+            let sent = connection.endpoint.send_if_whole(token, slot, &head[..len], 0);
+            self.on_posted(u32::from(sent.is_ok()));
+        }
+        self.told = Head::copy_of(&head[..len]);
+        Fate::Told
+    }
+
     /// Answers with a status alone.
     pub(crate) fn refuse(&mut self, status: Status) -> Fate {
         self.worker.reply_status(&self.call, status);
@@ -224,7 +281,9 @@ impl Worker {
             other => return operation.state = other,
         };
         let token = token(index, generation);
-        let fate = work(&mut *own, &mut Context { worker: self, index, token, call });
+        let mut context = Context { worker: self, index, token, call, told: None };
+        let fate = work(&mut *own, &mut context);
+        let told = context.told;
         match self.operations.get_mut(index).filter(|operation| operation.generation == generation) {
             Some(operation) => operation.state = State::Work(own),
             None => return self.release_buffers(own.into_buffers()),
@@ -232,6 +291,7 @@ impl Worker {
         match fate {
             Fate::Waits => {}
             Fate::Answered => self.retire(index),
+            Fate::Told => self.await_departure(index, told.unwrap_or(Head::EMPTY)),
             Fate::Abandoned => {
                 let operation = self.unpark(index);
                 self.abandon(operation);

@@ -54,6 +54,8 @@ pub(crate) const ALONE_STORAGE_SIZE: usize = 4 << 20;
 pub(crate) const CONTENDED_STORAGE_SIZE: usize = 64 << 10;
 /// Bytes that a step counts for in a turn, such as an entry of a listing or a part of a path: about what is copied in the same time.
 const STEP_SIZE: usize = 64;
+/// Steps of a turn of storage, beyond which the rest of its results wait: those of two listings.
+const STORAGE_STEPS_MAX: usize = 2048;
 /// More than this no turn does, whatever a client asks for; a turn that does panics in debug builds.
 const TURN_STEPS_MAX: usize = 1 << 16;
 /// The same of bytes: twice the largest transfer of the default configuration.

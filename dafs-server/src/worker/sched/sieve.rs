@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    // [LIST-14]
+    // [LIST-16]
     #[test]
     fn sieve_takes_the_quicker_way_and_goes_on_trying_the_other() {
         for (gap, ns) in [(4096, [1, 4]), (4096, [4, 1]), (40_000, [1, 4]), (40_000, [4, 1])] {

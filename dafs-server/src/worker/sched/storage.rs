@@ -121,7 +121,7 @@ mod tests {
         assert!(!turns.stays_awake(start + us(100), true));
     }
 
-    // [BUF-24]
+    // [BUF-55]
     #[test]
     fn awake_while_a_turn_is_put_off_that_something_new_waits_for() {
         let start = Instant::now();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dafs_proto::session::Moment;
 
-use super::{ALONE_SIZE, CONTENDED_SIZE, STEP_SIZE, TURN_SIZE_MAX, TURN_STEPS_MAX};
+use super::{ALONE_SIZE, CONTENDED_SIZE, STEP_SIZE, STORAGE_STEPS_MAX, TURN_SIZE_MAX, TURN_STEPS_MAX};
 use crate::worker::ids::ConnectionKey;
 
 /// After requests of two connections so long there may be more of both.
@@ -103,6 +103,12 @@ impl Turns {
         }
     }
 
+    /// A turn of storage has taken so many steps that the rest of what it has finished waits for the next.
+    #[inline]
+    pub(crate) fn is_storage_turn_over(&self) -> bool {
+        self.steps >= STORAGE_STEPS_MAX
+    }
+
     /// Bytes that the turn may still move: one at least, so that nothing stands still.
     #[inline]
     pub(crate) fn left(&self) -> usize {
@@ -132,7 +138,7 @@ mod tests {
         (turns, start)
     }
 
-    // [BUF-20]
+    // [BUF-20] [BUF-50]
     #[test]
     fn turn_is_short_while_several_connections_send_and_long_for_one() {
         let mut turns = Turns::default();
@@ -193,7 +199,7 @@ mod tests {
         assert!(turns.is_over());
     }
 
-    // [BUF-25]
+    // [BUF-56]
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "steps in one turn")]
@@ -225,7 +231,7 @@ mod tests {
         assert_eq!((turns.is_over(), turns.overdraft(), debt), (true, 0, 0));
     }
 
-    // [BUF-22]
+    // [BUF-53]
     #[test]
     fn debt_is_forgiven_when_nobody_else_is_there() {
         let (mut turns, now) = contended();

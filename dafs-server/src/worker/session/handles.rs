@@ -24,7 +24,20 @@ pub struct OpenHandle {
 
 /// The handles of one session. A handle is a place and a generation, so one that was closed is never mistaken for a later one.
 #[derive(Debug, Default)]
-pub struct HandleTable(Places<OpenHandle>);
+pub struct HandleTable {
+    open: Places<OpenHandle>,
+    /// Closed, and stay open until the operations that use them have ended.
+    leaving: Vec<Leaving>,
+}
+
+/// A closed handle that operations still use.
+#[derive(Debug)]
+struct Leaving {
+    handle: FileHandle,
+    open: OpenHandle,
+    /// The last operation that was parked before it was closed.
+    last: u32,
+}
 
 impl HandleTable {
     /// Names something open; `None` when `max` handles are open.
@@ -32,7 +45,7 @@ impl HandleTable {
         if self.count() >= max as usize {
             return None;
         }
-        let (index, generation) = self.0.insert(open)?;
+        let (index, generation) = self.open.insert(open)?;
         // Never 0, and not CHAIN_HANDLE, for generations end below that.
         Some(FileHandle(u64::from(generation + 1) << 32 | u64::from(index)))
     }
@@ -41,23 +54,56 @@ impl HandleTable {
     #[inline]
     pub fn find(&self, handle: FileHandle) -> Result<&OpenHandle, Status> {
         let [index, generation] = split(handle);
-        self.0.get(index, generation).ok_or(Status::BAD_HANDLE)
+        self.open.get(index, generation).ok_or(Status::BAD_HANDLE)
     }
 
     /// Forgets a handle.
     pub fn remove(&mut self, handle: FileHandle) -> Result<OpenHandle, Status> {
         let [index, generation] = split(handle);
-        self.0.remove(index, generation).ok_or(Status::BAD_HANDLE)
+        self.open.remove(index, generation).ok_or(Status::BAD_HANDLE)
+    }
+
+    /// What the handle of an operation in flight names, also when it was closed meanwhile.
+    pub fn find_in_use(&self, handle: FileHandle) -> Result<&OpenHandle, Status> {
+        let leaving = || self.leaving.iter().find(|leaving| leaving.handle == handle);
+        self.find(handle).or_else(|status| Ok(&leaving().ok_or(status)?.open))
+    }
+
+    /// The same for what an operation begins that was parked as number `parked`: not when the handle was closed before that.
+    pub fn find_as_of(&self, handle: FileHandle, parked: u32) -> Result<&OpenHandle, Status> {
+        let was_there = |leaving: &&Leaving| {
+            leaving.handle == handle && leaving.last.wrapping_sub(parked).cast_signed() >= 0
+        };
+        let leaving = || self.leaving.iter().find(was_there);
+        self.find(handle).or_else(|status| Ok(&leaving().ok_or(status)?.open))
+    }
+
+    /// Keeps what was closed for the operations that use it, the last of which was parked as number `last`.
+    pub fn leave(&mut self, handle: FileHandle, open: OpenHandle, last: u32) {
+        self.leaving.push(Leaving { handle, open, last });
+    }
+
+    /// Some are closed, and in use: this one, or any.
+    #[inline]
+    pub fn has_leaving(&self, handle: Option<FileHandle>) -> bool {
+        self.leaving.iter().any(|leaving| handle.is_none_or(|handle| handle == leaving.handle))
+    }
+
+    /// Takes out those that were closed and are no longer in use.
+    pub fn take_left(&mut self, is_in_use: impl Fn(FileHandle) -> bool) -> Vec<OpenHandle> {
+        let left = self.leaving.extract_if(.., |leaving| !is_in_use(leaving.handle));
+        left.map(|leaving| leaving.open).collect()
     }
 
     /// Forgets all.
     pub fn take_all(&mut self) -> impl Iterator<Item = OpenHandle> + use<> {
-        std::mem::take(&mut self.0).into_values()
+        let Self { open, leaving } = std::mem::take(self);
+        open.into_values().chain(leaving.into_iter().map(|leaving| leaving.open))
     }
 
     /// Handles open.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.open.len() + self.leaving.len()
     }
 }
 

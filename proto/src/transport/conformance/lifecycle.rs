@@ -3,7 +3,7 @@
 use super::*;
 use crate::transport::ConnectError;
 
-/// [PROV-31]
+/// [PROV-31] [PROV-68] [PROV-69]
 pub fn connect_to_nobody_answers_an_error(fixture: &dyn Fixture) {
     let domain = fixture.domain();
     let wrong = match domain.provider() {
@@ -27,7 +27,7 @@ pub fn connect_to_nobody_answers_an_error(fixture: &dyn Fixture) {
     let (_client, _server) = connect(&*domain, &mut *listener, &params());
 }
 
-/// [PROV-22]
+/// [PROV-22] [PROV-49] [PROV-66]
 pub fn close_is_seen_by_the_peer_after_what_was_flushed(fixture: &dyn Fixture) {
     for count in [0usize, 1, 10] {
         let mut pair = Pair::new(fixture);
@@ -148,7 +148,7 @@ pub fn wait_answers_after_its_timeout(fixture: &dyn Fixture) {
     pair.assert_alive();
 }
 
-/// [PROV-24] [PROV-25]
+/// [PROV-24] [PROV-25] [PROV-67]
 pub fn arm_misses_no_arrival(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     // What is here already refuses to arm.
@@ -238,7 +238,7 @@ impl Sleeper {
     }
 }
 
-/// [PROV-5] [PROV-12] [PROV-28]: on one thread with virtual time, on two threads with real time.
+/// [PROV-5] [PROV-12] [PROV-28] [PROV-56]: on one thread with virtual time, on two threads with real time.
 pub fn two_sides_under_load_agree_on_every_byte(fixture: &dyn Fixture) {
     const REQUESTS: usize = 1500;
     let pair = Pair::new(fixture);

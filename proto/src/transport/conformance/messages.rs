@@ -3,7 +3,7 @@
 use super::*;
 use crate::transport::{HEAD_SIZE_MAX, SendSlot};
 
-/// [PROV-1]
+/// [PROV-1] [PROV-46]
 pub fn capabilities_of_both_sides_agree(fixture: &dyn Fixture) {
     let client = ConnectParams { recv_payload_max: 5000, recv_depth: 7, rdma_depth: 11, ..params() };
     let server = ConnectParams { recv_payload_max: 70_000, recv_depth: 9, rdma_depth: 5, ..params() };
@@ -19,7 +19,7 @@ pub fn capabilities_of_both_sides_agree(fixture: &dyn Fixture) {
     }
 }
 
-/// [PROV-2] [PROV-4]
+/// [PROV-2]
 pub fn messages_of_every_size_arrive_whole(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     let payload_max = pair.client.capabilities().send_payload_max as usize;
@@ -51,7 +51,7 @@ pub fn messages_of_every_size_arrive_whole(fixture: &dyn Fixture) {
     }
 }
 
-/// [PROV-5]
+/// [PROV-5] [PROV-56]
 pub fn messages_arrive_in_order_of_send(fixture: &dyn Fixture) {
     const COUNT: usize = 3000;
     let mut pair = Pair::new(fixture);
@@ -78,7 +78,7 @@ pub fn messages_arrive_in_order_of_send(fixture: &dyn Fixture) {
     });
 }
 
-/// [PROV-44] Fewer are expected than arrive.
+/// [PROV-44] [PROV-52] [PROV-53] Fewer are expected than arrive.
 pub fn messages_beyond_those_expected_arrive_later(fixture: &dyn Fixture) {
     const COUNT: usize = 200;
     let mut pair = Pair::new(fixture);
@@ -121,7 +121,7 @@ pub fn messages_queued_together_leave_with_one_flush(fixture: &dyn Fixture) {
     }
 }
 
-/// [PROV-3] [PROV-4]
+/// [PROV-3] [PROV-4] [PROV-48] [TCP-1] [VERBS-3]
 pub fn posts_outside_the_capabilities_are_invalid_and_send_nothing(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     let payload_max = pair.client.capabilities().send_payload_max as usize;
@@ -143,7 +143,7 @@ pub fn posts_outside_the_capabilities_are_invalid_and_send_nothing(fixture: &dyn
     pair.assert_alive();
 }
 
-/// [PROV-7]
+/// [PROV-7] [PROV-47] [PROV-50]
 pub fn slots_may_be_sent_in_any_order_and_cancelled(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     for round in 0..50u8 {
@@ -219,7 +219,7 @@ fn fill_queue(pair: &mut Pair) -> usize {
     sent
 }
 
-/// [PROV-9]
+/// [PROV-9] [PROV-49] [PROV-54]
 pub fn peer_that_takes_nothing_fills_the_queue_and_recovers(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     for _ in 0..3 {
@@ -236,7 +236,7 @@ pub fn peer_that_takes_nothing_fills_the_queue_and_recovers(fixture: &dyn Fixtur
     }
 }
 
-/// [PROV-9]
+/// [PROV-55]
 pub fn wait_after_full_ends_when_there_is_room(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     let mut sent = fill_queue(&mut pair);

@@ -58,7 +58,7 @@ pub fn rdma_reads_of_every_size_and_list_land(fixture: &dyn Fixture) {
     pair.assert_alive();
 }
 
-/// [PROV-45]
+/// [PROV-45] [PROV-58]
 pub fn rdma_lists_of_every_count_land(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     for count in [1usize, 2, 3, 64, 300] {
@@ -140,7 +140,7 @@ pub fn rdma_write_with_immediate_arrives_after_its_data(fixture: &dyn Fixture) {
     }
 }
 
-/// [PROV-10] [PROV-11]
+/// [PROV-57]
 pub fn rdma_posts_outside_the_capabilities_are_invalid(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     let segments_max = usize::from(pair.server.capabilities().segments_max);
@@ -245,7 +245,7 @@ pub fn rdma_write_from_memory_that_may_fault_is_taken(fixture: &dyn Fixture) {
     }
 }
 
-/// [PROV-30]
+/// [PROV-59] [PROV-60] [PROV-61] [SHM-66] [VERBS-65]
 pub fn rdma_write_from_memory_that_is_gone_leaves_nothing_from_before(fixture: &dyn Fixture) {
     for (kept, list) in
         [(0, false), (4096, false), (50_000, false), (150_000, false), (0, true), (50_000, true)]
@@ -270,29 +270,29 @@ pub fn rdma_write_from_memory_that_is_gone_leaves_nothing_from_before(fixture: &
             Err(PostError::Faulted) => {
                 sent.unwrap();
                 pair.until("both messages", |pair| pair.client.received.len() == 2);
-                pair.assert_alive();
+                assert!(pair.server.endpoint.poll_completion().is_none());
             }
             Ok(posted) => {
-                assert!(posted.pending > 0 || list && posted.ranges < 2, "done, with {kept} bytes");
-                pair.until("both messages, or the end", |pair| {
-                    pair.client.received.len() == 2 || pair.client.end.is_some()
-                });
-                if pair.client.received.len() == 2 {
-                    let found = region.memory().span().to_vec();
-                    let (there, gone) = found.split_at(kept as usize);
-                    assert!(there == &MappedFile::content(200_000)[..there.len()], "{kept} bytes");
-                    assert!(
-                        list || gone.iter().all(|byte| *byte == 0),
-                        "{kept} bytes: what was there before"
-                    );
-                }
+                assert!(
+                    pair.server.capabilities().faults_late && posted.pending == 1,
+                    "{kept} bytes: {posted:?}"
+                );
+                pair.until("both messages", |pair| pair.client.received.len() == 2);
+                pair.until_server_completions(1);
+                let end = pair.server.completions.pop_front().unwrap().result;
+                assert!(end.is_err_and(|error| error.is_local_fault()), "{kept} bytes: taken for done");
+                let found = region.memory().span().to_vec();
+                let (there, gone) = found.split_at(kept as usize);
+                assert!(there == &MappedFile::content(200_000)[..there.len()], "{kept} bytes");
+                assert!(gone.iter().all(|byte| *byte == 0), "{kept} bytes: what was there before");
             }
             Err(error) => panic!("{error}"),
         }
+        pair.assert_alive();
     }
 }
 
-/// [PROV-20]
+/// [PROV-20] [PROV-64] [PROV-65]
 pub fn remote_memory_is_the_peers_memory(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     let region = pair.client_region(10_000);

@@ -34,7 +34,7 @@ fn assert_refused(pair: &mut Pair, write: bool, range: RemoteRange) {
     assert!(told, "{error:?}, client {:?}, server {:?}", pair.client.end, pair.server.end);
 }
 
-/// [PROV-16] [PROV-26]
+/// [PROV-16] [PROV-26] [PROV-62] [VERBS-30]
 pub fn accesses_that_no_region_allows_end_their_connection_only(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     // The region is the middle of its memory: what lies around it must not change either.
@@ -65,7 +65,7 @@ pub fn accesses_that_no_region_allows_end_their_connection_only(fixture: &dyn Fi
     assert!(local.span().to_vec() == before[4096..8192]);
 }
 
-/// [PROV-19]
+/// [PROV-16] [PROV-63]
 pub fn dropped_region_is_out_of_reach(fixture: &dyn Fixture) {
     for write in [true, false] {
         let mut pair = Pair::new(fixture);

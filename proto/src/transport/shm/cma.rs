@@ -121,6 +121,7 @@ mod tests {
         assert!(me.read_word(u64::MAX - 3).is_err());
     }
 
+    // [SHM-40]
     #[test]
     fn copy_to_a_dead_process_is_refused() {
         let mut child = std::process::Command::new("/bin/true").spawn().unwrap();

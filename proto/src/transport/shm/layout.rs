@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    // [SHM-1]
+    // [SHM-1] [SHM-36] [SHM-37]
     #[test]
     fn negotiate_past_the_limits_is_lowered_and_refused_when_stated() {
         let huge = direction(u16::MAX, u32::MAX);

@@ -245,6 +245,7 @@ mod tests {
         }
     }
 
+    // [SHM-50]
     #[test]
     fn classify_a_scribbled_sequence_is_invalid() {
         let (_, recv) = rings_at(100, 8, 8);
@@ -256,6 +257,7 @@ mod tests {
         }
     }
 
+    // [SHM-51]
     #[test]
     fn taken_until_outside_the_window_is_refused() {
         for start in [0, u32::MAX - 2] {
@@ -296,6 +298,7 @@ mod tests {
         assert_eq!(send.grown, 1);
     }
 
+    // [SHM-52]
     #[test]
     fn buffers_under_load_are_never_shared() {
         let mut send = SendRing::new(5, 8);

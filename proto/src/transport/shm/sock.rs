@@ -313,7 +313,7 @@ mod tests {
         assert!(waiting.join().unwrap());
     }
 
-    // [SHM-34] Descriptors that nobody awaits are not taken, and the message says that there were some.
+    // [SHM-62] Descriptors that nobody awaits are not taken, and the message says that there were some.
     #[test]
     fn message_with_descriptors_that_nobody_awaits_is_cut() {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
@@ -373,7 +373,7 @@ mod tests {
         assert!(matches!(receive(other.as_fd(), &mut [0; 16], true), Ok(Incoming::End)));
     }
 
-    // [SHM-19] whatever the other side does to a doorbell, neither ringing nor silencing blocks.
+    // [SHM-19] [SHM-57] whatever the other side does to a doorbell, neither ringing nor silencing blocks.
     #[test]
     fn bell_rung_beyond_the_pipe_never_blocks_and_a_lost_peer_shows() {
         let (sleeper, ringer) = pipe().unwrap();

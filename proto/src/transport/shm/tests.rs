@@ -5,6 +5,8 @@ mod hostile;
 mod listening;
 mod memory;
 mod messages;
+mod regions;
+mod vectors;
 
 use std::time::Duration;
 

@@ -291,7 +291,9 @@ impl Endpoint for SimEndpoint {
         let mut state = self.net().lock();
         self.check_room(&mut state, true, immediate.is_some())?;
         let done_ppm = state.plan().done_ppm;
-        let copy = match state.chance(done_ppm) {
+        // Later it could not be told any more that memory is gone.
+        let may_fault = local.iter().any(|segment| segment.memory().may_fault());
+        let copy = match state.chance(done_ppm) || may_fault {
             true => Some(gather(&local).map_err(|_| PostError::Faulted)?),
             false => None,
         };

@@ -20,7 +20,7 @@ use super::super::{
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
 use super::link::{Counters, Link};
-use super::output::Output;
+use super::output::{Output, faulted};
 use super::shared::Shared;
 use super::sys::{self, Block, Left};
 use super::{LIST_RANGES_MAX, RDMA_SIZE_MAX, SEGMENTS_MAX};
@@ -239,6 +239,34 @@ impl TcpEndpoint {
         Ok(())
     }
 
+    /// Queues a message; `whole` names it where it leaves only if no write before it faults.
+    #[inline]
+    fn send_message(
+        &mut self,
+        slot: SendSlot,
+        head: &[u8],
+        payload_len: usize,
+        whole: Option<OpToken>,
+    ) -> Result<(), PostError> {
+        if let Err(closed) = self.check_open() {
+            self.output.cancel(&self.link, &slot);
+            return Err(closed);
+        }
+        if self.input.drained() {
+            // The peer answers what has left: until the next flush there is nothing that it is worth asking for.
+            self.drained_answered = false;
+        }
+        self.output.send(&self.link, slot, head, payload_len, whole)?;
+        if self.output.can_go_on()
+            && self.output.unsent_message_bytes() >= EARLY_FLUSH
+            && let Err(error) = self.flush_output()
+        {
+            // The message is queued; the next receive says that it was in vain.
+            self.failure = Some(error);
+        }
+        Ok(())
+    }
+
     /// As many of the ranges as one frame takes, and the memory for them.
     fn check_list<'r>(
         &self,
@@ -305,23 +333,27 @@ impl Endpoint for TcpEndpoint {
         self.output.slot_payload(slot)
     }
 
+    #[inline]
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
-        if let Err(closed) = self.check_open() {
+        self.send_message(slot, head, payload_len, None)
+    }
+
+    fn send_if_whole(
+        &mut self,
+        token: OpToken,
+        slot: SendSlot,
+        head: &[u8],
+        payload_len: usize,
+    ) -> Result<(), PostError> {
+        let is_fault =
+            |completion: &Completion| matches!(&completion.result, Err(error) if error.is_local_fault());
+        if self.link.completions.iter().any(is_fault) {
             self.output.cancel(&self.link, &slot);
-            return Err(closed);
+            self.link.complete(token, Err(faulted()));
+        } else {
+            self.send_message(slot, head, payload_len, Some(token))?;
         }
-        if self.input.drained() {
-            // The peer answers what has left: until the next flush there is nothing that it is worth asking for.
-            self.drained_answered = false;
-        }
-        self.output.send(&self.link, slot, head, payload_len)?;
-        if self.output.can_go_on()
-            && self.output.unsent_message_bytes() >= EARLY_FLUSH
-            && let Err(error) = self.flush_output()
-        {
-            // The message is queued; the next receive says that it was in vain.
-            self.failure = Some(error);
-        }
+        self.rdma_in_flight += 1;
         Ok(())
     }
 

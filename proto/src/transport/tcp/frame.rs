@@ -24,7 +24,7 @@ pub type HeaderBytes = [u8; HEADER_SIZE];
 /// What stands before the data of a frame: the header, and the ranges of a list.
 pub type FrontBytes = SmallVec<[u8; HEADER_SIZE]>;
 
-/// What each side says first: `[TCP-1]`.
+/// What each side says first.
 pub type Hello = util::Hello<{ u64::from_le_bytes(MAGIC) }, VERSION>;
 
 /// One frame, as its header announces it.
@@ -192,7 +192,7 @@ impl Frame {
             }
             kind => return Err(PeerFault::malformed("kind of frame", kind, KIND_READ_LIST)),
         };
-        // `[TCP-4]`: what a kind does not use is zero.
+        // `[TCP-22]`: what a kind does not use is zero.
         if frame.encode() != *bytes {
             return Err(PeerFault::malformed("unused fields of a frame of this kind", fields.kind, 0u8));
         }
@@ -342,6 +342,7 @@ fn check_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(),
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::super::util::vectors::{Vector, check_kinds, vectors};
     use super::*;
 
     const RANGE: RemoteRange =
@@ -365,25 +366,89 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    // [TCP-1] [TCP-3]: the vectors of spec/transport-tcp.md.
+    const VECTORS: &str = include_str!("../../../../spec/vectors/tcp.txt");
+
+    /// Reads a vector as a receiver would, and writes what it says again.
+    fn rewritten(vector: &Vector) -> Result<Vec<u8>, PeerFault> {
+        if vector.is("hello") {
+            return Hello::decode(&vector.bytes).map(|hello| hello.encode().to_vec());
+        }
+        let (frame, body) = decode(&vector.bytes)?.expect("a whole header");
+        let mut bytes = FrontBytes::from_buf(frame.encode());
+        match frame {
+            Frame::WriteList { count, len } | Frame::ReadList { count, len, .. } if !body.is_empty() => {
+                encode_ranges(&decode_ranges(&body[..list_size(count)], len)?, &mut bytes);
+            }
+            _ => bytes.extend_from_slice(body),
+        }
+        Ok(bytes.into_vec())
+    }
+
+    fn kind_of(frame: &Frame) -> &'static str {
+        match frame {
+            Frame::Send { .. } => "send",
+            Frame::Write { .. } => "write",
+            Frame::ReadRequest { .. } => "read request",
+            Frame::ReadResponse { .. } => "read response",
+            Frame::Fault(_) => "fault",
+            Frame::WriteList { .. } => "write list",
+            Frame::ReadList { .. } => "read list",
+        }
+    }
+
+    // [TCP-2] [TCP-3] [TCP-5] [TCP-22] [TCP-33]
     #[test]
-    fn encode_gives_the_golden_bytes() {
+    fn vectors_are_taken_and_refused_as_they_say() {
+        let vectors = vectors(VECTORS);
+        for vector in &vectors {
+            let rewritten = rewritten(vector);
+            match vector.is_refused {
+                true => assert!(rewritten.is_err(), "{} is taken", vector.name),
+                false => assert_eq!(rewritten.as_ref(), Ok(&vector.bytes), "{}", vector.name),
+            }
+        }
+        // Every kind that a decoder knows, whatever is in this list of them.
+        let is_known = |kind: &u8| {
+            let mut header = [0; HEADER_SIZE];
+            header[0] = *kind;
+            let decoded = Frame::decode(&header);
+            !matches!(decoded, Err(PeerFault::Malformed { what: "kind of frame", .. }))
+        };
+        let known: Vec<u8> = (0..=u8::MAX).filter(is_known).collect();
+        let mut kinds = vec!["hello"];
+        for frame in frames() {
+            assert!(known.contains(&frame.encode()[0]));
+            if !kinds.contains(&kind_of(&frame)) {
+                kinds.push(kind_of(&frame));
+            }
+        }
+        assert_eq!(kinds.len() - 1, known.len(), "{known:?}");
+        check_kinds(&vectors, &kinds);
+    }
+
+    // [TCP-1] [TCP-3]
+    #[test]
+    fn vectors_are_what_is_sent() {
+        let vectors = vectors(VECTORS);
+        let golden = |name: &str| {
+            let vector = vectors.iter().find(|vector| vector.name == name && !vector.is_refused);
+            hex(&vector.unwrap_or_else(|| panic!("no vector {name:?}")).bytes)
+        };
         let hello = Hello { recv_depth: 128, recv_payload_max: 16384, rdma_depth: 64 };
-        assert_eq!(hex(&hello.encode()), "646166732d746370020080000040000040000000000000000000000000000000");
-        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let golden = [
-            "0100280000100000000000000000000000000000000000000000000000000000",
-            "0200000000001000887766554433221106050403020100000000000000000000",
-            "0201000000001000887766554433221106050403020100000000000000000000",
-            "0201000000000000887766554433221106050403020100000700000000000000",
-            "0300000000001000887766554433221106050403020100000900000000000000",
-            "0400000000000400000000000000000000000400000000000900000000000000",
-            "0500000000000000050000000000000000000000000000000400000000000000",
-            "0600020000180000000000000000000000000000000000000000000000000000",
-            "0700000100001000000000000000000000000000000000000900000000000000",
+        assert_eq!(hex(&hello.encode()), golden("hello"));
+        let names = [
+            "send",
+            "write",
+            "write, immediate 0",
+            "write, no data, immediate 7",
+            "read request",
+            "read response",
+            "fault, rights",
+            "write list",
+            "read list",
         ];
-        for (frame, golden) in frames().into_iter().zip(golden) {
-            assert_eq!(hex(&frame.encode()), golden, "{frame:?}");
+        for (frame, name) in frames().into_iter().zip(names) {
+            assert_eq!(hex(&frame.encode()), golden(name), "{frame:?}");
         }
     }
 
@@ -405,7 +470,7 @@ mod tests {
         }
     }
 
-    // [TCP-4]
+    // [TCP-4] [TCP-22]
     #[test]
     fn decode_with_any_unused_bit_set_is_refused() {
         // Bytes that a kind uses; all others must be zero.
@@ -468,16 +533,13 @@ mod tests {
         }
     }
 
-    // [TCP-14]
+    // [TCP-14] [TCP-33]
     #[test]
     fn ranges_of_a_list_are_read_back_and_must_add_up() {
         let ranges =
             [RemoteRange { len: 0x1000, ..RANGE }, RemoteRange { key: RegionKey(5), offset: 0, len: 1 }];
         let mut bytes = FrontBytes::new();
         encode_ranges(&ranges, &mut bytes);
-        let golden = "88776655443322110605040302010000001000000000000005000000000000000000000000000000\
-                      0100000000000000";
-        assert_eq!(hex(&bytes), golden);
         assert_eq!(decode_ranges(&bytes, 0x1001).as_deref(), Ok(&ranges[..]));
         for len in [0x1000, 0x1002, 0, u32::MAX] {
             assert!(decode_ranges(&bytes, len).is_err(), "{len}");

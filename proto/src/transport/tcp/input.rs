@@ -358,7 +358,7 @@ impl Input {
         Ok(Step::Received(Received::Message { head, payload_len }))
     }
 
-    /// `[TCP-9]`: answers come for live reads, in order, not beyond their end, and empty only for a read of nothing.
+    /// `[TCP-30]`: answers come for live reads, in order, not beyond their end, and empty only for a read of nothing.
     fn check_response(&self, id: u32, offset: u64, len: u32) -> Result<usize, PeerFault> {
         let Some(read) = self.reads.get(id as usize) else {
             return Err(PeerFault::malformed("id of a READ_RESPONSE", id, 0u32));

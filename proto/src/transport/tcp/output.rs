@@ -75,6 +75,8 @@ enum Item {
         start: usize,
         len: usize,
         is_tail: bool,
+        // It leaves only if no write before it faults, and completes.
+        whole: Option<OpToken>,
     },
     Write(usize),
     /// A read: header, and ranges where there are several.
@@ -212,6 +214,7 @@ impl Output {
         slot: SendSlot,
         head: &[u8],
         payload_len: usize,
+        whole: Option<OpToken>,
     ) -> Result<(), PostError> {
         let Some(buffer) = self.slots.try_remove(slot.id as usize) else {
             return Err(PostError::Invalid("no such slot is reserved"));
@@ -225,7 +228,7 @@ impl Output {
         buffer.span().write_from(start + HEADER_SIZE, head);
         let len = HEADER_SIZE + head.len() + payload_len;
         self.queued_bytes += len;
-        self.queue.push_back(Item::Message { buffer, start, len, is_tail: false });
+        self.queue.push_back(Item::Message { buffer, start, len, is_tail: false, whole });
         Ok(())
     }
 
@@ -330,7 +333,7 @@ impl Output {
         self.messages += 1;
         self.message_bytes += buffer.size();
         self.queued_bytes += len;
-        self.queue.push_back(Item::Message { buffer, start: 0, len, is_tail: true });
+        self.queue.push_back(Item::Message { buffer, start: 0, len, is_tail: true, whole: None });
         Ok(())
     }
 
@@ -463,7 +466,10 @@ impl Output {
         self.response_frame = None;
         while let Some(item) = self.queue.pop_front() {
             match item {
-                Item::Message { buffer, .. } => self.free_message(link, buffer),
+                Item::Message { buffer, whole, .. } => {
+                    self.free_message(link, buffer);
+                    whole.into_iter().for_each(|token| link.complete(token, Err(TransportError::Closed)));
+                }
                 Item::Write(key) => {
                     let write = self.writes.remove(key);
                     link.complete(write.token, Err(TransportError::Closed));
@@ -548,4 +554,9 @@ fn front(
 fn message_header(head: &[u8], payload_len: usize) -> HeaderBytes {
     let head_len = u8::try_from(head.len()).unwrap_or(u8::MAX);
     Frame::Send { head_len, payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX) }.encode()
+}
+
+/// What became of memory that was gone when it was to be sent.
+pub(super) fn faulted() -> TransportError {
+    TransportError::system("sending what a mapped file has lost", io::Error::from_raw_os_error(libc::EFAULT))
 }

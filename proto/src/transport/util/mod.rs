@@ -19,6 +19,8 @@ mod poll;
 mod post;
 mod random;
 mod regions;
+#[cfg(test)]
+pub mod vectors;
 
 #[cfg(any(feature = "tcp", feature = "shm"))]
 pub use again::connect_again;

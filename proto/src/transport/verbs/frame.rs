@@ -123,6 +123,7 @@ pub fn check_message(bytes: &[u8], payload_max: usize) -> Result<(), PeerFault> 
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::super::util::vectors::{check_kinds, vectors};
     use super::*;
 
     const NOTES: [Frame; 5] = [
@@ -143,24 +144,62 @@ mod tests {
         Frame::Check { key: RegionKey(0), offset: u64::MAX, write: true, immediate: None },
     ];
 
-    /// [VERBS-10]
-    #[test]
-    fn frames_have_the_bytes_of_the_specification() {
-        assert_eq!(message_header(40, 4096), *b"\x01\x28\x00\x00\x00\x10\x00\x00");
-        let golden: [&[u8]; 4] = [
-            b"\x02\x00\x00\x00\x07\x00\x00\x00\x00\x00\x10\x00",
-            b"\x03\x03\x00\x00\x09\x00\x00\x00\x88\x77\x66\x55\x44\x33\x22\x11\x06\x05\x04\x03\x02\x01",
-            b"\x03\x00\x00\x00\x00\x00\x00\x00\x88\x77\x66\x55\x44\x33\x22\x11\x06\x05\x04\x03\x02\x01",
-            b"\x04",
-        ];
-        for (frame, golden) in NOTES.iter().zip(golden) {
-            let bytes = frame.encode_note();
-            assert_eq!(&bytes[..golden.len()], golden, "{frame:?}");
-            assert!(bytes[golden.len()..].iter().all(|byte| *byte == 0));
+    const VECTORS: &str = include_str!("../../../../spec/vectors/verbs.txt");
+
+    fn kind_of(frame: &Frame) -> &'static str {
+        match frame {
+            Frame::Message { .. } => "message",
+            Frame::Immediate { .. } => "immediate",
+            Frame::Check { .. } => "check",
+            Frame::Close => "close",
         }
     }
 
+    /// [VERBS-10] [VERBS-53]
+    #[test]
+    fn vectors_are_taken_and_refused_as_they_say() {
+        let kinds = ["message", "immediate", "check", "close"];
+        let vectors: Vec<_> = vectors(VECTORS).into_iter().filter(|vector| !vector.is("hello")).collect();
+        check_kinds(&vectors, &kinds);
+        for vector in &vectors {
+            let prefix = &vector.bytes[..vector.bytes.len().min(NOTE_SIZE)];
+            let frame = Frame::decode(prefix, vector.bytes.len(), 1000);
+            match (vector.is_refused, frame) {
+                (true, Err(_)) => {}
+                (false, Ok(Frame::Message { head_len, payload_len })) => {
+                    assert!(vector.is("message"), "{}", vector.name);
+                    assert_eq!(message_header(head_len, payload_len), vector.bytes[..HEADER_SIZE]);
+                }
+                (false, Ok(note)) => {
+                    assert!(vector.is(kind_of(&note)), "{}", vector.name);
+                    assert_eq!(note.encode_note()[..], vector.bytes, "{}", vector.name);
+                }
+                (_, other) => panic!("{}: {other:?}", vector.name),
+            }
+        }
+        // Every kind that the decoder knows is in the list.
+        let known = (0..=u8::MAX).filter(|kind| {
+            let mut note = [0; NOTE_SIZE];
+            note[0] = *kind;
+            let decoded = Frame::decode(&note, NOTE_SIZE, 1000);
+            !matches!(decoded, Err(PeerFault::Malformed { what: "kind of a message", .. }))
+        });
+        assert_eq!(known.count(), kinds.len());
+    }
+
     /// [VERBS-10]
+    #[test]
+    fn vectors_are_what_is_sent() {
+        assert_eq!(message_header(40, 4096), *b"\x01\x28\x00\x00\x00\x10\x00\x00");
+        let vectors = vectors(VECTORS);
+        let names = ["immediate", "check, write with immediate", "check, read", "close"];
+        for (frame, name) in NOTES.iter().zip(names) {
+            let golden = vectors.iter().find(|vector| vector.name == name && !vector.is_refused);
+            assert_eq!(frame.encode_note()[..], golden.unwrap().bytes, "{name}");
+        }
+    }
+
+    /// [VERBS-53]
     #[test]
     fn notes_are_read_back_and_changed_ones_refused() {
         for frame in NOTES {
@@ -181,7 +220,7 @@ mod tests {
         }
     }
 
-    /// [VERBS-10]
+    /// [VERBS-53]
     #[test]
     fn messages_outside_the_limits_are_refused() {
         let decode = |head_len: usize, payload_len: usize, len: usize| {

@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(seen.len(), (status::IBV_WC_GENERAL_ERR - status::IBV_WC_LOC_LEN_ERR) as usize);
     }
 
-    /// [VERBS-24]
+    /// [VERBS-66]
     #[test]
     fn refused_access_names_the_range() {
         let range = RemoteRange { key: RegionKey(5), offset: 6, len: 7 };

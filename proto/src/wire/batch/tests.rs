@@ -36,7 +36,7 @@ fn decode_with(
     decode_batch(&payload, &request, limits)
 }
 
-// [BATCH-2] [BATCH-10]
+// [BATCH-2]
 #[test]
 fn data_in_messages_that_disagrees_with_its_lengths_is_refused() {
     let operations = [inline(true, 7), inline(false, 30), operation(1, 1, 9), inline(true, 4)];
@@ -61,7 +61,7 @@ fn data_in_messages_that_disagrees_with_its_lengths_is_refused() {
     }
 }
 
-// [BATCH-2] [BATCH-10]: one byte less than results and data, all of it, one more.
+// [BATCH-2] : one byte less than results and data, all of it, one more.
 #[test]
 fn reads_that_no_reply_carries_are_refused() {
     let operations = [inline(false, 7), operation(1, 1, 500), inline(false, 30), inline(true, 4)];
@@ -149,6 +149,7 @@ fn notice_of_operations_that_are_not_there_is_refused() {
     assert!(decode_noticed_results(&payload, &BatchNotice { count: u32::MAX, ..notice }, 4).is_err());
 }
 
+// [WIRE-43]
 #[test]
 fn result_of_a_failure_that_moved_bytes_is_refused() {
     let mut bytes = [0; BATCH_RESULT_SIZE];

@@ -211,7 +211,9 @@ impl Peer {
 
     fn name_body(&self, opcode: Opcode, input: &mut Input<'_>) -> (Vec<u8>, Vec<u8>) {
         let mut body = vec![0; NameRequest::HEAD_SIZE - HEADER_SIZE];
-        NameRequest { follow: input.byte().is_multiple_of(2), mode: 0 }.encode(&mut body);
+        let follow = input.byte().is_multiple_of(2);
+        let follows = matches!(opcode, Opcode::Lookup | Opcode::Getattr | Opcode::Setattr | Opcode::Statfs);
+        NameRequest { follow: follow && follows, mode: 0 }.encode(&mut body);
         match opcode {
             Opcode::Lookup | Opcode::Getattr | Opcode::Mkdir | Opcode::Readlink => (body, path(input)),
             Opcode::AccessCheck => {

@@ -1,12 +1,13 @@
 //! Transfers that are cut, cancelled, dropped, or never sent.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dafs_client::{Config, Error, Extent, Noncontiguous, Opcode, OpenOptions, wait_all};
+use dafs_client::{Config, Error, Extent, MethodOverride, Noncontiguous, Opcode, OpenOptions, wait_all};
 use dafs_proto::transport::sim::FaultPlan;
 use dafs_proto::wire::Features;
-use dafs_tests::sim::ScriptedWorld;
+use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::bytes;
 
 // [LIST-12] this server knows no lists
@@ -50,6 +51,69 @@ fn large_transfer_keeps_several_requests_in_flight() {
     assert!(together < world.net().now() - begin, "pieces overlap");
 }
 
+// [CLI-66]
+#[test]
+fn inline_limit_is_the_lesser_of_what_both_sides_say() {
+    let world = ScriptedWorld::new(19);
+    world.put("f", &bytes(1, 50_000));
+    for (own, limit) in [(8_256, 8_256), (16_384, 16_384), (1 << 20, 16_384)] {
+        let config = Config { inline_max: own, method: MethodOverride::Inline, ..ScriptedWorld::config() };
+        let session = world.connect(&config).unwrap();
+        assert_eq!(session.agreed().read_inline_max, limit);
+        let file = session.mount("data").unwrap().open("f").unwrap();
+        let before = world.count(Opcode::Read);
+        file.read_exact_at(&mut vec![0; 2 * limit as usize + 1], 0).unwrap();
+        assert_eq!(world.count(Opcode::Read) - before, 3, "{own}");
+    }
+}
+
+// [CLI-35]
+#[test]
+fn requests_leave_in_the_order_of_submission() {
+    use Opcode::{Commit, Mkdir, Null, Read, Truncate, Write};
+    for credits in [1, 3, 8] {
+        let world = ScriptedWorld::new(20);
+        let config = Config { credits, method: MethodOverride::Inline, ..ScriptedWorld::config() };
+        let session = world.connect(&config).unwrap();
+        let export = session.mount("data").unwrap();
+        let file = export.create("f").unwrap();
+        let before = world.log().len();
+        let written = file.submit_write_at(vec![1; 3 * session.agreed().write_inline_max as usize], 0);
+        let made = export.submit_create_dir("d", 0o755);
+        let read = file.submit_read_at(vec![0; 10], 0);
+        let cut = file.submit_truncate(10);
+        let ping = session.submit_ping();
+        file.submit_commit().wait().unwrap();
+        let sent: Vec<_> = world.log().into_iter().skip(before).map(|(opcode, _)| opcode).collect();
+        assert_eq!(sent, [Write, Write, Write, Mkdir, Read, Truncate, Null, Commit], "{credits} credits");
+        written.wait().result.unwrap();
+        read.wait().result.unwrap();
+        made.wait().map(drop).and(cut.wait()).and(ping.wait()).unwrap();
+    }
+}
+
+// [CLI-108]
+#[test]
+fn credits_are_asked_for_as_they_are_used_and_let_go_slowly() {
+    let world = ScriptedWorld::new(21);
+    let session = world.session();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&asked);
+    world.hook(move |header| {
+        noted.lock().unwrap().push(header.credits);
+        Action::Serve
+    });
+    session.ping().unwrap();
+    let pings: Vec<_> = (0..20).map(|_| session.submit_ping()).collect();
+    assert!(wait_all(pings).into_iter().all(|ended| ended.is_ok()));
+    assert_eq!(asked.lock().unwrap().iter().max(), Some(&8), "no more than the configuration allows");
+    // One less in 64 requests.
+    (0..5 * 64).for_each(|_| session.probe().unwrap());
+    assert!((2..8).contains(asked.lock().unwrap().last().unwrap()));
+    (0..3 * 64).for_each(|_| session.probe().unwrap());
+    assert_eq!(asked.lock().unwrap().last(), Some(&1));
+}
+
 #[test]
 fn nonblocking_transfer_tested_alone_comes_to_its_end() {
     let world = ScriptedWorld::new(6);
@@ -82,7 +146,7 @@ fn cancelled_inline_read_gives_its_buffer_back_and_its_late_reply_harms_nothing(
     assert_eq!(&again, b"content");
 }
 
-// [CLI-10] and else when the server is done with it
+// [CLI-76] [CLI-77] and else when the server is done with it
 #[test]
 fn cancelled_direct_read_waits_for_the_server() {
     let world = ScriptedWorld::new(8);
@@ -95,7 +159,7 @@ fn cancelled_direct_read_waits_for_the_server() {
     assert!(done.buffer[..] == data);
 }
 
-// [CLI-10] of a transfer in several requests, some of which never went
+// [CLI-77] of a transfer in several requests, some of which never went
 #[test]
 fn cancelled_direct_transfer_of_which_a_part_was_not_sent_says_so() {
     for write in [false, true] {
@@ -112,6 +176,7 @@ fn cancelled_direct_transfer_of_which_a_part_was_not_sent_says_so() {
     }
 }
 
+// [CLI-78]
 #[test]
 fn cancelled_before_it_was_sent_has_no_effect() {
     let world = ScriptedWorld::new(9);

@@ -1,7 +1,9 @@
 //! A server that lies: the session ends with an error that says what was wrong, and nothing panics or is written
 //! outside the caller's memory.
 
-use dafs_client::{Error, Opcode, Status};
+use std::time::Duration;
+
+use dafs_client::{Config, Error, MethodOverride, Opcode, Status};
 use dafs_proto::wire::{Flags, HEADER_SIZE, Header, ReadReply, Slot};
 use dafs_tests::sim::{Action, ScriptedWorld};
 
@@ -36,13 +38,28 @@ fn read_answered(action: impl Fn(&Header) -> Action + Send + 'static) -> Error {
     error
 }
 
-// [CLI-40]
+// [CLI-40] [CLI-128]
 #[test]
 fn read_answered_with_more_than_was_asked_ends_the_session() {
     for (count, payload) in [(9u32, 9usize), (8, 9), (9, 8), (4, 8), (8, 0), (u32::MAX, 8), (0, 1)] {
         let error = read_answered(move |header| reply(header, &read_reply(count), &vec![1; payload], |_| ()));
         assert!(matches!(error, Error::Peer(_)), "{count} {payload}: {error}");
     }
+}
+
+// [CLI-69]
+#[test]
+fn read_of_which_a_piece_comes_short_counts_what_lies_before_it() {
+    let world = ScriptedWorld::new(5);
+    let config = Config { method: MethodOverride::Inline, ..ScriptedWorld::config() };
+    let session = world.connect(&config).unwrap();
+    let len = 3 * session.agreed().read_inline_max as usize;
+    world.put("f", &vec![1; len]);
+    let file = session.mount("data").unwrap().open("f").unwrap();
+    world.once(Opcode::Read, |header| reply(header, &read_reply(5), &[2; 5], |_| ()));
+    let mut memory = vec![0; len];
+    assert_eq!(file.read_at(&mut memory, 0).unwrap(), 5);
+    assert_eq!(memory[..5], [2; 5]);
 }
 
 // [CLI-40]
@@ -67,6 +84,7 @@ fn replies_that_cannot_be_end_the_session() {
     }
 }
 
+// [CLI-40]
 #[test]
 fn head_cut_anywhere_ends_the_session() {
     for len in 1..HEADER_SIZE + 8 {
@@ -78,6 +96,7 @@ fn head_cut_anywhere_ends_the_session() {
     }
 }
 
+// [CLI-129]
 #[test]
 fn attributes_that_do_not_decode_are_an_error_and_not_a_panic() {
     let world = ScriptedWorld::new(2);
@@ -88,6 +107,27 @@ fn attributes_that_do_not_decode_are_an_error_and_not_a_panic() {
         _ => Action::Serve,
     });
     assert!(matches!(export.metadata(""), Err(Error::Peer(_))));
+}
+
+// [WIRE-28]
+#[test]
+fn notice_of_a_later_version_is_ignored() {
+    let world = ScriptedWorld::new(5);
+    let operation_timeout = Some(Duration::from_millis(200));
+    let session = world.connect(&Config { operation_timeout, ..ScriptedWorld::config() }).unwrap();
+    let export = session.mount("data").unwrap();
+    world.once(Opcode::Getattr, |_| {
+        let words = b"something new";
+        let notice = Header { payload_len: words.len() as u32, ..Header::callback(Opcode::Notice, 1) };
+        let mut head = vec![0; HEADER_SIZE];
+        Header { head_len: HEADER_SIZE as u16 + 4, ..notice }.encode(&mut head);
+        head.extend(77u32.to_le_bytes());
+        Action::Say(head, words.to_vec())
+    });
+    let unanswered = export.metadata("");
+    assert!(matches!(unanswered, Err(Error::TimedOut { .. })), "{unanswered:?}");
+    session.ping().unwrap();
+    assert_eq!((session.reconnects(), session.is_draining()), (0, false));
 }
 
 #[test]
@@ -102,6 +142,7 @@ fn directory_without_entries_and_without_end_is_not_read_for_ever() {
     assert_eq!(export.read_dir("", true).unwrap().count(), 0);
 }
 
+// [ERR-4]
 #[test]
 fn status_of_a_later_version_reaches_the_caller_with_the_servers_words() {
     let world = ScriptedWorld::new(4);

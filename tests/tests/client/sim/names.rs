@@ -52,7 +52,7 @@ fn errors_of_the_server_name_operation_and_path() {
     assert_eq!(session.mount("other").unwrap_err().status(), Some(Status::NO_EXPORT));
     let export = session.mount("data").unwrap();
     let error = export.open("missing/file").unwrap_err();
-    assert!(error.to_string().starts_with("open missing/file: there is no such file"), "{error}");
+    assert!(error.to_string().starts_with("cannot open missing/file: no such file"), "{error}");
     assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NotFound);
     export.create_dir("a", 0o755).unwrap();
     let a = export.open_dir("a").unwrap();

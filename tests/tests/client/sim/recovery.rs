@@ -22,7 +22,7 @@ fn request_cut_off_before_it_was_executed_is_sent_again_with_replay() {
     assert_eq!(session.reconnects(), 1);
 }
 
-// [CLI-30] the reply comes from the server's cache: an exclusive create does not meet itself
+// [CLI-30] [SESS-86] the reply comes from the server's cache: an exclusive create does not meet itself
 #[test]
 fn request_cut_off_after_it_was_executed_is_not_executed_twice() {
     let world = ScriptedWorld::new(2);
@@ -113,7 +113,7 @@ fn request_refused_after_it_had_its_slot_gives_the_slot_back() {
     }
 }
 
-// [CLI-33]
+// [CLI-12] [CLI-33]
 #[test]
 fn server_gone_for_good_ends_every_operation_within_the_attempts() {
     let world = ScriptedWorld::new(9);
@@ -158,7 +158,28 @@ fn server_gone_for_good_ends_every_operation_within_the_time_for_all_attempts() 
     }
 }
 
-// [CLI-34] a silent server is given up after its lease, and the session taken up again
+// [CLI-101]
+#[test]
+fn pauses_between_attempts_double_up_to_their_bound() {
+    let time = |attempts_max| {
+        let world = ScriptedWorld::new(13);
+        let (backoff_min, backoff_max) = (Duration::from_secs(10), Duration::from_secs(40));
+        let reconnect = ReconnectPolicy { attempts_max, time_max: Duration::MAX, backoff_min, backoff_max };
+        let connect_timeout = Duration::from_secs(1);
+        let session =
+            world.connect(&Config { reconnect, connect_timeout, ..ScriptedWorld::config() }).unwrap();
+        world.net().partition(ScriptedWorld::CLIENT, World::SERVER);
+        let begin = world.net().now();
+        session.ping().unwrap_err();
+        world.net().now() - begin
+    };
+    let times = [1, 2, 3, 4, 5].map(time);
+    // An attempt takes a second at most.
+    let pauses: Vec<u64> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs() / 10).collect();
+    assert_eq!(pauses, [1, 2, 4, 4]);
+}
+
+// [CLI-34] [SESS-97] a silent server is given up after its lease, and the session taken up again
 #[test]
 fn server_silent_for_its_lease_is_connected_to_again() {
     let world = ScriptedWorld::new(10);

@@ -7,7 +7,7 @@ use dafs_client::{Config, DurableWriter, Error, Opcode, OpenOptions, Stability};
 use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::{assert_same, bytes};
 
-// [CLI-31] [SESS-52]
+// [CLI-31] [SESS-52] [SESS-118] [WIRE-48] [CLI-103]
 #[test]
 fn server_restarted_reopens_files_and_repeats_what_is_idempotent() {
     let world = ScriptedWorld::new(3);
@@ -22,7 +22,7 @@ fn server_restarted_reopens_files_and_repeats_what_is_idempotent() {
     assert!(export.metadata("f").is_ok(), "the root was mounted again");
 }
 
-// [CLI-31]
+// [WIRE-19] [CLI-103] [CLI-104]
 #[test]
 fn server_restarted_leaves_a_request_that_is_not_idempotent_in_doubt_and_sends_the_unsent() {
     let world = ScriptedWorld::new(4);
@@ -53,7 +53,7 @@ fn file_replaced_while_the_server_was_away_is_stale_and_others_are_not() {
     assert_eq!(export.open("old").unwrap().read_at(&mut [0; 99], 0).unwrap(), 12);
 }
 
-// [CLI-36]
+// [CLI-36] [CLI-105]
 #[test]
 fn handle_answered_before_a_restart_and_collected_after_it_is_in_doubt() {
     let world = ScriptedWorld::new(51);
@@ -92,7 +92,27 @@ fn handle_given_back_but_not_sent_before_a_restart_closes_nothing_in_the_new_ses
     assert_eq!(world.count(Opcode::Close), 0);
 }
 
-// [CLI-20]
+// [CLI-36]
+#[test]
+fn stale_file_that_is_dropped_closes_nothing_in_the_new_session() {
+    let world = ScriptedWorld::new(55);
+    let session = world.session();
+    world.put("old", b"1");
+    world.put("kept", b"2");
+    let export = session.mount("data").unwrap();
+    let (old, kept) = (export.open("old").unwrap(), export.open("kept").unwrap());
+    world.put("old", b"another file");
+    world.restart();
+    assert!(matches!(old.metadata(), Err(Error::Stale { .. })));
+    let before = world.count(Opcode::Close);
+    drop(old);
+    session.ping().unwrap();
+    session.ping().unwrap();
+    assert_eq!(world.count(Opcode::Close), before);
+    assert_eq!(kept.read_at(&mut [0; 9], 0).unwrap(), 1);
+}
+
+// [CLI-20] [CLI-96]
 #[test]
 fn commit_after_a_restart_names_the_ranges_that_were_lost() {
     let world = ScriptedWorld::new(6);
@@ -131,6 +151,7 @@ fn durable_writer_writes_again_what_a_restart_lost() {
     assert_same(&world.content("f"), &data, "what was committed");
 }
 
+// [CLI-98]
 #[test]
 fn commit_that_failed_does_not_forget_what_it_covered() {
     let world = ScriptedWorld::new(8);
@@ -142,7 +163,65 @@ fn commit_that_failed_does_not_forget_what_it_covered() {
     assert!(matches!(file.commit(), Err(Error::WritesLost { .. })));
 }
 
-// [SESS-56] [WIRE-19] [CLI-31]
+// [CLI-100]
+#[test]
+fn durable_writer_leaves_changes_of_size_to_its_caller_and_then_writes_all_again() {
+    let world = ScriptedWorld::new(9);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let mut writer = DurableWriter::new(&file, 1 << 20);
+    writer.write_all_at(&[1; 1000], 0).unwrap();
+    file.truncate(500).unwrap();
+    world.restart();
+    assert!(matches!(writer.commit(), Err(Error::WritesLost { attributes: true, .. })));
+    file.truncate(2000).unwrap();
+    writer.commit().unwrap();
+    // What is not durable goes with this one.
+    world.restart();
+    assert_same(&world.content("f"), &[[1u8; 1000], [0; 1000]].concat(), "what was committed");
+}
+
+// [CLI-120]
+#[test]
+fn batch_of_which_a_file_is_gone_ends_as_stale() {
+    let world = ScriptedWorld::new(53);
+    let session = world.session();
+    world.put("gone", b"1");
+    world.put("kept", b"2");
+    let export = session.mount("data").unwrap();
+    let (gone, kept) = (export.open("gone").unwrap(), export.open("kept").unwrap());
+    world.put("gone", b"another file");
+    world.restart();
+    let (mut first, mut second) = ([0; 1], [0; 1]);
+    let mut batch = session.batch_io();
+    batch.read_at(&kept, &mut first, 0).read_at(&gone, &mut second, 0);
+    assert!(matches!(batch.run(), Err(Error::Stale { .. })));
+    drop(batch);
+    assert_eq!(kept.read_at(&mut first, 0).unwrap(), 1);
+}
+
+// [CLI-39] [CLI-125]
+#[test]
+fn chain_that_is_half_sent_when_the_server_dies_begins_anew_or_is_in_doubt() {
+    for makes in [false, true] {
+        let world = ScriptedWorld::new(54);
+        let session = world.session();
+        world.put("f", b"data");
+        let root = session.mount("data").unwrap();
+        world.once(Opcode::Write, |_| Action::CrashBefore);
+        let options = OpenOptions::new().write(true).create(makes).clone();
+        let done = root.chain().open("f", &options).write_at(b"DATA", 0).commit().close().run();
+        match makes {
+            true => assert!(matches!(done, Err(Error::InDoubt { operation: Opcode::Open })), "{done:?}"),
+            false => {
+                assert_eq!(done.unwrap().counts, [4]);
+                assert_eq!(world.content("f"), b"DATA");
+            }
+        }
+    }
+}
+
+// [SESS-56] [CLI-103] [CLI-104]
 #[test]
 fn write_of_a_session_that_lapsed_is_in_doubt_and_a_read_is_repeated() {
     let world = ScriptedWorld::new(61);

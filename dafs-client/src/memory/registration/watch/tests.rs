@@ -59,7 +59,7 @@ fn what_happens_to_watched_memory_is_told_and_nothing_else() {
     assert!(gone.recv().is_err(), "nothing more, and the thread has ended");
 }
 
-// [CLI-14]
+// [CLI-86]
 #[test]
 #[ignore = "needs userfaultfd"]
 fn pages_that_others_need_stay_watched() {
@@ -97,7 +97,7 @@ fn child_that_ends_its_copy_leaves_the_watch_of_its_parent_alone() {
     assert_eq!(gone.recv().unwrap(), emptied(part(&area, 0, 1)));
 }
 
-// [CLI-14]
+// [CLI-82]
 #[test]
 #[ignore = "needs userfaultfd"]
 fn moved_memory_is_told_and_can_be_forgotten_where_it_is_now() {
@@ -118,6 +118,7 @@ fn moved_memory_is_told_and_can_be_forgotten_where_it_is_now() {
     assert!(gone.iter().all(|gone| gone.extent == from));
 }
 
+// [CLI-87]
 #[test]
 #[ignore = "needs userfaultfd"]
 fn unmapping_does_not_wait_for_whoever_acts_upon_it() {

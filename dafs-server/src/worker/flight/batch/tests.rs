@@ -52,7 +52,7 @@ fn operations_of_one_file_and_kind_go_together_up_to_each_bound() {
     assert!(groups(batch(Vec::new())).is_empty());
 }
 
-// [BATCH-6]
+// [BATCH-15]
 #[test]
 fn no_more_operations_go_together_than_are_told_of_together() {
     for (completions, flags, expected) in [
@@ -78,7 +78,7 @@ fn reads_that_go_together_each_have_what_lay_before_the_end_of_the_file() {
     assert!(batch.is_done());
 }
 
-// [BATCH-4]
+// [BATCH-13]
 #[test]
 fn what_is_not_as_it_should_be_is_tried_again_alone() {
     let operations = || (0..4).map(|at| operation(1, true, 10 * at, 10)).collect::<Vec<_>>();
@@ -102,7 +102,7 @@ fn inline(write: bool, offset: u64, len: u64) -> BatchOperation {
     BatchOperation { method: Method::Inline, lists: lists.into(), ..direct }
 }
 
-// [BATCH-5] [BATCH-10]
+// [BATCH-5]
 #[test]
 fn operations_of_different_methods_do_not_go_together_nor_those_that_are_done() {
     let operations =
@@ -115,7 +115,7 @@ fn operations_of_different_methods_do_not_go_together_nor_those_that_are_done() 
     assert_eq!(std::iter::from_fn(|| some.begin_next()).collect::<Vec<_>>(), [(1, 1), (3, 1)]);
 }
 
-// [BATCH-10]
+// [BATCH-10] [BATCH-11]
 #[test]
 fn data_of_inline_operations_has_each_its_place_and_reads_are_brought_together() {
     let operations = [

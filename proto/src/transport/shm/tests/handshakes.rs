@@ -29,7 +29,7 @@ fn accept_by_events(bed: &mut Bed, connecting: impl FnOnce(&Address, &ConnectPar
     });
 }
 
-// [SHM-7] silent peers cannot keep others out.
+// [SHM-7] [SHM-45] silent peers cannot keep others out.
 #[test]
 fn silent_peers_beyond_the_bound_do_not_keep_others_out() {
     let mut bed = Bed::new(small());
@@ -44,7 +44,7 @@ fn silent_peers_beyond_the_bound_do_not_keep_others_out() {
     assert_eq!(bed.listener.handshake_count(), 255);
 }
 
-// [SHM-7] nor those that say hello and nothing more.
+// [SHM-45] nor those that say hello and nothing more.
 #[test]
 fn peers_silent_after_their_hello_do_not_keep_others_out() {
     let mut bed = Bed::new(small());
@@ -63,7 +63,7 @@ fn peers_silent_after_their_hello_do_not_keep_others_out() {
     drop(silent);
 }
 
-// [SHM-7] who says what comes next keeps its place, however many wait for it.
+// [SHM-46] who says what comes next keeps its place, however many wait for it.
 #[test]
 fn handshake_that_makes_progress_keeps_its_place() {
     let mut bed = Bed::new(small());

@@ -34,7 +34,7 @@ fn recv_scribbled(at: usize, bytes: &[u8]) -> Result<Option<Received>, Transport
     server.recv()
 }
 
-// [SHM-11] every field of an entry is checked.
+// [SHM-50] [SHM-51] every field of an entry is checked.
 #[test]
 fn entry_with_a_field_that_cannot_be_ends_the_connection() {
     let le = u32::to_ne_bytes;
@@ -68,6 +68,7 @@ fn entry_with_a_field_that_cannot_be_ends_the_connection() {
     assert!(recv_scribbled(0, &le(0)).unwrap().is_none());
 }
 
+// [SHM-51]
 #[test]
 fn taken_word_ahead_of_what_was_sent_ends_the_connection() {
     let (mut client, server) = pair(small());
@@ -120,7 +121,7 @@ fn after_control(message: &Message, files: &[&OwnedFd]) -> TransportError {
     server.recv().unwrap_err()
 }
 
-// [SHM-21] a memory file that could shrink or that is too small is refused.
+// [SHM-21] [SHM-59] [SHM-61] a memory file that could shrink or that is too small is refused.
 #[test]
 fn region_in_a_file_that_could_fault_is_refused() {
     let register = |offset, len| Message::Register { key: 4096, offset, len, access: ALL };
@@ -304,7 +305,7 @@ fn a_thousand_connections_each_progress_and_leave_nothing() {
     assert_eq!(client_domain.connection_counts(), (0, 0));
 }
 
-// [SHM-32] what is counted was sent; what was sent and not counted keeps nobody awake.
+// [SHM-63] what is counted was sent; what was sent and not counted keeps nobody awake.
 #[test]
 fn count_of_socket_messages_that_is_wrong_keeps_nobody_awake() {
     let (client, mut server) = pair(small());
@@ -329,7 +330,7 @@ fn count_of_socket_messages_that_is_wrong_keeps_nobody_awake() {
     }
 }
 
-// [SHM-21] The sum of all lengths is bounded, whatever they are.
+// [SHM-32] [SHM-60] The sum of all lengths is bounded, whatever they are.
 #[test]
 fn regions_whose_lengths_overflow_together_are_refused() {
     let domain = ShmDomain::new();
@@ -337,6 +338,8 @@ fn regions_whose_lengths_overflow_together_are_refused() {
     let (client, mut server) = bed.connect(&domain);
     let memory = MemoryRef::new(domain.allocate(4096).unwrap());
     let region = domain.register(memory, ALL).unwrap();
+    let count = client.connection.layout.control_sent(Side::Client);
+    assert_eq!(client.connection.segment.word(count).load(Ordering::SeqCst), 1);
     let key = (region.range().key.0 & 4095) + 4097;
     let file = create_memory_file(c"good", 8192).unwrap();
     let message = Message::Register { key, offset: 0, len: u64::MAX, access: ALL };
@@ -405,7 +408,7 @@ fn end_of_a_connections_own_region_waits_for_nobody() {
     assert!(held.upgrade().is_none());
 }
 
-// [LIMIT-5]
+// [LIMIT-5] [LIMIT-15]
 #[test]
 fn memory_of_peers_is_charged_until_it_is_unmapped() {
     use crate::budget::{Budget, Terms};

@@ -6,7 +6,7 @@ use super::super::handshake::{Message, Nonce};
 use super::super::sock;
 use super::*;
 
-// [PROV-27]
+// [PROV-27] [SHM-47] [SHM-62]
 #[test]
 fn handshake_that_breaks_the_rules_costs_only_itself() {
     let mut bed = Bed::new(small());
@@ -41,6 +41,7 @@ fn handshake_that_breaks_the_rules_costs_only_itself() {
     assert_eq!(take(&mut server).unwrap().0, b"fine");
 }
 
+// [SHM-44]
 #[test]
 fn silent_handshakes_are_expired() {
     let mut bed = Bed::new(small());
@@ -55,7 +56,7 @@ fn silent_handshakes_are_expired() {
     assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64], true), Ok(sock::Incoming::End)));
 }
 
-// [SHM-6]
+// [SHM-6] [SHM-41] [SHM-42] [SHM-43]
 #[test]
 fn socket_file_of_a_dead_server_is_replaced_and_of_a_live_one_is_not() {
     let directory = tempfile::tempdir().unwrap();
@@ -76,6 +77,13 @@ fn socket_file_of_a_dead_server_is_replaced_and_of_a_live_one_is_not() {
     }
     drop(live);
     assert!(!path.exists());
+    // Another file that has the name by then stays.
+    let live = ShmDomain::new().listen_at(&address, &small()).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "another").unwrap();
+    drop(live);
+    assert_eq!(std::fs::read(&path).unwrap(), b"another");
 
     std::fs::write(&path, "not a socket").unwrap();
     assert!(domain.listen_at(&address, &small()).is_err());
@@ -85,7 +93,7 @@ fn socket_file_of_a_dead_server_is_replaced_and_of_a_live_one_is_not() {
 /// Set in a process of its own for a test: the limit of descriptors is the whole process's.
 const OWN_PROCESS: &str = "DAFS_SHM_TEST_DESCRIPTORS";
 
-// [SHM-7] without descriptors `accept` returns, and goes on when there are some.
+// [SHM-48] without descriptors `accept` returns, and goes on when there are some.
 #[test]
 fn accept_without_descriptors_returns_and_recovers() {
     if std::env::var_os(OWN_PROCESS).is_some() {

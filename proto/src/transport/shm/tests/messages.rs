@@ -21,7 +21,7 @@ fn message_of_any_size_arrives_as_sent() {
     }
 }
 
-// [SHM-15]
+// [SHM-15] [SHM-53]
 #[test]
 fn send_past_the_depth_is_full_until_taken() {
     let (mut client, mut server) = pair(small());
@@ -131,7 +131,7 @@ fn take_waiting(endpoint: &mut ShmEndpoint) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-// [SHM-17] exactly one doorbell for a peer that armed, however many messages.
+// [SHM-54] [SHM-56] exactly one doorbell for a peer that armed, however many messages.
 #[test]
 fn armed_peer_gets_one_doorbell() {
     let (mut client, mut server) = pair(small());
@@ -150,6 +150,7 @@ fn armed_peer_gets_one_doorbell() {
     assert_eq!(client.counters().doorbells, 1);
 }
 
+// [SHM-55]
 #[test]
 fn sender_without_room_is_woken_when_there_is_some() {
     let (mut client, mut server) = pair(small());
@@ -177,7 +178,7 @@ fn wait_past_the_timeout_returns() {
     }
 }
 
-// [SHM-20] What only the doorbell woke does not ask the socket.
+// [SHM-58] What only the doorbell woke does not ask the socket.
 #[test]
 fn side_woken_by_the_doorbell_alone_leaves_the_socket() {
     let (mut client, mut server) = pair(small());
@@ -222,7 +223,7 @@ fn doorbell_that_events_told_of_is_read_only_by_who_waits_otherwise() {
     assert!(!rings(&server));
 }
 
-// [SHM-8] [SHM-20] The end of the peer is never taken for its doorbell.
+// [SHM-8] [SHM-49] [SHM-58] The end of the peer is never taken for its doorbell.
 #[test]
 fn end_that_comes_with_the_doorbell_or_after_it_is_seen() {
     for (events_at_once, events_later) in [(&[0, 1][..], &[][..]), (&[1, 0], &[]), (&[0], &[1]), (&[1], &[0])]
@@ -240,7 +241,7 @@ fn end_that_comes_with_the_doorbell_or_after_it_is_seen() {
     }
 }
 
-// [SHM-8]
+// [SHM-8] [SHM-49]
 #[test]
 fn close_is_seen_after_what_was_sent_before() {
     for wait in [WaitPolicy::Event, WaitPolicy::Adaptive, WaitPolicy::Busy] {

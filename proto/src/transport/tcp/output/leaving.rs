@@ -7,7 +7,7 @@ use super::super::super::{Access, PeerFault, Span, TransportError};
 use super::super::frame::HEADER_SIZE;
 use super::super::link::Link;
 use super::super::sys::{self, Gather};
-use super::{Item, Output, Reach, Write};
+use super::{Item, Output, Reach, Write, faulted};
 
 /// Offered to the kernel in one call, bytes.
 const GATHER_MAX: usize = 1 << 20;
@@ -114,24 +114,45 @@ impl Output {
             }
             self.front_sent -= len;
             match self.queue.pop_front() {
-                Some(Item::Message { buffer, .. }) => {
+                Some(Item::Message { buffer, whole, .. }) => {
                     self.queued_bytes -= len;
                     self.free_message(link, buffer);
+                    whole.into_iter().for_each(|token| link.complete(token, Ok(())));
                 }
                 Some(Item::Write(key)) => {
                     let write = self.writes.remove(key);
-                    let faulted = || io::Error::from_raw_os_error(libc::EFAULT);
-                    let result = match write.faulted {
-                        false => Ok(()),
-                        true => Err(TransportError::system("sending what a mapped file has lost", faulted())),
-                    };
-                    link.complete(write.token, result);
+                    match write.faulted {
+                        false => link.complete(write.token, Ok(())),
+                        true => {
+                            link.complete(write.token, Err(faulted()));
+                            self.take_back(link);
+                        }
+                    }
                 }
                 Some(Item::Response) => {
                     self.response_frame = None;
                     self.queue_response();
                 }
                 Some(Item::Read(_)) | None => {}
+            }
+        }
+    }
+
+    /// Memory of a write was gone: the messages that were to leave only if it was there do not.
+    #[cold]
+    fn take_back(&mut self, link: &mut Link) {
+        let mut kept = 0;
+        while let Some(item) = self.queue.get(kept) {
+            // Of the first, some has left if there is something that counts as sent.
+            let is_whole = matches!(item, Item::Message { whole: Some(_), .. });
+            if !is_whole || (kept == 0 && self.front_sent > 0) {
+                kept += 1;
+                continue;
+            }
+            if let Some(Item::Message { buffer, len, whole, .. }) = self.queue.remove(kept) {
+                self.queued_bytes -= len;
+                self.free_message(link, buffer);
+                whole.into_iter().for_each(|token| link.complete(token, Err(faulted())));
             }
         }
     }

@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use super::super::super::{PeerFault, PostError, RegionFault, RegionKey};
-use super::super::frame::Frame;
+use super::super::frame::{FaultReason, Frame};
 use super::*;
 
 fn send(head: &[u8], payload: &[u8]) -> Vec<u8> {
@@ -116,7 +116,7 @@ fn assert_faults(bytes: &[u8], params: &ConnectParams, expected: impl FnOnce(&Pe
     assert!(rest.is_empty());
 }
 
-// [TCP-5] [TCP-9]
+// [TCP-1] [TCP-5] [TCP-11] [TCP-22] [TCP-23] [TCP-30] [TCP-38]
 #[test]
 fn frame_that_cannot_be_ends_the_connection_and_tells_the_peer() {
     let range = RemoteRange { key: RegionKey(5), offset: 0, len: 1 };
@@ -139,10 +139,91 @@ fn frame_that_cannot_be_ends_the_connection_and_tells_the_peer() {
     assert_faults(&write(range, None, b"x"), &params(), |fault| {
         *fault == PeerFault::Region(RegionFault::UnknownKey(RegionKey(5)))
     });
+    assert_faults(&write(RemoteRange { len: 0, ..range }, None, b""), &params(), |fault| {
+        *fault == PeerFault::Region(RegionFault::UnknownKey(RegionKey(5)))
+    });
     let request = Frame::ReadRequest { id: 0, range }.encode();
     assert_faults(&request, &params(), |fault| {
         *fault == PeerFault::Region(RegionFault::UnknownKey(RegionKey(5)))
     });
+}
+
+// [TCP-38]: it would be taken for data.
+#[test]
+fn fault_is_not_told_in_the_middle_of_a_frame() {
+    let (mut raw, mut endpoint, domain) = raw_client(&params());
+    let region = region(&domain, &vec![7; 8 << 20], BOTH);
+    raw.write_all(&Frame::ReadRequest { id: 0, range: region.range() }.encode()).unwrap();
+    endpoint.wait(Some(HANG)).unwrap();
+    assert!(endpoint.recv().unwrap().is_none());
+    assert!(endpoint.wants_flush(), "the socket is full");
+    raw.write_all(&[9; HEADER_SIZE]).unwrap();
+    // Room for a FAULT.
+    let mut said = vec![0; 300_000];
+    raw.read_exact(&mut said).unwrap();
+    let error = loop {
+        if let Err(error) = endpoint.recv() {
+            break error;
+        }
+    };
+    assert!(is_malformed(&error), "{error}");
+    drop(endpoint);
+    raw.read_to_end(&mut said).unwrap();
+    let mut rest = &said[..];
+    while let Some((header, body)) = rest.split_first_chunk() {
+        let Ok(Frame::ReadResponse { len, .. }) = Frame::decode(header) else { panic!("{header:02x?}") };
+        let here = body.len().min(len as usize);
+        assert!(body[..here].iter().all(|byte| *byte == 7), "something else than data");
+        rest = &body[here..];
+    }
+    assert_ne!(rest.first(), Some(&5), "a FAULT");
+}
+
+// [TCP-39]
+#[test]
+fn fault_of_any_code_ends_the_connection_and_says_why() {
+    for (code, says) in [(2, "no region with the key 0x5"), (99, "fault code 99")] {
+        let (mut raw, mut endpoint, _domain) = raw_client(&params());
+        raw.write_all(&Frame::Fault(FaultReason { code, key: 5, offset: 0 }).encode()).unwrap();
+        let error = failure(&mut endpoint).to_string();
+        assert!(error.contains(says), "{error}");
+        assert!(matches!(endpoint.recv(), Err(TransportError::Closed)));
+    }
+}
+
+// [TCP-9] [TCP-28] [TCP-29]
+#[test]
+fn read_is_answered_in_order_by_parts_that_let_messages_pass() {
+    let (mut raw, mut endpoint, domain) = raw_client(&params());
+    let data = pattern(4, 600_000);
+    let region = region(&domain, &data, BOTH);
+    let nothing = RemoteRange { len: 0, ..region.range() };
+    raw.write_all(&Frame::ReadRequest { id: 7, range: region.range() }.encode()).unwrap();
+    raw.write_all(&Frame::ReadRequest { id: 8, range: nothing }.encode()).unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut found = Vec::new();
+        loop {
+            let mut header = [0; HEADER_SIZE];
+            raw.read_exact(&mut header).unwrap();
+            match Frame::decode(&header) {
+                Ok(Frame::ReadResponse { id: 7, offset, len }) => {
+                    assert_eq!(offset, found.len() as u64);
+                    assert!((1..=256 << 10).contains(&len), "{len} bytes");
+                    let begin = found.len();
+                    found.resize(begin + len as usize, 0);
+                    raw.read_exact(&mut found[begin..]).unwrap();
+                }
+                Ok(Frame::ReadResponse { id: 8, offset: 0, len: 0 }) => return found,
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    while !reader.is_finished() {
+        assert!(endpoint.recv().unwrap().is_none());
+        endpoint.flush().unwrap();
+        std::thread::yield_now();
+    }
+    assert!(reader.join().unwrap() == data);
 }
 
 #[test]
@@ -153,7 +234,7 @@ fn payload_at_the_limit_is_taken() {
     assert_eq!(expect_message(&mut endpoint), (vec![1; 112], payload));
 }
 
-// [TCP-9]
+// [TCP-30] [TCP-32]
 #[test]
 fn response_that_does_not_fit_its_read_ends_the_connection() {
     let responses = |id| {
@@ -185,7 +266,7 @@ fn response_that_does_not_fit_its_read_ends_the_connection() {
     }
 }
 
-// [TCP-9]
+// [TCP-31]
 #[test]
 fn more_reads_than_the_depth_end_the_connection() {
     let few = ConnectParams { rdma_depth: 2, ..params() };
@@ -202,6 +283,7 @@ fn more_reads_than_the_depth_end_the_connection() {
     assert!(is_malformed(&error), "{error}");
 }
 
+// [TCP-23] [TCP-38] [TCP-39]
 #[test]
 fn region_fault_is_told_to_the_peer_by_name() {
     let mut pair = pair();
@@ -220,7 +302,7 @@ fn region_fault_is_told_to_the_peer_by_name() {
     assert!(error.contains("does not allow the access"), "{error}");
 }
 
-// [TCP-11]
+// [TCP-24] [TCP-25]
 #[test]
 fn region_dropped_while_a_write_arrives_gets_nothing_more() {
     for (first, second) in [(0, 100_000), (10, 99_990), (70_000, 30_000)] {
@@ -243,7 +325,7 @@ fn region_dropped_while_a_write_arrives_gets_nothing_more() {
     }
 }
 
-// [TCP-11]
+// [TCP-26]
 #[test]
 fn region_dropped_while_it_is_read_ends_the_connection() {
     let mut pair = pair();
@@ -294,7 +376,7 @@ fn peer_that_stops_reading_fills_a_bounded_queue_and_nothing_is_lost() {
     assert!(!pair.server.wants_flush());
 }
 
-// [TCP-7]
+// [TCP-40]
 #[test]
 fn flood_of_empty_writes_lets_others_work() {
     let (mut raw, mut endpoint, domain) = raw_client(&params());
@@ -424,5 +506,24 @@ fn idle_endpoint_holds_no_buffers() {
         assert!(pair.server.held_bytes() > 8 << 10);
         assert!(pair.server.arm());
         assert!(pair.server.held_bytes() <= 8 << 10, "{}", pair.server.held_bytes());
+    }
+}
+
+// [ACC-18]
+#[test]
+fn peer_that_is_gone_is_known_before_anything_of_it_is_read() {
+    for resets in [false, true] {
+        let Pair { server, mut client, .. } = pair();
+        assert!(server.peer_is_there());
+        client.send_copy(b"request", b"what it said").unwrap();
+        client.flush().unwrap();
+        assert!(server.peer_is_there(), "what waits to be read is no end");
+        if resets {
+            socket2::SockRef::from(&client.link.socket).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        drop(client);
+        while server.peer_is_there() {
+            std::thread::yield_now();
+        }
     }
 }

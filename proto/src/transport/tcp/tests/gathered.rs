@@ -31,7 +31,7 @@ fn gathering_is_preferred_from_its_least_size_to_the_largest_payload() {
     assert!(matches!(pair.client.send_gathered(b"head", &[]), Err(PostError::Closed)));
 }
 
-// [PROV-43] [PROV-2]
+// [PROV-43] [PROV-51] [PROV-2]
 #[test]
 fn gathered_message_of_each_size_arrives_whole_in_one_call() {
     let mut pair = wide_pair();
@@ -63,7 +63,7 @@ fn gathered_head_that_cannot_be_is_refused_and_sends_nothing() {
     assert_eq!(pair.client.counters().bytes_sent, 0);
 }
 
-// [PROV-43] [PROV-9]: the memory is the caller's again at once, however little the kernel took.
+// [PROV-43] [PROV-51] [PROV-9]: the memory is the caller's again at once, however little the kernel took.
 #[test]
 fn gathered_messages_to_a_peer_that_does_not_read_arrive_unchanged_when_it_does() {
     let mut pair = wide_pair();

@@ -25,7 +25,7 @@ fn until(listener: &mut TcpListener, mut done: impl FnMut(&mut TcpListener) -> b
     }
 }
 
-// [TCP-1]
+// [TCP-1] [TCP-15]
 #[test]
 fn capabilities_are_what_both_sides_asked_for() {
     let server = ConnectParams { recv_payload_max: 1000, recv_depth: 7, rdma_depth: 9, ..params() };
@@ -57,7 +57,7 @@ fn hello_in_single_bytes_is_understood() {
     assert_eq!(listener.handshakes_count(), 0);
 }
 
-// [TCP-2] [PROV-27]
+// [TCP-2] [TCP-20] [PROV-27]
 #[test]
 fn silent_and_garbage_peers_cost_only_themselves() {
     let mut listener = listen();
@@ -79,7 +79,7 @@ fn silent_and_garbage_peers_cost_only_themselves() {
     until(&mut listener, |listener| listener.handshakes_count() == 0);
 }
 
-// [TCP-2]
+// [TCP-17]
 #[test]
 fn handshake_past_its_time_is_dropped() {
     let settings = TcpSettings { handshake_timeout: Duration::ZERO, ..TcpSettings::default() };
@@ -98,7 +98,7 @@ fn handshake_past_its_time_is_dropped() {
     assert_eq!(patient.handshakes_count(), 1, "it has five seconds");
 }
 
-// [TCP-2]
+// [TCP-18] [TCP-19]
 #[test]
 fn handshakes_past_the_bound_push_out_the_oldest() {
     let settings =
@@ -119,7 +119,7 @@ fn handshakes_past_the_bound_push_out_the_oldest() {
     assert!(matches!((&silent[0]).read(&mut [0; 1]), Ok(0) | Err(_)));
 }
 
-// [TCP-2] [LIMIT-6]
+// [TCP-19] [LIMIT-6]
 #[test]
 fn handshake_that_had_no_time_yet_is_not_dropped_for_a_newer_one() {
     let settings = TcpSettings {
@@ -146,7 +146,7 @@ fn handshake_that_had_no_time_yet_is_not_dropped_for_a_newer_one() {
     }
 }
 
-// [TCP-2]
+// [TCP-2] [TCP-16]
 #[test]
 fn peer_of_another_version_is_refused_on_both_sides() {
     let mut listener = listen();
@@ -222,7 +222,7 @@ fn connect_to_a_closed_port_is_refused_at_once() {
 /// Set in the process that runs short of descriptors: they are the whole process's, so the test has one of its own.
 const OWN_PROCESS: &str = "DAFS_TEST_DESCRIPTORS";
 
-// [TCP-2]
+// [TCP-21]
 #[test]
 fn accept_without_descriptors_recovers_when_there_are_some() {
     if std::env::var_os(OWN_PROCESS).is_some() {

@@ -27,7 +27,7 @@ fn list_frame(write: bool, ranges: &[RemoteRange], len: u32) -> Vec<u8> {
     bytes.into_vec()
 }
 
-// [TCP-14]
+// [TCP-14] [TCP-35] [TCP-36]
 #[test]
 fn list_of_many_ranges_is_one_frame_and_one_completion_each_way() {
     for size in [1, 64, 1023, 1024, 4096] {
@@ -57,7 +57,7 @@ fn list_of_many_ranges_is_one_frame_and_one_completion_each_way() {
     }
 }
 
-// [TCP-14] [TCP-5]
+// [TCP-5]
 #[test]
 fn list_beyond_what_one_frame_takes_is_taken_in_part() {
     let mut pair = pair();
@@ -79,7 +79,7 @@ fn list_beyond_what_one_frame_takes_is_taken_in_part() {
     }
 }
 
-// [TCP-14]
+// [TCP-37]
 #[test]
 fn reads_of_lists_beyond_their_bound_are_refused_by_both_sides() {
     let mut pair = pair();
@@ -106,7 +106,7 @@ fn reads_of_lists_beyond_their_bound_are_refused_by_both_sides() {
     assert!(matches!(error, TransportError::Peer(PeerFault::Malformed { .. })), "{error}");
 }
 
-// [TCP-11] [TCP-14]: nothing is placed before all ranges were checked.
+// [TCP-11] [TCP-23] [TCP-34]: nothing is placed before all ranges were checked.
 #[test]
 fn list_with_one_range_that_is_refused_touches_no_memory() {
     for write in [true, false] {
@@ -137,7 +137,7 @@ fn list_with_one_range_that_is_refused_touches_no_memory() {
     }
 }
 
-// [TCP-11] [TCP-14]
+// [TCP-24]
 #[test]
 fn region_dropped_while_a_list_arrives_gets_nothing_more() {
     for size in [100, 10_000] {
@@ -165,7 +165,7 @@ fn region_dropped_while_a_list_arrives_gets_nothing_more() {
     }
 }
 
-// [TCP-14]: however the stream is cut up.
+// [TCP-14] [TCP-35] [TCP-36]: however the stream is cut up.
 #[test]
 fn lists_that_arrive_in_single_bytes_are_placed() {
     let (mut raw, mut endpoint, domain) = raw_client(&params());
@@ -192,7 +192,7 @@ fn lists_that_arrive_in_single_bytes_are_placed() {
     assert_eq!(&answer[HEADER_SIZE..], data);
 }
 
-// [TCP-14]: large pieces go where they belong without a copy.
+// Large pieces go where they belong without a copy.
 #[test]
 fn list_of_large_ranges_is_received_in_place() {
     let mut pair = pair();

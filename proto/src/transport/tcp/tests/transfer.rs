@@ -187,6 +187,7 @@ fn message_passes_between_the_parts_of_a_large_response() {
     assert!(target.span().to_vec() == data);
 }
 
+// [TCP-15]
 #[test]
 fn rdma_past_its_limits_is_refused() {
     let mut pair = pair_with(ConnectParams { rdma_depth: 3, ..params() }, params());
@@ -215,7 +216,7 @@ fn rdma_past_its_limits_is_refused() {
     pair.server.rdma_read(OpToken(0), one(), byte).unwrap();
 }
 
-// [TCP-12]
+// [TCP-12] [TCP-27]
 #[test]
 fn write_from_a_truncated_file_sends_zeros_keeps_framing_and_says_so() {
     for kept in [0, 4096, 5000, 300_000, 400_000] {
@@ -243,6 +244,58 @@ fn write_from_a_truncated_file_sends_zeros_keeps_framing_and_says_so() {
         let (there, gone) = found.split_at(usize::try_from(kept).unwrap());
         assert!(there == &MappedFile::content(400_000)[..there.len()], "{kept}");
         assert!(gone.iter().all(|byte| *byte == 0), "{kept}");
+    }
+}
+
+// [PROV-82] [PROV-83]
+#[test]
+fn message_that_leaves_only_if_all_was_there_is_taken_back_with_what_was_gone_and_no_other_is() {
+    for kept in [0, 5000, 400_000] {
+        let mut pair = pair();
+        let file = MappedFile::new(400_000);
+        let mapped = MemoryRef::new(Arc::clone(&file) as _);
+        file.truncate(kept);
+        let region = region(&pair.client_domain, &[0; 400_000], BOTH);
+        let conditional = |pair: &mut Pair, token, head: &[u8]| {
+            let slot = pair.server.reserve(0).unwrap();
+            pair.server.send_if_whole(OpToken(token), slot, head, 0).unwrap();
+        };
+        conditional(&mut pair, 1, b"before");
+        pair.server.rdma_write(OpToken(2), smallvec![mapped.clone()], region.range(), None).unwrap();
+        conditional(&mut pair, 3, b"behind");
+        pair.server.send_copy(b"always", b"").unwrap();
+        let mut heads = Vec::new();
+        while heads.last().is_none_or(|last| last != b"always") {
+            pair.server.flush().unwrap();
+            if let Some(Received::Message { head, .. }) = pair.client.recv().unwrap() {
+                heads.push(head.as_bytes().to_vec());
+            }
+        }
+        let mut results = std::collections::BTreeMap::new();
+        while let Some(completion) = pair.server.poll_completion() {
+            let result = completion.result.map_err(|error| assert!(error.is_local_fault(), "{error}"));
+            results.insert(completion.token.0, result);
+        }
+        if kept == 400_000 {
+            assert_eq!(heads, [b"before", b"behind", b"always"]);
+            assert_eq!(results.into_values().collect::<Vec<_>>(), [Ok(()); 3]);
+            continue;
+        }
+        assert_eq!(heads, [b"before", b"always"], "{kept}");
+        assert_eq!(results.into_iter().collect::<Vec<_>>(), [(1, Ok(())), (2, Err(())), (3, Err(()))]);
+        // The write has completed, and nobody has been told so when the message is queued.
+        pair.server.rdma_write(OpToken(4), smallvec![mapped], region.range(), None).unwrap();
+        while pair.server.wants_flush() {
+            pair.server.flush().unwrap();
+            assert!(pair.client.recv().unwrap().is_none());
+        }
+        conditional(&mut pair, 5, b"late");
+        let failed = std::iter::from_fn(|| pair.server.poll_completion());
+        let failed = failed.map(|it| (it.token.0, it.result.is_err())).collect::<Vec<_>>();
+        assert_eq!(failed, [(4, true), (5, true)], "{kept}");
+        conditional(&mut pair, 6, b"next");
+        pair.server.flush().unwrap();
+        assert_eq!(expect_message(&mut pair.client).0, b"next");
     }
 }
 

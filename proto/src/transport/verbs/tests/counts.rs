@@ -24,7 +24,7 @@ fn direct_read_of_4_kib_is_one_rdma_write_and_one_send() {
     }
 }
 
-/// [VERBS-17] All receives of who connects are one registration; the other is for messages to send.
+/// [VERBS-17] [VERBS-54] All receives of who connects are one registration; the other is for messages to send.
 #[test]
 #[ignore = "needs rdma-device"]
 fn connection_is_made_with_two_registrations() {
@@ -84,7 +84,7 @@ fn lists_take_one_request_for_as_many_segments_as_the_device_gathers() {
     }
 }
 
-/// [VERBS-20] [VERBS-22] What leaves with its request, what is copied, and what is registered.
+/// [VERBS-22] [VERBS-62] [VERBS-64] What leaves with its request, what is copied, and what is registered.
 #[test]
 #[ignore = "needs rdma-device"]
 fn local_memory_is_inlined_copied_or_registered_by_its_size() {
@@ -109,7 +109,44 @@ fn local_memory_is_inlined_copied_or_registered_by_its_size() {
     }
 }
 
-/// [VERBS-21] Messages ask for a completion now and then.
+/// [VERBS-15]
+#[test]
+#[ignore = "needs rdma-device"]
+fn accepted_connection_has_room_for_fifteen_requests_of_which_one_is_kept() {
+    let mut pair = Pair::new();
+    let depth = 15.max(usize::from(SEGMENTS_MAX).div_ceil(pair.server.segments_per_request()) + 3);
+    let slots: Vec<_> = (1..depth).map(|_| pair.server.reserve(0).unwrap()).collect();
+    assert!(matches!(pair.server.reserve(0), Err(PostError::Full)));
+    slots.into_iter().for_each(|slot| pair.server.cancel_send(slot));
+    pair.assert_alive();
+}
+
+/// [VERBS-60] The peer learns the size of the whole.
+#[test]
+#[ignore = "needs rdma-device"]
+fn immediate_of_a_write_of_several_requests_is_one_of_all_bytes() {
+    let mut pair = Pair::new();
+    let count = pair.server.segments_per_request() + 1;
+    let (local, region) = (memory(65_536), pair.region(count * 100));
+    fill(&local, 1);
+    let parts: LocalSegments = (0..count).map(|index| local.slice(index * 200, 100).unwrap()).collect();
+    let expected: Vec<u8> = parts.iter().flat_map(|part| part.span().to_vec()).collect();
+    pair.server.rdma_write(OpToken(1), parts, region.range(), Some(7)).unwrap();
+    pair.server.flush().unwrap();
+    let begin = Instant::now();
+    let received = loop {
+        if let Some(received) = pair.client.recv().unwrap() {
+            break received;
+        }
+        pair.client.wait(Some(Duration::from_millis(100))).unwrap();
+        assert!(begin.elapsed() < HANG, "no immediate");
+    };
+    let size = expected.len() as u32;
+    assert!(matches!(received, Received::Immediate { data: 7, size: all } if all == size), "{received:?}");
+    assert!(region.memory().span().to_vec() == expected);
+}
+
+/// [VERBS-63] Messages ask for a completion now and then.
 #[test]
 #[ignore = "needs rdma-device"]
 fn messages_share_completions() {

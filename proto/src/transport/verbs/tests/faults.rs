@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// [VERBS-11] [PROV-44] The receive queue runs dry: nothing is lost, nothing breaks.
+/// [VERBS-11] [VERBS-57] [VERBS-58] [PROV-53] The receive queue runs dry: nothing is lost, nothing breaks.
 #[test]
 #[ignore = "needs rdma-device"]
 fn messages_beyond_the_posted_receives_arrive_when_these_are_posted() {
@@ -79,7 +79,7 @@ fn break_queue_pair(endpoint: &mut VerbsEndpoint) {
     assert!(endpoint.abort_handle().abort().unwrap());
 }
 
-/// [VERBS-24] [VERBS-30] A refused access names its range, whatever else was on its way.
+/// [VERBS-66] [VERBS-68] [VERBS-69] A refused access names its range, whatever else was on its way.
 #[test]
 #[ignore = "needs rdma-device"]
 fn refused_access_is_explained_with_its_range() {
@@ -102,7 +102,8 @@ fn refused_access_is_explained_with_its_range() {
     assert!(completion(&mut pair.server).result.is_err());
 }
 
-/// [VERBS-25] What the device says of a queue, and not in it, ends the connection that has it, in the device's words; others go on.
+/// [VERBS-25] [VERBS-67] What the device says of a queue, and not in it, ends the connection that has it, in the words of the device;
+/// others go on.
 #[test]
 #[ignore = "needs rdma-device"]
 #[allow(unsafe_code, reason = "makes a completion queue too small")]

@@ -22,7 +22,7 @@ fn registrations_end_with_their_regions() {
     assert!(matches!(end_of(&mut pair.client), TransportError::Peer(PeerFault::Region(_))));
 }
 
-/// [VERBS-13] A dropped side is closed in the background; what it flushed arrives.
+/// [VERBS-13] [VERBS-51] A dropped side is closed in the background; what it flushed arrives.
 #[test]
 #[ignore = "needs rdma-device"]
 fn drop_right_after_flush_loses_nothing() {
@@ -40,35 +40,55 @@ fn drop_right_after_flush_loses_nothing() {
     }
 }
 
-/// [VERBS-1] [VERBS-2] [PROV-27] A peer that is none is refused, and learns what is spoken here; the next one is served.
+/// [VERBS-1] [VERBS-2] [VERBS-44] [PROV-27] A peer that is none is refused, and learns what is spoken here; the next one is served.
 #[test]
 #[ignore = "needs rdma-device"]
 fn wrong_private_data_is_refused_and_the_listener_goes_on() {
     let domain = VerbsDomain::new();
     let mut listener = domain.listen_verbs(&address(), &params()).unwrap();
-    let Address::Verbs(to) = listener.address().clone() else { panic!("{}", listener.address()) };
     let good = Hello::new(&params()).encode();
     let mut wrong_version = good;
     wrong_version[8] ^= 0xff;
     let mut no_depth = good;
     no_depth[10..12].fill(0);
     for bytes in [[0; HELLO_SIZE], [0xff; HELLO_SIZE], wrong_version, no_depth] {
-        let id = CmId::new(&EventChannel::new().unwrap()).unwrap();
-        id.resolve_address(to, HANG).unwrap();
-        assert_eq!(next_event(&id, &mut listener).kind, CmEventKind::AddressResolved);
-        id.resolve_route(HANG).unwrap();
-        assert_eq!(next_event(&id, &mut listener).kind, CmEventKind::RouteResolved);
-        let shared = Arc::<Shared>::default();
-        let device = device_of(&id, &shared).unwrap();
-        let prepared = Prepared::new(id, device, &shared, &Hello::new(&params()), false).unwrap();
-        prepared.id.connect(&bytes, prepared.reads()).unwrap();
-        let event = next_event(&prepared.id, &mut listener);
+        let event = answer_to(&mut listener, &bytes, |reads| reads);
         assert_eq!(event.kind, CmEventKind::Rejected);
         assert_eq!(event.private_data, good);
     }
     assert_eq!(listener.handshakes_count(), 0);
     let (mut client, _server) = connect(&domain, &mut listener);
     assert!(client.recv().unwrap().is_none());
+}
+
+/// [VERBS-46]
+#[test]
+#[ignore = "needs rdma-device"]
+fn peer_that_serves_no_reads_is_refused() {
+    let domain = VerbsDomain::new();
+    let mut listener = domain.listen_verbs(&address(), &params()).unwrap();
+    let event = answer_to(&mut listener, &Hello::new(&params()).encode(), |reads| (reads.0, 0));
+    assert_eq!(event.kind, CmEventKind::Rejected);
+    connect(&domain, &mut listener);
+}
+
+/// What comes of a request with this private data, and these reads instead of those that would be offered.
+fn answer_to(
+    listener: &mut VerbsListener,
+    private_data: &[u8; HELLO_SIZE],
+    reads: impl Fn((u8, u8)) -> (u8, u8),
+) -> CmEvent {
+    let Address::Verbs(to) = listener.address().clone() else { panic!("{}", listener.address()) };
+    let id = CmId::new(&EventChannel::new().unwrap()).unwrap();
+    id.resolve_address(to, HANG).unwrap();
+    assert_eq!(next_event(&id, listener).kind, CmEventKind::AddressResolved);
+    id.resolve_route(HANG).unwrap();
+    assert_eq!(next_event(&id, listener).kind, CmEventKind::RouteResolved);
+    let shared = Arc::<Shared>::default();
+    let device = device_of(&id, &shared).unwrap();
+    let prepared = Prepared::new(id, device, &shared, &Hello::new(&params()), false).unwrap();
+    prepared.id.connect(private_data, reads(prepared.reads())).unwrap();
+    next_event(&prepared.id, listener)
 }
 
 fn next_event(id: &CmId, listener: &mut VerbsListener) -> CmEvent {
@@ -83,7 +103,7 @@ fn next_event(id: &CmId, listener: &mut VerbsListener) -> CmEvent {
     }
 }
 
-/// [VERBS-3]
+/// [VERBS-47]
 #[test]
 #[ignore = "needs rdma-device"]
 fn reads_beyond_what_devices_have_in_flight_wait_their_turn() {

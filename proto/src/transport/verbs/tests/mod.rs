@@ -104,6 +104,8 @@ fn connect(domain: &VerbsDomain, listener: &mut VerbsListener) -> (VerbsEndpoint
     std::thread::scope(|scope| {
         let client = scope.spawn(|| domain.connect_verbs(&to, &params(), HANG).unwrap());
         let mut server = accept(listener);
+        // [VERBS-55] One for a message, and one more.
+        assert!(server.receives_count() == 2 || !server.core().device.limits.peers_wait);
         assert_eq!(server.expect_messages(params().recv_depth), params().recv_depth);
         (client.join().unwrap(), server)
     })

@@ -58,7 +58,7 @@ fn victim(to: &Address) {
     }
 }
 
-/// [VERBS-33] With little memory that may be locked: clear errors, and data still moves.
+/// [VERBS-33] [VERBS-64] [VERBS-71] With little memory that may be locked: clear errors, and data still moves.
 #[test]
 #[ignore = "needs rdma-device"]
 fn little_locked_memory_is_an_error_that_says_what_to_do_or_a_copy() {

@@ -1,0 +1,99 @@
+//! Regions as peers change them, and their end.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use socket2::{Socket, Type};
+
+use super::super::domain::Parts;
+use super::super::handshake::NonceClaim;
+use super::super::layout::{Direction, Layout, Side};
+use super::super::map::{Mapping, create_memory_file};
+use super::super::sock;
+use super::*;
+
+// [SHM-64] The record says more than was registered.
+#[test]
+fn bounds_and_rights_of_mapped_memory_are_those_that_came_over_the_socket() {
+    let domain = ShmDomain::new();
+    let mut bed = Bed::new(small());
+    let memory = MemoryRef::new(domain.allocate(4096).unwrap()).slice(0, 100).unwrap();
+    let region = domain.register(memory, Access::REMOTE_READ).unwrap();
+    let key = region.range().key;
+    let longer = RemoteRange { len: 101, ..region.range() };
+    for (range, wanted) in [(longer, Access::REMOTE_READ), (region.range(), Access::REMOTE_WRITE)] {
+        let (client, mut server) = bed.connect(&domain);
+        assert!(server.remote_memory(&region.range(), Access::REMOTE_READ).is_ok());
+        let record = client.connection.layout.record(Side::Client, remote::key_slot(key.0));
+        let segment = &client.connection.segment;
+        segment.long(record + remote::RECORD_LEN).store(4096, Ordering::SeqCst);
+        segment.word(record + remote::RECORD_ACCESS).store(3, Ordering::SeqCst);
+        let refused = server.remote_memory(&range, wanted);
+        assert!(matches!(refused, Err(RegionError::Fault(_))), "{refused:?}");
+    }
+}
+
+// [SHM-68]
+#[test]
+fn end_of_ordinary_memory_waits_for_as_long_as_the_peer_uses_it() {
+    let config = ShmConfig { revoke_wait_max: Duration::ZERO, ..ShmConfig::default() };
+    let domain = ShmDomain::with_config(config);
+    let mut bed = Bed::new(small());
+    let (client, server) = bed.connect(&domain);
+    assert!(client.connection.peer_reaches_us.load(Ordering::SeqCst), "permitted towards oneself");
+    let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(4096).unwrap()));
+    let region = domain.register(memory, ALL).unwrap();
+    let record = server.connection.layout.record(Side::Client, remote::key_slot(region.range().key.0));
+    let in_use = server.connection.segment.word(record + remote::RECORD_IN_USE);
+    in_use.store(1, Ordering::SeqCst);
+    let dropper = std::thread::spawn(move || drop(region));
+    for _ in 0..1000 {
+        std::thread::yield_now();
+    }
+    assert!(!dropper.is_finished());
+    in_use.store(0, Ordering::SeqCst);
+    dropper.join().unwrap();
+}
+
+// [SHM-67]
+#[test]
+fn end_of_a_region_does_not_wait_for_a_peer_that_is_gone() {
+    let domain = ShmDomain::new();
+    let mut bed = Bed::new(small());
+    let (_client, server) = bed.connect(&domain);
+    let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(4096).unwrap()));
+    let region = domain.register(memory, ALL).unwrap();
+    let record = server.connection.layout.record(Side::Client, remote::key_slot(region.range().key.0));
+    server.connection.segment.word(record + remote::RECORD_IN_USE).store(1, Ordering::SeqCst);
+    drop(server);
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(region);
+        ended.send(()).unwrap();
+    });
+    has_ended.recv_timeout(LONG).unwrap();
+}
+
+// [SHM-65]
+#[test]
+fn claim_to_reach_this_side_is_believed_of_its_own_user_and_root_only() {
+    let way = Direction { depth: 1, payload_max: 0 };
+    let layout = Layout::negotiate(way, way);
+    let file = create_memory_file(c"segment", layout.size()).unwrap();
+    let segment = Mapping::new(file.as_fd(), 0, layout.size(), true).unwrap();
+    let (socket, _peer) = Socket::pair(socket2::Domain::UNIX, Type::SEQPACKET, None).unwrap();
+    let bells = (sock::eventfd().unwrap(), sock::eventfd().unwrap());
+    let parts = Parts { side: Side::Server, layout, segment, socket, bells };
+    let claim = NonceClaim { address: 0, bytes: [0; 16] };
+    let mut connection = ShmDomain::new().connection(parts, claim).unwrap();
+    let own = sock::own_user();
+    for (uid, claims, believed) in
+        [(own, true, true), (own, false, false), (0, true, true), (own + 1, true, false)]
+    {
+        connection.peer.uid = uid;
+        connection.set_peer_reaches_us(claims);
+        let reaches = connection.peer_reaches_us.load(Ordering::SeqCst);
+        assert_eq!(reaches, believed, "user {uid} of {own}, who claims {claims}");
+    }
+}

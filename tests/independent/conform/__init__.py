@@ -1,0 +1,1 @@
+"""Tests of what a server must do, requirement by requirement."""

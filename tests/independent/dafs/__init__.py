@@ -1,0 +1,1 @@
+"""A client of the dafs protocol, written from its specification alone."""
