@@ -204,6 +204,8 @@ mod tests {
     fn socket_owner_of_closed_connection_is_unknown() {
         let (client, server) = pair("127.0.0.1:0");
         let (peer, local) = ends(&server);
+        // A process that another test starts at this moment may hold a copy of the descriptor until it runs its program.
+        client.shutdown(std::net::Shutdown::Both).unwrap();
         drop(client);
         assert_eq!(socket_owner(peer, local).unwrap(), None);
     }
