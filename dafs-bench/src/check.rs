@@ -7,7 +7,7 @@ use crate::record::Method;
 
 /// Refuses what would do nothing, and rows with names of what was not done.
 pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::Result<()> {
-    let lists = matches!(benchmark, Benchmark::Transfer(_) | Benchmark::Listio(_));
+    let lists = matches!(benchmark, Benchmark::Noncontiguous(_) | Benchmark::Listio(_));
     for method in options.method.iter().flatten() {
         if matches!(method, Method::Multiple | Method::Pack | Method::Gather | Method::Batch) && !lists {
             bail!("cannot use --method {method}: it is for several pieces, in transfer and listio");
@@ -80,7 +80,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
         Benchmark::Latency(_) | Benchmark::Crossover(_) => Uses { queue_depth: Nothing, ..all },
         Benchmark::Bandwidth(_) | Benchmark::Iops(_) => all,
         Benchmark::Overlap(_) => Uses { queue_depth: One, method: One, registered: One, ..all },
-        Benchmark::Transfer(_) | Benchmark::Listio(_) => {
+        Benchmark::Noncontiguous(_) | Benchmark::Listio(_) => {
             Uses { queue_depth: Nothing, method: Many, registered: Many, segments: Many, ..own }
         }
         Benchmark::Mixed(_) => Uses { op: Nothing, method: One, registered: One, pattern: Many, ..own },

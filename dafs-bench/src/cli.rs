@@ -36,7 +36,7 @@ Examples:
   dafs-bench iops --transport shm --queue-depth 1,16,64
   dafs-bench crossover --transport tcp,shm --plot crossover.svg
   dafs-bench overlap --transport shm --plot overlap.svg
-  dafs-bench transfer --segments 128 --plot transfer.svg
+  dafs-bench noncontiguous --segments 128 --plot noncontiguous.svg
   dafs-bench mixed --transport shm --dir /var/tmp    # does a client on the disk slow down one in the cache?
   dafs-bench idle --sessions 1000                    # CPU and memory of sessions that do nothing
   dafs-bench latency --transport verbs --sizes 4,1MiB --peer perftest
@@ -80,14 +80,16 @@ pub enum Benchmark {
     Overlap(Options),
     /// Move memory in pieces to and from a contiguous range of the file, by each method.
     ///
-    /// Rows are for multiple (a request for each piece), pack (the client copies), gather (RDMA of each piece) and hybrid
+    /// Rows are for multiple (a request for each piece), pack (the client copies), gather (RDMA of each piece) and auto
     /// (pack or gather, by the sizes that the server exports), each beside one contiguous transfer of as many bytes.
     /// --sizes are those of one piece.
-    Transfer(Options),
+    #[command(alias = "transfer")]
+    Noncontiguous(Options),
     /// Move file and memory in pieces, by each method, beside local calls on the file.
     ///
-    /// As transfer, with gaps in the file as large as its pieces. The limit is the quickest of a pread for each piece, one pread of all
-    /// with copies, and all pieces at once by io_uring; for writes a pwrite for each. With --cold nothing of the file is in the page cache.
+    /// As noncontiguous, with gaps in the file as large as its pieces. The limit is the quickest of a pread for each piece, one pread of
+    /// all with copies, and all pieces at once by io_uring; for writes a pwrite for each. With --cold nothing of the file is in the page
+    /// cache.
     Listio(Options),
     /// Measure cached reads of one client while another reads from the disk.
     ///
@@ -211,7 +213,7 @@ pub struct Options {
     /// Keep this many operations in flight, 1 to 1024, separated by commas [default: by benchmark].
     #[arg(long, value_delimiter = ',', value_parser = parse_depth, value_name = "LIST")]
     pub queue_depth: Option<Vec<usize>>,
-    /// Pieces of an operation, 1 to 65536, for transfer and listio [default: 128].
+    /// Pieces of an operation, 1 to 65536, for noncontiguous and listio [default: 128].
     #[arg(long, value_parser = parse_segments, value_name = "COUNT")]
     pub segments: Option<usize>,
     /// Measure these directions, separated by commas [default: both].
@@ -219,8 +221,8 @@ pub struct Options {
     pub op: Option<Vec<Op>>,
     /// Move data by these methods, a row each, separated by commas.
     ///
-    /// `auto` is the client's own choice by the exported thresholds. `fast`, `client` and `hybrid` need buffers that the server lends;
-    /// where it lends none, they are `direct`.
+    /// `auto` is the client's own choice by the exported thresholds. `eager`, `client-initiated` and `hybrid` need buffers that the server
+    /// lends; where it lends none, they are `direct`.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub method: Option<Vec<Method>>,
     /// Use registered memory, ordinary memory, or both [default: by benchmark].

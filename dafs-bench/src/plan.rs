@@ -101,11 +101,11 @@ impl Plan {
                     ..Defaults::default()
                 },
             ),
-            Benchmark::Transfer(options) | Benchmark::Listio(options) => {
+            Benchmark::Noncontiguous(options) | Benchmark::Listio(options) => {
                 let sizes = [128, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB].to_vec();
                 let scattered = matches!(benchmark, Benchmark::Listio(_));
-                let name = if scattered { "listio" } else { "transfer" };
-                (name, options, Defaults { sizes, ..Defaults::default() })
+                let name = if scattered { "listio" } else { "noncontiguous" };
+                (name, options, Defaults { sizes, methods: Vec::new(), ..Defaults::default() })
             }
             Benchmark::Mixed(options) => (
                 "mixed",

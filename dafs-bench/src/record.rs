@@ -22,15 +22,15 @@ pub enum Op {
 
 /// How file data travels between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// As the client library decides, from the thresholds that the server exports.
+    /// As the client library decides, from the thresholds that the server exports. Memory in pieces: packed or gathered.
     Auto,
     /// In the request or reply message.
     Inline,
     /// By the server's RDMA from or to the client's memory.
     Direct,
-    /// Memory in pieces: a request for each (`transfer` and `listio`).
+    /// Memory in pieces: a request for each (`noncontiguous` and `listio`).
     Multiple,
     /// Memory in pieces: copied to or from one contiguous transfer.
     Pack,
@@ -39,10 +39,12 @@ pub enum Method {
     /// File and memory in pieces: an operation of one batch for each (`listio`).
     Batch,
     /// By RDMA write with immediate, through buffers registered when the session began.
-    Fast,
+    #[value(alias = "fast")]
+    Eager,
     /// By the client's RDMA, into and out of buffers that the server lent.
-    Client,
-    /// Writes as `client`, reads as `direct`. Memory in pieces: packed or gathered, by the sizes that the server exports.
+    #[value(alias = "client")]
+    ClientInitiated,
+    /// Writes as `client-initiated`, reads as `direct`.
     Hybrid,
 }
 
@@ -90,7 +92,7 @@ pub struct Row {
     pub method: Option<Method>,
     /// Whether the client's memory was registered beforehand.
     pub registered: Option<bool>,
-    /// Pieces of one operation (`transfer` and `listio` only).
+    /// Pieces of one operation (`noncontiguous` and `listio` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<usize>,
     /// File bytes of one operation; of one piece where there are `segments`.
@@ -377,8 +379,8 @@ impl fmt::Display for Method {
             Self::Pack => "pack",
             Self::Gather => "gather",
             Self::Batch => "batch",
-            Self::Fast => "fast",
-            Self::Client => "client",
+            Self::Eager => "eager",
+            Self::ClientInitiated => "client-initiated",
             Self::Hybrid => "hybrid",
         })
     }

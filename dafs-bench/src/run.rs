@@ -85,7 +85,7 @@ impl Benchmark {
             self,
             Self::Crossover(_)
                 | Self::Overlap(_)
-                | Self::Transfer(_)
+                | Self::Noncontiguous(_)
                 | Self::Listio(_)
                 | Self::Registration(_)
                 | Self::Pipeline { .. }
@@ -101,7 +101,7 @@ impl Benchmark {
             | Self::Iops(options)
             | Self::Crossover(options)
             | Self::Overlap(options)
-            | Self::Transfer(options)
+            | Self::Noncontiguous(options)
             | Self::Listio(options)
             | Self::Mixed(options)
             | Self::Registration(options)
@@ -126,9 +126,9 @@ struct Fleet<'a> {
 
 impl Fleet<'_> {
     /// A server of our own on the benchmark's directory, and on `disk`.
-    fn server(&mut self, poll: Poll, batching: bool, disk: Option<PathBuf>) -> anyhow::Result<Server> {
+    fn server(&mut self, poll: Poll, coalescing: bool, disk: Option<PathBuf>) -> anyhow::Result<Server> {
         let options = self.server_options(poll);
-        self.start(ServerOptions { batching, disk, ..options })
+        self.start(ServerOptions { coalescing, disk, ..options })
     }
 
     fn server_options(&mut self, poll: Poll) -> ServerOptions {
@@ -139,7 +139,7 @@ impl Fleet<'_> {
             poll,
             direct_io: self.options.direct_io,
             disk: None,
-            batching: true,
+            coalescing: true,
             pipeline: None,
             verbs: self.verbs,
             cpus: self.pins.server.clone(),
@@ -159,16 +159,22 @@ impl Fleet<'_> {
 }
 
 impl Subjects for Fleet<'_> {
-    fn dafs(&mut self, transport: Transport, poll: Poll, batching: bool) -> anyhow::Result<Box<dyn Subject>> {
+    fn dafs(
+        &mut self,
+        transport: Transport,
+        poll: Poll,
+        coalescing: bool,
+    ) -> anyhow::Result<Box<dyn Subject>> {
         if let Some(address) = &self.options.server {
             let key = self.options.key_file.as_deref().map(load_key).transpose()?;
-            let target = Target { address: address.clone(), transport, file: DATA_FILE, poll, batching, key };
+            let target =
+                Target { address: address.clone(), transport, file: DATA_FILE, poll, coalescing, key };
             let dafs = Dafs::connect(target, None)?;
             dafs.write_data().with_context(|| format!("cannot write the file {DATA_FILE} on {address}"))?;
             return Ok(Box::new(dafs));
         }
-        let server = self.server(poll, batching, None)?;
-        let target = Target { batching, ..Target::on(&server, transport, "bench", poll)? };
+        let server = self.server(poll, coalescing, None)?;
+        let target = Target { coalescing, ..Target::on(&server, transport, "bench", poll)? };
         Ok(Box::new(Dafs::connect(target, Some(server))?))
     }
 

@@ -38,7 +38,7 @@ fn limits_on_standard_output_are_json_with_a_row_for_each_limit() {
         "tcp_rr",
         "tcp_rr_spin",
         "tcp_stream",
-        "tcp_unbatched",
+        "tcp_uncoalesced",
         "memcpy",
     ] {
         let row =

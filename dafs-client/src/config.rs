@@ -87,19 +87,19 @@ pub struct Config {
     /// Payload of the largest message that this side receives, bytes, at least 8,256 (`PAYLOAD_SIZE_MIN`). It bounds inline reads.
     pub inline_max: u32,
     /// Bounce buffers for transfers of memory that cannot be registered, bytes in all; allocated when first needed. 0 for none.
-    pub staging_size: usize,
+    pub bounce_size: usize,
     /// How ordinary memory is registered.
     pub registration: RegistrationConfig,
     /// Eager buffers to ask of the server, for the methods that need them: as many transfers go through them at once. 32 at most; the
     /// server may lend fewer.
-    pub lane_count: u16,
+    pub eager_buffer_count: u16,
     /// Data that one eager buffer carries, bytes, at most 256 KiB. Larger transfers are cut.
-    pub lane_size: u32,
+    pub eager_buffer_size: u32,
     /// Threads of the library's own.
     pub background: Background,
     /// Send nonblocking requests together while ended operations wait to be collected, which saves system calls.
     /// [`crate::Session::flush`] sends at once. This matters only where sending takes a system call (TCP).
-    pub batch_submits: bool,
+    pub coalesce_submits: bool,
 }
 
 impl Default for Config {
@@ -117,12 +117,12 @@ impl Default for Config {
             method: MethodOverride::Auto,
             noncontiguous: Noncontiguous::default(),
             inline_max: 16 * 1024,
-            staging_size: 4 << 20,
+            bounce_size: 4 << 20,
             registration: RegistrationConfig::default(),
-            lane_count: 8,
-            lane_size: 256 * 1024,
+            eager_buffer_count: 8,
+            eager_buffer_size: 256 * 1024,
             background: Background::default(),
-            batch_submits: true,
+            coalesce_submits: true,
         }
     }
 }

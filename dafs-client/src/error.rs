@@ -310,7 +310,7 @@ fn action(operation: Opcode) -> &'static str {
         Opcode::Limits => "ask for the limits",
         Opcode::Statistics => "ask for the counters",
         Opcode::Exports => "list the exports",
-        Opcode::Lanes => "exchange buffers",
+        Opcode::EagerBuffers => "exchange buffers",
         Opcode::Mount => "mount",
         Opcode::Lookup => "look up",
         Opcode::Open | Opcode::OpenToken => "open",

@@ -18,7 +18,7 @@
 //! - [`File::share`] makes a [`Token`] of a file, by which other sessions open it.
 //! - [`Chain`] sends requests that depend on each other together: open, read and close in one round trip.
 //! - [`Session::batch_io`] and [`Session::owned_batch`] do many independent reads and writes, on any files, in one request.
-//! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted in one [`Batch`].
+//! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted under one [`Cork`].
 //! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too. [`RegistrationConfig`] sets
 //!   how they are registered, and a [`RegistrationPolicy`] sets it for one file; [`Session::pin`] keeps them registered, and
 //!   [`Session::registration_counters`] counts. [`Noncontiguous`] sets how data in many pieces travels.
@@ -52,7 +52,7 @@ pub use api::key_file::load_key;
 pub use api::options::OpenOptions;
 pub use api::pin::{Pin, PinnedBuf};
 pub use api::read_dir::ReadDir;
-pub use api::session::{Agreed, Batch, Session};
+pub use api::session::{Agreed, Cork, Session};
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, ReconnectPolicy};
 pub use connect::devices::{RdmaDevice, rdma_devices};

@@ -72,13 +72,13 @@ pub struct Settings {
     #[arg(long, value_name = "COUNT")]
     pub storage_threads: Option<u64>,
     /// Bypass the page cache (O_DIRECT) for the files of all exports
-    #[arg(long)]
-    #[serde(default)]
-    pub direct: bool,
+    #[arg(long, alias = "direct")]
+    #[serde(default, alias = "direct")]
+    pub direct_io: bool,
     /// Send every reply by itself, to measure what sending several together brings
     #[arg(long)]
     #[serde(default)]
-    pub no_batching: bool,
+    pub no_coalescing: bool,
     /// Do not measure at start from which size direct transfers beat inline ones
     #[arg(long)]
     #[serde(default)]
@@ -210,7 +210,7 @@ impl Settings {
                 transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms keep_alive_ms handshake_ms drain_ms
                 identity_share descriptors_max mappings_max mapped_size_max sparse_size_max unsent_size_max handshakes_max log_lines_max;
             append: exports export_tables listen buffer_sizes;
-            any: direct no_batching no_calibrate metrics_anywhere;
+            any: direct_io no_coalescing no_calibrate metrics_anywhere;
         }
         self
     }
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(settings.inline_max, Some(Size(8192)));
         assert_eq!(settings.slots_max, Some(7));
         assert_eq!(settings.log_format, Some(LogFormat::Json));
-        assert!(settings.no_calibrate && !settings.direct);
+        assert!(settings.no_calibrate && !settings.direct_io);
     }
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
         assert!(
             matches!(parse(&["keygen", "alpha"]).unwrap().command, Some(Command::Keygen { name }) if name == "alpha")
         );
-        assert!(parse(&["--direct", "keygen", "alpha"]).is_err());
+        assert!(parse(&["--direct-io", "keygen", "alpha"]).is_err());
         assert!(parse(&["keygen"]).unwrap_err().contains("<NAME>"));
     }
 
@@ -347,12 +347,12 @@ mod tests {
             listen: vec!["a".into()],
             lease_ms: Some(1),
             drain_ms: Some(2),
-            direct: true,
+            direct_io: true,
             ..Settings::default()
         };
         let flags = Settings { listen: vec!["b".into()], lease_ms: Some(3), ..Settings::default() };
         let joined = flags.over(file);
         assert_eq!(joined.listen, ["a", "b"]);
-        assert_eq!((joined.lease_ms, joined.drain_ms, joined.direct), (Some(3), Some(2), true));
+        assert_eq!((joined.lease_ms, joined.drain_ms, joined.direct_io), (Some(3), Some(2), true));
     }
 }

@@ -56,7 +56,7 @@ pub struct Config {
     pub inline_max: u32,
     /// Largest single read or write, bytes.
     pub transfer_size_max: u32,
-    /// Memory for transfer buffers and lanes, bytes.
+    /// Memory for transfer buffers and eager buffers, bytes.
     pub buffers_size_max: u64,
     /// Sizes of transfer buffers, bytes, ascending.
     pub buffer_sizes: Vec<usize>,
@@ -77,7 +77,7 @@ pub struct Config {
     /// Threads for storage operations that may wait, at most.
     pub storage_threads: u32,
     /// Replies to requests that came together leave together; without, each by itself, for comparison.
-    pub batch_replies: bool,
+    pub coalesce_replies: bool,
     /// The optional features of the protocol that clients are offered: all, except in tests of clients without them.
     pub features: Features,
     /// Files of all directories bypass the page cache; see also [`ExportConfig::direct_io`].
@@ -119,7 +119,7 @@ impl Default for Config {
             handshake_ms: 10_000,
             storage_engine: Engine::Auto,
             storage_threads: 16,
-            batch_replies: true,
+            coalesce_replies: true,
             features: Features::all(),
             direct_io: false,
             metrics_address: None,

@@ -21,7 +21,9 @@ const FAMILIES: &[Family] = &[
     ("dafs_connections", "Connections.", |all| one(all.connections)),
     ("dafs_operations_in_flight", "Operations in flight.", |all| one(all.in_flight)),
     ("dafs_handles_open", "Open handles.", |all| one(all.handles)),
-    ("dafs_lanes_bytes", "Memory lent to clients as lanes.", |all| one(all.lanes_size)),
+    ("dafs_eager_buffers_bytes", "Memory lent to clients as eager_buffers.", |all| {
+        one(all.eager_buffers_size)
+    }),
     ("dafs_replies_replayed_total", "Replies sent again from the cache.", |all| one(all.replies_replayed)),
     ("dafs_protocol_errors_total", "Sessions ended because the client broke the protocol.", |all| {
         one(all.protocol_errors)
@@ -155,8 +157,9 @@ fn labelled<T>(label: &str, of: &[T], name: impl Fn(&T) -> String, value: impl F
 }
 
 fn methods(all: &Statistics, [inline, direct]: [u64; 2], way: usize) -> Values {
-    let (fast, client) = (all.bytes_fast[way], all.bytes_client[way]);
-    let methods = [("inline", inline), ("direct", direct), ("fast", fast), ("client", client)];
+    let (eager, client_initiated) = (all.bytes_eager[way], all.bytes_client_initiated[way]);
+    let methods =
+        [("inline", inline), ("direct", direct), ("eager", eager), ("client-initiated", client_initiated)];
     labelled("method", &methods, |(method, _)| (*method).to_owned(), |(_, bytes)| *bytes)
 }
 
@@ -195,9 +198,9 @@ mod tests {
                 bytes_read: 113,
                 bytes_written: 114,
             }],
-            bytes_fast: [115, 116],
-            bytes_client: [117, 118],
-            lanes_size: 119,
+            bytes_eager: [115, 116],
+            bytes_client_initiated: [117, 118],
+            eager_buffers_size: 119,
             zones: vec![ZoneStatistics {
                 size: 4096,
                 total: 120,

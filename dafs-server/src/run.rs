@@ -231,7 +231,7 @@ fn listen(
     let mut index = 0;
     for event_loop in loops.iter_mut() {
         index = event_loop.worker().add_listener(info.clone());
-        event_loop.worker().offer_lanes(index, Arc::clone(&domain));
+        event_loop.worker().offer_eager_buffers(index, Arc::clone(&domain));
     }
     let first = loops.first_mut().context("no worker")?;
     first.add_listener(listener, index).with_context(|| format!("cannot watch {address}"))

@@ -275,7 +275,7 @@ fn requests_that_break_the_rules_of_slots_end_the_session_with_a_reason(on: On) 
         }),
         ("an eager write that is no frame", |raw| {
             let mut body = write_body(0, 4, None);
-            body[12] = Method::Fast as u8;
+            body[12] = Method::Eager as u8;
             raw.send(request(Opcode::Write, 0, 1), &body, b"data");
         }),
         ("a list of fences cut, whatever its handle", |raw| {

@@ -101,7 +101,7 @@ mod verbs {
 
     /// The other process of the test above. Messages share completions, so that 24 operations are counted at once.
     fn count_requests() {
-        use MethodOverride::{Client, Direct, Fast, Hybrid, Inline};
+        use MethodOverride::{ClientInitiated, Direct, Eager, Hybrid, Inline};
         const COUNT: u64 = 24;
         const SIZE: usize = 4096;
         let server = Counted::start();
@@ -120,11 +120,11 @@ mod verbs {
             // The server asks for the data, and answers when it is there.
             (Direct, true, [[48, 24, 48, 48, 0], asked]),
             // An RDMA write with immediate data is all of it; what a client sends of a small buffer is copied, not registered.
-            (Fast, false, [[24, 24, 24, 48, 0], asked]),
-            (Fast, true, [served, [24, 24, 24, 48, copied]]),
+            (Eager, false, [[24, 24, 24, 48, 0], asked]),
+            (Eager, true, [served, [24, 24, 24, 48, copied]]),
             // The client fetches what the server has put there, or writes before it asks.
-            (Client, false, [served, [48, 24, 48, 48, copied]]),
-            (Client, true, [served, [48, 24, 24, 48, copied]]),
+            (ClientInitiated, false, [served, [48, 24, 48, 48, copied]]),
+            (ClientInitiated, true, [served, [48, 24, 24, 48, copied]]),
             (Hybrid, false, [one_sided, asked]),
             (Hybrid, true, [served, [48, 24, 24, 48, copied]]),
         ] {

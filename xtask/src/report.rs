@@ -85,8 +85,8 @@ impl Row {
             sum.failed += cell.failed;
             sum.skipped += cell.skipped;
         }
-        let lone = self.cells.values().next().filter(|_| self.cells.len() == 1);
-        sum.not_run = lone.and_then(|cell| cell.not_run.clone());
+        let only = self.cells.values().next().filter(|_| self.cells.len() == 1);
+        sum.not_run = only.and_then(|cell| cell.not_run.clone());
         sum.elsewhere = self.cells.values().find_map(|cell| cell.elsewhere);
         sum.text()
     }

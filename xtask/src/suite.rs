@@ -34,7 +34,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("independent", "shm", OVER_TCP),
     ("independent", "sim", OVER_TCP),
     ("independent", "verbs", OVER_TCP),
-    ("lanes", "sim", REAL_SYSTEM),
+    ("eager", "sim", REAL_SYSTEM),
     ("limits", "sim", REAL_SYSTEM),
     ("mixture", "sim", REAL_SYSTEM),
     ("real_input", "sim", REAL_SYSTEM),

@@ -9,7 +9,7 @@ use super::counters::Count;
 use super::{File, Transfer, raw};
 use crate::error::{Class, Error, Result};
 use crate::hint::{MemoryMode, Method, Settings};
-use crate::layout::{BatchLimits, Segment, Segments, next_batch};
+use crate::layout::{GroupLimits, Segment, Segments, next_group};
 use crate::memory::{Cell, Timed};
 
 /// What goes in one call of the client library at most: so much is described at once.
@@ -119,35 +119,35 @@ impl File {
         why: Why,
     ) -> Moved {
         let (mut moved, limits) = (0, call_limits(settings));
-        while let Some(batch) = next_batch(&mut segments, limits) {
-            let batch = match batch {
-                Ok(batch) => batch,
+        while let Some(group) = next_group(&mut segments, limits) {
+            let group = match group {
+                Ok(group) => group,
                 Err(error) => return (moved, Err(error.into())),
             };
-            let (mode, timed) = self.choose_mode(settings, direction, batch.len, false);
-            self.counters.add(Count::Segments, batch.segments as u64);
+            let (mode, timed) = self.choose_mode(settings, direction, group.len, false);
+            self.counters.add(Count::Segments, group.segments as u64);
             self.counters.on_call(Method::List, mode);
             self.note(
                 settings,
                 Chosen { direction, method: Some(Method::List), mode, why },
-                batch.segments,
-                batch.len,
+                group.segments,
+                group.len,
             );
-            let outcome = raw::run_list(&self.inner, direction, &batch);
+            let outcome = raw::run_list(&self.inner, direction, &group);
             let (count, result) = match outcome {
                 Ok(count) => (count as u64, Ok(())),
                 Err(error) => (0, Err(self.failed(direction, error))),
             };
             moved += count;
             let done = (count, result);
-            self.tell(timed, batch.len, &done);
+            self.tell(timed, group.len, &done);
             match done.1 {
                 Err(error) => return (moved, Err(error)),
-                Ok(()) if count < batch.len && direction == Direction::Write => {
+                Ok(()) if count < group.len && direction == Direction::Write => {
                     return (moved, Err(self.short(direction)));
                 }
                 // The file ends.
-                Ok(()) if count < batch.len => return (moved, Ok(())),
+                Ok(()) if count < group.len => return (moved, Ok(())),
                 Ok(()) => {}
             }
         }
@@ -260,12 +260,12 @@ impl File {
     }
 }
 
-pub(super) fn call_limits(settings: &Settings) -> BatchLimits {
+pub(super) fn call_limits(settings: &Settings) -> GroupLimits {
     let entries = match settings.list_max {
         0 => CALL_ENTRIES_MAX,
         max => max.min(CALL_ENTRIES_MAX),
     };
-    BatchLimits { entries, counts_bounds: settings.list_bounds, len: CALL_SIZE_MAX }
+    GroupLimits { entries, counts_bounds: settings.list_bounds, len: CALL_SIZE_MAX }
 }
 
 fn policy(mode: MemoryMode) -> RegistrationPolicy {

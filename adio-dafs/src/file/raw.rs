@@ -4,7 +4,7 @@
 
 use dafs_client::{Direction, ListRead, Pending, Result};
 
-use crate::layout::{Batch, Piece, Segment};
+use crate::layout::{Group, MemoryPart, Segment};
 
 /// A stretch that is moved without waiting.
 pub(super) enum Started {
@@ -45,18 +45,18 @@ pub(super) fn run(file: &dafs_client::File, direction: Direction, segment: &Segm
 }
 
 /// Moves a list; the bytes moved from its beginning without a gap. Blocks.
-pub(super) fn run_list(file: &dafs_client::File, direction: Direction, batch: &Batch) -> Result<usize> {
-    let pieces = batch.memory.iter();
+pub(super) fn run_list(file: &dafs_client::File, direction: Direction, group: &Group) -> Result<usize> {
+    let pieces = group.memory.iter();
     match direction {
         Direction::Read => {
             let memory = pieces.map(|piece| (pointer(piece.address), piece.len));
             // SAFETY: promised by the maker of the transfer.
-            unsafe { file.read_list_raw(&batch.extents, memory) }.map(|read| read.count)
+            unsafe { file.read_list_raw(&group.extents, memory) }.map(|read| read.count)
         }
         Direction::Write => {
             let memory = pieces.map(|piece| (pointer(piece.address).cast_const(), piece.len));
             // SAFETY: as above.
-            unsafe { file.write_list_raw(&batch.extents, memory) }
+            unsafe { file.write_list_raw(&group.extents, memory) }
         }
     }
 }
@@ -74,19 +74,19 @@ pub(super) fn start(file: &dafs_client::File, direction: Direction, segment: &Se
 }
 
 /// Starts to move a list.
-pub(super) fn start_list(file: &dafs_client::File, direction: Direction, batch: &Batch) -> Started {
+pub(super) fn start_list(file: &dafs_client::File, direction: Direction, group: &Group) -> Started {
     match direction {
         Direction::Read => {
             let memory: Vec<_> =
-                batch.memory.iter().map(|piece| (pointer(piece.address), piece.len)).collect();
+                group.memory.iter().map(|piece| (pointer(piece.address), piece.len)).collect();
             // SAFETY: as in `start`.
-            Started::ListRead(unsafe { file.submit_read_list_raw(&batch.extents, &memory) })
+            Started::ListRead(unsafe { file.submit_read_list_raw(&group.extents, &memory) })
         }
         Direction::Write => {
             let memory: Vec<_> =
-                batch.memory.iter().map(|piece| (pointer(piece.address).cast_const(), piece.len)).collect();
+                group.memory.iter().map(|piece| (pointer(piece.address).cast_const(), piece.len)).collect();
             // SAFETY: as in `start`.
-            Started::Plain(unsafe { file.submit_write_list_raw(&batch.extents, &memory) })
+            Started::Plain(unsafe { file.submit_write_list_raw(&group.extents, &memory) })
         }
     }
 }
@@ -118,14 +118,14 @@ impl Started {
 }
 
 /// Copies bytes of a window into memory of the transfer.
-pub(super) fn copy_out(from: &[u8], to: Piece) {
+pub(super) fn copy_out(from: &[u8], to: MemoryPart) {
     let len = from.len().min(to.len);
     // SAFETY: the memory is promised by the maker of the transfer, and is not the window, which is this library's own.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), pointer(to.address), len) };
 }
 
 /// Copies memory of the transfer into a window.
-pub(super) fn copy_in(from: Piece, to: &mut [u8]) {
+pub(super) fn copy_in(from: MemoryPart, to: &mut [u8]) {
     let len = to.len().min(from.len);
     // SAFETY: as in `copy_out`.
     unsafe { std::ptr::copy_nonoverlapping(pointer(from.address).cast_const(), to.as_mut_ptr(), len) };

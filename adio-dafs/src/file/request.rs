@@ -12,7 +12,7 @@ use super::raw::{self, Started};
 use super::{File, Transfer};
 use crate::error::Result;
 use crate::hint::{Method, Settings};
-use crate::layout::{Segments, next_batch};
+use crate::layout::{Segments, next_group};
 
 /// Calls of the client library that a request has under way at most; the next begins when one has ended.
 const UNDER_WAY_MAX: usize = 64;
@@ -124,18 +124,18 @@ impl Request {
                         (raw::start(&file.inner, direction, &segment), segment.len)
                     })
                 }),
-                _ => next_batch(segments, call_limits(&self.settings)).transpose().map(|next| {
-                    next.map(|batch| {
-                        let mode = file.choose_mode_unmeasured(&self.settings, direction, batch.len, false);
+                _ => next_group(segments, call_limits(&self.settings)).transpose().map(|next| {
+                    next.map(|group| {
+                        let mode = file.choose_mode_unmeasured(&self.settings, direction, group.len, false);
                         file.counters.on_call(method, mode);
-                        file.counters.add(Count::Segments, batch.segments as u64);
+                        file.counters.add(Count::Segments, group.segments as u64);
                         file.note(
                             &self.settings,
                             Chosen { direction, method: Some(method), mode, why },
-                            batch.segments,
-                            batch.len,
+                            group.segments,
+                            group.len,
                         );
-                        (raw::start_list(&file.inner, direction, &batch), batch.len)
+                        (raw::start_list(&file.inner, direction, &group), group.len)
                     })
                 }),
             };

@@ -8,7 +8,7 @@ use super::counters::Count;
 use super::{File, raw};
 use crate::error::Result;
 use crate::hint::{MemoryMode, Method, Settings};
-use crate::layout::{Piece, Segment, Segments};
+use crate::layout::{MemoryPart, Segment, Segments};
 
 /// Segments in a window at most.
 const WINDOW_SEGMENTS_MAX: usize = 1 << 16;
@@ -49,8 +49,8 @@ impl Window {
     }
 }
 
-fn piece(segment: &Segment) -> Piece {
-    Piece { address: segment.address, len: usize::try_from(segment.len).unwrap_or(usize::MAX) }
+fn piece(segment: &Segment) -> MemoryPart {
+    MemoryPart { address: segment.address, len: usize::try_from(segment.len).unwrap_or(usize::MAX) }
 }
 
 impl File {

@@ -1,12 +1,12 @@
 //! Where the bytes of a transfer lie, in memory and in the file: flattened datatypes and views, and the lists that come of them. Pure
 //! arithmetic: it reads no memory, asks no server, and imports nothing of this crate.
 
-mod batch;
+mod group;
 mod source;
 #[cfg(test)]
 mod tests;
 mod types;
 
-pub use batch::{Batch, BatchLimits, Piece, next_batch};
+pub use group::{Group, GroupLimits, MemoryPart, next_group};
 pub use source::{Segment, Segments, Source};
 pub use types::{Instances, LayoutError, Type, View};

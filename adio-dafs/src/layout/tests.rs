@@ -21,12 +21,12 @@ fn all_segments(source: Source<'_>) -> Result<Vec<Segment>, LayoutError> {
     std::iter::from_fn(|| segments.next_segment()).collect()
 }
 
-fn all_batches(source: Source<'_>, limits: BatchLimits) -> Vec<Batch> {
+fn all_groups(source: Source<'_>, limits: GroupLimits) -> Vec<Group> {
     let mut segments = Segments::new(source).unwrap();
-    std::iter::from_fn(|| next_batch(&mut segments, limits)).collect::<Result<_, _>>().unwrap()
+    std::iter::from_fn(|| next_group(&mut segments, limits)).collect::<Result<_, _>>().unwrap()
 }
 
-const NO_LIMITS: BatchLimits = BatchLimits { entries: usize::MAX, counts_bounds: false, len: u64::MAX };
+const NO_LIMITS: GroupLimits = GroupLimits { entries: usize::MAX, counts_bounds: false, len: u64::MAX };
 
 /// Blocks that ascend without overlapping, as file types have them, some without bytes; and an extent that holds them all.
 fn ascending() -> impl Strategy<Value = (Vec<i64>, Vec<i64>, i64)> {
@@ -75,16 +75,16 @@ proptest! {
         let found: Vec<(usize, u64)> = all_segments(source.clone()).unwrap().iter()
             .flat_map(|s| (0..s.len).map(|byte| (s.address + byte as usize, s.offset + byte))).collect();
         prop_assert_eq!(&found, &expected);
-        // Batches of any size hold the same bytes, and join what touches.
+        // Groups of any size hold the same bytes, and join what touches.
         for entries in [1, 3, usize::MAX] {
-            let batches = all_batches(source.clone(), BatchLimits { entries, counts_bounds: false, len: u64::MAX });
-            let offsets = batches.iter().flat_map(|b| &b.extents).flat_map(|e| e.offset..e.offset + e.len);
-            let addresses = batches.iter().flat_map(|b| &b.memory).flat_map(|p| p.address..p.address + p.len);
+            let groups = all_groups(source.clone(), GroupLimits { entries, counts_bounds: false, len: u64::MAX });
+            let offsets = groups.iter().flat_map(|b| &b.extents).flat_map(|e| e.offset..e.offset + e.len);
+            let addresses = groups.iter().flat_map(|b| &b.memory).flat_map(|p| p.address..p.address + p.len);
             prop_assert_eq!(addresses.zip(offsets).collect::<Vec<_>>(), expected.clone());
-            for batch in &batches {
-                prop_assert!(batch.extents.windows(2).all(|pair| pair[0].offset + pair[0].len != pair[1].offset));
-                prop_assert!(batch.memory.windows(2).all(|pair| pair[0].address + pair[0].len != pair[1].address));
-                prop_assert!(batch.segments <= entries);
+            for group in &groups {
+                prop_assert!(group.extents.windows(2).all(|pair| pair[0].offset + pair[0].len != pair[1].offset));
+                prop_assert!(group.memory.windows(2).all(|pair| pair[0].address + pair[0].len != pair[1].address));
+                prop_assert!(group.segments <= entries);
             }
         }
     }
@@ -114,7 +114,7 @@ fn segments_of_contiguous_memory_by_a_contiguous_view_are_one() {
 }
 
 #[test]
-fn batch_counts_the_bounds_of_the_file_type_where_asked_to() {
+fn group_counts_the_bounds_of_the_file_type_where_asked_to() {
     // As ROMIO flattens a struct of subarrays: a marker, rows, a marker.
     let rows = 2048;
     let mut offsets = vec![0];
@@ -135,24 +135,24 @@ fn batch_counts_the_bounds_of_the_file_type_where_asked_to() {
         for (counts_bounds, expected) in
             [(false, vec![128; 16]), (true, [vec![127], vec![128; 15], vec![1]].concat())]
         {
-            let limits = BatchLimits { entries: 128, counts_bounds, len: u64::MAX };
-            let batches = all_batches(source(position), limits);
-            assert_eq!(batches.iter().map(|batch| batch.segments).collect::<Vec<_>>(), expected);
+            let limits = GroupLimits { entries: 128, counts_bounds, len: u64::MAX };
+            let groups = all_groups(source(position), limits);
+            assert_eq!(groups.iter().map(|group| group.segments).collect::<Vec<_>>(), expected);
         }
-        assert_eq!(all_batches(source(position), NO_LIMITS).len(), 1);
+        assert_eq!(all_groups(source(position), NO_LIMITS).len(), 1);
     }
 }
 
 #[test]
-fn batch_ends_behind_the_segment_that_fills_it() {
+fn group_ends_behind_the_segment_that_fills_it() {
     let segments: Vec<Segment> =
         (0..10).map(|n| Segment { address: 1000 * n, offset: 50 * n as u64, len: 10 }).collect();
     let lens = |len| -> Vec<u64> {
-        let batches = all_batches(
+        let groups = all_groups(
             Source::Segments((&segments[..]).into()),
-            BatchLimits { entries: usize::MAX, counts_bounds: false, len },
+            GroupLimits { entries: usize::MAX, counts_bounds: false, len },
         );
-        batches.iter().map(|batch| batch.len).collect()
+        groups.iter().map(|group| group.len).collect()
     };
     assert_eq!(lens(29), [30, 30, 30, 10]);
     assert_eq!(lens(30), [30, 30, 30, 10]);
@@ -160,18 +160,18 @@ fn batch_ends_behind_the_segment_that_fills_it() {
 }
 
 #[test]
-fn batch_joins_the_file_and_memory_apart() {
+fn group_joins_the_file_and_memory_apart() {
     let segments = [
         Segment { address: 100, offset: 0, len: 10 },
         Segment { address: 200, offset: 10, len: 0 },
         Segment { address: 300, offset: 10, len: 10 },
         Segment { address: 310, offset: 40, len: 10 },
     ];
-    let [batch] = &all_batches(Source::Segments((&segments[..]).into()), NO_LIMITS)[..] else {
-        panic!("one batch")
+    let [group] = &all_groups(Source::Segments((&segments[..]).into()), NO_LIMITS)[..] else {
+        panic!("one group")
     };
-    assert_eq!(batch.extents, [Extent::new(0, 20), Extent::new(40, 10)]);
-    assert_eq!(batch.memory, [Piece { address: 100, len: 10 }, Piece { address: 300, len: 20 }]);
+    assert_eq!(group.extents, [Extent::new(0, 20), Extent::new(40, 10)]);
+    assert_eq!(group.memory, [MemoryPart { address: 100, len: 10 }, MemoryPart { address: 300, len: 20 }]);
 }
 
 #[test]

@@ -41,11 +41,11 @@ pub enum Limit {
     TcpRr,
     /// The same, both ends spinning on non-blocking sockets.
     TcpRrSpin,
-    /// Requests and responses over loopback TCP at the load's queue depth, with batching and the best of several
+    /// Requests and responses over loopback TCP at the load's queue depth, with coalescing and the best of several
     /// socket buffer sizes.
     TcpStream,
-    /// The same with one system call for each message at either end: what a server without batching reaches.
-    TcpUnbatched,
+    /// The same with one system call for each message at either end: what a server without coalescing reaches.
+    TcpUncoalesced,
     /// Harmonic sum of [`Limit::TcpStream`] and [`Limit::File`]: one CPU that first receives and then writes.
     TcpStreamFile,
     /// A message and its answer over RDMA send and receive, both ends asleep between them.
@@ -113,7 +113,7 @@ impl Limit {
             Self::TcpRr => "tcp_rr",
             Self::TcpRrSpin => "tcp_rr_spin",
             Self::TcpStream => "tcp_stream",
-            Self::TcpUnbatched => "tcp_unbatched",
+            Self::TcpUncoalesced => "tcp_uncoalesced",
             Self::TcpStreamFile => "tcp_stream+pwrite",
             Self::VerbsRr => "verbs_rr",
             Self::VerbsRrSpin => "verbs_rr_spin",
@@ -166,8 +166,8 @@ impl Limit {
             Self::FileDirect => file::transfer(load, stage, libc::O_DIRECT, samples),
             Self::TcpRr => tcp::request_response(load, stage, false, samples),
             Self::TcpRrSpin => tcp::request_response(load, stage, true, samples),
-            Self::TcpStream => tcp::stream(load, stage, tcp::Batching::Yes, samples),
-            Self::TcpUnbatched => tcp::stream(load, stage, tcp::Batching::No, samples),
+            Self::TcpStream => tcp::stream(load, stage, tcp::Coalescing::Yes, samples),
+            Self::TcpUncoalesced => tcp::stream(load, stage, tcp::Coalescing::No, samples),
             Self::VerbsRr => verbs::request_response(load, stage, false, samples),
             Self::VerbsRrSpin => verbs::request_response(load, stage, true, samples),
             Self::VerbsWrite => verbs::stream(load, stage, verbs::Way::Write, samples),

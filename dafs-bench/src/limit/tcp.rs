@@ -24,7 +24,7 @@ const CHOOSE_FROM_BYTES: usize = 16 << 10;
 
 /// Whether several messages share a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Batching {
+pub(crate) enum Coalescing {
     /// One receive takes many messages, one send carries many.
     Yes,
     /// One receive and one send for each message, at both ends.
@@ -66,21 +66,21 @@ pub(crate) fn request_response(
 pub(crate) fn stream(
     load: &Load,
     stage: &Stage<'_>,
-    batching: Batching,
+    coalescing: Coalescing,
     samples: &mut Samples,
 ) -> anyhow::Result<Work> {
     let sizes = Sizes::of(load);
     let depth = load.queue_depth.max(1);
     let run = |buffer, budget, spin| {
         let (client, server) = connected_pair(buffer, spin)?;
-        match batching {
-            Batching::Yes => run_pair(
+        match coalescing {
+            Coalescing::Yes => run_pair(
                 stage,
                 client,
                 move || serve_batches(server, sizes, depth),
                 |client| ask_batches(client, sizes, depth, budget),
             ),
-            Batching::No => run_pair(
+            Coalescing::No => run_pair(
                 stage,
                 client,
                 move || serve_each(server, sizes),
@@ -89,7 +89,7 @@ pub(crate) fn stream(
         }
     };
     // By whichever way of waiting is faster, each measured for half of the time: what stands beside it may spin, too.
-    let ways: &[bool] = if batching == Batching::Yes { &[false, true] } else { &[false] };
+    let ways: &[bool] = if coalescing == Coalescing::Yes { &[false, true] } else { &[false] };
     let part = u32::try_from(ways.len()).unwrap_or(1);
     let half = Stage { budget: Budget { duration: stage.budget.duration / part, ..stage.budget }, ..*stage };
     let mut best: Option<Work> = None;

@@ -34,7 +34,7 @@ pub struct Target {
     /// How the client waits.
     pub poll: Poll,
     /// Whether requests leave together.
-    pub batching: bool,
+    pub coalescing: bool,
     /// The key that the server demands.
     pub key: Option<Key>,
 }
@@ -47,7 +47,7 @@ impl Target {
             transport,
             file: DATA_FILE,
             poll,
-            batching: true,
+            coalescing: true,
             key: server.key().cloned(),
         })
     }
@@ -64,7 +64,7 @@ pub struct Dafs {
 /// One session.
 struct Link {
     setup: Setup,
-    batching: bool,
+    coalescing: bool,
     session: Session,
     file: File,
     inline_max: [u32; 2],
@@ -151,7 +151,7 @@ impl Link {
         let agreed = session.agreed();
         Ok(Self {
             setup,
-            batching: target.batching,
+            coalescing: target.coalescing,
             inline_max: [agreed.read_inline_max, agreed.write_inline_max],
             session,
             file,
@@ -173,13 +173,13 @@ impl Link {
                 }
                 Method::Inline => MethodOverride::Inline,
                 Method::Direct => MethodOverride::Direct,
-                Method::Fast => MethodOverride::Fast,
-                Method::Client => MethodOverride::Client,
+                Method::Eager => MethodOverride::Eager,
+                Method::ClientInitiated => MethodOverride::ClientInitiated,
                 Method::Hybrid => MethodOverride::Hybrid,
             },
             inline_max: INLINE_MAX,
             key: target.key.clone(),
-            batch_submits: target.batching,
+            coalesce_submits: target.coalescing,
             background: if setup.progress_thread { Background::Progress } else { Background::KeepAlive },
             ..Config::default()
         }
@@ -218,33 +218,33 @@ impl Link {
 
     /// Many in flight, collected in the order of their submission.
     fn run_many(&self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
-        let in_batches = load.compute_ns == 0 && self.batching;
+        let under_corks = load.compute_ns == 0 && self.coalescing;
         if load.registered {
             let buffers =
                 (0..load.queue_depth).map(|_| self.buffer(load.bytes)).collect::<Result<Vec<_>, _>>()?;
-            self.keep_busy(in_batches, load, buffers, budget, samples)
+            self.keep_busy(under_corks, load, buffers, budget, samples)
         } else {
             let buffers = (0..load.queue_depth).map(|_| vec![0x5a; load.bytes]).collect();
-            self.keep_busy(in_batches, load, buffers, budget, samples)
+            self.keep_busy(under_corks, load, buffers, budget, samples)
         }
     }
 
     fn keep_busy<B: IoBuffer>(
         &self,
-        in_batches: bool,
+        under_corks: bool,
         load: &Load,
         buffers: Vec<B>,
         budget: Budget,
         samples: &mut Samples,
     ) -> anyhow::Result<Work> {
-        match in_batches {
-            true => self.batches(load, buffers, budget, samples),
+        match under_corks {
+            true => self.corked(load, buffers, budget, samples),
             false => self.pipeline(load, buffers, budget, samples),
         }
     }
 
-    /// All that has ended is collected, and as many operations are submitted in one batch.
-    fn batches<B: IoBuffer>(
+    /// All that has ended is collected, and as many operations are submitted under one cork.
+    fn corked<B: IoBuffer>(
         &self,
         load: &Load,
         buffers: Vec<B>,
@@ -260,12 +260,12 @@ impl Link {
         let mut free = buffers;
         let (mut ops, mut now) = (0, deadline.start);
         loop {
-            let batch = self.session.batch();
+            let cork = self.session.cork();
             for buffer in free.drain(..) {
                 starts.push(now);
                 pendings.push(self.submit(load, buffer, &mut offsets));
             }
-            drop(batch);
+            drop(cork);
             if pendings.is_empty() {
                 return Ok(Work { ops, elapsed: now - deadline.start });
             }
@@ -347,11 +347,11 @@ impl Link {
 
 impl Subject for Dafs {
     fn transport(&self) -> &str {
-        match (self.target.transport, self.target.batching) {
+        match (self.target.transport, self.target.coalescing) {
             (transport, true) => transport.name(),
-            (Transport::Tcp, false) => "tcp-unbatched",
-            (Transport::Shm, false) => "shm-unbatched",
-            (Transport::Verbs, false) => "verbs-unbatched",
+            (Transport::Tcp, false) => "tcp-uncoalesced",
+            (Transport::Shm, false) => "shm-uncoalesced",
+            (Transport::Verbs, false) => "verbs-uncoalesced",
         }
     }
 
@@ -363,8 +363,8 @@ impl Subject for Dafs {
         self.target.poll != Poll::Event
     }
 
-    fn batches(&self) -> bool {
-        self.target.batching
+    fn coalesces(&self) -> bool {
+        self.target.coalescing
     }
 
     fn supports(&self, load: &Load) -> bool {

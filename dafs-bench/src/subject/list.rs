@@ -147,7 +147,7 @@ impl Lists {
         budget: Budget,
         samples: &mut Samples,
     ) -> anyhow::Result<Work> {
-        let (session, file) = self.link(Noncontiguous::Hybrid)?;
+        let (session, file) = self.link(Noncontiguous::Auto)?;
         let mut offsets = shape.offsets();
         let stride = 2 * shape.bytes as u64;
         let mut buffers = Vec::new();
@@ -194,7 +194,7 @@ impl Lists {
         budget: Budget,
         samples: &mut Samples,
     ) -> anyhow::Result<Work> {
-        let (session, file) = self.link(Noncontiguous::Hybrid)?;
+        let (session, file) = self.link(Noncontiguous::Auto)?;
         let mut offsets = shape.offsets();
         if shape.registered {
             let mut buffer = session.buffer(shape.total())?;

@@ -20,7 +20,7 @@ pub trait Subject {
     }
 
     /// Whether requests and replies that come together travel together.
-    fn batches(&self) -> bool {
+    fn coalesces(&self) -> bool {
         true
     }
 

@@ -44,8 +44,13 @@ pub struct Crowd {
 
 /// Where workloads get their subjects from.
 pub trait Subjects {
-    /// dafs over `transport`, both ends waiting as `poll` says. Without `batching` each request and each reply is sent by itself.
-    fn dafs(&mut self, transport: Transport, poll: Poll, batching: bool) -> anyhow::Result<Box<dyn Subject>>;
+    /// dafs over `transport`, both ends waiting as `poll` says. Without `coalescing` each request and each reply is sent by itself.
+    fn dafs(
+        &mut self,
+        transport: Transport,
+        poll: Poll,
+        coalescing: bool,
+    ) -> anyhow::Result<Box<dyn Subject>>;
 
     /// Two clients of one server, with a file each: one in the page cache, one on a disk and past the cache.
     fn pair(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Pair>;

@@ -32,7 +32,7 @@ pub struct ServerOptions {
     /// Whether it bypasses the page cache.
     pub direct_io: bool,
     /// Whether replies leave together.
-    pub batching: bool,
+    pub coalescing: bool,
     /// A directory exported as `disk`, that bypasses the page cache.
     pub disk: Option<PathBuf>,
     /// Bytes of a chunk of large transfers, and chunks in progress at once, where not its own choice.
@@ -63,7 +63,7 @@ impl Server {
             let mut export = OsString::from("disk=");
             export.push(directory);
             export.push(user);
-            export.push(",direct");
+            export.push(",direct_io");
             export
         });
         let mut listen_shm = OsString::from("shm://");
@@ -85,14 +85,14 @@ impl Server {
         }
         // What it tells operators of every session would be noise beside results.
         command.args(["--poll", options.poll.name(), "--log", "warn"]);
-        if !options.batching {
-            command.arg("--no-batching");
+        if !options.coalescing {
+            command.arg("--no-coalescing");
         }
         if let Some((chunk, depth)) = options.pipeline {
             command.args(["--chunk-size", &chunk.to_string(), "--pipeline-depth", &depth.to_string()]);
         }
         if options.direct_io {
-            command.arg("--direct");
+            command.arg("--direct-io");
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         sys::tether(&mut command, &options.cpus);
@@ -262,7 +262,7 @@ mod tests {
             socket: directory.path().join("s.sock"),
             poll: Poll::Adaptive,
             direct_io: false,
-            batching: true,
+            coalescing: true,
             disk: None,
             pipeline: None,
             verbs: None,

@@ -11,7 +11,7 @@ pub(super) fn run(bench: &mut Bench<'_>, unit: Unit) -> anyhow::Result<()> {
     bench.each_subject(|plan, _| vec![plan.poll()], |bench, subject| rates(bench, subject, unit, &depths))?;
     let compares = bench.plan.own_server && bench.plan.transports.contains(&Transport::Tcp);
     if unit == Unit::OpsPerS && compares {
-        // What the batching is worth: the same programs without it.
+        // What the coalescing is worth: the same programs without it.
         let depths: Vec<usize> = depths.into_iter().filter(|&depth| depth > 1).collect();
         bench.pins.be_client();
         let mut subject = bench.subjects.dafs(Transport::Tcp, bench.plan.poll(), false)?;
@@ -44,7 +44,7 @@ fn rate_limit(bench: &Bench<'_>, subject: &dyn Subject, op: Op, unit: Unit) -> L
         _ if bench.plan.direct_io => Limit::FileDirect,
         ("shm", _) => Limit::File,
         _ if bench.over_rdma(subject) => rdma_limit(op),
-        (_, Unit::OpsPerS) if !subject.batches() => Limit::TcpUnbatched,
+        (_, Unit::OpsPerS) if !subject.coalesces() => Limit::TcpUncoalesced,
         _ if op == Op::Write => Limit::TcpStreamFile,
         _ => Limit::TcpStream,
     }

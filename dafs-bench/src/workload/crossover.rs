@@ -85,7 +85,7 @@ fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) ->
     let memory = |registered| if registered { "registered" } else { "ordinary memory" };
     let mut curves = Vec::new();
     for registered in [true, false] {
-        for method in [Method::Inline, Method::Direct, Method::Fast, Method::Client] {
+        for method in [Method::Inline, Method::Direct, Method::Eager, Method::ClientInitiated] {
             let points = times(rows, method, Some(registered));
             let name = format!("{method}, {}", memory(registered));
             curves.push(Curve { name, points, reference: false });

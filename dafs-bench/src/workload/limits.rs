@@ -39,7 +39,7 @@ fn cases(bench: &Bench<'_>) -> Vec<(Limit, Unit, Load)> {
         cases.extend([Limit::Memcpy, Limit::CrossMemory].map(|limit| (limit, Unit::MibPerS, copy)));
         for &depth in &bench.plan.queue_depths {
             let read = bench.load(Op::Read, bytes, depth);
-            for limit in [bench.file_limit(), Limit::TcpStream, Limit::TcpUnbatched] {
+            for limit in [bench.file_limit(), Limit::TcpStream, Limit::TcpUncoalesced] {
                 let unit = if bytes < 64 << 10 { Unit::OpsPerS } else { Unit::MibPerS };
                 cases.push((limit, unit, read));
             }

@@ -72,7 +72,7 @@ pub fn run(
         Benchmark::Iops(_) => bandwidth::run(&mut bench, Unit::OpsPerS)?,
         Benchmark::Crossover(_) => crossover::run(&mut bench)?,
         Benchmark::Overlap(_) => overlap::run(&mut bench)?,
-        Benchmark::Transfer(_) => noncontiguous::run(&mut bench, false)?,
+        Benchmark::Noncontiguous(_) => noncontiguous::run(&mut bench, false)?,
         Benchmark::Listio(_) => noncontiguous::run(&mut bench, true)?,
         Benchmark::Mixed(_) => mixed::run(&mut bench)?,
         Benchmark::Idle { .. } => idle::run(&mut bench)?,

@@ -1,4 +1,4 @@
-//! Noncontiguous data: the methods side by side, beside one contiguous transfer (`transfer`: memory in pieces) and beside local calls
+//! Noncontiguous data: the methods side by side, beside one contiguous transfer (`noncontiguous`: memory in pieces) and beside local calls
 //! (`listio`: file and memory in pieces). After Wu, Wyckoff and Panda (2003), Figures 3 and 4.
 
 use crate::interrupt;
@@ -8,9 +8,9 @@ use crate::stats::median;
 use crate::subject::list::{Lists, Local, Shape};
 use crate::workload::Bench;
 
-const METHODS: [Method; 5] = [Method::Multiple, Method::Pack, Method::Gather, Method::Hybrid, Method::Batch];
+const METHODS: [Method; 5] = [Method::Multiple, Method::Pack, Method::Gather, Method::Auto, Method::Batch];
 
-/// The paper's hybrid switches at this many bytes in all, of 128 pieces.
+/// The paper's hybrid scheme switches at this many bytes in all, of 128 pieces.
 const PAPER_SWITCH_BYTES: f64 = 64.0 * 1024.0;
 
 pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result<()> {
@@ -35,7 +35,7 @@ pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result
                     halves.extend(half);
                 }
                 bench.outcome.notes.extend(shape_note(transport.name(), op, registered, &rows));
-                bench.outcome.notes.extend(hybrid_note(transport.name(), op, registered, &halves));
+                bench.outcome.notes.extend(auto_note(transport.name(), op, registered, &halves));
                 panels.push(panel(transport.name(), op, registered, &rows));
                 bench.outcome.rows.extend(rows);
             }
@@ -47,7 +47,7 @@ pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result
     Ok(())
 }
 
-/// All methods in alternation with what they are compared with: a row for each, and what became of hybrid.
+/// All methods in alternation with what they are compared with: a row for each, and what became of auto.
 fn compare(
     bench: &mut Bench<'_>,
     lists: &mut Lists,
@@ -119,7 +119,7 @@ fn compare(
     Ok((rows.collect(), Halves::of(shape.bytes, &methods, &times)))
 }
 
-/// Hybrid beside the better of the two methods that it chooses from.
+/// Auto beside the better of the two methods that it chooses from.
 struct Halves {
     /// Of a piece.
     bytes: usize,
@@ -135,24 +135,24 @@ impl Halves {
         let p50 = |rounds: &[[f64; 2]]| median(rounds.iter().map(|time| time[0]));
         let (pack, gather) = (rounds(Method::Pack)?, rounds(Method::Gather)?);
         let better = if p50(pack)? <= p50(gather)? { pack } else { gather };
-        let ratio = p50(rounds(Method::Hybrid)?)? / p50(better)?;
+        let ratio = p50(rounds(Method::Auto)?)? / p50(better)?;
         let every_other = |first: usize| median(better.iter().skip(first).step_by(2).map(|time| time[0]));
         let (odd, even) = (every_other(0)?, every_other(1)?);
         Some(Self { bytes, ratio, noise: odd.max(even) / odd.min(even) })
     }
 }
 
-/// As good as the better of its halves is hybrid within this.
+/// As good as the better of its halves is auto within this.
 const AS_GOOD: f64 = 1.1;
 
-/// How often hybrid was as good as the better of its halves, and how often that was as good as itself.
-fn hybrid_note(transport: &str, op: Op, registered: bool, halves: &[Halves]) -> Option<String> {
+/// How often auto was as good as the better of its halves, and how often that was as good as itself.
+fn auto_note(transport: &str, op: Op, registered: bool, halves: &[Halves]) -> Option<String> {
     let worst = halves.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio))?;
     let noise = halves.iter().map(|half| half.noise).fold(1.0, f64::max);
     let count = |as_good: fn(&Halves) -> f64| halves.iter().filter(|half| as_good(half) <= AS_GOOD).count();
     let memory = if registered { "registered" } else { "ordinary" };
     Some(format!(
-        "{transport}, {op}, {memory} memory: hybrid takes at most {AS_GOOD} of the better of packing and gathering at {} of {} sizes, \
+        "{transport}, {op}, {memory} memory: auto takes at most {AS_GOOD} of the better of packing and gathering at {} of {} sizes, \
          {:.2} at worst ({} bytes a piece); the better one's odd rounds are as near to its even ones at {}, {noise:.2} at worst",
         count(|half| half.ratio),
         halves.len(),
@@ -164,12 +164,12 @@ fn hybrid_note(transport: &str, op: Op, registered: bool, halves: &[Halves]) -> 
 
 /// The methods that were asked for, each of which must be possible; all of them where the choice was left open.
 fn chosen(asked: &[Method], possible: Vec<Method>) -> anyhow::Result<Vec<Method>> {
-    if asked.contains(&Method::Auto) {
+    if asked.is_empty() {
         return Ok(possible);
     }
     if let Some(other) = asked.iter().find(|method| !possible.contains(method)) {
         anyhow::bail!(
-            "cannot use --method {other} here; choose multiple, pack, gather, hybrid, batch (listio) or auto (all)"
+            "cannot use --method {other} here; choose multiple, pack, gather, auto or batch (listio)"
         );
     }
     Ok(possible.into_iter().filter(|method| asked.contains(method)).collect())
@@ -303,33 +303,33 @@ mod tests {
         assert!(note([5.0, 5.0, 5.0]).contains("gathering wins at every size"));
         assert!(note([20.0, 20.0, 20.0]).contains("packing wins at every size"));
         assert!(note([5.0; 3]).contains("from 512 bytes a piece"), "the paper's switch");
-        let hybrid = [row(Method::Hybrid, 128, 1.0)];
-        assert_eq!(shape_note("shm", Op::Read, true, &hybrid), None, "there is nothing to compare");
+        let auto = [row(Method::Auto, 128, 1.0)];
+        assert_eq!(shape_note("shm", Op::Read, true, &auto), None, "there is nothing to compare");
     }
 
     #[test]
-    fn hybrid_is_held_against_the_better_half_and_that_against_itself() {
+    fn auto_is_held_against_the_better_half_and_that_against_itself() {
         let rounds = |p50: [f64; 4]| p50.map(|p50| [p50, 99.0]).to_vec();
-        let methods = [Method::Pack, Method::Gather, Method::Hybrid];
+        let methods = [Method::Pack, Method::Gather, Method::Auto];
         let times = [rounds([20.0; 4]), rounds([10.0, 12.0, 10.0, 12.0]), rounds([22.0; 4])];
         let half = Halves::of(512, &methods, &times).unwrap();
         assert_eq!((half.bytes, half.ratio, half.noise), (512, 2.0, 1.2));
-        assert!(Halves::of(512, &methods[..2], &times[..2]).is_none(), "without hybrid");
+        assert!(Halves::of(512, &methods[..2], &times[..2]).is_none(), "without auto");
         assert!(Halves::of(512, &methods, &times.map(|rounds| rounds[..1].to_vec())).is_none(), "one round");
         let halves = [half, Halves { bytes: 1024, ratio: 1.0, noise: 1.0 }];
-        let note = hybrid_note("shm", Op::Read, true, &halves).unwrap();
+        let note = auto_note("shm", Op::Read, true, &halves).unwrap();
         assert!(note.contains("at 1 of 2 sizes, 2.00 at worst (512 bytes"), "{note}");
         assert!(note.ends_with("even ones at 1, 1.20 at worst"), "{note}");
-        assert_eq!(hybrid_note("shm", Op::Read, true, &[]), None);
+        assert_eq!(auto_note("shm", Op::Read, true, &[]), None);
     }
 
     #[test]
     fn methods_asked_for_are_all_taken_or_the_one_refused_that_cannot_be() {
-        use Method::{Auto, Batch, Direct, Gather, Hybrid, Pack};
-        let possible = || vec![Pack, Gather, Hybrid];
+        use Method::{Auto, Batch, Direct, Gather, Pack};
+        let possible = || vec![Pack, Gather, Auto];
         let chosen = |asked: &[Method]| chosen(asked, possible()).ok();
-        assert_eq!(chosen(&[Auto]), Some(possible()));
-        assert_eq!(chosen(&[Hybrid, Pack]), Some(vec![Pack, Hybrid]));
+        assert_eq!(chosen(&[]), Some(possible()));
+        assert_eq!(chosen(&[Auto, Pack]), Some(vec![Pack, Auto]));
         assert_eq!(chosen(&[Pack, Direct]), None);
         assert_eq!(chosen(&[Batch]), None);
     }

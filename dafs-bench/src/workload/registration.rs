@@ -137,8 +137,11 @@ fn write_rows<'a>(file: File, rows: Vec<&'a [u8]>) -> Box<dyn FnMut() -> anyhow:
 
 /// Figure 8: writes from many buffers, some of which are found in the cache.
 fn cache(bench: &mut Bench<'_>, dafs: &Dafs, transport: &str, bytes: usize) -> anyhow::Result<Panel> {
-    let keeping =
-        |entries_max, batch| RegistrationConfig { entries_max, batch, ..RegistrationConfig::default() };
+    let keeping = |entries_max, evict_count| RegistrationConfig {
+        entries_max,
+        evict_count,
+        ..RegistrationConfig::default()
+    };
     let schemes =
         [("none", keeping(0, 1)), ("cache", keeping(ENTRIES, 1)), ("batch", keeping(ENTRIES, BATCH))];
     let mut curves: Vec<Curve> = schemes
@@ -185,7 +188,7 @@ fn cache(bench: &mut Bench<'_>, dafs: &Dafs, transport: &str, bytes: usize) -> a
 fn hit_and_miss(bench: &mut Bench<'_>, dafs: &Dafs, transport: &str, bytes: usize) -> anyhow::Result<()> {
     let mut cases = Vec::new();
     for (name, entries_max) in [("hit", ENTRIES), ("miss", 1)] {
-        let config = RegistrationConfig { entries_max, batch: 1, ..RegistrationConfig::default() };
+        let config = RegistrationConfig { entries_max, evict_count: 1, ..RegistrationConfig::default() };
         let (session, file) = dafs.registering(config)?;
         let buffers: Vec<PinnedBuf> = (0..ENTRIES).map(|_| session.pin(vec![0x5a; bytes])).collect();
         let asked = session.clone();

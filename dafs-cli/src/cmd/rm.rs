@@ -152,8 +152,8 @@ impl Remover<'_> {
         let pending = remove_dir(&above.dir, &path);
         above.removing.push((path, pending));
         if above.removing.len() >= DEPTH {
-            let batch = std::mem::take(&mut above.removing);
-            self.collect(target, batch, |path| remove_dir(&above.dir, path).wait());
+            let group = std::mem::take(&mut above.removing);
+            self.collect(target, group, |path| remove_dir(&above.dir, path).wait());
         }
     }
 

@@ -32,26 +32,26 @@ pub struct ReadDir {
     buffer: Option<RegisteredBuf>,
 }
 
-/// Notices cookies that come round: of the batches fetched it remembers one, twice as late each time.
+/// Notices cookies that come round: of the pages fetched it remembers one, twice as late each time.
 #[derive(Debug)]
 struct Turns {
     known: u64,
-    batches: u64,
+    pages: u64,
     next: u64,
 }
 
 impl Turns {
     fn new(cookie: u64) -> Self {
-        Self { known: cookie, batches: 0, next: 1 }
+        Self { known: cookie, pages: 0, next: 1 }
     }
 
-    /// A batch ended with this cookie. Returns whether one before it did so too.
+    /// A page ended with this cookie. Returns whether one before it did so too.
     fn comes_round(&mut self, cookie: u64) -> bool {
         if cookie == self.known {
             return true;
         }
-        self.batches += 1;
-        if self.batches == self.next {
+        self.pages += 1;
+        if self.pages == self.next {
             self.known = cookie;
             self.next = self.next.saturating_mul(2);
         }
@@ -85,7 +85,7 @@ impl ReadDir {
     }
 
     fn fetch(&mut self) -> Result<()> {
-        // Most directories fit one message; what does not comes by RDMA in larger batches, where that pays.
+        // Most directories fit one message; what does not comes by RDMA in larger pages, where that pays.
         let shared = &self.dir.owner.shared;
         let inline = shared.lock().terms.read_inline_max as usize;
         let buffer = match self.buffer.take() {

@@ -66,18 +66,18 @@ pub struct Agreed {
     pub gather: Option<GatherSwitches>,
 }
 
-/// Submissions that leave together: [`Session::batch`].
+/// Submissions that leave together: [`Session::cork`].
 #[derive(Debug)]
-#[must_use = "a batch ends where it is dropped"]
-pub struct Batch<'a> {
+#[must_use = "a cork ends where it is dropped"]
+pub struct Cork<'a> {
     session: &'a Session,
 }
 
-impl Drop for Batch<'_> {
+impl Drop for Cork<'_> {
     fn drop(&mut self) {
         let shared = &self.session.owner.shared;
         let mut core = shared.lock();
-        core.batches -= 1;
+        core.corks -= 1;
         shared.push(&mut core, false);
     }
 }
@@ -171,7 +171,7 @@ impl Session {
                 shared.send_closes();
             }
         });
-        shared.begin_lanes();
+        shared.begin_eager_buffers();
         background::start(&shared);
         Ok(Self { owner: Arc::new(Owner { shared }) })
     }
@@ -267,7 +267,7 @@ impl Session {
         circumstances.form = Form::Pieces(pieces);
         let words = decide(&circumstances).explain(&circumstances);
         match core.learned.known(direction, registration, size, segments) {
-            Some([pack, gather]) if method == Noncontiguous::Hybrid => {
+            Some([pack, gather]) if method == Noncontiguous::Auto => {
                 let quicker = if gather < pack { "gathering" } else { "packing" };
                 let pack_us = pack * size as f32 / 1000.0;
                 let gather_us = gather * size as f32 / 1000.0;
@@ -285,7 +285,7 @@ impl Session {
         Ok(RegisteredBuf::allocate_at_best(&self.owner.shared.domain, len)?)
     }
 
-    /// Sends requests that are held back ([`Config::batch_submits`], [`Session::batch`]), and closes files that were dropped. Does not
+    /// Sends requests that are held back ([`Config::coalesce_submits`], [`Session::cork`]), and closes files that were dropped. Does not
     /// block.
     pub fn flush(&self) {
         let shared = &self.owner.shared;
@@ -301,10 +301,10 @@ impl Session {
     /// for an operation of the session, tests one ([`Pending::test`]), or calls [`Session::flush`]. Does not block.
     ///
     /// A program with many operations in flight collects all that have ended with [`crate::wait_some`], and submits what comes next
-    /// in one batch.
-    pub fn batch(&self) -> Batch<'_> {
-        self.owner.shared.lock().batches += 1;
-        Batch { session: self }
+    /// under one cork.
+    pub fn cork(&self) -> Cork<'_> {
+        self.owner.shared.lock().corks += 1;
+        Cork { session: self }
     }
 
     /// A round trip to the server: its duration. Blocks.

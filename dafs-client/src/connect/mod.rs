@@ -235,7 +235,7 @@ fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
         write_inline_max: thresholds.write_inline_max.min(capabilities.send_payload_max).max(1),
         send_payload_max: capabilities.send_payload_max,
         registers_ordinary_memory: capabilities.registers_ordinary_memory,
-        staging_overlaps: capabilities.remote_mapped,
+        bounce_overlaps: capabilities.remote_mapped,
         segments_max: dafs_proto::wire::SEGMENTS_MAX
             .min(capabilities.send_payload_max as usize / dafs_proto::wire::REMOTE_RANGE_SIZE)
             .max(1),

@@ -24,8 +24,8 @@ pub(crate) struct Driven {
     pub(crate) endpoint: Option<Box<dyn Endpoint>>,
     /// Something was queued in the endpoint since the last flush.
     pub(crate) unflushed: bool,
-    /// Batches being made up: submissions wait for their ends.
-    pub(crate) batches: usize,
+    /// Corks that are held: submissions wait for their ends.
+    pub(crate) corks: usize,
     /// A thread is responsible for receiving; others wait to be told.
     pub(crate) leader: bool,
     /// That thread sleeps without the lock: who receives must arm the endpoint again.
@@ -60,7 +60,7 @@ impl Driven {
             core,
             endpoint: Some(endpoint),
             unflushed: false,
-            batches: 0,
+            corks: 0,
             leader: false,
             leader_sleeps: false,
             reconnect_wanted: false,

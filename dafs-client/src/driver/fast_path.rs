@@ -93,7 +93,8 @@ impl Shared {
         op.stop();
         op.outstanding = 1;
         let index = core.ops.insert(op);
-        let request = Request { op: index, opcode, order: sent.order, at: 0, len, staging: None, lane: None };
+        let request =
+            Request { op: index, opcode, order: sent.order, at: 0, len, bounce: None, eager_buffer: None };
         core.note_request(sent.slot, request);
         let outcome = match came {
             Came::Nothing => Ok(()),
@@ -465,7 +466,7 @@ mod tests {
             (0, IoPath::Inline, true),
             (max, IoPath::Inline, true),
             (max + 1, IoPath::Inline, false),
-            (8, IoPath::Staged, false),
+            (8, IoPath::Bounced, false),
             (8, IoPath::DirectRegister, false),
         ] {
             let single = single(&file, READ, &mut bytes[..len], path);

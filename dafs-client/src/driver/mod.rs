@@ -32,7 +32,7 @@ use crate::connect::Server;
 use crate::driver::background::Threads;
 use crate::driver::driven::Driven;
 use crate::driver::sleep::Sleeper;
-use crate::engine::lanes::LaneState;
+use crate::engine::eager::EagerBufferState;
 use crate::error::Error;
 use crate::handle::closings::Closings;
 use crate::handle::node::{Node, NodeParts};
@@ -135,13 +135,13 @@ impl Shared {
         }
     }
 
-    /// Asks for lanes, where the configuration uses them, and waits for the answer. Blocks.
-    pub(crate) fn begin_lanes(&self) {
+    /// Asks for eager buffers, where the configuration uses them, and waits for the answer. Blocks.
+    pub(crate) fn begin_eager_buffers(&self) {
         let mut core = self.lock();
-        core.ask_for_lanes(&self.config);
-        if matches!(core.lanes, LaneState::Asked(_)) {
+        core.ask_for_eager_buffers(&self.config);
+        if matches!(core.eager_buffers, EagerBufferState::Asked(_)) {
             self.push(&mut core, false);
-            drop(self.wait_until(core, |core| !matches!(core.lanes, LaneState::Asked(_))));
+            drop(self.wait_until(core, |core| !matches!(core.eager_buffers, EagerBufferState::Asked(_))));
         }
     }
 
@@ -157,9 +157,9 @@ impl Shared {
         Some(node)
     }
 
-    /// Starts an operation. It leaves at once, or with others: see [`Config::batch_submits`].
+    /// Starts an operation. It leaves at once, or with others: see [`Config::coalesce_submits`].
     pub(crate) fn submit_under(&self, core: &mut Driven, op: Op) -> usize {
-        let keep_back = core.uncollected > 0 && self.config.batch_submits;
+        let keep_back = core.uncollected > 0 && self.config.coalesce_submits;
         let index = self.submit_locked(core, op);
         self.push(core, keep_back);
         index
@@ -179,7 +179,7 @@ impl Shared {
     /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
     pub(crate) fn push(&self, core: &mut Driven, keep_back: bool) {
         let mut outcome = core.send_some();
-        if outcome.is_ok() && core.batches == 0 && !(keep_back && self.server.provider == Provider::Tcp) {
+        if outcome.is_ok() && core.corks == 0 && !(keep_back && self.server.provider == Provider::Tcp) {
             outcome = core.flush();
         }
         self.check(core, outcome);

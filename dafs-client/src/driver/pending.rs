@@ -229,7 +229,7 @@ pub fn wait_some<T>(pendings: &mut Vec<Pending<T>>) -> Vec<T> {
 }
 
 /// As [`wait_some`], but waits until as many operations have ended as the hints say, or all, or until the window is over. At least one has
-/// ended then. [`crate::Session::flush`] sends what a [`crate::Batch`] holds back. Blocks.
+/// ended then. [`crate::Session::flush`] sends what a [`crate::Cork`] holds back. Blocks.
 pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> Vec<T> {
     if wait_any(pendings).is_none() {
         return Vec::new();

@@ -261,7 +261,7 @@ impl Driven {
         self.give_up.on_connected(self.core.session.replies());
         let config = &shared.config;
         shared.registrar.set_useful_min(self.useful_sizes_min(config));
-        self.ask_for_lanes(config);
+        self.ask_for_eager_buffers(config);
     }
 }
 

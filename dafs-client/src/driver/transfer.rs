@@ -14,8 +14,8 @@ use crate::engine::choice::Question;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
-use crate::memory::registration::{Hold, Lease, RegistrationPolicy};
-use crate::memory::{Keep, RawMemory, RegisteredBuf, Staging, tell_of_refusal};
+use crate::memory::registration::{Hold, Loan, RegistrationPolicy};
+use crate::memory::{BounceBuffers, Keep, RawMemory, RegisteredBuf, tell_of_refusal};
 use crate::method::io_path::{
     Circumstances, Direction, Form, IoPath, MethodOverride, Pieces, Registration, decide,
 };
@@ -23,7 +23,7 @@ use crate::method::learned::Trial;
 use crate::method::noncontiguous::{Noncontiguous, open_choice};
 use crate::op::Op;
 use crate::op::list::{List, places};
-use crate::op::pieces::trim;
+use crate::op::parts::trim;
 use crate::op::transfer::{Transfer, TransferKind};
 
 /// Whose memory a transfer uses.
@@ -75,11 +75,11 @@ impl Shared {
     pub(crate) fn run_contiguous(&self, node: &Arc<Node>, asked: &Contiguous<'_>) -> Result<usize> {
         let Contiguous { kind, offset, memory, buffer, policy } = *asked;
         check_extent(offset, memory.len())?;
-        let (range, lease) = match buffer {
+        let (range, loan) = match buffer {
             Some(buffer) => (Some(buffer.range_in(&self.domain).ok_or_else(not_registered_here)?), None),
             None => {
-                let lease = self.registrar.lease(&memory, kind.access(), policy);
-                (lease.as_ref().and_then(|lease| lease.range_of(&memory)), lease)
+                let loan = self.registrar.lend(&memory, kind.access(), policy);
+                (loan.as_ref().and_then(|loan| loan.range_of(&memory)), loan)
             }
         };
         let unwinding = EndOnUnwind { shared: self };
@@ -90,7 +90,7 @@ impl Shared {
         let single = Single { kind: Some(kind), node: Some(node), offset, memory, range, path };
         let outcome = match self.attempt(core, &single) {
             Attempt::Done(count) => Ok(count),
-            attempt => self.run_generally(node, asked, &single, lease, attempt),
+            attempt => self.run_generally(node, asked, &single, loan, attempt),
         };
         std::mem::forget(unwinding);
         outcome
@@ -102,11 +102,11 @@ impl Shared {
         node: &Arc<Node>,
         asked: &Contiguous<'_>,
         single: &Single<'_>,
-        lease: Option<Lease>,
+        loan: Option<Loan>,
         attempt: Attempt<'_>,
     ) -> Result<usize> {
         let mut transfer = single.transfer(asked.kind);
-        transfer.holds.extend(lease.map(Hold::Lease));
+        transfer.holds.extend(loan.map(Hold::Loan));
         transfer.registered = asked.buffer.and_then(RegisteredBuf::memory);
         let op = |transfer| Op::moving(asked.kind.opcode(), Arc::clone(node), transfer);
         let op = match attempt {
@@ -198,10 +198,10 @@ impl Shared {
         let Lent { memory, mut ranges, whole } = self.lent(parts.memory, keep)?;
         let mut holds = SmallVec::new();
         if let ([single], None) = (&*memory, &ranges)
-            && let Some(lease) = self.registrar.lease(single, kind.access(), policy)
+            && let Some(loan) = self.registrar.lend(single, kind.access(), policy)
         {
-            ranges = lease.range_of(single).map(|range| SmallVec::from_buf([range]));
-            holds.push(Hold::Lease(lease));
+            ranges = loan.range_of(single).map(|range| SmallVec::from_buf([range]));
+            holds.push(Hold::Loan(loan));
         }
         let len = total_len(&memory).ok_or_else(|| {
             Error::Invalid("the memory of a transfer is more than there are addresses".into())
@@ -251,7 +251,7 @@ impl Shared {
         let in_pieces = pieces > 1 && is_auto && is_plain;
         let each_piece = in_pieces && method == Noncontiguous::Multiple;
         // Packing is copying.
-        let may_pack = method != Noncontiguous::Hybrid || question.policy == RegistrationPolicy::Library;
+        let may_pack = method != Noncontiguous::Auto || question.policy == RegistrationPolicy::Library;
         if in_pieces && may_pack {
             let switches = core.terms.welcome.gather;
             c.form = Form::Pieces(Pieces { count: pieces, method, switches, learned: None });
@@ -266,9 +266,9 @@ impl Shared {
             let room = (core.terms.send_payload_max as usize).saturating_sub(list.described_size());
             c.inline_max = c.inline_max.min(u32::try_from(room).unwrap_or(u32::MAX));
         }
-        // It is not cut to the size of lanes, and one request describes and plans it once.
-        (c.has_lanes, c.cuts_inline) = (false, false);
-        let may_sieve = is_auto && may_pack && method == Noncontiguous::Hybrid && core.terms.staging_overlaps;
+        // It is not cut to the size of eager buffers, and one request describes and plans it once.
+        (c.has_eager_buffers, c.cuts_inline) = (false, false);
+        let may_sieve = is_auto && may_pack && method == Noncontiguous::Auto && core.terms.bounce_overlaps;
         match list.dense_span().filter(|_| may_sieve && question.kind == TransferKind::Read) {
             Some(span) if core.can_stage_whole(&self.config, span) => {
                 c.form = Form::Dense;
@@ -278,7 +278,7 @@ impl Shared {
         }
     }
 
-    /// Registers or stages, falls back where that fails, and makes ready to be cut into requests.
+    /// Registers or bounces, falls back where that fails, and makes ready to be cut into requests.
     fn complete(&self, core: &mut Core, transfer: &mut Transfer, policy: RegistrationPolicy) -> Result<()> {
         let decided = transfer.path;
         // First, for the way may become another, of smaller requests.
@@ -288,7 +288,7 @@ impl Shared {
         check_undivided(core, transfer)
     }
 
-    /// Registers or stages, and falls back where that fails: inline always works.
+    /// Registers or bounces, and falls back where that fails: inline always works.
     fn prepare(&self, core: &mut Core, transfer: &mut Transfer, policy: RegistrationPolicy) {
         if transfer.path == IoPath::DirectRegister {
             // Of one piece this looks for a kept registration once more: how durable a write is decides its way, and so whether it is kept.
@@ -299,11 +299,11 @@ impl Shared {
                 }
                 Err(error) => {
                     tell_of_refusal(&error);
-                    transfer.path = IoPath::Staged;
+                    transfer.path = IoPath::Bounced;
                 }
             }
         }
-        if transfer.path == IoPath::Staged && !core.ensure_staging(&self.config) {
+        if transfer.path == IoPath::Bounced && !core.ensure_bounce(&self.config) {
             transfer.path = IoPath::Inline;
         }
     }
@@ -360,7 +360,7 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
     if !overlaps {
         return;
     }
-    // Lists use no lanes.
+    // Lists use no eager_buffers.
     let len_max = core.terms.request_max(transfer.path, Direction::Write).unwrap_or(0);
     if trim(transfer, 0, transfer.len.min(len_max), core.terms.segments_max, &core.terms) == transfer.len {
         return;
@@ -394,8 +394,8 @@ pub(crate) fn check_extent(offset: u64, len: usize) -> Result<()> {
 /// An append and a readdir are one request: what does not fit cannot be cut.
 fn check_undivided(core: &Core, transfer: &Transfer) -> Result<()> {
     let buffered = || match transfer.path {
-        IoPath::Staged => core.buffers.staging.as_ref().map_or(0, Staging::chunk_size),
-        _ => core.lane_size(),
+        IoPath::Bounced => core.buffers.bounce.as_ref().map_or(0, BounceBuffers::chunk_size),
+        _ => core.eager_buffer_size(),
     };
     let limit = core.terms.request_max(transfer.path, transfer.direction()).unwrap_or_else(buffered);
     match transfer.kind {

@@ -6,7 +6,7 @@ use dafs_proto::wire::Stability;
 use crate::config::Config;
 use crate::engine::core::Core;
 use crate::memory::registration::RegistrationPolicy;
-use crate::memory::{Staging, tell_once};
+use crate::memory::{BounceBuffers, tell_once};
 use crate::method::io_path::{Circumstances, Direction, Form, IoPath, MethodOverride, Registration, decide};
 use crate::op::transfer::TransferKind;
 
@@ -38,10 +38,10 @@ impl Core {
     pub(crate) fn circumstances(&self, config: &Config, question: &Question) -> Circumstances {
         let Question { kind, size, registration, policy, blocking } = *question;
         let direction = kind.direction();
-        // Each piece would be made durable by itself, and an append is not cut.
+        // Each part would be made durable by itself, and an append is not cut.
         let is_cut = kind == TransferKind::Write(Stability::Unstable);
-        let lane_size = self.lane_size();
-        let fits_lanes = !matches!(kind, TransferKind::Append(_)) || size <= lane_size as u64;
+        let eager_buffer_size = self.eager_buffer_size();
+        let fits_eager_buffers = !matches!(kind, TransferKind::Append(_)) || size <= eager_buffer_size as u64;
         let mut circumstances = Circumstances {
             direction,
             size,
@@ -50,13 +50,13 @@ impl Core {
             method: config.method,
             inline_max: self.terms.inline_max(direction),
             registers_ordinary_memory: self.terms.registers_ordinary_memory,
-            can_stage: self.buffers.staging.is_some()
-                || config.staging_size > 0
-                || config.method == MethodOverride::Staged,
-            has_lanes: lane_size > 0 && fits_lanes,
+            can_bounce: self.buffers.bounce.is_some()
+                || config.bounce_size > 0
+                || config.method == MethodOverride::Bounced,
+            has_eager_buffers: eager_buffer_size > 0 && fits_eager_buffers,
             cuts_inline: self.terms.cuts_inline_writes && is_cut,
             // Who does not wait has better to do than to copy.
-            staging_overlaps: self.terms.staging_overlaps && is_cut && blocking,
+            bounce_overlaps: self.terms.bounce_overlaps && is_cut && blocking,
             form: match kind {
                 TransferKind::Readdir { .. } => Form::Directory,
                 _ => Form::Contiguous,
@@ -98,21 +98,21 @@ impl Core {
         [Direction::Read, Direction::Write].map(smallest)
     }
 
-    /// One request and one buffer to stage in carry so much.
+    /// One request and one buffer to bounce through carry so much.
     pub(crate) fn can_stage_whole(&mut self, config: &Config, len: usize) -> bool {
-        self.ensure_staging(config)
-            && self.buffers.staging.as_ref().is_some_and(|staging| len <= staging.chunk_size())
+        self.ensure_bounce(config)
+            && self.buffers.bounce.as_ref().is_some_and(|bounce| len <= bounce.chunk_size())
             && len <= self.terms.welcome.transfer_size_max as usize
     }
 
-    /// Makes the buffers to stage in, where they are not made yet; whether there are any.
-    pub(crate) fn ensure_staging(&mut self, config: &Config) -> bool {
-        if self.buffers.staging.is_none() && config.staging_size > 0 {
-            match Staging::allocate(&self.buffers.domain, config.staging_size) {
-                Ok(staging) => self.buffers.staging = Some(staging),
+    /// Makes the buffers to bounce through, where they are not made yet; whether there are any.
+    pub(crate) fn ensure_bounce(&mut self, config: &Config) -> bool {
+        if self.buffers.bounce.is_none() && config.bounce_size > 0 {
+            match BounceBuffers::allocate(&self.buffers.domain, config.bounce_size) {
+                Ok(bounce) => self.buffers.bounce = Some(bounce),
                 Err(error) => tell_once(&error),
             }
         }
-        self.buffers.staging.is_some()
+        self.buffers.bounce.is_some()
     }
 }

@@ -11,17 +11,17 @@ use dafs_proto::transport::{Domain, Head, PostError, Span, TransportError};
 use dafs_proto::wire::{BatchNotice, FileHandle, Flags, Header, NoticeKind, Opcode, Slot, Status};
 use slab::Slab;
 
-use crate::engine::lanes::{LaneRequest, LaneState, Next};
+use crate::engine::eager::{EagerBufferState, EagerRequest, Next};
 use crate::engine::signs::{Demand, Signs};
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::Node;
-use crate::memory::{RegisteredBuf, Staging};
+use crate::memory::{BounceBuffers, RegisteredBuf};
 use crate::method::learned::Learned;
 use crate::op::Op;
 use crate::op::draft::Outlet;
 use crate::op::named::{Named, Reply};
-use crate::op::pieces::Piece;
+use crate::op::parts::Part;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::Transfer;
@@ -45,7 +45,7 @@ pub(crate) struct Core {
     pub(crate) resend: VecDeque<Slot>,
     pub(crate) nodes: Slab<Weak<Node>>,
     pub(crate) buffers: Buffers,
-    pub(crate) lanes: LaneState,
+    pub(crate) eager_buffers: EagerBufferState,
     /// Finished operations that nobody collected yet.
     pub(crate) uncollected: usize,
     /// Some operation has a deadline.
@@ -58,14 +58,14 @@ pub(crate) struct Core {
     pub(crate) draining: bool,
     /// Notices of batches so far.
     batch_notices: u32,
-    /// Of hybrid transfers.
+    /// Of transfers that are packed or gathered.
     pub(crate) learned: Learned,
 }
 
 /// Memory of the library's that transfers pass through.
 pub(crate) struct Buffers {
     pub(crate) domain: Arc<dyn Domain>,
-    pub(crate) staging: Option<Staging>,
+    pub(crate) bounce: Option<BounceBuffers>,
     /// What a batch was copied through, for the next.
     pub(crate) batch_bounce: Option<RegisteredBuf>,
 }
@@ -81,8 +81,8 @@ impl Core {
             queue: VecDeque::new(),
             resend: VecDeque::new(),
             nodes: Slab::new(),
-            buffers: Buffers { domain, staging: None, batch_bounce: None },
-            lanes: LaneState::None,
+            buffers: Buffers { domain, bounce: None, batch_bounce: None },
+            eager_buffers: EagerBufferState::None,
             uncollected: 0,
             deadlines: 0,
             signs: Signs::new(&terms.welcome, now),
@@ -156,33 +156,35 @@ impl Core {
     /// Sends the next request of an operation; `false` when there is no room now.
     fn send_next(&mut self, index: usize, outlet: &mut impl Outlet) -> Result<bool, Broken> {
         let wanted = self.wanted(index);
-        let next_lane = self.take_lane_for(index, outlet.segments_max());
+        let next_eager_buffer = self.take_eager_buffer_for(index, outlet.segments_max());
         let Some(op) = self.ops.get_mut(index) else { return Ok(true) };
-        let (lane, room) = match next_lane {
+        let (eager_buffer, room) = match next_eager_buffer {
             Next::Busy => return Ok(false),
-            Next::Lane { lane, size, segments_max } => (Some(lane), Some((size, segments_max))),
-            Next::NoLanes => (None, None),
+            Next::EagerBuffer { eager_buffer, size, segments_max } => {
+                (Some(eager_buffer), Some((size, segments_max)))
+            }
+            Next::NoEagerBuffers => (None, None),
         };
-        let Some(piece) = op.next_piece(&self.terms, room, &mut self.buffers.staging) else {
+        let Some(part) = op.next_part(&self.terms, room, &mut self.buffers.bounce) else {
             return Ok(false);
         };
-        let Piece { at, len, staging, is_copied } = piece;
+        let Part { at, len, bounce, is_copied } = part;
         let opcode = op.request_opcode(at, len);
         let mut header = Header::request(opcode, FileHandle(0));
         header.deadline_ms = op.left_ms;
         if self.session.outstanding() == 0 {
             self.signs.heard = true;
         }
-        let mut request = Request { op: index, opcode, order: 0, at, len, staging, lane };
+        let mut request = Request { op: index, opcode, order: 0, at, len, bounce, eager_buffer };
         let Some(numbered) = self.session.begin(&mut header, wanted) else {
             return self.on_unsent(&request, PostError::Full);
         };
         request.order = numbered.order;
-        let sent = match (lane, &mut self.lanes) {
-            (Some(lane), LaneState::Granted(lanes)) => {
-                LaneRequest { header, request: &request, lane, lanes }.send(outlet, op)
+        let sent = match (eager_buffer, &mut self.eager_buffers) {
+            (Some(eager_buffer), EagerBufferState::Granted(eager_buffers)) => {
+                EagerRequest { header, request: &request, eager_buffer, eager_buffers }.send(outlet, op)
             }
-            _ => op.send(outlet, header, &request, self.buffers.staging.as_ref()),
+            _ => op.send(outlet, header, &request, self.buffers.bounce.as_ref()),
         };
         if let Err(error) = sent {
             self.session.take_back(numbered.slot);
@@ -196,7 +198,7 @@ impl Core {
         }
         self.signs.spoke = true;
         self.note_request(numbered.slot, request);
-        if is_copied && self.terms.staging_overlaps {
+        if is_copied && self.terms.bounce_overlaps {
             outlet.push()?;
         }
         Ok(true)
@@ -228,17 +230,20 @@ impl Core {
     fn send_again(&mut self, slot: Slot, outlet: &mut impl Outlet) -> Result<bool, Broken> {
         let Some(Some(request)) = self.requests.get_mut(slot.0 as usize) else { return Ok(true) };
         let Some(op) = self.ops.get(request.op) else { return Ok(true) };
-        if op.transfer().is_some_and(|transfer| transfer.path.uses_lane()) && request.staging.is_none() {
-            // Its lane is gone.
-            let Some(chunk) = self.buffers.staging.as_mut().and_then(Staging::take) else { return Ok(false) };
-            request.staging = Some(chunk);
+        if op.transfer().is_some_and(|transfer| transfer.path.uses_eager_buffer()) && request.bounce.is_none()
+        {
+            // Its eager buffer is gone.
+            let Some(chunk) = self.buffers.bounce.as_mut().and_then(BounceBuffers::take) else {
+                return Ok(false);
+            };
+            request.bounce = Some(chunk);
         }
         let mut header = Header::request(request.opcode, FileHandle(0));
         header.credits = self.demand.credits_max;
         header.deadline_ms = op.left_ms;
         self.session.again(&mut header, slot);
         self.signs.spoke = true;
-        match op.send(outlet, header, request, self.buffers.staging.as_ref()) {
+        match op.send(outlet, header, request, self.buffers.bounce.as_ref()) {
             Ok(()) | Err(PostError::Invalid(_) | PostError::Faulted) => Ok(true),
             Err(PostError::Full) => Ok(false),
             Err(PostError::Closed) => Err(Broken::Lost(TransportError::Closed)),
@@ -272,7 +277,7 @@ impl Core {
         self.on_answer(&header, head, body, Arrived::Payload(payload))
     }
 
-    /// A reply, in a message, or in a frame in a lane.
+    /// A reply, in a message, or in a frame in an eager buffer.
     pub(crate) fn on_answer(
         &mut self,
         header: &Header,
@@ -295,13 +300,13 @@ impl Core {
         Ok(())
     }
 
-    /// A request is over: what it was staged in, and its lane, are free.
+    /// A request is over: what it was bounced through, and its eager buffer, are free.
     pub(crate) fn let_go(&mut self, request: &Request) {
-        if let (Some(chunk), Some(staging)) = (request.staging, self.buffers.staging.as_mut()) {
-            staging.give_back(chunk);
+        if let (Some(chunk), Some(bounce)) = (request.bounce, self.buffers.bounce.as_mut()) {
+            bounce.give_back(chunk);
         }
-        if let Some(lane) = request.lane {
-            self.release_lane(lane);
+        if let Some(eager_buffer) = request.eager_buffer {
+            self.release_eager_buffer(eager_buffer);
         }
     }
 
@@ -315,9 +320,11 @@ impl Core {
     ) -> Result<(), Broken> {
         let (epoch, server_epoch) = (self.epoch, self.terms.welcome.server_epoch);
         let Some(op) = self.ops.get_mut(request.op) else { return Ok(()) };
-        let payload = match (arrived, &self.lanes) {
+        let payload = match (arrived, &self.eager_buffers) {
             (Arrived::Payload(payload), _) => payload,
-            (Arrived::Frame { lane, len }, LaneState::Granted(lanes)) => lanes.arrived(lane, len),
+            (Arrived::Frame { eager_buffer, len }, EagerBufferState::Granted(eager_buffers)) => {
+                eager_buffers.arrived(eager_buffer, len)
+            }
             (Arrived::Frame { .. }, _) => Span::EMPTY,
         };
         if header.status != Status::OK {
@@ -333,15 +340,15 @@ impl Core {
             return Ok(());
         }
         let reply = Reply { epoch, server_epoch, header, head, body, payload };
-        op.on_reply(&reply, request, self.buffers.staging.as_ref())?;
+        op.on_reply(&reply, request, self.buffers.bounce.as_ref())?;
         if let Some((export, from, to)) = op.renamed() {
             let nodes = self.nodes.iter().filter_map(|(_, node)| node.upgrade());
             nodes.filter(|node| node.export == export).for_each(|node| node.on_renamed(&from, &to));
         }
         let Some(op) = self.ops.get_mut(request.op) else { return Ok(()) };
         let fetches = op.transfer().is_some_and(Transfer::fetches);
-        match request.lane.filter(|_| fetches) {
-            Some(lane) => self.fetch(request, lane, body),
+        match request.eager_buffer.filter(|_| fetches) {
+            Some(eager_buffer) => self.fetch(request, eager_buffer, body),
             None => Ok(()),
         }
     }
@@ -419,8 +426,8 @@ impl Core {
             return;
         }
         let op = self.ops.remove(index);
-        if op.opcode == Opcode::Lanes {
-            return self.on_lanes(op);
+        if op.opcode == Opcode::EagerBuffers {
+            return self.on_eager_buffers(op);
         }
         self.close_unclaimed(op);
     }
@@ -473,8 +480,8 @@ impl Core {
 pub(crate) enum Arrived<'a> {
     /// In its message.
     Payload(Span<'a>),
-    /// In this side's buffer of a lane.
-    Frame { lane: u16, len: usize },
+    /// In this side's buffer of an eager buffer.
+    Frame { eager_buffer: u16, len: usize },
 }
 
 /// What the server says of an error.

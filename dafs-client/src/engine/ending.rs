@@ -4,7 +4,7 @@ use dafs_proto::session::Moment;
 use smallvec::SmallVec;
 
 use crate::engine::core::Core;
-use crate::engine::lanes::LaneState;
+use crate::engine::eager::EagerBufferState;
 use crate::error::Error;
 use crate::op::Op;
 
@@ -43,7 +43,7 @@ impl Core {
     }
 
     fn end_all(&mut self, error: &Error, let_go: fn(&mut Op)) {
-        self.lanes = LaneState::None;
+        self.eager_buffers = EagerBufferState::None;
         self.requests.clear();
         self.resend.clear();
         self.queue.clear();

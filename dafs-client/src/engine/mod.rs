@@ -4,7 +4,7 @@
 
 pub(crate) mod choice;
 pub(crate) mod core;
+pub(crate) mod eager;
 pub(crate) mod ending;
-pub(crate) mod lanes;
 pub(crate) mod recovery;
 pub(crate) mod signs;

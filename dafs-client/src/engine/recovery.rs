@@ -29,7 +29,7 @@ impl Core {
         for (_, op) in &mut self.ops {
             op.note_time(now);
         }
-        self.lose_lanes();
+        self.lose_eager_buffers();
         // The order in which requests were first sent.
         let sent = (0u32..).zip(&self.requests);
         let mut unanswered: Vec<(u64, Slot)> =

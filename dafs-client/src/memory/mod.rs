@@ -103,7 +103,7 @@ pub(crate) fn tell_of_refusal(error: &RegionError) {
     match error {
         // Some memory cannot be registered, ever: nobody need do anything about that.
         RegionError::System { source, .. } if source.kind() == ErrorKind::OutOfMemory => tell_once(error),
-        _ => tracing::debug!("memory is staged, not registered: {error}"),
+        _ => tracing::debug!("memory is bounced, not registered: {error}"),
     }
 }
 
@@ -350,13 +350,13 @@ impl IoBuffer for RegisteredBuf {
 }
 
 /// Registered buffers of the library, for memory that cannot be registered.
-pub(crate) struct Staging {
+pub(crate) struct BounceBuffers {
     buffer: RegisteredBuf,
     chunk_size: usize,
     free: Vec<u16>,
 }
 
-impl Staging {
+impl BounceBuffers {
     /// The largest part of a bounced transfer, bytes: what one request moves.
     pub(crate) const CHUNK_SIZE: usize = 256 * 1024;
 

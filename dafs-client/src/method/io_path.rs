@@ -16,13 +16,13 @@ pub enum MethodOverride {
     /// By RDMA of the server.
     Direct,
     /// By RDMA of the server, through bounce buffers of the library unless the memory is registered.
-    Staged,
+    Bounced,
     /// Eager: through buffers that both sides registered when the session began, by RDMA write with immediate. The client copies the data,
     /// unless it writes from registered memory. Where the server lends no such buffers, as `Direct`.
-    Fast,
+    Eager,
     /// Client-initiated: by RDMA of the client, into and out of buffers that the server lent when the session began. Where the server lends
     /// none, as `Direct`.
-    Client,
+    ClientInitiated,
     /// The side that can use RDMA write moves the data: the client for writes, the server for reads.
     Hybrid,
 }
@@ -33,15 +33,15 @@ impl MethodOverride {
         (Self::Auto, "auto"),
         (Self::Inline, "inline"),
         (Self::Direct, "direct"),
-        (Self::Staged, "staged"),
-        (Self::Fast, "fast"),
-        (Self::Client, "client"),
+        (Self::Bounced, "bounced"),
+        (Self::Eager, "eager"),
+        (Self::ClientInitiated, "client-initiated"),
         (Self::Hybrid, "hybrid"),
     ];
 
     /// It needs buffers lent by the server.
-    pub(crate) fn uses_lanes(self) -> bool {
-        matches!(self, Self::Fast | Self::Client | Self::Hybrid)
+    pub(crate) fn uses_eager_buffers(self) -> bool {
+        matches!(self, Self::Eager | Self::ClientInitiated | Self::Hybrid)
     }
 }
 
@@ -73,11 +73,11 @@ pub enum IoPath {
     /// By RDMA of the server, from or to the caller's memory, registered for this operation.
     DirectRegister,
     /// By RDMA of the server, through bounce buffers of the library.
-    Staged,
+    Bounced,
     /// Eager: by RDMA write with immediate, through buffers that both sides registered before.
-    Fast,
+    Eager,
     /// Client-initiated: by RDMA of the client, into or out of buffers that the server lent.
-    Client,
+    ClientInitiated,
 }
 
 impl IoPath {
@@ -87,15 +87,15 @@ impl IoPath {
             Self::Inline => "inline",
             Self::Direct => "direct",
             Self::DirectRegister => "direct, registered for the operation",
-            Self::Staged => "direct, bounced",
-            Self::Fast => "eager",
-            Self::Client => "client-initiated",
+            Self::Bounced => "direct, bounced",
+            Self::Eager => "eager",
+            Self::ClientInitiated => "client-initiated",
         }
     }
 
-    /// Through a lane.
-    pub(crate) fn uses_lane(self) -> bool {
-        matches!(self, Self::Fast | Self::Client)
+    /// Through an eager buffer.
+    pub(crate) fn uses_eager_buffer(self) -> bool {
+        matches!(self, Self::Eager | Self::ClientInitiated)
     }
 }
 
@@ -117,14 +117,14 @@ pub struct Circumstances {
     /// The provider registers ordinary memory for one operation at a cost that does not depend on its size.
     pub registers_ordinary_memory: bool,
     /// The library has bounce buffers.
-    pub can_stage: bool,
+    pub can_bounce: bool,
     /// The server has lent eager buffers.
-    pub has_lanes: bool,
+    pub has_eager_buffers: bool,
     /// The transfer may be cut into inline messages, and the server fetches direct data from this side at the cost of a round trip:
     /// a write over a stream that need not be durable or in one piece.
     pub cuts_inline: bool,
     /// Copying into those buffers goes on while the server, which has them mapped, works on what was copied before: for blocking writes.
-    pub staging_overlaps: bool,
+    pub bounce_overlaps: bool,
     /// What the transfer is besides so many bytes.
     pub form: Form,
 }
@@ -136,7 +136,7 @@ pub enum Form {
     Contiguous,
     /// Memory in several pieces.
     Pieces(Pieces),
-    /// A list with such small gaps that reading them too, through one staging buffer, costs less than describing the extents.
+    /// A list with such small gaps that reading them too, through one bounce buffer, costs less than describing the extents.
     Dense,
     /// Entries of a directory: one request, in the message or into memory that is registered.
     Directory,
@@ -156,7 +156,7 @@ pub struct Pieces {
     pub method: Noncontiguous,
     /// What the server measured.
     pub switches: Option<GatherSwitches>,
-    /// For hybrid: whether to gather, as this session has learned, or tries now.
+    /// For `Noncontiguous::Auto`: whether to gather, as this session has learned, or tries now.
     pub learned: Option<bool>,
 }
 
@@ -170,7 +170,7 @@ impl Circumstances {
     pub(crate) fn under(&mut self, policy: RegistrationPolicy) {
         if policy != RegistrationPolicy::Library {
             self.registers_ordinary_memory = true;
-            self.staging_overlaps = false;
+            self.bounce_overlaps = false;
         }
     }
 }
@@ -192,7 +192,7 @@ pub enum Reason {
     /// The configuration says so.
     Override,
     /// The configuration asks for a method that needs buffers lent by the server, which lends none to this session.
-    NoLanes,
+    NoEagerBuffers,
     /// Below the size from which Direct pays.
     BelowCrossover {
         /// That size, bytes.
@@ -248,7 +248,7 @@ pub fn decide(c: &Circumstances) -> Decision {
         _ if c.size == 0 => Decision { path: IoPath::Inline, reason: Reason::Empty },
         Form::Contiguous => decide_contiguous(c),
         Form::Pieces(pieces) => decide_pieces(c, &pieces),
-        Form::Dense => Decision { path: IoPath::Staged, reason: Reason::Dense },
+        Form::Dense => Decision { path: IoPath::Bounced, reason: Reason::Dense },
         Form::Directory => match decide_contiguous(c) {
             decision @ Decision { path: IoPath::Direct, .. } => decision,
             Decision { reason, .. } => Decision { path: IoPath::Inline, reason },
@@ -267,8 +267,10 @@ pub(crate) fn decide_contiguous(c: &Circumstances) -> Decision {
     match c.method {
         MethodOverride::Inline => return Decision { path: IoPath::Inline, reason: Reason::Override },
         MethodOverride::Direct => return Decision { path: direct(c, false), reason: Reason::Override },
-        MethodOverride::Staged => return Decision { path: direct(c, true), reason: Reason::Override },
-        MethodOverride::Fast | MethodOverride::Client | MethodOverride::Hybrid => return through_lanes(c),
+        MethodOverride::Bounced => return Decision { path: direct(c, true), reason: Reason::Override },
+        MethodOverride::Eager | MethodOverride::ClientInitiated | MethodOverride::Hybrid => {
+            return through_eager_buffers(c);
+        }
         MethodOverride::Auto => {}
     }
     let crossover = crossover(c);
@@ -279,7 +281,7 @@ pub(crate) fn decide_contiguous(c: &Circumstances) -> Decision {
         let reason = Reason::CutInline { inline_max: c.inline_max };
         return Decision { path: IoPath::Inline, reason };
     }
-    let path = direct(c, c.staging_overlaps && c.direction == Direction::Write);
+    let path = direct(c, c.bounce_overlaps && c.direction == Direction::Write);
     let reason = match path {
         IoPath::Inline => Reason::NothingToRegister,
         _ if c.size >= u64::from(crossover) => Reason::FromCrossover { crossover },
@@ -302,7 +304,7 @@ impl Decision {
         let why = match self.reason {
             Reason::Empty => "there is nothing to move".to_owned(),
             Reason::Override => "the configuration demands it".to_owned(),
-            Reason::NoLanes => {
+            Reason::NoEagerBuffers => {
                 "the server lends this session no buffers for the method that the configuration asks for"
                     .to_owned()
             }
@@ -341,28 +343,30 @@ fn crossover(c: &Circumstances) -> u32 {
     [reads, [all.write_registered, all.write_unregistered]][c.direction as usize][c.registration as usize]
 }
 
-/// The methods of lanes, or what takes their place.
+/// The methods of eager buffers, or what takes their place.
 #[cold]
-fn through_lanes(c: &Circumstances) -> Decision {
+fn through_eager_buffers(c: &Circumstances) -> Decision {
     let path = match (c.method, c.direction) {
         (MethodOverride::Hybrid, Direction::Read) => {
             return Decision { path: direct(c, false), reason: Reason::Override };
         }
-        _ if !c.has_lanes => return Decision { path: direct(c, false), reason: Reason::NoLanes },
-        (MethodOverride::Fast, _) => IoPath::Fast,
-        _ => IoPath::Client,
+        _ if !c.has_eager_buffers => {
+            return Decision { path: direct(c, false), reason: Reason::NoEagerBuffers };
+        }
+        (MethodOverride::Eager, _) => IoPath::Eager,
+        _ => IoPath::ClientInitiated,
     };
     Decision { path, reason: Reason::Override }
 }
 
 /// The direct form that fits the memory; inline where there is none.
-pub(crate) fn direct(c: &Circumstances, staged: bool) -> IoPath {
+pub(crate) fn direct(c: &Circumstances, bounced: bool) -> IoPath {
     match c.registration {
         Registration::Registered => IoPath::Direct,
-        Registration::Ordinary if c.registers_ordinary_memory && !(staged && c.can_stage) => {
+        Registration::Ordinary if c.registers_ordinary_memory && !(bounced && c.can_bounce) => {
             IoPath::DirectRegister
         }
-        Registration::Ordinary if c.can_stage => IoPath::Staged,
+        Registration::Ordinary if c.can_bounce => IoPath::Bounced,
         Registration::Ordinary => IoPath::Inline,
     }
 }
@@ -390,10 +394,10 @@ mod tests {
             method: MethodOverride::Auto,
             inline_max: 8000,
             registers_ordinary_memory: true,
-            can_stage: true,
-            has_lanes: false,
+            can_bounce: true,
+            has_eager_buffers: false,
             cuts_inline: false,
-            staging_overlaps: false,
+            bounce_overlaps: false,
             form: Form::Contiguous,
         }
     }
@@ -416,14 +420,14 @@ mod tests {
     #[test]
     fn decision_under_a_policy_registers_and_does_not_copy() {
         for policy in [RegistrationPolicy::Operation, RegistrationPolicy::Kept] {
-            for (registers, can_stage, overlaps) in
+            for (registers, can_bounce, overlaps) in
                 [(true, true, true), (true, true, false), (false, true, true), (false, false, false)]
             {
                 for direction in [Direction::Read, Direction::Write] {
                     let decided = |size| {
                         let mut c = circumstances(direction, size, Registration::Ordinary);
-                        (c.registers_ordinary_memory, c.can_stage, c.staging_overlaps) =
-                            (registers, can_stage, overlaps);
+                        (c.registers_ordinary_memory, c.can_bounce, c.bounce_overlaps) =
+                            (registers, can_bounce, overlaps);
                         c.under(policy);
                         decide(&c).path
                     };
@@ -432,28 +436,28 @@ mod tests {
                     assert_eq!(decided(size_min), IoPath::DirectRegister, "{policy:?}");
                 }
             }
-            let mut staged = circumstances(Direction::Read, 1 << 20, Registration::Ordinary);
-            staged.method = MethodOverride::Staged;
-            staged.under(policy);
-            assert_eq!(decide(&staged).path, IoPath::Staged, "the configuration goes before");
+            let mut bounced = circumstances(Direction::Read, 1 << 20, Registration::Ordinary);
+            bounced.method = MethodOverride::Bounced;
+            bounced.under(policy);
+            assert_eq!(decide(&bounced).path, IoPath::Bounced, "the configuration goes before");
         }
     }
 
     // [CLI-5]
     #[test]
-    fn decision_where_staging_overlaps_stages_ordinary_writes_and_nothing_else() {
+    fn decision_where_bouncing_overlaps_bounces_ordinary_writes_and_nothing_else() {
         let decided = |direction, registration, change: fn(&mut Circumstances)| {
             let mut c =
-                Circumstances { staging_overlaps: true, ..circumstances(direction, 20_000, registration) };
+                Circumstances { bounce_overlaps: true, ..circumstances(direction, 20_000, registration) };
             change(&mut c);
             decide(&c).path
         };
         use Direction::*;
         use Registration::*;
-        assert_eq!(decided(Write, Ordinary, |_| ()), IoPath::Staged);
+        assert_eq!(decided(Write, Ordinary, |_| ()), IoPath::Bounced);
         assert_eq!(decided(Read, Ordinary, |_| ()), IoPath::DirectRegister);
         assert_eq!(decided(Write, Registered, |_| ()), IoPath::Direct);
-        assert_eq!(decided(Write, Ordinary, |c| c.can_stage = false), IoPath::DirectRegister);
+        assert_eq!(decided(Write, Ordinary, |c| c.can_bounce = false), IoPath::DirectRegister);
         assert_eq!(decided(Write, Ordinary, |c| c.method = MethodOverride::Direct), IoPath::DirectRegister);
         assert_eq!(decided(Write, Ordinary, |c| c.size = 7999), IoPath::Inline);
     }
@@ -487,8 +491,8 @@ mod tests {
     fn decision_without_registration_of_ordinary_memory_stages_or_stays_inline() {
         let mut c = circumstances(Direction::Read, 1 << 20, Registration::Ordinary);
         c.registers_ordinary_memory = false;
-        assert_eq!(decide(&c).path, IoPath::Staged);
-        c.can_stage = false;
+        assert_eq!(decide(&c).path, IoPath::Bounced);
+        c.can_bounce = false;
         assert_eq!(decide(&c).path, IoPath::Inline);
         assert_eq!(decide(&c).reason, Reason::NothingToRegister);
     }
@@ -501,7 +505,7 @@ mod tests {
             for (method, expected) in [
                 (MethodOverride::Inline, IoPath::Inline),
                 (MethodOverride::Direct, IoPath::DirectRegister),
-                (MethodOverride::Staged, IoPath::Staged),
+                (MethodOverride::Bounced, IoPath::Bounced),
             ] {
                 c.method = method;
                 assert_eq!(decide(&c), Decision { path: expected, reason: Reason::Override });
@@ -513,7 +517,7 @@ mod tests {
     fn decision_about_no_bytes_is_inline_whatever_is_demanded() {
         for (method, _) in MethodOverride::ALL {
             let c = circumstances(Direction::Read, 0, Registration::Registered);
-            let decision = decide(&Circumstances { method, has_lanes: true, ..c });
+            let decision = decide(&Circumstances { method, has_eager_buffers: true, ..c });
             assert_eq!(decision, Decision { path: IoPath::Inline, reason: Reason::Empty });
         }
     }

@@ -19,12 +19,12 @@ pub enum Noncontiguous {
     /// `Pack` where the pieces are small, else `Gather`: by the sizes that the server measured and exports
     /// ([`crate::Agreed::gather`]).
     #[default]
-    Hybrid,
+    Auto,
 }
 
 impl Noncontiguous {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Multiple, Self::Pack, Self::Gather, Self::Hybrid];
+    pub const ALL: [Self; 4] = [Self::Multiple, Self::Pack, Self::Gather, Self::Auto];
 
     /// The name in settings and reports.
     pub fn name(self) -> &'static str {
@@ -32,7 +32,7 @@ impl Noncontiguous {
             Self::Multiple => "multiple",
             Self::Pack => "pack",
             Self::Gather => "gather",
-            Self::Hybrid => "hybrid",
+            Self::Auto => "auto",
         }
     }
 }
@@ -42,7 +42,7 @@ impl std::str::FromStr for Noncontiguous {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|method| method.name() == name);
-        found.ok_or_else(|| format!("{name:?} is no method: multiple, pack, gather or hybrid"))
+        found.ok_or_else(|| format!("{name:?} is no method: multiple, pack, gather or auto"))
     }
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn decide_pieces(c: &Circumstances, pieces: &Pieces) -> Decision {
         }
         Noncontiguous::Pack => Decision { path: pack(c), reason },
         Noncontiguous::Gather => Decision { path: direct(c, false), reason },
-        Noncontiguous::Hybrid => {
+        Noncontiguous::Auto => {
             let switch = switch(c, pieces.switches);
             let (gathers, reason) = match pieces.learned {
                 Some(true) => (true, Reason::LearnedGather),
@@ -70,7 +70,7 @@ pub(crate) fn decide_pieces(c: &Circumstances, pieces: &Pieces) -> Decision {
 
 /// Where both packing and gathering are open, so that what was learned counts: whether the server's switches would gather.
 pub(crate) fn open_choice(c: &Circumstances, pieces: &Pieces) -> Option<bool> {
-    let is_open = pieces.method == Noncontiguous::Hybrid && pack(c) != direct(c, false);
+    let is_open = pieces.method == Noncontiguous::Auto && pack(c) != direct(c, false);
     is_open.then(|| average(c, pieces) >= u64::from(switch(c, pieces.switches)))
 }
 
@@ -91,7 +91,7 @@ fn pack(c: &Circumstances) -> IoPath {
     let contiguous = Circumstances { registration: Registration::Registered, ..*c };
     match decide_contiguous(&contiguous).path {
         IoPath::Inline => IoPath::Inline,
-        _ if c.can_stage => IoPath::Staged,
+        _ if c.can_bounce => IoPath::Bounced,
         _ => IoPath::Inline,
     }
 }
@@ -121,10 +121,10 @@ mod tests {
             method: MethodOverride::Auto,
             inline_max: 8000,
             registers_ordinary_memory: true,
-            has_lanes: false,
-            can_stage: true,
+            has_eager_buffers: false,
+            can_bounce: true,
             cuts_inline: false,
-            staging_overlaps: false,
+            bounce_overlaps: false,
             form: Form::Contiguous,
         }
     }
@@ -148,7 +148,7 @@ mod tests {
 
     // [LIST-10] T-1, T, T+1 of each switch
     #[test]
-    fn hybrid_changes_from_packing_to_gathering_exactly_at_each_switch() {
+    fn auto_changes_from_packing_to_gathering_exactly_at_each_switch() {
         use Direction::*;
         use Registration::*;
         for (direction, registration, switch, gathered) in [
@@ -158,10 +158,10 @@ mod tests {
             (Write, Ordinary, 400, IoPath::DirectRegister),
         ] {
             for (average, expected) in
-                [(switch - 1, IoPath::Staged), (switch, gathered), (switch + 1, gathered)]
+                [(switch - 1, IoPath::Bounced), (switch, gathered), (switch + 1, gathered)]
             {
                 let c = circumstances(direction, 128 * average, registration);
-                let decision = decided(&c, Noncontiguous::Hybrid, 128, Some(SWITCHES));
+                let decision = decided(&c, Noncontiguous::Auto, 128, Some(SWITCHES));
                 assert_eq!(decision.path, expected, "{direction:?} {registration:?} {average}");
             }
         }
@@ -169,10 +169,10 @@ mod tests {
 
     #[test]
     fn pack_goes_by_the_message_below_the_crossover_and_by_registered_buffers_above() {
-        for (size, path) in [(3999, IoPath::Inline), (4000, IoPath::Staged), (1 << 20, IoPath::Staged)] {
+        for (size, path) in [(3999, IoPath::Inline), (4000, IoPath::Bounced), (1 << 20, IoPath::Bounced)] {
             let c = circumstances(Direction::Read, size, Registration::Ordinary);
             assert_eq!(decided(&c, Noncontiguous::Pack, 7, None).path, path, "{size}");
-            let without = Circumstances { can_stage: false, ..c };
+            let without = Circumstances { can_bounce: false, ..c };
             assert_eq!(decided(&without, Noncontiguous::Pack, 7, None).path, IoPath::Inline);
         }
     }
@@ -183,7 +183,7 @@ mod tests {
         let path = |c: &Circumstances| decided(c, Noncontiguous::Gather, 7, None).path;
         assert_eq!(path(&c), IoPath::DirectRegister);
         assert_eq!(path(&Circumstances { registration: Registration::Registered, ..c }), IoPath::Direct);
-        assert_eq!(path(&Circumstances { registers_ordinary_memory: false, ..c }), IoPath::Staged);
+        assert_eq!(path(&Circumstances { registers_ordinary_memory: false, ..c }), IoPath::Bounced);
     }
 
     #[test]
@@ -197,15 +197,15 @@ mod tests {
 
     // [LIST-13]
     #[test]
-    fn hybrid_goes_by_what_was_learned_where_there_is_a_choice() {
+    fn auto_goes_by_what_was_learned_where_there_is_a_choice() {
         let c = circumstances(Direction::Read, 1 << 20, Registration::Registered);
-        for (learned, path) in [(true, IoPath::Direct), (false, IoPath::Staged)] {
+        for (learned, path) in [(true, IoPath::Direct), (false, IoPath::Bounced)] {
             for count in [2, 1 << 20] {
                 let pieces =
-                    Pieces { count, method: Noncontiguous::Hybrid, switches: None, learned: Some(learned) };
+                    Pieces { count, method: Noncontiguous::Auto, switches: None, learned: Some(learned) };
                 assert_eq!(decide(&Circumstances { form: Form::Pieces(pieces), ..c }).path, path);
                 assert_eq!(open_choice(&c, &pieces), Some(true));
-                let nothing = Circumstances { registration: Registration::Ordinary, can_stage: false, ..c };
+                let nothing = Circumstances { registration: Registration::Ordinary, can_bounce: false, ..c };
                 let nothing = Circumstances { registers_ordinary_memory: false, ..nothing };
                 assert_eq!(open_choice(&nothing, &pieces), None);
             }
@@ -213,12 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_without_measured_switches_gathers_registered_memory_only() {
+    fn auto_without_measured_switches_gathers_registered_memory_only() {
         for (registration, path) in
-            [(Registration::Registered, IoPath::Direct), (Registration::Ordinary, IoPath::Staged)]
+            [(Registration::Registered, IoPath::Direct), (Registration::Ordinary, IoPath::Bounced)]
         {
             let c = circumstances(Direction::Read, 1 << 20, registration);
-            assert_eq!(decided(&c, Noncontiguous::Hybrid, 2, None).path, path);
+            assert_eq!(decided(&c, Noncontiguous::Auto, 2, None).path, path);
         }
     }
 

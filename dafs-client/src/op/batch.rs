@@ -19,7 +19,7 @@ use crate::memory::registration::Hold;
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::op::body::too_much;
 use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
-use crate::op::pieces::overlapped_size;
+use crate::op::parts::overlapped_size;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 
@@ -136,7 +136,7 @@ impl Bounds {
             payload_max: terms.send_payload_max as usize,
             reply_max: terms.read_inline_max as usize,
             len_max: terms.welcome.transfer_size_max as usize,
-            overlaps: terms.staging_overlaps,
+            overlaps: terms.bounce_overlaps,
         }
     }
 }
@@ -196,7 +196,7 @@ impl BatchWork {
     }
 
     /// The entries of the next request. Only after [`BatchWork::has_more`].
-    pub(crate) fn next_piece(&self, bounds: &Bounds) -> (usize, usize) {
+    pub(crate) fn next_part(&self, bounds: &Bounds) -> (usize, usize) {
         let (from, most) = match self.redo.last() {
             Some(&(from, count)) => (from, count),
             None => (self.sent, self.entries.len() - self.sent),
@@ -224,7 +224,7 @@ impl BatchWork {
         (from, entries.iter().take(most).take_while(fits).count().max(1))
     }
 
-    pub(crate) fn on_piece_sent(&mut self, from: usize, count: usize) {
+    pub(crate) fn on_part_sent(&mut self, from: usize, count: usize) {
         match self.redo.pop() {
             Some((_, all)) if all > count => self.redo.push((from + count, all - count)),
             Some(_) => {}

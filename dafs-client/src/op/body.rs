@@ -44,15 +44,15 @@ impl Body {
         Self { kind, offset, len, method: Method::Direct, segment_count: ranges.len() as u16, segment }
     }
 
-    /// Data through a lane.
-    pub(crate) fn through_lane(
+    /// Data through an eager buffer.
+    pub(crate) fn through_eager_buffer(
         kind: TransferKind,
         offset: u64,
         len: usize,
         method: Method,
-        lane: u16,
+        eager_buffer: u16,
     ) -> Self {
-        Self { method, segment: [u64::from(lane), 0, 0], ..Self::inline(kind, offset, len) }
+        Self { method, segment: [u64::from(eager_buffer), 0, 0], ..Self::inline(kind, offset, len) }
     }
 
     /// Writes it; the length of the head that it makes.
@@ -156,7 +156,7 @@ mod tests {
             (Body::inline(KINDS[0], 9, 5), Method::Inline, 0, [0; 3]),
             (Body::direct(KINDS[0], 9, 5, &[range]), Method::Direct, 1, range),
             (Body::direct(KINDS[0], 9, 5, &[range; 2]), Method::Direct, 2, [0; 3]),
-            (Body::through_lane(KINDS[0], 9, 5, Method::Fast, 4), Method::Fast, 0, [4, 0, 0]),
+            (Body::through_eager_buffer(KINDS[0], 9, 5, Method::Eager, 4), Method::Eager, 0, [4, 0, 0]),
         ] {
             for kind in KINDS {
                 let mut bytes = [0; 64];

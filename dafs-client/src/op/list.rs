@@ -40,7 +40,7 @@ struct Original {
 }
 
 /// What bounds one request of a list.
-pub(crate) struct PieceBounds {
+pub(crate) struct PartBounds {
     /// Bytes of data.
     pub(crate) len_max: usize,
     /// Bytes of a request's payload.
@@ -179,7 +179,7 @@ impl List {
     }
 
     /// How much of a piece fits one request.
-    pub(crate) fn trim(&self, at: usize, len: usize, bounds: &PieceBounds) -> usize {
+    pub(crate) fn trim(&self, at: usize, len: usize, bounds: &PartBounds) -> usize {
         let end = at + len.min(bounds.len_max);
         let (mut place, mut extents, mut ranges) = (at, 0, 0);
         let (mut extent_end, mut segment_end) = (at, at);
@@ -283,8 +283,8 @@ mod tests {
         list
     }
 
-    fn bounds(payload_max: usize) -> PieceBounds {
-        PieceBounds { len_max: usize::MAX, payload_max, carries_data: false, carries_ranges: true }
+    fn bounds(payload_max: usize) -> PartBounds {
+        PartBounds { len_max: usize::MAX, payload_max, carries_data: false, carries_ranges: true }
     }
 
     #[test]
@@ -316,14 +316,14 @@ mod tests {
             assert_eq!(list.trim(0, 30, &bounds(payload_max)), len, "{payload_max}");
         }
         assert_eq!(list.trim(12, 18, &bounds(entry(1, 1))), 3, "up to the end of the first segment");
-        assert_eq!(list.trim(0, 30, &PieceBounds { len_max: 12, ..bounds(1000) }), 12);
+        assert_eq!(list.trim(0, 30, &PartBounds { len_max: 12, ..bounds(1000) }), 12);
     }
 
     #[test]
     fn list_whose_data_is_in_the_request_is_cut_inside_an_extent() {
         let list = list(&[(0, 10), (20, 10)], &[20]);
         let inline =
-            |payload_max| PieceBounds { carries_data: true, carries_ranges: false, ..bounds(payload_max) };
+            |payload_max| PartBounds { carries_data: true, carries_ranges: false, ..bounds(payload_max) };
         for (payload_max, len) in [
             (EXTENT_SIZE, 0),
             (EXTENT_SIZE + 4, 4),

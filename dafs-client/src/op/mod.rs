@@ -7,8 +7,8 @@ pub(crate) mod chain;
 pub(crate) mod draft;
 pub(crate) mod list;
 pub(crate) mod named;
-pub(crate) mod piece_request;
-pub(crate) mod pieces;
+pub(crate) mod part_request;
+pub(crate) mod parts;
 pub(crate) mod request;
 pub(crate) mod terms;
 pub(crate) mod transfer;
@@ -25,14 +25,14 @@ use crate::error::{Error, Result, StaleCause};
 use crate::handle::closings::Closing;
 use crate::handle::node::{Node, join};
 use crate::memory::registration::Hold;
-use crate::memory::{Keep, Staging};
+use crate::memory::{BounceBuffers, Keep};
 use crate::method::io_path::IoPath;
 use crate::op::batch::{BatchWork, Bounds};
 use crate::op::chain::{ChainWork, Link};
 use crate::op::draft::Outlet;
 use crate::op::named::{Named, NamedReply, Reply};
-use crate::op::piece_request::PieceRequest;
-use crate::op::pieces::{Piece, PieceReply, next_piece, on_data};
+use crate::op::part_request::PartRequest;
+use crate::op::parts::{Part, PartReply, next_part, on_data};
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::{Transfer, TransferKind};
@@ -112,7 +112,7 @@ impl Op {
         }
     }
 
-    /// A piece is asked for again, in a new session or on a new connection.
+    /// A part is asked for again, in a new session or on a new connection.
     pub(crate) fn redo(&mut self, at: usize, len: usize) {
         match &mut self.work {
             Work::Named(named) => named.sent = false,
@@ -190,50 +190,51 @@ impl Op {
         })
     }
 
-    /// The next request, where lanes carry it with room for so many bytes and segments; `None` when there is no buffer to stage it in now.
-    pub(crate) fn next_piece(
+    /// The next request, where eager buffers carry it with room for so many bytes and segments; `None` when there is no buffer to copy it
+    /// to in now.
+    pub(crate) fn next_part(
         &mut self,
         terms: &Terms,
-        lane: Option<(usize, usize)>,
-        staging: &mut Option<Staging>,
-    ) -> Option<Piece> {
-        let piece = |at, len| Piece { at, len, staging: None, is_copied: false };
+        eager_buffer: Option<(usize, usize)>,
+        bounce: &mut Option<BounceBuffers>,
+    ) -> Option<Part> {
+        let part = |at, len| Part { at, len, bounce: None, is_copied: false };
         match &mut self.work {
-            Work::Named(_) => Some(piece(0, 0)),
-            Work::Chain(chain) => Some(piece(chain.sent, 0)),
+            Work::Named(_) => Some(part(0, 0)),
+            Work::Chain(chain) => Some(part(chain.sent, 0)),
             Work::Batch(batch) => {
-                let (from, count) = batch.next_piece(&Bounds::of(terms));
-                Some(Piece { is_copied: batch.copy_written(from, count), ..piece(from, count) })
+                let (from, count) = batch.next_part(&Bounds::of(terms));
+                Some(Part { is_copied: batch.copy_written(from, count), ..part(from, count) })
             }
-            Work::Data(transfer) => next_piece(transfer, terms, lane, staging),
+            Work::Data(transfer) => next_part(transfer, terms, eager_buffer, bounce),
         }
     }
 
-    /// Sends a request for a piece.
+    /// Sends a request for a part.
     pub(crate) fn send(
         &self,
         outlet: &mut impl Outlet,
         header: Header,
         request: &Request,
-        staging: Option<&Staging>,
+        bounce: Option<&BounceBuffers>,
     ) -> std::result::Result<(), PostError> {
         let handle = self.target.as_ref().map_or(FileHandle(0), |node| node.handle());
         let header = Header { handle, ..header };
         match &self.work {
             Work::Named(named) => named.send(outlet, header),
-            Work::Data(transfer) => PieceRequest { header, transfer, request, staging }.send(outlet),
+            Work::Data(transfer) => PartRequest { header, transfer, request, bounce }.send(outlet),
             Work::Chain(chain) => chain.send(outlet, header, request.at),
             Work::Batch(batch) => batch.send(outlet, header, request),
         }
     }
 
-    /// The request for a piece is on its way.
+    /// The request for a part is on its way.
     pub(crate) fn on_sent(&mut self, at: usize, len: usize) {
         match &mut self.work {
             Work::Named(named) => named.sent = true,
-            Work::Data(transfer) => transfer.on_piece_sent(at, len),
+            Work::Data(transfer) => transfer.on_part_sent(at, len),
             Work::Chain(chain) => chain.sent = at + 1,
-            Work::Batch(batch) => batch.on_piece_sent(at, len),
+            Work::Batch(batch) => batch.on_part_sent(at, len),
         }
     }
 
@@ -251,7 +252,7 @@ impl Op {
         &mut self,
         reply: &Reply<'_>,
         request: &Request,
-        staging: Option<&Staging>,
+        bounce: Option<&BounceBuffers>,
     ) -> std::result::Result<(), Broken> {
         match &mut self.work {
             Work::Chain(chain) => chain.on_answer(request.at, Ok(reply.kept())),
@@ -264,9 +265,9 @@ impl Op {
             }
             Work::Batch(batch) => return batch.on_reply(request, reply.body, reply.payload),
             Work::Data(transfer) => {
-                let staged = request.staging.zip(staging);
-                let staged = staged.map(|(chunk, pool)| pool.span(chunk, transfer.asked_len(request.len)));
-                let answer = PieceReply { body: reply.body, payload: reply.payload, request, staged };
+                let bounced = request.bounce.zip(bounce);
+                let bounced = bounced.map(|(chunk, pool)| pool.span(chunk, transfer.asked_len(request.len)));
+                let answer = PartReply { body: reply.body, payload: reply.payload, request, bounced };
                 return on_data(transfer, answer, self.target.as_deref());
             }
         }
@@ -353,7 +354,7 @@ impl Op {
         self.target.iter().chain(second).find_map(|node| node.stale_cause())
     }
 
-    /// What a request for a piece of it asks.
+    /// What a request for a part of it asks.
     #[inline]
     pub(crate) fn request_opcode(&self, at: usize, len: usize) -> Opcode {
         match &self.work {
@@ -398,7 +399,7 @@ impl Op {
             Work::Data(transfer) => {
                 let by_rdma = matches!(
                     transfer.path,
-                    IoPath::Direct | IoPath::DirectRegister | IoPath::Fast | IoPath::Client
+                    IoPath::Direct | IoPath::DirectRegister | IoPath::Eager | IoPath::ClientInitiated
                 );
                 self.outstanding > 0 && by_rdma
             }

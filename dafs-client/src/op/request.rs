@@ -14,9 +14,9 @@ pub(crate) struct Request {
     /// Of the operation's data.
     pub(crate) at: usize,
     pub(crate) len: usize,
-    pub(crate) staging: Option<u16>,
-    /// The lane that its data goes through.
-    pub(crate) lane: Option<u16>,
+    pub(crate) bounce: Option<u16>,
+    /// The eager buffer that its data goes through.
+    pub(crate) eager_buffer: Option<u16>,
 }
 
 /// The connection is unusable.

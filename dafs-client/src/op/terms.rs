@@ -16,8 +16,8 @@ pub(crate) struct Terms {
     pub(crate) registers_ordinary_memory: bool,
     /// Writes too large for a message are better cut than sent direct, where Inline is faster up to its limit.
     pub(crate) cuts_inline_writes: bool,
-    /// The server has registered memory mapped: it works on one piece while the next is copied there.
-    pub(crate) staging_overlaps: bool,
+    /// The server has registered memory mapped: it works on one part while the next is copied there.
+    pub(crate) bounce_overlaps: bool,
     pub(crate) segments_max: usize,
 }
 
@@ -31,12 +31,12 @@ impl Terms {
         }
     }
 
-    /// Bytes that one request moves at most; `None` where a buffer of the library's or a lane bounds that.
+    /// Bytes that one request moves at most; `None` where a buffer of the library's or an eager buffer bounds that.
     pub(crate) fn request_max(&self, path: IoPath, direction: Direction) -> Option<usize> {
         match path {
             IoPath::Inline => Some(self.inline_max(direction) as usize),
             IoPath::Direct | IoPath::DirectRegister => Some(self.welcome.transfer_size_max as usize),
-            IoPath::Staged | IoPath::Fast | IoPath::Client => None,
+            IoPath::Bounced | IoPath::Eager | IoPath::ClientInitiated => None,
         }
     }
 

@@ -67,13 +67,13 @@ pub(crate) struct Transfer {
     pub(crate) len: usize,
     /// Bytes cut into requests so far.
     pub(crate) cut: usize,
-    /// All of the list is read with its gaps, so many bytes, into one staging buffer, and taken out of there; 0 where it is not.
+    /// All of the list is read with its gaps, so many bytes, into one bounce buffer, and taken out of there; 0 where it is not.
     pub(crate) sieved: usize,
     /// Something was cut: an empty transfer is one request.
     pub(crate) begun: bool,
-    /// Pieces that are sent again in a new session.
+    /// Parts that are sent again in a new session.
     pub(crate) redo: Vec<(usize, usize)>,
-    /// Where the data ends: the end of the first piece that was short.
+    /// Where the data ends: the end of the first part that was short.
     pub(crate) short_at: usize,
     pub(crate) memory: SmallVec<[RawMemory; 1]>,
     /// Where each piece of the memory begins, when there are many and a list does not know it.
@@ -146,16 +146,16 @@ impl Transfer {
         self.kind.direction()
     }
 
-    /// The next piece of at most `max` bytes: where it begins and its length. Only after [`Transfer::has_more`].
-    pub(crate) fn next_piece(&self, max: usize) -> (usize, usize) {
+    /// The next part of at most `max` bytes: where it begins and its length. Only after [`Transfer::has_more`].
+    pub(crate) fn next_part(&self, max: usize) -> (usize, usize) {
         match self.redo.last() {
             Some(&(at, len)) => (at, len.min(max)),
             None => (self.cut, (self.len - self.cut).min(max)),
         }
     }
 
-    /// The piece that [`Transfer::next_piece`] named is on its way.
-    pub(crate) fn on_piece_sent(&mut self, at: usize, len: usize) {
+    /// The part that [`Transfer::next_part`] named is on its way.
+    pub(crate) fn on_part_sent(&mut self, at: usize, len: usize) {
         self.begun = true;
         match self.redo.pop() {
             Some((_, whole)) if whole > len => self.redo.push((at + len, whole - len)),
@@ -164,7 +164,7 @@ impl Transfer {
         }
     }
 
-    /// A piece was answered with this many bytes.
+    /// A part was answered with this many bytes.
     pub(crate) fn on_count(&mut self, at: usize, len: usize, count: usize) {
         if count < len {
             self.short_at = self.short_at.min(at + count);
@@ -176,7 +176,7 @@ impl Transfer {
         }
     }
 
-    /// Bytes of the file that a piece's request names.
+    /// Bytes of the file that a part's request names.
     pub(crate) fn asked_len(&self, len: usize) -> usize {
         if self.sieved > 0 { self.sieved } else { len }
     }
@@ -197,7 +197,7 @@ impl Transfer {
 
     /// This side fetches what it reads by RDMA, when its requests are answered.
     pub(crate) fn fetches(&self) -> bool {
-        self.path == IoPath::Client && self.kind == TransferKind::Read && !self.discard
+        self.path == IoPath::ClientInitiated && self.kind == TransferKind::Read && !self.discard
     }
 
     /// Where the byte at a place lies in the file.
@@ -205,7 +205,7 @@ impl Transfer {
         self.list.as_ref().map_or(self.offset + at as u64, |list| list.offset(at))
     }
 
-    /// The memory of a piece, for RDMA that this side posts.
+    /// The memory of a part, for RDMA that this side posts.
     pub(crate) fn local(&self, at: usize, len: usize) -> LocalSegments {
         match &self.registered {
             Some(memory) => memory.slice(at, len).into_iter().collect(),
@@ -216,7 +216,7 @@ impl Transfer {
         }
     }
 
-    /// Copies the memory of a piece out.
+    /// Copies the memory of a part out.
     pub(crate) fn gather(&self, at: usize, len: usize, into: Span<'_>) {
         let mut done = 0;
         for (index, from, part) in self.parts(at, len) {
@@ -228,7 +228,7 @@ impl Transfer {
         }
     }
 
-    /// Parts of the memory that a piece covers: index, and bytes in it.
+    /// Parts of the memory that a part covers: index, and bytes in it.
     pub(crate) fn parts(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
         // Memory may be in many pieces, and cut into many requests.
         let (first, mut start) = match &self.list {

@@ -88,8 +88,8 @@ impl Config {
         config.storage_engine = settings.storage_engine.unwrap_or_default();
         let (threads, range) = (&mut config.storage_threads, 4..=1024);
         set(threads, "--storage-threads", settings.storage_threads, range, "threads")?;
-        config.batch_replies = !settings.no_batching;
-        config.direct_io = settings.direct;
+        config.coalesce_replies = !settings.no_coalescing;
+        config.direct_io = settings.direct_io;
         config.calibrate = !settings.no_calibrate;
         Ok(config)
     }

@@ -36,8 +36,8 @@ pub struct ExportTable {
     #[serde(default)]
     pub no_root_squash: bool,
     /// Files are read and written with O_DIRECT where they are aligned for it.
-    #[serde(default)]
-    pub direct: bool,
+    #[serde(default, alias = "direct")]
+    pub direct_io: bool,
 }
 
 /// Splits `NAME=DIR[,OPTION…]`. The name ends at the first `=`, the directory at the first comma.
@@ -73,7 +73,7 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
         let list = |value: &str| value.split(';').map(str::to_owned).collect::<Vec<_>>();
         match (key, value) {
             ("ro", None) => table.ro = true,
-            ("direct", None) => table.direct = true,
+            ("direct_io" | "direct", None) => table.direct_io = true,
             ("clients", Some(value)) => table.clients.extend(list(value)),
             ("keys", Some(value)) => table.keys.extend(list(value)),
             ("map", Some(value)) => table.map = Some(value.to_owned()),
@@ -82,7 +82,7 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
             _ => {
                 return Err(wrong(
                     &format!("unknown option \"{option}\""),
-                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, no_root_squash and direct; \
+                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, no_root_squash and direct_io; \
                      export a directory with a comma in its name from a file: --config FILE with [[export]] name = … and path = …",
                 ));
             }
@@ -122,8 +122,11 @@ pub(super) fn check(
             ));
         }
     };
-    if table.direct && matches!(kind, ExportKind::Memory { .. }) {
-        return Err(wrong("direct: an export in memory has no page cache to bypass", "leave the option out"));
+    if table.direct_io && matches!(kind, ExportKind::Memory { .. }) {
+        return Err(wrong(
+            "direct_io: an export in memory has no page cache to bypass",
+            "leave the option out",
+        ));
     }
     if table.keys.iter().any(String::is_empty) {
         return Err(wrong("keys: a name is empty", "write keys=NAME[;NAME...], or leave it out"));
@@ -149,7 +152,7 @@ pub(super) fn check(
         keys: table.keys,
         squash,
         no_root_squash: table.no_root_squash,
-        direct_io: table.direct,
+        direct_io: table.direct_io,
     })
 }
 

@@ -107,7 +107,7 @@ fn config_of_every_flag_is_as_written() {
             "event",
             "--storage-engine",
             "pool",
-            "--direct",
+            "--direct-io",
             "--no-calibrate",
             "--metrics",
             "[::1]:0",
@@ -201,7 +201,7 @@ fn export_flag_of_every_form_is_read() {
     let cases = [
         ("d=DATA", base.clone()),
         ("d=DATA,ro", ExportConfig { read_only: true, ..base.clone() }),
-        ("d=DATA,direct", ExportConfig { direct_io: true, ..base.clone() }),
+        ("d=DATA,direct_io", ExportConfig { direct_io: true, ..base.clone() }),
         (
             "d=DATA,squash=5:6",
             ExportConfig { squash: IdentityMapping::Fixed { uid: 5, gid: 6 }, ..base.clone() },

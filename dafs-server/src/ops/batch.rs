@@ -19,7 +19,7 @@ use super::write::write_all;
 use crate::storage::NowError;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::batch::{Batch, BatchPlace};
-use crate::worker::flight::transfer::{Direction, range};
+use crate::worker::flight::transfer::{TransferKind, range};
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::requests::dispatch::payload_of;
 use crate::worker::requests::work::State;
@@ -189,8 +189,8 @@ impl Worker {
         }
         let Some(batch) = self.batch_at(index) else { return Ok(()) };
         let lists = batch.lists_of(place);
-        let direction = if write { Direction::Write } else { Direction::Read };
-        self.begin_listed(&call, (direction, node), lists, stability, memory).map_err(status_of)
+        let kind = if write { TransferKind::Write } else { TransferKind::Read };
+        self.begin_listed(&call, (kind, node), lists, stability, memory).map_err(status_of)
     }
 
     /// Some operations of a batch have ended.

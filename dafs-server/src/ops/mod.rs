@@ -1,8 +1,8 @@
 //! What requests mean: semantics only. Encoding is `wire`'s, files are `storage`'s.
 
 mod batch;
+mod eager;
 mod file;
-mod lanes;
 mod list;
 mod name;
 mod read;

@@ -11,7 +11,7 @@ use crate::storage::{ExportId, FsOp, NodeId, NowError};
 use crate::worker::connection::Connection;
 use crate::worker::flight::after::{After, Reading};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
-use crate::worker::flight::transfer::{Direction, Segments, Transfer, range};
+use crate::worker::flight::transfer::{Segments, Transfer, TransferKind, range};
 use crate::worker::flight::{Call, own_memory};
 
 impl Worker {
@@ -29,7 +29,7 @@ impl Worker {
                     self.segments(call, payload, request.segment_count, request.segment, request.len)?;
                 self.read_direct(call, node, request.offset, request.len, segments)
             }
-            Method::Fast | Method::Client => self.read_lane(call, node, &request),
+            Method::Eager | Method::ClientInitiated => self.read_eager_buffer(call, node, &request),
         }
     }
 
@@ -63,8 +63,8 @@ impl Worker {
             }
         }
         // Storage has to be waited for, or the provider's queue is full.
-        let (method, lane) = (Method::Inline, (call.connection, 0));
-        let read = Reading { memory: own_memory(len)?, method, export: node.export, lane };
+        let (method, eager_buffer) = (Method::Inline, (call.connection, 0));
+        let read = Reading { memory: own_memory(len)?, method, export: node.export, eager_buffer };
         self.read_into(call, (node, request.offset), read)
     }
 
@@ -91,15 +91,15 @@ impl Worker {
     pub(super) fn answer_read(&mut self, call: &Call, read: &Reading, count: usize) {
         self.count_moved(call, false, read.export, read.method, count);
         let body = read_reply(count, read.memory.len());
-        if read.method == Method::Fast {
-            return self.send_lane_read(call, read, count, &body);
+        if read.method == Method::Eager {
+            return self.send_eager_buffer_read(call, read, count, &body);
         }
         let data = match read.method {
             Method::Inline => read.memory.span().slice(0, count).map(|span| span.to_vec()),
             _ => None,
         };
         let payload = &data.unwrap_or_default()[..];
-        let keep = if read.method == Method::Client { Keep::Never } else { Keep::AsAny };
+        let keep = if read.method == Method::ClientInitiated { Keep::Never } else { Keep::AsAny };
         self.reply(call, Status::OK, Answer { body: &body, payload, keep, ..Answer::default() });
     }
 
@@ -135,14 +135,14 @@ impl Worker {
         }
         if segments.len() > 1 {
             let extent = Extent::new(offset, u64::from(len));
-            let target = (Direction::Read, node);
+            let target = (TransferKind::Read, node);
             if let Some(count) = self.move_scattered(call, target, extent, &segments)? {
                 self.reply_read(call, node.export, count, len);
                 return Ok(());
             }
             return self.begin_scattered(call, target, extent, segments.into_vec(), Stability::Unstable);
         }
-        let transfer = Transfer::new(Direction::Read, node, offset, u64::from(len), segments);
+        let transfer = Transfer::new(TransferKind::Read, node, offset, u64::from(len), segments);
         self.begin_transfer(call, transfer)
     }
 

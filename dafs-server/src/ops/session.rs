@@ -88,7 +88,7 @@ impl Worker {
             connections: self.connections.len() as u64,
             in_flight: self.operations.len() as u64,
             handles: self.sessions.iter().map(|(_, session)| session.handles.count() as u64).sum(),
-            lanes_size: self.buffers.lanes_size() as u64,
+            eager_buffers_size: self.buffers.eager_buffers_size() as u64,
             zones: self.buffers.statistics(),
             ..self.stats.statistics()
         }

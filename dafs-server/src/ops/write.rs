@@ -9,7 +9,7 @@ use super::read::{check_payload, with_remote_memory};
 use crate::storage::{FsOp, NodeId, NowError, Storage};
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Payload, Problem};
-use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::flight::transfer::{Transfer, TransferKind};
 use crate::worker::flight::{Call, own_copy};
 use crate::worker::requests::dispatch::payload_of;
 
@@ -43,16 +43,15 @@ impl Worker {
                 check_payload(call, request.segment_count)?;
                 let segments =
                     self.segments(call, payload, request.segment_count, request.segment, request.len)?;
-                let direction = if appends { Direction::Append } else { Direction::Write };
-                let mut transfer =
-                    Transfer::new(direction, target.node, offset, u64::from(request.len), segments);
+                let kind = if appends { TransferKind::Append } else { TransferKind::Write };
+                let mut transfer = Transfer::new(kind, target.node, offset, u64::from(request.len), segments);
                 transfer.stability = stability;
                 self.write_direct(call, write, transfer)
             }
-            Method::Fast => self.write_lane(call, write, &request),
-            Method::Client => {
+            Method::Eager => self.write_eager_buffer(call, write, &request),
+            Method::ClientInitiated => {
                 check_payload(call, 0)?;
-                self.write_lane(call, write, &request)
+                self.write_eager_buffer(call, write, &request)
             }
         }
     }
@@ -133,7 +132,7 @@ impl Worker {
             }
         } else if transfer.segments.len() > 1 && !appends {
             let extent = Extent::new(offset, transfer.len);
-            let place = (Direction::Write, node);
+            let place = (TransferKind::Write, node);
             if let Some(count) = self.move_scattered(call, place, extent, &transfer.segments)? {
                 return self.written(call, write, count);
             }

@@ -25,9 +25,10 @@ fn numbers(of: &mut Statistics) -> impl Iterator<Item = &mut u64> {
         &mut of.replies_replayed,
         &mut of.protocol_errors,
         &mut of.storage_waits,
-        &mut of.lanes_size,
+        &mut of.eager_buffers_size,
     ];
-    let bytes = [&mut of.bytes_read, &mut of.bytes_written, &mut of.bytes_fast, &mut of.bytes_client];
+    let bytes =
+        [&mut of.bytes_read, &mut of.bytes_written, &mut of.bytes_eager, &mut of.bytes_client_initiated];
     let exports = of.exports.iter_mut().flat_map(|of| [&mut of.bytes_read, &mut of.bytes_written]);
     let zones = of.zones.iter_mut().flat_map(|of| {
         [&mut of.total, &mut of.free, &mut of.lent, &mut of.lent_from_bigger, &mut of.chops, &mut of.waits]
@@ -61,9 +62,9 @@ mod tests {
                 bytes_read: 13 * n,
                 bytes_written: 14 * n,
             }],
-            bytes_fast: [15 * n, 16 * n],
-            bytes_client: [17 * n, 18 * n],
-            lanes_size: 19 * n,
+            bytes_eager: [15 * n, 16 * n],
+            bytes_client_initiated: [17 * n, 18 * n],
+            eager_buffers_size: 19 * n,
             zones: vec![ZoneStatistics {
                 size: 4096,
                 total: 20 * n,

@@ -268,11 +268,11 @@ impl Waiting {
     }
 
     /// A read or write: in the ring where there is one.
-    fn transfer(&mut self, token: OpToken, export: ExportId, task: Box<dyn Job>) -> Submitted {
+    fn submit_to_ring(&mut self, token: OpToken, export: ExportId, task: Box<dyn Job>) -> Submitted {
         let Some(ring) = &mut self.ring else { return self.submit(token, export, task) };
-        match task.into_transfer() {
-            Ok(transfer) => {
-                ring.submit(token, transfer);
+        match task.into_ring_op() {
+            Ok(op) => {
+                ring.submit(token, op);
                 Submitted::Pending
             }
             Err(task) => self.submit(token, export, task),
@@ -350,7 +350,7 @@ impl Storage for Exports {
         match (export.files.attempt(identity, op), &mut self.waiting) {
             (Attempt::Done(result), _) => Submitted::Done(result),
             (Attempt::Job(job), Some(waiting)) => waiting.submit(token, node.export, job),
-            (Attempt::Data(job), Some(waiting)) => waiting.transfer(token, node.export, job),
+            (Attempt::Data(job), Some(waiting)) => waiting.submit_to_ring(token, node.export, job),
             (_, None) => Submitted::Done(Err(Status::NOT_SUPPORTED)),
         }
     }
@@ -361,9 +361,9 @@ impl Storage for Exports {
         }
     }
 
-    fn set_turn(&mut self, transfers_max: usize) {
+    fn set_turn(&mut self, ops_max: usize) {
         if let Some(ring) = self.waiting.as_mut().and_then(|waiting| waiting.ring.as_mut()) {
-            ring.set_turn(transfers_max);
+            ring.set_turn(ops_max);
         }
     }
 
@@ -431,7 +431,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::super::fair::Place;
-    use super::super::posix::Transfer;
+    use super::super::posix::RingOp;
     use super::*;
 
     struct Panics;
@@ -445,7 +445,7 @@ mod tests {
             panic!("one that a test wants")
         }
 
-        fn into_transfer(self: Box<Self>) -> Result<Transfer, Box<dyn Job>> {
+        fn into_ring_op(self: Box<Self>) -> Result<RingOp, Box<dyn Job>> {
             Err(self)
         }
     }

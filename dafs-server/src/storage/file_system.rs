@@ -7,7 +7,7 @@ use dafs_proto::transport::{LocalSegments, Span};
 use dafs_proto::wire::{Attributes, Status};
 
 use super::fair::Place;
-use super::posix::Transfer;
+use super::posix::RingOp;
 use super::{FsOp, FsReply, FsResult, Identity, NodeId, NowError};
 
 /// Something open in an export, for whoever holds it, on any thread: a file stays open while one of these or a node of it is left.
@@ -110,8 +110,8 @@ pub(super) trait Job: Send {
     /// Runs it to its end, or as far as it does not lead elsewhere; may wait.
     fn run(self: Box<Self>) -> Run;
 
-    /// As a transfer for the ring; given back where only a thread can do it all.
-    fn into_transfer(self: Box<Self>) -> Result<Transfer, Box<dyn Job>>;
+    /// As an operation for the ring; given back where only a thread can do it all.
+    fn into_ring_op(self: Box<Self>) -> Result<RingOp, Box<dyn Job>>;
 }
 
 /// What came of running a job.

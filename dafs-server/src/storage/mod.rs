@@ -388,8 +388,8 @@ pub trait Storage: Send {
 
     /// How many reads and writes that wait for a disk the next [`Storage::flush`] and [`Storage::poll`] move at most
     /// each; the rest is left to later calls. Operations on names go on. Storage that has no such costs ignores it.
-    fn set_turn(&mut self, transfers_max: usize) {
-        let _ = transfers_max;
+    fn set_turn(&mut self, ops_max: usize) {
+        let _ = ops_max;
     }
 
     /// Collects finished operations.

@@ -9,16 +9,16 @@ use io_uring::{IoUring, opcode, types};
 use slab::Slab;
 
 use super::pool::Wake;
-use super::posix::{Transfer, TransferNext};
+use super::posix::{RingNext, RingOp};
 use super::{FsReply, FsResult};
 
 /// Reads and writes of all posix exports.
 pub(super) struct Ring {
-    // Before `transfers`: dropping it waits for nothing, so `Drop` empties it first.
+    // Before `ops`: dropping it waits for nothing, so `Drop` empties it first.
     ring: IoUring,
     wake: Wake,
     /// In the kernel or queued; the key is the entry's user data.
-    transfers: Slab<(OpToken, Transfer)>,
+    ops: Slab<(OpToken, RingOp)>,
     /// To be pushed: the submission queue was full, or they were just submitted.
     queued: VecDeque<usize>,
     /// Entries in the kernel. Invariant: <= `in_kernel_max`, so that completions never overflow.
@@ -27,7 +27,7 @@ pub(super) struct Ring {
     /// Entries that one flush or poll moves at most.
     turn_max: usize,
     /// Ended, and the last to have their file open.
-    ended: Vec<Transfer>,
+    ended: Vec<RingOp>,
 }
 
 impl Ring {
@@ -40,7 +40,7 @@ impl Ring {
         Ok(Self {
             ring,
             wake,
-            transfers: Slab::new(),
+            ops: Slab::new(),
             queued: VecDeque::new(),
             in_kernel: 0,
             in_kernel_max: entries as usize,
@@ -49,15 +49,15 @@ impl Ring {
         })
     }
 
-    /// Takes a transfer, to be started with the next flush.
-    pub(super) fn submit(&mut self, token: OpToken, transfer: Transfer) {
-        let key = self.transfers.insert((token, transfer));
+    /// Takes an operation, to be started with the next flush.
+    pub(super) fn submit(&mut self, token: OpToken, op: RingOp) {
+        let key = self.ops.insert((token, op));
         self.queued.push_back(key);
     }
 
     /// See [`super::Storage::set_turn`].
-    pub(super) fn set_turn(&mut self, transfers_max: usize) {
-        self.turn_max = transfers_max;
+    pub(super) fn set_turn(&mut self, ops_max: usize) {
+        self.turn_max = ops_max;
     }
 
     /// Hands what is queued to the kernel, as far as it has room.
@@ -65,9 +65,9 @@ impl Ring {
         let mut pushed = 0;
         while self.in_kernel < self.in_kernel_max && pushed < self.turn_max {
             let Some(key) = self.queued.pop_front() else { break };
-            let Some((_, transfer)) = self.transfers.get_mut(key) else { continue };
-            let entry = transfer.entry().user_data(key as u64);
-            // SAFETY: descriptor and segments belong to the transfer, which stays in the slab until its
+            let Some((_, op)) = self.ops.get_mut(key) else { continue };
+            let entry = op.entry().user_data(key as u64);
+            // SAFETY: descriptor and segments belong to the operation, which stays in the slab until its
             // completion; the segments are on the heap and do not move.
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
                 self.queued.push_front(key);
@@ -84,7 +84,7 @@ impl Ring {
         }
     }
 
-    /// Collects ended transfers; those with more to do are continued.
+    /// Collects ended operations; those with more to do are continued.
     pub(super) fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         if self.in_kernel == 0 || self.turn_max == 0 {
             return;
@@ -93,18 +93,18 @@ impl Ring {
             let _ = self.ring.submit();
         }
         let mut completed = 0;
-        let Self { ring, transfers, queued, turn_max, ended, .. } = self;
+        let Self { ring, ops, queued, turn_max, ended, .. } = self;
         for completion in ring.completion().take(*turn_max) {
             completed += 1;
             let key = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
-            let Some((_, transfer)) = transfers.get_mut(key) else { continue };
-            match transfer.complete(completion.result()) {
-                TransferNext::Continue => queued.push_back(key),
-                TransferNext::End(result) => {
-                    let (token, transfer) = transfers.remove(key);
+            let Some((_, op)) = ops.get_mut(key) else { continue };
+            match op.complete(completion.result()) {
+                RingNext::Continue => queued.push_back(key),
+                RingNext::End(result) => {
+                    let (token, op) = ops.remove(key);
                     done.push((token, result.map(FsReply::Count)));
-                    if transfer.is_last() {
-                        ended.push(transfer);
+                    if op.is_last() {
+                        ended.push(op);
                     }
                 }
             }
@@ -117,13 +117,13 @@ impl Ring {
     }
 
     /// Transfers that ended after their node was closed: dropping them closes its file.
-    pub(super) fn take_ended(&mut self) -> impl Iterator<Item = Transfer> + '_ {
+    pub(super) fn take_ended(&mut self) -> impl Iterator<Item = RingOp> + '_ {
         self.ended.drain(..)
     }
 
     /// Transfers not yet collected.
     pub(super) fn pending(&self) -> usize {
-        self.transfers.len()
+        self.ops.len()
     }
 
     /// What becomes readable with completions.
@@ -133,7 +133,7 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// The kernel may still write into the transfers' memory: wait for it.
+    /// The kernel may still write into the operations' memory: wait for it.
     fn drop(&mut self) {
         self.queued.clear();
         while self.in_kernel > 0 {
@@ -142,7 +142,7 @@ impl Drop for Ring {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
                 Err(error) => {
                     tracing::error!(%error, "cannot wait for io_uring; its memory is not freed");
-                    std::mem::forget(std::mem::take(&mut self.transfers));
+                    std::mem::forget(std::mem::take(&mut self.ops));
                     return;
                 }
             }

@@ -8,7 +8,7 @@ use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, Transpo
 use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Header};
 
 use crate::shared::mail::Introduction;
-use crate::worker::flight::lanes::Lanes;
+use crate::worker::flight::eager::EagerBuffers;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 
 /// Where a connection stands.
@@ -44,7 +44,7 @@ pub struct Connection {
     /// Operations whose RDMA found the queue full.
     pub post_waiters: VecDeque<usize>,
     /// Buffers lent to the client.
-    pub(crate) lanes: Lanes,
+    pub(crate) eager_buffers: EagerBuffers,
     /// RDMA operations posted and not completed.
     pub rdma_pending: u32,
     /// Transfers that went out of their turn, in order.
@@ -79,7 +79,7 @@ impl Connection {
             since: now,
             outbox: VecDeque::new(),
             post_waiters: VecDeque::new(),
-            lanes: Lanes::default(),
+            eager_buffers: EagerBuffers::default(),
             rdma_pending: 0,
             runnable: VecDeque::new(),
             sent: 0,

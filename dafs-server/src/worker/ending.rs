@@ -52,7 +52,7 @@ impl Worker {
 
     /// Ends a connection. Its session waits for the client to come back.
     pub(crate) fn close(&mut self, key: ConnectionKey, why: &dyn std::fmt::Display) {
-        self.end_lanes(key);
+        self.end_eager_buffers(key);
         let Some(connection) = self.connection(key) else { return };
         let phase = std::mem::replace(&mut connection.phase, Phase::Closed);
         connection.endpoint.close();

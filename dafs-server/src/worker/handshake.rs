@@ -44,7 +44,7 @@ impl Worker {
         match self.connection(key).map(|connection| &connection.phase) {
             Some(&Phase::Live(session)) => {
                 // The method of a read or write stands behind offset and length.
-                let is_eager = body.get(12) == Some(&(Method::Fast as u8));
+                let is_eager = body.get(12) == Some(&(Method::Eager as u8));
                 if is_eager && matches!(header.opcode, Opcode::Write | Opcode::Append) {
                     return self.end_for_fault(key, "an eager write that is no frame");
                 }

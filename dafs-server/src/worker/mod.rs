@@ -58,7 +58,7 @@ pub struct Worker {
     pub(crate) sessions: SessionTable,
     pub(crate) operations: Slab<Operation>,
     pub(crate) buffers: BufferPool,
-    /// Where the lanes of a listener's connections are registered.
+    /// Where the eager buffers of a listener's connections are registered.
     pub(crate) domains: Vec<Option<Arc<dyn Domain>>>,
     pub(crate) wakeups: VecDeque<Wakeup>,
     pub(crate) stats: Stats,

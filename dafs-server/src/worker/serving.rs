@@ -120,7 +120,7 @@ impl Worker {
                 }
                 Ok(Some(Received::Immediate { data, size })) => {
                     self.turns.on_message(key, self.now, self.others_waiting(key));
-                    self.on_lane_frame(key, data, size);
+                    self.on_eager_frame(key, data, size);
                     size
                 }
                 Err(error) => {
@@ -132,7 +132,7 @@ impl Worker {
             self.turns.on_steps(work::take());
             self.turns.on_moved(size as usize);
             self.check_outbox(key);
-            if !self.shared.settings.batch_replies {
+            if !self.shared.settings.coalesce_replies {
                 self.flush(key);
             }
         }

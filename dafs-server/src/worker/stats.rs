@@ -40,7 +40,7 @@ impl Stats {
 
     /// All that was counted.
     pub fn statistics(&self) -> Statistics {
-        let [inline, direct, fast, client] = self.bytes;
+        let [inline, direct, eager, client_initiated] = self.bytes;
         let count = |opcode: &Opcode| {
             let count = *self.operations.get(usize::from(opcode.value()))?;
             (count > 0).then(|| (opcode.name().to_owned(), count))
@@ -49,8 +49,8 @@ impl Stats {
             operations: Opcode::ALL.iter().filter_map(count).collect(),
             bytes_read: [inline[0], direct[0]],
             bytes_written: [inline[1], direct[1]],
-            bytes_fast: fast,
-            bytes_client: client,
+            bytes_eager: eager,
+            bytes_client_initiated: client_initiated,
             ..self.counted.clone()
         }
     }
@@ -66,7 +66,7 @@ fn place(method: Method) -> usize {
     match method {
         Method::Inline => 0,
         Method::Direct => 1,
-        Method::Fast => 2,
-        Method::Client => 3,
+        Method::Eager => 2,
+        Method::ClientInitiated => 3,
     }
 }

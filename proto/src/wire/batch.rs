@@ -266,7 +266,7 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<(BatchOperation, ListRequ
         return Err(WireError::Invalid { what: "stability of a read", value: stability as u64 });
     }
     let method = Method::read(reader, "method of an operation")?;
-    if method.uses_lane() {
+    if method.uses_eager_buffer() {
         return Err(WireError::Invalid { what: "method of an operation", value: method as u64 });
     }
     reader.reserved("reserved byte of an operation", 1)?;

@@ -9,8 +9,8 @@ mod attr;
 mod batch;
 mod body;
 mod codec;
+mod eager;
 mod header;
-mod lanes;
 mod list;
 mod namespace;
 mod negotiate;
@@ -29,11 +29,11 @@ pub use batch::{
     decode_batch_results, decode_noticed_results, encode_noticed_result,
 };
 pub use codec::{FenceList, Reader, WireError, Writer, decode_message_pack, encode_message_pack};
-pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
-pub use lanes::{
-    LANE_REPLY_HEAD_SIZE, LANE_REQUEST_HEAD_SIZE, LANE_ROOM, LANE_SIZE_MAX, LANES_MAX, LaneTerms,
-    lane_frame_data,
+pub use eager::{
+    EAGER_BUFFER_ROOM, EAGER_BUFFER_SIZE_MAX, EAGER_BUFFERS_MAX, EAGER_REPLY_HEAD_SIZE,
+    EAGER_REQUEST_HEAD_SIZE, EagerBufferTerms, eager_frame_data,
 };
+pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
 pub use list::{
     EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, ShortLists, decode_lists,
     encode_lists, lists_size,

@@ -23,8 +23,8 @@ bitflags::bitflags! {
         const CALLBACKS = 0x2;
         /// A session survives a broken connection.
         const RESUME = 0x4;
-        /// The server grants lanes.
-        const LANES = 0x8;
+        /// The server grants eager_buffers.
+        const EAGER_BUFFERS = 0x8;
         /// Lists of extents in one request; where they pay is in [`Welcome::gather`].
         const LISTS = 0x10;
         /// Many operations in one request.
@@ -237,15 +237,15 @@ pub struct Statistics {
     pub storage_waits: u64,
     /// Per export.
     pub exports: Vec<ExportStatistics>,
-    /// Bytes read, then written, by the method fast.
+    /// Bytes read, then written, by the method eager.
     #[serde(default)]
-    pub bytes_fast: [u64; 2],
+    pub bytes_eager: [u64; 2],
     /// Bytes read, then written, by the method client.
     #[serde(default)]
-    pub bytes_client: [u64; 2],
-    /// Memory lent to clients as lanes now, bytes.
+    pub bytes_client_initiated: [u64; 2],
+    /// Memory lent to clients as eager buffers now, bytes.
     #[serde(default)]
-    pub lanes_size: u64,
+    pub eager_buffers_size: u64,
     /// Transfer buffers, by size.
     #[serde(default)]
     pub zones: Vec<ZoneStatistics>,

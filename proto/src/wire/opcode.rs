@@ -115,7 +115,7 @@ opcodes! {
     /// Names of the exports this client may mount.
     Exports = 0x0006, Client, Session, Executed, Repeated;
     /// Exchanges buffers with which data is moved outside of messages; see `spec/wire.md`.
-    Lanes = 0x0007, Client, Session, Executed, Repeated;
+    EagerBuffers = 0x0007, Client, Session, Executed, Repeated;
     /// The root of an export.
     Mount = 0x0010, Client, Handle, Cached, InDoubt;
     /// A handle for a path, to be used for attributes and names, not data.
@@ -272,9 +272,7 @@ mod tests {
             let replay = if op.keeps_reply() { "cached" } else { "executed" };
             let anew = if op.is_idempotent() { "repeated" } else { "in doubt" };
             let class = format!("{:?}", op.class()).to_lowercase();
-            // The pages have the name that is to come.
-            let name = if *op == Opcode::Lanes { "EagerBuffers" } else { op.name() };
-            let row = format!("| {:#06X} | {name} | {class} | {replay} | {anew} |", op.value());
+            let row = format!("| {:#06X} | {} | {class} | {replay} | {anew} |", op.value(), op.name());
             row.replace("0X", "0x")
         };
         let missing: Vec<String> = Opcode::ALL.iter().map(row).filter(|row| !spec.contains(row)).collect();

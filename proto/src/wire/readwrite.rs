@@ -15,29 +15,29 @@ pub enum Method {
     Inline,
     /// By RDMA that the server starts, into or out of the client's registered memory.
     Direct,
-    /// In a frame in a lane: a write's request with its data, or a read's reply, written by RDMA with immediate.
-    Fast,
-    /// By RDMA that the client starts, into or out of the server's side of a lane.
-    Client,
+    /// In a frame in an eager buffer: a write's request with its data, or a read's reply, written by RDMA with immediate.
+    Eager,
+    /// By RDMA that the client starts, into or out of the server's side of an eager buffer.
+    ClientInitiated,
 }
 
 impl Method {
     /// In the order of their numbers on the wire.
-    const ALL: [Self; 4] = [Self::Inline, Self::Direct, Self::Fast, Self::Client];
+    const ALL: [Self; 4] = [Self::Inline, Self::Direct, Self::Eager, Self::ClientInitiated];
 
     /// The name in settings and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Inline => "inline",
             Self::Direct => "direct",
-            Self::Fast => "fast",
-            Self::Client => "client",
+            Self::Eager => "eager",
+            Self::ClientInitiated => "client-initiated",
         }
     }
 
-    /// The data passes through a lane, which the range's key names; there is no range.
-    pub fn uses_lane(self) -> bool {
-        matches!(self, Self::Fast | Self::Client)
+    /// The data passes through an eager buffer, which the range's key names; there is no range.
+    pub fn uses_eager_buffer(self) -> bool {
+        matches!(self, Self::Eager | Self::ClientInitiated)
     }
 }
 
@@ -203,7 +203,7 @@ fn check_segments(count: u16, method: Method, segment: &WireRange) -> Result<(),
         (Method::Direct, 1) => &[],
         (Method::Inline | Method::Direct, _) => &segment[..],
         // The first names the eager buffer.
-        (Method::Fast | Method::Client, _) => &segment[1..],
+        (Method::Eager | Method::ClientInitiated, _) => &segment[1..],
     };
     if let Some(value) = unused.iter().copied().find(|number| *number != 0) {
         return Err(WireError::Invalid { what: "range of a request that has none in its body", value });

@@ -3,12 +3,12 @@
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
-    FenceList, FsStatistics, Header, Hello, HelloReply, HintRequest, LaneTerms, LimitsReply, ListReadReply,
-    ListRequest, Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest,
-    ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
-    SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, WireError, WriteReply,
-    WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries, decode_lists,
-    decode_message_pack, decode_noticed_results, decode_segments,
+    EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply, HintRequest, LimitsReply,
+    ListReadReply, ListRequest, Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX,
+    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply,
+    SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, WireError,
+    WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries,
+    decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
 };
 
 /// Why a message is not taken.
@@ -70,7 +70,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         Opcode::Hello => message_pack::<Hello>(body, payload),
         Opcode::Authenticate => message_pack::<Authenticate>(body, payload),
         Opcode::FenceWrite => message_pack::<FenceList>(body, payload),
-        Opcode::Lanes => lanes(body, payload),
+        Opcode::EagerBuffers => eager_buffers(body, payload),
         Opcode::Mount => none("body", body),
         Opcode::OpenToken => {
             none("body", body)?;
@@ -174,7 +174,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::Link
         | Opcode::Symlink => message_pack::<Attributes>(body, payload),
         Opcode::Readlink | Opcode::XattrRead | Opcode::XattrList => none("body", body),
-        Opcode::Lanes => lanes(body, payload),
+        Opcode::EagerBuffers => eager_buffers(body, payload),
         Opcode::Share => {
             ShareReply::decode(body)?;
             Ok(Token::decode(payload).map(drop)?)
@@ -224,8 +224,8 @@ fn message_pack<T: serde::de::DeserializeOwned>(body: &[u8], payload: &[u8]) -> 
     Ok(())
 }
 
-fn lanes(body: &[u8], payload: &[u8]) -> Decoded {
-    let terms = LaneTerms::decode(body)?;
+fn eager_buffers(body: &[u8], payload: &[u8]) -> Decoded {
+    let terms = EagerBufferTerms::decode(body)?;
     Ok(decode_segments(payload, terms.count).map(drop)?)
 }
 
@@ -243,11 +243,11 @@ fn write(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         return Err(WireError::Invalid { what: "offset of an append", value: request.offset }.into());
     }
     match request.method {
-        Method::Inline | Method::Fast if request.len as usize != payload.len() => {
+        Method::Inline | Method::Eager if request.len as usize != payload.len() => {
             Err(WireError::Invalid { what: "length of an inline write", value: request.len.into() }.into())
         }
-        Method::Inline | Method::Fast => Ok(()),
-        Method::Direct | Method::Client => ranges(request.segment_count, payload),
+        Method::Inline | Method::Eager => Ok(()),
+        Method::Direct | Method::ClientInitiated => ranges(request.segment_count, payload),
     }
 }
 

@@ -16,10 +16,10 @@ mod session;
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     Attributes, BatchFlags, BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult,
-    CHAIN_HANDLE, CommitRequest, FileHandle, FileKind, Flags, HEADER_SIZE, Header, LaneTerms, ListReadReply,
-    ListRequest, Lists, Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest, ReaddirRequest,
-    ShareReply, ShareRequest, Slot, Stability, Status, Timestamp, Token, TwoNames, Verifier, WriteReply,
-    WriteRequest, decode_batch, decode_batch_results, decode_lists, decode_message_pack,
+    CHAIN_HANDLE, CommitRequest, EagerBufferTerms, FileHandle, FileKind, Flags, HEADER_SIZE, Header,
+    ListReadReply, ListRequest, Lists, Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest,
+    ReaddirRequest, ShareReply, ShareRequest, Slot, Stability, Status, Timestamp, Token, TwoNames, Verifier,
+    WriteReply, WriteRequest, decode_batch, decode_batch_results, decode_lists, decode_message_pack,
     decode_noticed_results, decode_segments, encode_lists, encode_message_pack, encode_noticed_result,
     encode_segments, lists_size,
 };
@@ -365,18 +365,19 @@ fn vector_with_unknown_values_is_refused_or_kept() {
 }
 
 #[test]
-fn vector_lanes() {
+fn vector_eager_buffers() {
     let size = 65_536;
-    let asked = LaneTerms { count: 2, reads: true, size };
-    let granted = LaneTerms { count: 1, ..asked };
+    let asked = EagerBufferTerms { count: 2, reads: true, size };
+    let granted = EagerBufferTerms { count: 1, ..asked };
     let buffer = u64::try_from(asked.buffer_size()).unwrap();
-    let header = request(Opcode::Lanes);
+    let header = request(Opcode::EagerBuffers);
     let reply = Header { credits: 2, ..header.reply(Status::OK) };
     let ours = [[0xaabb_ccdd_0011_2233, 0x40, buffer], [0xaabb_ccdd_0011_2234, 0x80, buffer]];
     let theirs = [[0x1234_5678, 0x10_0000, buffer]];
-    for (name, header, terms, ranges) in
-        [("lanes request", header, asked, &ours[..]), ("lanes reply", reply, granted, &theirs[..])]
-    {
+    for (name, header, terms, ranges) in [
+        ("eager buffers request", header, asked, &ours[..]),
+        ("eager buffers reply", reply, granted, &theirs[..]),
+    ] {
         let mut payload = vec![0; terms.payload_size()];
         encode_segments(ranges, &mut payload);
         let payload_len = u32::try_from(payload.len()).unwrap();
@@ -384,7 +385,7 @@ fn vector_lanes() {
         check(name, &head(header, |bytes| terms.encode(bytes), 8), payload_len);
         let expected = vector(&format!("{name} payload"));
         assert_eq!(hex(&payload), hex(&expected), "{name}");
-        assert_eq!(LaneTerms::decode(&vector(name)[HEADER_SIZE..]), Ok(terms));
+        assert_eq!(EagerBufferTerms::decode(&vector(name)[HEADER_SIZE..]), Ok(terms));
         assert_eq!(decode_segments(&expected, terms.count).unwrap().as_slice(), ranges, "{name}");
     }
 }

@@ -167,9 +167,9 @@ fn statistics_and_limits_are_encoded_field_by_field() {
         protocol_errors: 13,
         storage_waits: 14,
         exports: vec![ExportStatistics { name: "data".into(), bytes_read: 15, bytes_written: 16 }],
-        bytes_fast: [17, 18],
-        bytes_client: [19, 20],
-        lanes_size: 21,
+        bytes_eager: [17, 18],
+        bytes_client_initiated: [19, 20],
+        eager_buffers_size: 21,
         zones: vec![ZoneStatistics {
             size: 22,
             total: 23,

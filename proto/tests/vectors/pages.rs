@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use dafs_proto::wire::{
-    AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, HEADER_SIZE,
-    HintRequest, LaneTerms, ListReadReply, ListRequest, NameRequest, Opcode, OpenRequest, ReadReply,
+    AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, EagerBufferTerms,
+    HEADER_SIZE, HintRequest, ListReadReply, ListRequest, NameRequest, Opcode, OpenRequest, ReadReply,
     ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
     ShareReply, ShareRequest, Status, WriteReply, WriteRequest,
 };
@@ -43,11 +43,6 @@ fn rows(heading: &str) -> Vec<Vec<&'static str>> {
     table.skip(2).map(|line| cells(&line)).collect()
 }
 
-/// The name that the pages have for an opcode.
-fn name(opcode: Opcode) -> &'static str {
-    if opcode == Opcode::Lanes { "EagerBuffers" } else { opcode.name() }
-}
-
 #[test]
 fn opcode_has_a_table_of_each_body_and_payload() {
     let sections = sections();
@@ -56,7 +51,7 @@ fn opcode_has_a_table_of_each_body_and_payload() {
         lines.iter().any(|line| !line.starts_with('#') && !line.trim().is_empty())
     };
     for opcode in Opcode::ALL {
-        let begin = format!("| 0x{:04X} | {} |", opcode.value(), name(*opcode));
+        let begin = format!("| 0x{:04X} | {} |", opcode.value(), opcode.name());
         let row = PAGE.lines().find(|line| line.starts_with(&begin));
         let row = row.unwrap_or_else(|| panic!("spec/wire.md has no row {begin}"));
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
@@ -100,7 +95,7 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("open-request", OpenRequest::HEAD_SIZE),
         ("share-request", ShareRequest::HEAD_SIZE),
         ("share-reply", ShareReply::HEAD_SIZE),
-        ("eager-buffer-terms", LaneTerms::HEAD_SIZE),
+        ("eager-buffer-terms", EagerBufferTerms::HEAD_SIZE),
         ("name-request", NameRequest::HEAD_SIZE),
         ("remove-request", RemoveRequest::HEAD_SIZE),
         ("rename-request", RenameRequest::HEAD_SIZE),

@@ -46,7 +46,7 @@ pub fn client_session(data: &[u8]) {
             MethodOverride::Auto,
             MethodOverride::Inline,
             MethodOverride::Direct,
-            MethodOverride::Staged,
+            MethodOverride::Bounced,
         ][usize::from(config % 4)],
         ..client_config(1)
     };
@@ -311,8 +311,8 @@ impl HostileServer {
                 match asked.method {
                     Method::Inline => reply.payload = vec![2; count as usize],
                     Method::Direct if asked.segment_count == 1 => self.place(peer, asked.segment, count),
-                    // The fuzzed client asks for no lanes.
-                    Method::Direct | Method::Fast | Method::Client => {}
+                    // The fuzzed client asks for no eager_buffers.
+                    Method::Direct | Method::Eager | Method::ClientInitiated => {}
                 }
             }
             Opcode::Write | Opcode::Append => {

@@ -102,7 +102,7 @@ pub(super) fn client_config(node: u8) -> Config {
         background: Background::None,
         client_id: Some([node; 16]),
         credits: 8,
-        staging_size: 64 << 10,
+        bounce_size: 64 << 10,
         connect_timeout: Duration::from_secs(2),
         reconnect: ReconnectPolicy { attempts_max: 2, ..ReconnectPolicy::default() },
         ..Config::default()

@@ -74,7 +74,7 @@ impl SimServer {
         let workers = parts.into_iter().map(|parts| {
             let mut worker = Worker::new(parts, Moment::default().after(net.now()));
             let index = worker.add_listener(info.clone());
-            worker.offer_lanes(index, Arc::clone(&domain));
+            worker.offer_eager_buffers(index, Arc::clone(&domain));
             Served { worker, connections: Vec::new() }
         });
         Self { workers: workers.collect(), listener, next_tick: net.now(), script: None }

@@ -120,13 +120,13 @@ impl World {
             client_id: Some([node; 16]),
             method: [
                 MethodOverride::Auto,
-                MethodOverride::Fast,
-                MethodOverride::Client,
+                MethodOverride::Eager,
+                MethodOverride::ClientInitiated,
                 MethodOverride::Hybrid,
             ][usize::from(node) % 4],
-            // Few and small, so that transfers wait for lanes and are cut.
-            lane_count: 2,
-            lane_size: 6000,
+            // Few and small, so that transfers wait for eager buffers and are cut.
+            eager_buffer_count: 2,
+            eager_buffer_size: 6000,
             reconnect: ReconnectPolicy {
                 attempts_max: 10_000,
                 time_max: Duration::MAX,

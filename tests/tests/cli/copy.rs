@@ -292,7 +292,7 @@ fn copy_by_each_method_is_the_same(on: On) {
     let world = World::start(on);
     let data = dafs_tests::suite::bytes(3, on.rounds(3_000_000).max(1_200_000) as usize);
     fs::write(world.local("file"), &data).unwrap();
-    for method in ["auto", "inline", "direct", "staged", "fast", "client", "hybrid"] {
+    for method in ["auto", "inline", "direct", "bounced", "eager", "client-initiated", "hybrid"] {
         // Each is tried on the sockets; spinning is nothing for two processors that are emulated.
         let polls: &[&str] = if on.is_verbs() { &["adaptive"] } else { &["event", "busy", "adaptive"] };
         for poll in polls {

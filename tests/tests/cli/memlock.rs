@@ -45,7 +45,7 @@ fn copy_with_little_locked_memory(on: On) {
     let (from, back) = (world.local("file"), world.local("back"));
     let (from, back) = (from.to_str().unwrap(), back.to_str().unwrap());
     // From hardly enough to connect, to nearly enough for all.
-    for (limit_kib, methods) in [(256, &["auto", "direct", "fast"][..]), (2048, &["auto"])] {
+    for (limit_kib, methods) in [(256, &["auto", "direct", "eager"][..]), (2048, &["auto"])] {
         for method in methods {
             let url = world.url(&format!("data/{limit_kib}{method}"));
             for (source, destination) in [(from, url.as_str()), (url.as_str(), back)] {

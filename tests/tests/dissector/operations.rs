@@ -16,7 +16,7 @@ const LARGE: usize = 40_000;
 
 /// What a session is opened with.
 pub(crate) fn config(method: MethodOverride) -> Config {
-    Config { method, lane_count: 2, lane_size: 20_000, ..Config::default() }
+    Config { method, eager_buffer_count: 2, eager_buffer_size: 20_000, ..Config::default() }
 }
 
 /// A session through the recorder.
@@ -173,9 +173,9 @@ pub(crate) fn run_all(recorder: &Recorder) {
     let methods = [
         MethodOverride::Inline,
         MethodOverride::Direct,
-        MethodOverride::Staged,
-        MethodOverride::Fast,
-        MethodOverride::Client,
+        MethodOverride::Bounced,
+        MethodOverride::Eager,
+        MethodOverride::ClientInitiated,
         MethodOverride::Auto,
     ];
     for (number, method) in methods.into_iter().enumerate() {

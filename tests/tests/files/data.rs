@@ -35,13 +35,13 @@ const METHODS: [MethodOverride; 7] = [
     MethodOverride::Auto,
     MethodOverride::Inline,
     MethodOverride::Direct,
-    MethodOverride::Staged,
-    MethodOverride::Fast,
-    MethodOverride::Client,
+    MethodOverride::Bounced,
+    MethodOverride::Eager,
+    MethodOverride::ClientInitiated,
     MethodOverride::Hybrid,
 ];
 
-/// Those of lanes are left to the suite `lanes` where a guest's emulated device moves the bytes.
+/// Those of eager buffers are left to the suite `eager_buffers` where a guest's emulated device moves the bytes.
 fn methods(on: On) -> &'static [MethodOverride] {
     if matches!(on, On::Tcp | On::Shm) { &METHODS } else { &METHODS[..4] }
 }
@@ -183,7 +183,7 @@ fn transfer_of_every_size_method_and_memory_moves_exactly_its_bytes(on: On) {
 fn transfer_with_a_demanded_method_travels_that_way(on: On) {
     let harness = harness(on);
     for (method, inline) in
-        [(MethodOverride::Inline, true), (MethodOverride::Direct, false), (MethodOverride::Staged, false)]
+        [(MethodOverride::Inline, true), (MethodOverride::Direct, false), (MethodOverride::Bounced, false)]
     {
         let session = harness.session_with(&Config { method, ..Config::default() });
         let file = session.mount("mem").unwrap().create("f").unwrap();
@@ -205,17 +205,17 @@ fn transfer_with_a_demanded_method_travels_that_way(on: On) {
 fn transfer_without_memory_to_stage_in_goes_all_the_same(on: On) {
     let harness = harness(on);
     for &method in methods(on) {
-        let session = harness.session_with(&Config { method, staging_size: 0, ..Config::default() });
+        let session = harness.session_with(&Config { method, bounce_size: 0, ..Config::default() });
         let file = session.mount("mem").unwrap().create("f").unwrap();
         let data = bytes(1, 400_000);
         for memory in MEMORIES {
             assert_eq!(write(&session, &file, memory, &data, 0), data.len());
             assert_same(&read(&session, &file, memory, data.len(), 0), &data, "unstaged");
         }
-        if on == On::Tcp && method == MethodOverride::Staged {
+        if on == On::Tcp && method == MethodOverride::Bounced {
             assert!(
                 session.statistics().unwrap().bytes_written[0] >= 400_000,
-                "inline where nothing can be staged"
+                "inline where nothing can be bounced"
             );
         }
     }

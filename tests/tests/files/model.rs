@@ -128,9 +128,9 @@ fn random_operations_agree_with_a_local_directory(on: On) {
     for (seed, method) in [
         (1, MethodOverride::Auto),
         (2, MethodOverride::Inline),
-        (3, MethodOverride::Staged),
-        (4, MethodOverride::Fast),
-        (5, MethodOverride::Client),
+        (3, MethodOverride::Bounced),
+        (4, MethodOverride::Eager),
+        (5, MethodOverride::ClientInitiated),
     ] {
         if seed > 3 && !matches!(on, On::Tcp | On::Shm) {
             // A guest's emulated device has no time for more.

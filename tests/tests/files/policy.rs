@@ -261,7 +261,7 @@ fn cache_that_shrinks_forgets_what_was_used_least(on: On) {
     (0..10).for_each(read);
     session.set_registrations_max(4);
     let counters = session.registration_counters();
-    assert_eq!((counters.entries, counters.evictions, counters.batches), (4, 6, 1));
+    assert_eq!((counters.entries, counters.evictions, counters.eviction_rounds), (4, 6, 1));
     assert_eq!(counted(&session, || (6..10).for_each(read)), (0, 4), "the last four");
     session.set_registrations_max(0);
     assert_eq!(session.registration_counters().entries, 0);

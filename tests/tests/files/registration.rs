@@ -57,7 +57,7 @@ pub(crate) fn since(session: &Session, before: &RegistrationCounters) -> Registr
         hits: now.hits - before.hits,
         misses: now.misses - before.misses,
         evictions: now.evictions - before.evictions,
-        batches: now.batches - before.batches,
+        eviction_rounds: now.eviction_rounds - before.eviction_rounds,
         invalidations: now.invalidations - before.invalidations,
         stale: now.stale - before.stale,
         groups: now.groups - before.groups,
@@ -132,7 +132,7 @@ fn pinned_memory_is_registered_once_and_found_again(on: On) {
 
 // [CLI-79] [CLI-80]
 fn pinned_memory_beyond_the_bounds_of_the_cache_gives_way_and_comes_back(on: On) {
-    let config = RegistrationConfig { entries_max: 10, batch: 4, ..RegistrationConfig::default() };
+    let config = RegistrationConfig { entries_max: 10, evict_count: 4, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, config);
     let expected = bytes(1, SIZE);
     let before = session.registration_counters();
@@ -145,13 +145,14 @@ fn pinned_memory_beyond_the_bounds_of_the_cache_gives_way_and_comes_back(on: On)
     assert_eq!(since(&session, &before).evictions, 0, "ten fit");
     assert_reads(&file, &mut buffers[10], 7, &expected);
     let counters = since(&session, &before);
-    assert_eq!((counters.evictions, counters.batches, counters.entries), (4, 1, 7), "four at once");
+    assert_eq!((counters.evictions, counters.eviction_rounds, counters.entries), (4, 1, 7), "four at once");
     // The first was used again, the four after it were not.
     assert_reads(&file, &mut buffers[0], 9, &expected);
     assert_eq!(since(&session, &before).registrations, 11);
     assert_reads(&file, &mut buffers[1], 9, &expected);
     assert_eq!(since(&session, &before).registrations, 12);
-    let bounded = RegistrationConfig { size_max: 3 * len as u64, batch: 1, ..RegistrationConfig::default() };
+    let bounded =
+        RegistrationConfig { size_max: 3 * len as u64, evict_count: 1, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, bounded);
     let mut buffers: Vec<_> = (0..4).map(|_| session.pin(vec![0; len])).collect();
     for buffer in &mut buffers {
@@ -359,7 +360,7 @@ fn memory_is_unmapped_after_a_session_ended_beside_a_child(on: On) {
 fn memory_is_not_kept_where_there_is_no_room(on: On) {
     for config in [
         RegistrationConfig { entries_max: 0, ..RegistrationConfig::default() },
-        RegistrationConfig { size_max: 0, batch: usize::MAX, ..RegistrationConfig::default() },
+        RegistrationConfig { size_max: 0, evict_count: usize::MAX, ..RegistrationConfig::default() },
     ] {
         let (_harness, session, file) = start(on, config);
         let mut buffer = session.pin(vec![0; SIZE]);
@@ -422,7 +423,7 @@ fn memory_of_a_parent_stays_its_own_after_a_fork(on: On) {
 
 // [CLI-81]
 fn eviction_under_operations_in_flight_disturbs_none(on: On) {
-    let config = RegistrationConfig { entries_max: 3, batch: 2, ..RegistrationConfig::default() };
+    let config = RegistrationConfig { entries_max: 3, evict_count: 2, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, config);
     let expected = bytes(1, SIZE);
     let len = 20_000;

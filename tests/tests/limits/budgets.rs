@@ -239,25 +239,26 @@ fn log_of_many_sessions_is_bounded_and_says_so() {
 // [ACC-16] [ACC-80]
 #[test]
 fn memory_lent_to_one_client_is_out_of_reach_of_all_others() {
-    use dafs_proto::wire::{HEADER_SIZE, LaneTerms, decode_segments, encode_segments};
+    use dafs_proto::wire::{EagerBufferTerms, HEADER_SIZE, decode_segments, encode_segments};
     let harness = Harness::start(On::Tcp);
     let (mut owner, _) = Raw::session(harness.address(), 4);
     owner.mount("mem");
-    let terms = LaneTerms { count: 1, reads: true, size: 8192 };
+    let terms = EagerBufferTerms { count: 1, reads: true, size: 8192 };
     let own = owner.region(terms.buffer_size(), Access::REMOTE_WRITE);
     let range = own.range();
-    let mut body = [0; LaneTerms::HEAD_SIZE - HEADER_SIZE];
+    let mut body = [0; EagerBufferTerms::HEAD_SIZE - HEADER_SIZE];
     terms.encode(&mut body);
     let mut payload = vec![0; terms.payload_size()];
     encode_segments(&[[range.key.0, range.offset, range.len]], &mut payload);
-    let reply = owner.call(Header::request(Opcode::Lanes, FileHandle(0)), &body, &payload);
-    let lent = LaneTerms::decode(&reply.body).unwrap();
+    let reply = owner.call(Header::request(Opcode::EagerBuffers, FileHandle(0)), &body, &payload);
+    let lent = EagerBufferTerms::decode(&reply.body).unwrap();
     let [[key, offset, len]] = decode_segments(&reply.payload, lent.count).unwrap()[..] else { panic!() };
-    let lane = dafs_proto::transport::RemoteRange { key: dafs_proto::transport::RegionKey(key), offset, len };
+    let eager_buffer =
+        dafs_proto::transport::RemoteRange { key: dafs_proto::transport::RegionKey(key), offset, len };
     let put = |raw: &mut Raw, byte: u8| {
         let from = MemoryRef::new(raw.domain.allocate(16).unwrap());
         from.span().write_from(0, &[byte; 16]);
-        let to = lane.slice(0, 16).unwrap();
+        let to = eager_buffer.slice(0, 16).unwrap();
         raw.endpoint.rdma_write(OpToken(1), LocalSegments::from_iter([from]), to, None).unwrap();
         let _ = raw.endpoint.flush();
     };
@@ -270,7 +271,7 @@ fn memory_lent_to_one_client_is_out_of_reach_of_all_others() {
     put(&mut other, 9);
     other.ending();
     let into = MemoryRef::new(owner.domain.allocate(16).unwrap());
-    let from = lane.slice(0, 16).unwrap();
+    let from = eager_buffer.slice(0, 16).unwrap();
     owner.endpoint.rdma_read(OpToken(2), LocalSegments::from_iter([into.clone()]), from).unwrap();
     owner.endpoint.flush().unwrap();
     let mut done = 0;

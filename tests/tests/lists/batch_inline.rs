@@ -96,7 +96,7 @@ fn batch_whose_data_disagrees_with_its_operations_is_refused_with_words_and_the_
         (with(&[inline(f, false, 0, 16 << 10)], 0, 0), "are possible"),
         (one(&ranged, 0, 0), "ranges of memory"),
         (with(&[BatchOperation { method: Method::Direct, ..read.clone() }], 0, 0), "ranges of memory"),
-        (with(&[BatchOperation { method: Method::Fast, ..read.clone() }], 0, 0), "operation 0"),
+        (with(&[BatchOperation { method: Method::Eager, ..read.clone() }], 0, 0), "operation 0"),
         (with(&[inline(f, true, u64::MAX - 5, 20)], 20, 20), "beyond the end"),
     ];
     for (number, ((body, payload), expected)) in cases.into_iter().enumerate() {

@@ -27,7 +27,7 @@ fn extents(count: u64, len: u64) -> Vec<Extent> {
 // [LIST-2]
 fn list_of_128_segments_is_one_request(on: On) {
     let harness = Harness::start(on);
-    // What a message carries, what a staging buffer holds, and by RDMA.
+    // What a message carries, what a bounce buffer holds, and by RDMA.
     let as_decided = [16, 64, 511, 512, 513, 1024, 2048].map(|len| (MethodOverride::Auto, len));
     for (method, len) in as_decided.into_iter().chain([(MethodOverride::Direct, 4096)]) {
         let session = harness.session_with(&Config { method, ..Config::default() });
@@ -82,7 +82,7 @@ fn list_of_one_extent_in_many_pieces_of_memory_is_one_request(on: On) {
 // [LIST-2] [LIST-3]
 fn list_longer_than_a_message_describes_is_cut_into_as_few_requests_as_that_takes(on: On) {
     let harness = Harness::start(on);
-    // Hybrid may read a dense list with its gaps.
+    // `Auto` may read a dense list with its gaps.
     let config = Config { noncontiguous: Noncontiguous::Gather, ..Config::default() };
     let session = harness.session_with(&config);
     let file = session.mount("mem").unwrap().create("f").unwrap();

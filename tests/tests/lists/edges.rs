@@ -26,7 +26,7 @@ on_each_provider! {
 
 const TRANSFER_MAX: u32 = 300_000;
 const METHODS: [MethodOverride; 4] =
-    [MethodOverride::Auto, MethodOverride::Inline, MethodOverride::Direct, MethodOverride::Staged];
+    [MethodOverride::Auto, MethodOverride::Inline, MethodOverride::Direct, MethodOverride::Bounced];
 
 /// `total` bytes in `count` extents, in reverse order, with gaps.
 fn backwards(total: usize, count: usize) -> Vec<Extent> {
@@ -221,7 +221,7 @@ fn list_read_with_its_gaps_is_read_as_far_as_the_file_reaches(on: On) {
 fn list_read_with_its_gaps_is_whole_at_any_size(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
-    // Below, at and above what is staged at once of memory in pieces (64 KiB), and of all (256 KiB).
+    // Below, at and above what is bounced at once of memory in pieces (64 KiB), and of all (256 KiB).
     for (count, stride) in [(127u64, 1024u64), (128, 1024), (129, 1024), (200, 600), (255, 1024), (300, 1024)]
     {
         let list: Vec<Extent> = (0..count).map(|index| Extent::new(index * stride, 512)).collect();

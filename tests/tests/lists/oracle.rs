@@ -20,7 +20,7 @@ const CASES_SIM: u64 = 240_000;
 #[cfg(feature = "verbs")]
 const CASES_VERBS: u64 = 6_000;
 
-/// Of large lists, beyond what a message, a staging buffer and a chunk of the server hold.
+/// Of large lists, beyond what a message, a bounce buffer and a chunk of the server hold.
 const CASES_LARGE: u64 = 1_200;
 
 const GUARD: u8 = 0xa5;
@@ -119,13 +119,13 @@ mod sim {
 
 /// Ways of the client: methods that are demanded, and the choice of it for memory in pieces.
 const WAYS: [(MethodOverride, Noncontiguous); 7] = [
-    (MethodOverride::Auto, Noncontiguous::Hybrid),
+    (MethodOverride::Auto, Noncontiguous::Auto),
     (MethodOverride::Auto, Noncontiguous::Multiple),
     (MethodOverride::Auto, Noncontiguous::Pack),
     (MethodOverride::Auto, Noncontiguous::Gather),
-    (MethodOverride::Inline, Noncontiguous::Hybrid),
-    (MethodOverride::Direct, Noncontiguous::Hybrid),
-    (MethodOverride::Staged, Noncontiguous::Hybrid),
+    (MethodOverride::Inline, Noncontiguous::Auto),
+    (MethodOverride::Direct, Noncontiguous::Auto),
+    (MethodOverride::Bounced, Noncontiguous::Auto),
 ];
 
 fn seed() -> u64 {
@@ -150,7 +150,7 @@ fn within_narrow_limits(on: On, count: u64) {
         config.buffer_sizes = vec![4096];
         config.slots_max = 2;
     });
-    let config = Config { staging_size: 32 << 10, credits: 2, inline_max: 0, ..Config::default() };
+    let config = Config { bounce_size: 32 << 10, credits: 2, inline_max: 0, ..Config::default() };
     play_on(&harness, &config, LARGE, count);
 }
 

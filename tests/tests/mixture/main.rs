@@ -103,11 +103,11 @@ fn config(numbers: &mut Numbers) -> Config {
             Noncontiguous::default(),
         ]),
         inline_max: numbers.one_of(&[8256, 12_345, 16_384, 65_536]),
-        staging_size: numbers.one_of(&[64 << 10, 300_000, 4 << 20]),
-        lane_count: numbers.one_of(&[1, 3, 8]),
-        lane_size: numbers.one_of(&[4096, 64 << 10, 256 << 10]),
+        bounce_size: numbers.one_of(&[64 << 10, 300_000, 4 << 20]),
+        eager_buffer_count: numbers.one_of(&[1, 3, 8]),
+        eager_buffer_size: numbers.one_of(&[4096, 64 << 10, 256 << 10]),
         background: numbers.one_of(&[Background::None, Background::KeepAlive, Background::Progress]),
-        batch_submits: numbers.below(2) == 0,
+        coalesce_submits: numbers.below(2) == 0,
         ..Config::default()
     }
 }

@@ -83,8 +83,12 @@ const CUTS: u64 = 40;
 // [SESS-11] [SESS-50] [SESS-51] [SESS-63] [CLI-30] [SESS-107]
 fn every_byte() {
     let harness = Harness::start(On::Tcp);
-    let methods =
-        [MethodOverride::Auto, MethodOverride::Staged, MethodOverride::Fast, MethodOverride::Client];
+    let methods = [
+        MethodOverride::Auto,
+        MethodOverride::Bounced,
+        MethodOverride::Eager,
+        MethodOverride::ClientInitiated,
+    ];
     for method in methods {
         let total = one_cut(&harness, method, None);
         for (way, total) in [(Way::ToServer, total[0]), (Way::ToClient, total[1])] {

@@ -32,24 +32,24 @@ fn batch_of_operations_gives_each_its_own_answer(on: On) {
     file.write_all_at(&data, 0).unwrap();
     let before = reads(&watcher);
     let mut pendings = Vec::new();
-    let batch = session.batch();
+    let cork = session.cork();
     for index in 0..16 {
         pendings.push(file.submit_read_at(vec![0; 64], index * 64));
     }
     if let On::Tcp = on {
         // Over shared memory a busy server may find them before their bell rings.
-        assert_eq!(reads(&watcher), before, "nothing leaves while the batch is made up");
+        assert_eq!(reads(&watcher), before, "nothing leaves under the cork");
     }
-    drop(batch);
+    drop(cork);
     // How many at once is for the credits to say; the others follow as answers are taken.
     wait_for(|| reads(&watcher) > before);
     for (index, pending) in pendings.into_iter().enumerate() {
         let transferred = pending.wait();
         assert_eq!(transferred.result.unwrap(), 64);
-        assert_same(&transferred.buffer, &data[index * 64..][..64], "a read of the batch");
+        assert_same(&transferred.buffer, &data[index * 64..][..64], "a read under the cork");
     }
-    // A wait within a batch sends what it waits for, and one batch may lie in another.
-    let (outer, inner) = (session.batch(), session.batch());
+    // A wait under a cork sends what it waits for, and corks nest.
+    let (outer, inner) = (session.cork(), session.cork());
     let pending = file.submit_read_at(vec![0; 64], 0);
     assert_eq!(pending.wait().result.unwrap(), 64);
     drop(outer);
@@ -58,9 +58,9 @@ fn batch_of_operations_gives_each_its_own_answer(on: On) {
     wait_for(|| reads(&watcher) == before + 18);
     assert_eq!(pending.wait().result.unwrap(), 64);
     // Its requests are sent though nobody waits; and so is a blocking call's within it.
-    let batch = session.batch();
+    let cork = session.cork();
     file.write_all_at(b"now", 0).unwrap();
-    drop(batch);
+    drop(cork);
 }
 
 // [CLI-110]

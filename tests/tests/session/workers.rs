@@ -60,7 +60,10 @@ fn counters_of_both_workers_are_told_by_each(on: On) {
         wait_for(|| {
             let told = session.statistics().unwrap();
             let bytes = (told.bytes_read.iter().sum::<u64>(), told.bytes_written.iter().sum::<u64>());
-            let fast = (told.bytes_fast[0] + told.bytes_client[0], told.bytes_fast[1] + told.bytes_client[1]);
+            let fast = (
+                told.bytes_eager[0] + told.bytes_client_initiated[0],
+                told.bytes_eager[1] + told.bytes_client_initiated[1],
+            );
             told.sessions == 2 && (bytes.0 + fast.0, bytes.1 + fast.1) == (60, 100)
         });
     }

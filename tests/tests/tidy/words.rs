@@ -6,11 +6,15 @@ use crate::rules::has_word;
 #[rustfmt::skip]
 pub(crate) const RETIRED: &[(&str, &str)] = &[
     ("futility", "give up after N"),
+    ("lane", "eager buffer"),
+    ("lanes", "eager buffers"),
+    ("lone", "alone, or single"),
     ("past the page cache", "bypass the page cache (O_DIRECT)"),
     ("put down", "defer"),
     ("root=keep", "no_root_squash"),
     ("say that it is there", "keep-alive"),
     ("stirred", "runnable"),
+    ("unbatched", "uncoalesced"),
 ];
 
 /// Places of words of a table such as [`RETIRED`], in any case.

@@ -1,23 +1,23 @@
 //! MPI-IO, as the papers measured it: Wu and Panda, "MPI-IO on DAFS over VIA" (memory, latency, bandwidth, overlap), and Wu, Wyckoff and
 //! Panda, "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (block-column, tiled, btio).
 //!
-//! [`arena`] holds MPI jobs and [`client`] the client API and local calls, in whose places [`lone`] takes measurements of one process;
+//! [`arena`] holds MPI jobs and [`client`] the client API and local calls, in whose places [`single`] takes measurements of one process;
 //! [`figures`] and [`targets`] look at the rows alone.
 
 mod arena;
 mod client;
 mod figures;
-mod lone;
 mod memory;
 mod overlap;
 mod pattern;
+mod single;
 mod targets;
 mod transfer;
 
 use anyhow::bail;
 
 use self::arena::Arena;
-use self::lone::Lone;
+use self::single::Single;
 use crate::cli::{MpiCase, MpiOptions};
 use crate::mpi::Kit;
 use crate::workload::Bench;
@@ -40,12 +40,12 @@ pub(super) fn run(
     }
     if !alone.is_empty() {
         let arena = Arena::new(bench, &kit, options, 1)?;
-        let mut lone = Lone::new(bench, arena)?;
+        let mut single = Single::new(bench, arena)?;
         for case in alone {
             match case {
-                MpiCase::Memory => memory::run(&mut lone, sizes)?,
-                MpiCase::Overlap => overlap::run(&mut lone, sizes)?,
-                _ => transfer::run(&mut lone, case)?,
+                MpiCase::Memory => memory::run(&mut single, sizes)?,
+                MpiCase::Overlap => overlap::run(&mut single, sizes)?,
+                _ => transfer::run(&mut single, case)?,
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::record::{MpiRow, Row, Unit};
 use crate::stats::median;
 use crate::workload::mpi::arena::Contender;
 use crate::workload::mpi::client::{Client, Load};
-use crate::workload::mpi::lone::{Lone, command, mib_per_s};
+use crate::workload::mpi::single::{Single, command, mib_per_s};
 
 /// Shares of computation T/(T + Tio), percent.
 const FRACTIONS: [u32; 10] = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90];
@@ -26,10 +26,10 @@ enum Actor {
     Program(Contender),
 }
 
-pub(super) fn run(lone: &mut Lone<'_, '_, '_>, sizes: Option<&[usize]>) -> anyhow::Result<()> {
+pub(super) fn run(single: &mut Single<'_, '_, '_>, sizes: Option<&[usize]>) -> anyhow::Result<()> {
     let mut actors = Vec::new();
-    if let Some(server) = &lone.arena.server {
-        for &transport in &lone.bench.plan.transports {
+    if let Some(server) = &single.arena.server {
+        for &transport in &single.bench.plan.transports {
             actors.push(Actor::Client(Box::new(Client::connect(
                 server,
                 transport,
@@ -37,23 +37,23 @@ pub(super) fn run(lone: &mut Lone<'_, '_, '_>, sizes: Option<&[usize]>) -> anyho
             )?)));
         }
     }
-    actors.extend(lone.arena.contenders().into_iter().map(Actor::Program));
-    let repeats = lone.bench.plan.repeats as usize;
+    actors.extend(single.arena.contenders().into_iter().map(Actor::Program));
+    let repeats = single.bench.plan.repeats as usize;
     for &bytes in sizes.unwrap_or(&SIZES) {
-        for op in lone.bench.plan.ops.clone() {
-            lone.bench.progress.expect(repeats * actors.len());
+        for op in single.bench.plan.ops.clone() {
+            single.bench.progress.expect(repeats * actors.len());
             let load = Load { op, bytes, random: false, reuse: 100, fresh: 0 };
             let mut rounds: Vec<Vec<Round>> = actors.iter().map(|_| Vec::new()).collect();
             for _ in 0..repeats {
                 for (actor, rounds) in actors.iter_mut().zip(&mut rounds) {
                     interrupt::check()?;
-                    lone.bench.progress.doing(format!("overlap, {op} of {bytes} bytes"));
-                    rounds.extend(measure(lone, actor, &load)?);
-                    lone.bench.progress.step();
+                    single.bench.progress.doing(format!("overlap, {op} of {bytes} bytes"));
+                    rounds.extend(measure(single, actor, &load)?);
+                    single.bench.progress.step();
                 }
             }
             for (actor, rounds) in actors.iter().zip(&rounds).filter(|(_, rounds)| !rounds.is_empty()) {
-                lone.bench.outcome.rows.extend(rows(actor, &load, rounds));
+                single.bench.outcome.rows.extend(rows(actor, &load, rounds));
             }
         }
     }
@@ -65,8 +65,8 @@ fn needs_thread(transport: Transport) -> bool {
     transport == Transport::Tcp
 }
 
-fn measure(lone: &mut Lone<'_, '_, '_>, actor: &mut Actor, load: &Load) -> anyhow::Result<Option<Round>> {
-    let bench = &mut *lone.bench;
+fn measure(single: &mut Single<'_, '_, '_>, actor: &mut Actor, load: &Load) -> anyhow::Result<Option<Round>> {
+    let bench = &mut *single.bench;
     bench.pins.be_client();
     match actor {
         Actor::Client(client) => {
@@ -76,9 +76,9 @@ fn measure(lone: &mut Lone<'_, '_, '_>, actor: &mut Actor, load: &Load) -> anyho
         Actor::Program(contender) => {
             let fractions = FRACTIONS.map(|percent| percent.to_string()).join(",");
             let command =
-                lone.arena.data(contender, command("overlap", load, bench)).with("fractions", fractions);
+                single.arena.data(contender, command("overlap", load, bench)).with("fractions", fractions);
             let thread = contender.dafs.is_some_and(needs_thread);
-            let reply = lone.arena.ask(bench, contender, thread, &command)?;
+            let reply = single.arena.ask(bench, contender, thread, &command)?;
             Ok(reply.map(|reply| Round { io_us: reply.io_us, steps: reply.steps }))
         }
     }

@@ -12,7 +12,7 @@ use crate::stats::median;
 use crate::subject::server::Server;
 use crate::workload::Bench;
 use crate::workload::mpi::arena::{Arena, Contender};
-use crate::workload::mpi::lone::mib_per_s;
+use crate::workload::mpi::single::mib_per_s;
 
 /// Dumps of BT, written and read: the paper's counts are of so many.
 const DUMPS: u32 = 10;

@@ -1,6 +1,6 @@
 //! Copies trees with several threads.
 //!
-//! Each thread takes what there is to do: a batch of small files, one large file, or a directory to list, whose
+//! Each thread takes what there is to do: a group of small files, one large file, or a directory to list, whose
 //! entries become work in turn. Directories are made before anything in them and get their attributes when all of that is
 //! there; second names of a file are made after all files. What fails is reported and left out; the rest goes on.
 //!
@@ -15,16 +15,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use dafs_client::FileKind;
 
 use super::account::Account;
-use super::batch;
 use super::claims::{self, Claim};
 use super::directories;
+use super::group;
 use super::item::{BATCH_COUNT, Item, Linked, Made, is_large, is_sparse};
 use super::large;
 use super::place::{Cause, Entries, Place};
 use super::same;
 use crate::report::{Failure, lock};
 
-/// Bytes of a batch.
+/// Bytes of a group.
 const BATCH_SIZE: u64 = 4 << 20;
 
 /// Files that wait at most; the thread that lists a directory copies some itself before it goes on.
@@ -130,14 +130,14 @@ impl Engine {
             let (linked, others): (Vec<&Item>, Vec<&Item>) =
                 chunk.iter().partition(|item| self.account.first_name(item).is_some());
             let with_first = |item: &Item| self.account.first_name(item).map(|first| (item.clone(), first));
-            batch::make_hard_links(&self.account, linked.into_iter().filter_map(with_first).collect());
+            group::make_hard_links(&self.account, linked.into_iter().filter_map(with_first).collect());
             for item in others {
                 if self.account.is_over() {
                     return;
                 }
                 match with_first(item) {
-                    Some(link) => batch::make_hard_links(&self.account, vec![link]),
-                    None => batch::copy_one(&self.account, item),
+                    Some(link) => group::make_hard_links(&self.account, vec![link]),
+                    None => group::copy_one(&self.account, item),
                 }
             }
         }
@@ -177,12 +177,12 @@ impl Engine {
                 let links: Vec<Item> =
                     items.extract_if(.., |item| item.meta.kind == FileKind::Symlink).collect();
                 if !links.is_empty() {
-                    batch::copy_symlinks(&self.account, links);
+                    group::copy_symlinks(&self.account, links);
                 }
                 match items.as_slice() {
                     [] => {}
                     [item] if is_large(&item.meta) => large::copy_reported(&self.account, item),
-                    _ => batch::copy_files(&self.account, items),
+                    _ => group::copy_files(&self.account, items),
                 }
             }
         }
@@ -350,23 +350,23 @@ impl Engine {
 
     fn surplus(&self) -> Option<Vec<Item>> {
         let mut work = lock(&self.work);
-        (work.files.len() > WAITING_MAX).then(|| work.batch())
+        (work.files.len() > WAITING_MAX).then(|| work.group())
     }
 }
 
 impl Work {
-    /// Full batches first, then directories, for they bring more, then what is left.
+    /// Full groups first, then directories, for they bring more, then what is left.
     fn next(&mut self) -> Option<Task> {
         if self.files.len() < BATCH_COUNT
             && let Some(directory) = self.directories.pop()
         {
             return Some(Task::Directory(directory));
         }
-        (!self.files.is_empty()).then(|| Task::Files(self.batch()))
+        (!self.files.is_empty()).then(|| Task::Files(self.group()))
     }
 
     /// One large file, or several small ones.
-    fn batch(&mut self) -> Vec<Item> {
+    fn group(&mut self) -> Vec<Item> {
         let mut items = Vec::new();
         let mut size = 0;
         while let Some(item) = self.files.front() {

@@ -16,7 +16,7 @@ pub(super) const SMALL_SIZE_MAX: u64 = 256 * 1024;
 /// Smallest file whose holes are looked for, bytes: below it, file systems that keep small files with their names would cost each a search.
 const SPARSE_SIZE_MIN: u64 = 8 * 1024;
 
-/// Files of a batch.
+/// Files of a group.
 pub(super) const BATCH_COUNT: usize = 64;
 
 /// Where a tree comes from and goes to.

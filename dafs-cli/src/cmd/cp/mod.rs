@@ -1,11 +1,11 @@
 //! `dafs cp`: what is copied where. The copying itself is in `engine`.
 
 mod account;
-mod batch;
 mod claims;
 mod directories;
 mod draft;
 mod engine;
+mod group;
 mod item;
 mod large;
 mod local;

@@ -1,6 +1,6 @@
 //! Where a tree is read from or written to: a directory of this machine, or one of an export.
 //!
-//! Every step that costs a round trip on a server begins here and is waited for later, so that a batch of files has
+//! Every step that costs a round trip on a server begins here and is waited for later, so that a group of files has
 //! its requests in flight together; on this machine it is carried out at once.
 
 use std::io;

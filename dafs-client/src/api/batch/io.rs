@@ -80,7 +80,7 @@ enum Running<B> {
 
 impl Session {
     /// Begins a batch of reads and writes. Sends nothing yet. (For operations that are submitted one by one and leave together see
-    /// [`Session::batch`].)
+    /// [`Session::cork`].)
     pub fn batch_io(&self) -> BatchIo<'_> {
         BatchIo { parts: Parts::new(&self.owner), life: PhantomData }
     }

@@ -38,7 +38,7 @@ pub(crate) fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -
     let ordinary = operations.iter().filter(|part| needs_memory(part));
     let size: usize = ordinary.flat_map(|part| &part.memory).map(RawMemory::len).sum();
     let registers = core.terms.registers_ordinary_memory;
-    let copies = !registers || (core.terms.staging_overlaps && size <= COPIED_SIZE_MAX);
+    let copies = !registers || (core.terms.bounce_overlaps && size <= COPIED_SIZE_MAX);
     let mut registered = None;
     if size > 0 && !copies {
         registered = register(shared, operations).inspect_err(tell_of_refusal).ok();

@@ -130,9 +130,9 @@ fn goes_inline(core: &Core, config: &Config, part: &Part) -> bool {
         None => Registration::Ordinary,
     };
     let circumstances = core.circumstances(config, &Question::of(direction, part.len() as u64, memory));
-    let form = Form::Batched { is_mapped: core.terms.staging_overlaps };
-    // Batches use no lanes, and are not cut as transfers are.
-    let circumstances = Circumstances { has_lanes: false, cuts_inline: false, form, ..circumstances };
+    let form = Form::Batched { is_mapped: core.terms.bounce_overlaps };
+    // Batches use no eager buffers, and are not cut as transfers are.
+    let circumstances = Circumstances { has_eager_buffers: false, cuts_inline: false, form, ..circumstances };
     decide(&circumstances).path == IoPath::Inline
 }
 

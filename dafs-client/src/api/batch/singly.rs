@@ -39,13 +39,13 @@ impl Singles {
             _ => Vec::new(),
         }
         .into_iter();
-        owner.shared.lock().batches += 1;
+        owner.shared.lock().corks += 1;
         let pending: Vec<_> = operations
             .into_iter()
             .map(|part| submit_single(owner, part, keeps.next().unwrap_or(Keep::None)))
             .collect();
         let mut core = owner.shared.lock();
-        core.batches -= 1;
+        core.corks -= 1;
         owner.shared.push(&mut core, false);
         drop(core);
         let (places, ended) =

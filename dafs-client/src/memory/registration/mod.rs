@@ -13,7 +13,7 @@ mod cache;
 mod cost;
 mod group;
 mod holes;
-mod lease;
+mod loan;
 mod policy;
 mod ranges;
 mod registrar;
@@ -29,7 +29,7 @@ mod tests;
 mod area;
 
 pub use group::RegistrationCost;
-pub(crate) use lease::{Hold, Lease};
+pub(crate) use loan::{Hold, Loan};
 pub(crate) use policy::PolicyCell;
 pub use policy::RegistrationPolicy;
 pub(crate) use registrar::Registrar;
@@ -92,7 +92,7 @@ pub struct RegistrationConfig {
     /// Bytes kept registered, at most; 0 keeps none.
     pub size_max: u64,
     /// Registrations that end together when there is no room: 1 to `entries_max`; other values count as the nearest of these.
-    pub batch: usize,
+    pub evict_count: usize,
     /// Keep registrations of memory that nobody pinned too, where the kernel tells of its changes (userfaultfd).
     ///
     /// The memory then stays within the server's reach after an operation, until it is unmapped, gives way or is invalidated. So this is
@@ -115,7 +115,7 @@ impl Default for RegistrationConfig {
         Self {
             entries_max: 200,
             size_max: 1 << 30,
-            batch: 16,
+            evict_count: 16,
             keep_unpinned: false,
             group: false,
             gap_size_max: 1 << 20,
@@ -138,7 +138,7 @@ pub struct RegistrationCounters {
     /// Kept registrations that gave way to others.
     pub evictions: u64,
     /// Times that some gave way, several at once.
-    pub batches: u64,
+    pub eviction_rounds: u64,
     /// Kept registrations that ended because their memory was unpinned or invalidated.
     pub invalidations: u64,
     /// Kept registrations that ended because the kernel told that their memory was unmapped, moved or emptied.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use dafs_proto::transport::{Access, BorrowedMemory, Domain, MemoryRef, Provider, Region, RegionError};
 use smallvec::SmallVec;
 
-use super::lease::{Hold, Kept, Lease, Registered, extent_of};
+use super::loan::{Hold, Kept, Loan, Registered, extent_of};
 use super::state::{Making, PinId, State};
 use super::watch::Watch;
 use super::{
@@ -158,17 +158,17 @@ impl Registrar {
 
     /// A kept registration of the memory, made now where it may be kept and there is none; `None` where nothing is kept of it.
     #[inline]
-    pub(crate) fn lease(
+    pub(crate) fn lend(
         &self,
         memory: &RawMemory,
         access: Access,
         policy: RegistrationPolicy,
-    ) -> Option<Lease> {
+    ) -> Option<Loan> {
         let keep = self.keep_by(policy);
         if !self.is_active(keep) || (memory.len() as u64) < self.useful_min(access, policy) {
             return None;
         }
-        self.lease_extent(extent_of(memory), access, keep)
+        self.lend_extent(extent_of(memory), access, keep)
     }
 
     #[inline]
@@ -200,20 +200,20 @@ impl Registrar {
     /// Registers pinned memory now, of any size; `false` where that is not kept.
     pub(crate) fn preregister(&self, extent: Extent) -> bool {
         let keep = if self.config.keep_unpinned { Keep::Any } else { Keep::Found };
-        self.lease_extent(extent, Access::REMOTE_READ, keep).is_some_and(|lease| lease.is_shared())
+        self.lend_extent(extent, Access::REMOTE_READ, keep).is_some_and(|loan| loan.is_shared())
     }
 
-    /// As [`Registrar::lease`], of memory of any size.
-    fn lease_extent(&self, extent: Extent, access: Access, keep: Keep) -> Option<Lease> {
+    /// As [`Registrar::lend`], of memory of any size.
+    fn lend_extent(&self, extent: Extent, access: Access, keep: Keep) -> Option<Loan> {
         let mut state = self.lock();
         if self.is_behind() {
             state = self.catch_up(state)?;
         }
         let serves = |kept: &Kept| kept.access.contains(access) && (kept.pinned || keep != Keep::Pinned);
         if let Some(kept) = state.cache.find(extent, serves) {
-            let lease = Lease(Arc::clone(kept));
+            let loan = Loan(Arc::clone(kept));
             state.counters.hits += 1;
-            return Some(lease);
+            return Some(loan);
         }
         self.keep(state, extent, access, keep)
     }
@@ -236,7 +236,7 @@ impl Registrar {
         extent: Extent,
         access: Access,
         keep: Keep,
-    ) -> Option<Lease> {
+    ) -> Option<Loan> {
         let pin = state.pin_around(extent);
         // Whole pages cost no more, but only what is pinned is given away.
         let (extent, access) = match pin {
@@ -265,14 +265,14 @@ impl Registrar {
         let mut state = self.lock();
         let mut ended = self.settle(&mut state);
         let unchanged = !state.making.remove(making).changed && !self.is_behind();
-        let lease = match region {
+        let loan = match region {
             Ok(region) => {
                 state.counters.registrations += 1;
                 let kept = Arc::new(Kept::new(extent, access, pin.is_some(), region));
                 if unchanged {
                     ended.extend(self.insert(&mut state, extent, &kept));
                 }
-                Some(Lease(kept))
+                Some(Loan(kept))
             }
             Err(error) => {
                 state.counters.failures += 1;
@@ -282,7 +282,7 @@ impl Registrar {
         };
         drop(state);
         drop(ended);
-        lease
+        loan
     }
 
     /// Keeps a registration if there is room for it. Returns those that gave way.
@@ -320,18 +320,18 @@ impl Registrar {
     fn make_room(&self, state: &mut State, len: u64) -> Vec<Arc<Kept>> {
         let mut victims = Vec::new();
         while !self.has_room(state, len) {
-            let batch = self.give_way(state);
-            if batch.is_empty() {
+            let some = self.give_way(state);
+            if some.is_empty() {
                 break;
             }
-            victims.extend(batch);
+            victims.extend(some);
         }
         victims
     }
 
-    /// Takes out a batch of the registrations that were not used for longest.
+    /// Takes out some of the registrations that were not used for longest.
     fn give_way(&self, state: &mut State) -> Vec<Arc<Kept>> {
-        let victims = state.cache.evict(self.config.batch.min(self.entries_max()).max(1));
+        let victims = state.cache.evict(self.config.evict_count.min(self.entries_max()).max(1));
         state.count_evicted(victims.len());
         victims
     }
@@ -475,9 +475,9 @@ impl Registrar {
     /// would succeed with holes too, so the system is asked first. What nobody pinned is not kept, for the gaps nobody lent.
     fn try_group(&self, extent: Extent, access: Access, keep: Keep) -> Option<Hold> {
         if self.is_active(keep)
-            && let Some(lease) = self.lease_extent(extent, access, keep.without_making())
+            && let Some(loan) = self.lend_extent(extent, access, keep.without_making())
         {
-            return Some(Hold::Lease(lease));
+            return Some(Hold::Loan(loan));
         }
         let pins_pages = self.domain.provider() == Provider::Verbs;
         if !pins_pages {
@@ -492,9 +492,9 @@ impl Registrar {
 
     fn hold(&self, extent: Extent, access: Access, keep: Keep) -> Result<Hold, RegionError> {
         if self.is_active(keep)
-            && let Some(lease) = self.lease_extent(extent, access, keep)
+            && let Some(loan) = self.lend_extent(extent, access, keep)
         {
-            return Ok(Hold::Lease(lease));
+            return Ok(Hold::Loan(loan));
         }
         self.register_counted(extent, access).map(Hold::Region)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::cache::Cache;
-use super::lease::Kept;
+use super::loan::Kept;
 use super::watch::{Change, Watched};
 use super::{Extent, RegistrationCost, RegistrationCounters};
 
@@ -68,7 +68,7 @@ impl State {
 
     pub(super) fn count_evicted(&mut self, count: usize) {
         if count > 0 {
-            self.counters.batches += 1;
+            self.counters.eviction_rounds += 1;
             self.counters.evictions += count as u64;
         }
     }

@@ -41,7 +41,12 @@ fn nothing_is_kept_where_there_is_no_room() {
     let area = Area::new(2 * PAGE);
     for config in [
         RegistrationConfig { entries_max: 0, ..RegistrationConfig::default() },
-        RegistrationConfig { entries_max: 0, keep_unpinned: true, batch: 0, ..RegistrationConfig::default() },
+        RegistrationConfig {
+            entries_max: 0,
+            keep_unpinned: true,
+            evict_count: 0,
+            ..RegistrationConfig::default()
+        },
         RegistrationConfig { size_max: 0, ..RegistrationConfig::default() },
         RegistrationConfig { size_max: 0, entries_max: usize::MAX, ..RegistrationConfig::default() },
     ] {
@@ -65,8 +70,9 @@ fn bounds_hold_at_their_edges() {
     for (entries_max, size_max, kept_max) in
         [(1, u64::MAX, 1), (usize::MAX, 3 * page, 3), (usize::MAX, u64::MAX, PINS as u64), (3, page, 1)]
     {
-        for batch in [0, 1, 2, usize::MAX] {
-            let config = RegistrationConfig { entries_max, size_max, batch, ..RegistrationConfig::default() };
+        for evict_count in [0, 1, 2, usize::MAX] {
+            let config =
+                RegistrationConfig { entries_max, size_max, evict_count, ..RegistrationConfig::default() };
             let registrar = registrar(config);
             for number in 0..PINS {
                 registrar.pin(part(&area, number * PAGE, PAGE));
@@ -84,13 +90,16 @@ fn bounds_hold_at_their_edges() {
 #[test]
 fn entry_in_use_does_not_give_way_and_preregister_says_so() {
     let area = Area::new(2 * PAGE);
-    let registrar =
-        registrar(RegistrationConfig { entries_max: 1, batch: usize::MAX, ..RegistrationConfig::default() });
+    let registrar = registrar(RegistrationConfig {
+        entries_max: 1,
+        evict_count: usize::MAX,
+        ..RegistrationConfig::default()
+    });
     registrar.pin(part(&area, 0, 2 * PAGE));
     let memory = raw(&area, 0, PAGE);
-    let lease = registrar.lease(&memory, Access::REMOTE_READ, RegistrationPolicy::Library).unwrap();
+    let loan = registrar.lend(&memory, Access::REMOTE_READ, RegistrationPolicy::Library).unwrap();
     assert!(!registrar.preregister(part(&area, PAGE, PAGE)));
-    drop(lease);
+    drop(loan);
     assert!(registrar.preregister(part(&area, PAGE, PAGE)));
     assert_eq!(registrar.counters().evictions, 1);
 }
@@ -101,20 +110,20 @@ fn cache_that_shrinks_lets_operations_end() {
     let area = Area::new(3 * PAGE);
     let registrar = registrar(RegistrationConfig::default());
     registrar.pin(part(&area, 0, 3 * PAGE));
-    let lease = |page: usize| {
-        registrar.lease(&raw(&area, page * PAGE, PAGE), Access::REMOTE_READ, RegistrationPolicy::Operation)
+    let loan = |page: usize| {
+        registrar.lend(&raw(&area, page * PAGE, PAGE), Access::REMOTE_READ, RegistrationPolicy::Operation)
     };
-    let used = lease(0).unwrap();
-    drop((lease(1), lease(2)));
+    let used = loan(0).unwrap();
+    drop((loan(1), loan(2)));
     registrar.set_entries_max(2);
     assert_eq!((registrar.counters().entries, registrar.counters().evictions), (2, 1));
     let range = used.range_of(&raw(&area, 0, PAGE));
     assert!(range.is_some() && !used.is_shared(), "it is the operation's alone now");
     registrar.set_entries_max(0);
     assert_eq!((registrar.counters().entries, registrar.counters().evictions), (0, 3));
-    assert!(lease(1).is_none());
+    assert!(loan(1).is_none());
     registrar.set_entries_max(usize::MAX);
-    assert!(lease(1).is_some());
+    assert!(loan(1).is_some());
     assert_eq!(registrar.counters().entries, 1);
 }
 

@@ -7,7 +7,7 @@ use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::calls::CALLS_MAX;
 use crate::worker::flight::list::{List, Place, Step, gap};
 use crate::worker::flight::token_with_slot;
-use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::Context;
 
 impl List {
@@ -52,7 +52,7 @@ impl List {
 
     /// Leaves the next call to storage.
     fn submit_call(&mut self, at: &mut Context<'_>) {
-        if self.direction == Direction::Read && self.calls.trial.is_none() {
+        if self.kind == TransferKind::Read && self.calls.trial.is_none() {
             let (gap_max, trial) = at.worker.sieve.choose(self.node.export, self.parts.as_slice(), self.next);
             self.gap_max_waiting = gap_max;
             self.calls.trial = Some((at.worker.now, trial));
@@ -61,9 +61,9 @@ impl List {
         let (node, offset, len) = (self.node, call.offset, call.len);
         self.next = call.parts.end;
         let slot = self.calls.begin(call);
-        let op = match self.direction {
-            Direction::Read => FsOp::Read { node, offset, into: memory },
-            Direction::Write | Direction::Append => {
+        let op = match self.kind {
+            TransferKind::Read => FsOp::Read { node, offset, into: memory },
+            TransferKind::Write | TransferKind::Append => {
                 FsOp::Write { node, offset, from: memory, stability: Stability::Unstable }
             }
         };
@@ -94,7 +94,7 @@ impl List {
             let len = self.chunk.end - self.chunk.start;
             at.worker.sieve.record(trial, len, at.worker.now.since(began));
         }
-        if self.direction == Direction::Read && self.place == Place::Buffers {
+        if self.kind == TransferKind::Read && self.place == Place::Buffers {
             self.make_posts();
             return Progress::Continue;
         }

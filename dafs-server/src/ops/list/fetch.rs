@@ -7,7 +7,7 @@ use super::Progress;
 use crate::worker::flight::list::{Ahead, List, Step};
 use crate::worker::flight::plan::{next_posts, posts};
 use crate::worker::flight::token_with_slot;
-use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::{Context, Fate};
 
 /// What became of some posts.
@@ -49,7 +49,7 @@ impl List {
             self.end_window(at);
             return Progress::Continue;
         }
-        if self.direction == Direction::Read {
+        if self.kind == TransferKind::Read {
             self.done = self.chunk.end;
             self.step = Step::Begin;
             self.memory.clear();
@@ -106,7 +106,7 @@ impl List {
                 (_, false) => (&self.posts, self.next_post, self.memory.first()),
             };
             let parity = self.parity ^ u8::from(ahead);
-            let reads = self.direction == Direction::Read;
+            let reads = self.kind == TransferKind::Read;
             let Some((from, ranges)) = next_posts(posts, next) else { return Posting::All };
             let memory = memory.and_then(|memory| memory.slice(from, memory.len().checked_sub(from)?));
             let Some(memory) = memory else { return Posting::Refused };
@@ -126,7 +126,7 @@ impl List {
     /// Gives back the buffers of a read whose data has left, so that one that waits for another buffer holds none for nothing.
     pub(super) fn release_sent_buffers(&mut self, at: &mut Context<'_>) {
         if at.rdma_pending() == 0
-            && self.direction == Direction::Read
+            && self.kind == TransferKind::Read
             && matches!(self.step, Step::Begin | Step::Buffer)
         {
             at.worker.release_buffers(std::mem::take(&mut self.buffers));
@@ -135,7 +135,7 @@ impl List {
 
     /// Ends when nothing of a write is fetched any more: nothing touches the client's memory after the reply.
     pub(super) fn end_fetched(&mut self, at: &mut Context<'_>, outcome: Result<(), Status>) -> Fate {
-        if self.direction != Direction::Read && at.rdma_pending() > 0 {
+        if self.kind != TransferKind::Read && at.rdma_pending() > 0 {
             self.step = Step::Ending(outcome);
             return Fate::Waits;
         }

@@ -31,7 +31,7 @@ use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
 use crate::worker::flight::list::{List, Place, Segment, Step, pack};
 use crate::worker::flight::plan::join;
-use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::transfer::TransferKind;
 use crate::worker::flight::{Call, own_copy, own_memory};
 use crate::worker::requests::work::{Context, Fate, State, Work};
 
@@ -54,12 +54,12 @@ impl Worker {
     /// Reads and writes of lists.
     pub(crate) fn list(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
         let request = ListRequest::decode_for(call.header.opcode, body)?;
-        let direction =
-            if call.header.opcode == Opcode::ReadList { Direction::Read } else { Direction::Write };
-        let node = self.data_node(call, direction != Direction::Read)?;
+        let kind =
+            if call.header.opcode == Opcode::ReadList { TransferKind::Read } else { TransferKind::Write };
+        let node = self.data_node(call, kind != TransferKind::Read)?;
         let transfer_size_max = self.shared.settings.transfer_size_max;
-        let (inline_len, limit) = match (direction, request.method) {
-            (Direction::Read, Method::Inline) => (0, self.reply_payload_max(call) as u32),
+        let (inline_len, limit) = match (kind, request.method) {
+            (TransferKind::Read, Method::Inline) => (0, self.reply_payload_max(call) as u32),
             (_, Method::Inline) => (request.len, transfer_size_max),
             _ => (0, transfer_size_max),
         };
@@ -78,7 +78,7 @@ impl Worker {
                 return Ok(());
             }
         };
-        let mut list = List::new(direction, node, lists, request.stability);
+        let mut list = List::new(kind, node, lists, request.stability);
         if inline_len > 0 {
             let at = lists_size(list.extents.len(), 0);
             list.set_memory(own_copy(Span::from_mut(&mut bytes[at..]))?);
@@ -92,13 +92,13 @@ impl Worker {
     pub(crate) fn begin_scattered(
         &mut self,
         call: &Call,
-        (direction, node): (Direction, NodeId),
+        (kind, node): (TransferKind, NodeId),
         extent: Extent,
         ranges: Vec<RemoteRange>,
         stability: Stability,
     ) -> Result<(), Problem> {
         let lists = Lists { extents: vec![extent], segments: Vec::new() };
-        let mut list = List::new(direction, node, lists, stability);
+        let mut list = List::new(kind, node, lists, stability);
         (list.ranges, list.place) = (join(ranges.into_iter()), Place::Buffers);
         self.begin_list(call, list)
     }
@@ -107,12 +107,12 @@ impl Worker {
     pub(crate) fn begin_listed(
         &mut self,
         call: &Call,
-        (direction, node): (Direction, NodeId),
+        (kind, node): (TransferKind, NodeId),
         lists: Lists,
         stability: Stability,
         memory: Option<MemoryRef>,
     ) -> Result<(), Problem> {
-        let mut list = List::new(direction, node, lists, stability);
+        let mut list = List::new(kind, node, lists, stability);
         match memory {
             Some(memory) => list.set_memory(memory),
             // Without a byte to move there are no ranges either.
@@ -123,9 +123,9 @@ impl Worker {
 
     /// Uses the client's memory itself, where all of it is mapped.
     fn map_list(&mut self, call: &Call, list: &mut List) -> Result<(), Problem> {
-        let access = match list.direction {
-            Direction::Read => Access::REMOTE_WRITE,
-            Direction::Write | Direction::Append => Access::REMOTE_READ,
+        let access = match list.kind {
+            TransferKind::Read => Access::REMOTE_WRITE,
+            TransferKind::Write | TransferKind::Append => Access::REMOTE_READ,
         };
         let mut memory = SmallVec::new();
         let mut segments = SmallVec::with_capacity(list.ranges.len());
@@ -149,7 +149,7 @@ impl Worker {
             self.map_list(call, &mut list)?;
         }
         list.verifier = self.target(list.node).verifier;
-        if list.direction == Direction::Write {
+        if list.kind == TransferKind::Write {
             list.done = self.written_before(call, list.verifier).min(list.len);
         }
         self.begin_work(call, Box::new(list));
@@ -355,7 +355,7 @@ impl List {
             self.step = Step::Storage;
             return Progress::Continue;
         }
-        if self.take_ahead() || (self.direction == Direction::Read && self.map_chunk(at, size_max)) {
+        if self.take_ahead() || (self.kind == TransferKind::Read && self.map_chunk(at, size_max)) {
             return Progress::Continue;
         }
         self.is_window = false;
@@ -376,7 +376,7 @@ impl List {
         }
         self.buffers.push(buffer);
         self.make_parts();
-        if self.direction == Direction::Read {
+        if self.kind == TransferKind::Read {
             self.step = Step::Storage;
         } else {
             self.make_posts();
@@ -407,7 +407,7 @@ impl List {
 
     /// All is moved, or something failed.
     fn end(&mut self, at: &mut Context<'_>, mut result: Result<(), Status>) -> Fate {
-        if result.is_ok() && self.done == 0 && self.len > 0 && self.direction != Direction::Read {
+        if result.is_ok() && self.done == 0 && self.len > 0 && self.kind != TransferKind::Read {
             // Storage had no room for all, said so by a count alone, and the first place is missing: asked again it says why.
             if let Some(buffers) = self.write_again() {
                 at.worker.release_buffers(buffers);
@@ -415,10 +415,10 @@ impl List {
             }
             result = Err(Status::NO_SPACE);
         }
-        match (result, self.direction) {
-            (Err(status), Direction::Read) => at.refuse(status),
+        match (result, self.kind) {
+            (Err(status), TransferKind::Read) => at.refuse(status),
             (Err(status), _) if self.done == 0 => at.refuse(status),
-            (_, Direction::Read) => self.reply_read(at),
+            (_, TransferKind::Read) => self.reply_read(at),
             (_, _) if self.stability == Stability::Unstable => self.reply_written(at),
             (_, _) => {
                 self.step = Step::Commit;

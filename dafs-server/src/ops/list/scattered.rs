@@ -11,14 +11,14 @@ use crate::storage::{NodeId, NowError};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Problem;
 use crate::worker::flight::list::COPIED_PART_MAX;
-use crate::worker::flight::transfer::Direction;
+use crate::worker::flight::transfer::TransferKind;
 
 impl Worker {
     /// Moves all of an extent, and returns the bytes moved; `None` where a list has to do it: then what was moved is moved again.
     pub(crate) fn move_scattered(
         &mut self,
         call: &Call,
-        (direction, node): (Direction, NodeId),
+        (kind, node): (TransferKind, NodeId),
         extent: Extent,
         ranges: &[RemoteRange],
     ) -> Result<Option<usize>, Problem> {
@@ -29,10 +29,10 @@ impl Worker {
         }
         // Writes of small pieces are copied together first.
         let is_small = extent.len / ranges.len() as u64 <= COPIED_PART_MAX as u64;
-        let access = match direction {
-            Direction::Read => Access::REMOTE_WRITE,
-            Direction::Write if !is_small => Access::REMOTE_READ,
-            Direction::Write | Direction::Append => return Ok(None),
+        let access = match kind {
+            TransferKind::Read => Access::REMOTE_WRITE,
+            TransferKind::Write if !is_small => Access::REMOTE_READ,
+            TransferKind::Write | TransferKind::Append => return Ok(None),
         };
         let storage = &mut *self.storage;
         let connection = self.connections.get_mut(call.connection.index);
@@ -42,7 +42,7 @@ impl Worker {
                     .slice((range.offset - cover.offset) as usize, range.len as usize)
                     .unwrap_or(Span::EMPTY)
             };
-            if direction != Direction::Read {
+            if kind != TransferKind::Read {
                 let pieces: SmallVec<[Span<'_>; 128]> = ranges.iter().map(piece).collect();
                 return storage.write_now(node, extent.offset, &pieces).map(Some);
             }

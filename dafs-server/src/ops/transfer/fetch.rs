@@ -6,7 +6,7 @@ use dafs_proto::wire::Status;
 use super::Progress;
 use crate::worker::flight::pipeline::{Chunk, Stage};
 use crate::worker::flight::token_with_slot;
-use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::flight::transfer::{Transfer, TransferKind};
 use crate::worker::requests::work::Context;
 
 impl Transfer {
@@ -34,7 +34,7 @@ impl Transfer {
         // Of a window that nobody waits for, the slot is another chunk's by the time it has left.
         let token = if is_window && !is_watched { whole } else { part };
         connection.dirty = true;
-        let posted = if self.direction == Direction::Read {
+        let posted = if self.kind == TransferKind::Read {
             connection.endpoint.rdma_write(token, local, remote, None)
         } else {
             connection.endpoint.rdma_read(token, local, remote)
@@ -70,7 +70,7 @@ impl Transfer {
     }
 
     fn is_window(&self, slot: u8) -> bool {
-        self.direction == Direction::Read
+        self.kind == TransferKind::Read
             && self.pipeline.passage(slot).is_some_and(|passage| passage.buffer.is_none())
     }
 

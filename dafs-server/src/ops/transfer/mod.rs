@@ -28,7 +28,7 @@ use crate::worker::flight::Call;
 use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::Problem;
 use crate::worker::flight::pipeline::{Pipeline, Stage};
-use crate::worker::flight::transfer::{Direction, Passage, Transfer};
+use crate::worker::flight::transfer::{Passage, Transfer, TransferKind};
 use crate::worker::requests::work::{Context, Fate, Work};
 use crate::worker::sched::CONTENDED_SIZE;
 
@@ -54,8 +54,8 @@ impl Worker {
         transfer.chunk_size_max = terms.chunk_size;
         transfer.verifier = self.target(transfer.node).verifier;
         let written = self.written_before(call, transfer.verifier);
-        transfer.pipeline = Pipeline::new(transfer.direction, transfer.len, terms.depth).behind(written);
-        if transfer.direction == Direction::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
+        transfer.pipeline = Pipeline::new(transfer.kind, transfer.len, terms.depth).behind(written);
+        if transfer.kind == TransferKind::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
             return Err(Status::TOO_LARGE.into());
         }
         self.begin_work(call, Box::new(transfer));
@@ -140,9 +140,9 @@ impl Work for Transfer {
 
     fn on_buffers(&mut self, at: &mut Context<'_>, mut buffers: Vec<Buffer>, expired: bool) -> Fate {
         self.waits_for_buffer = false;
-        match self.direction {
-            Direction::Append => self.collected = buffers,
-            Direction::Read | Direction::Write => self.granted = buffers.pop(),
+        match self.kind {
+            TransferKind::Append => self.collected = buffers,
+            TransferKind::Read | TransferKind::Write => self.granted = buffers.pop(),
         }
         if expired && self.pipeline.is_untouched() {
             self.pipeline.refused(Status::TIMED_OUT);
@@ -191,13 +191,13 @@ impl Transfer {
             self.pipeline.refused(Status::INVALID);
             return Progress::Continue;
         };
-        if self.must_wait_for_storage(at, Direction::Read) {
+        if self.must_wait_for_storage(at, TransferKind::Read) {
             return Progress::Wait;
         }
         let others = self.pipeline.in_progress();
-        let progress = match self.direction {
-            Direction::Read => self.begin_read(at, from, remote),
-            Direction::Write | Direction::Append => self.begin_write(at, from, remote),
+        let progress = match self.kind {
+            TransferKind::Read => self.begin_read(at, from, remote),
+            TransferKind::Write | TransferKind::Append => self.begin_write(at, from, remote),
         };
         if let Ok(true) = progress {
             self.count_chunk(at, others > 0);
@@ -215,7 +215,7 @@ impl Transfer {
 
     /// Begins a chunk of a write: from the client's memory, or a buffer that it is fetched into. False where none is there now.
     fn begin_write(&mut self, at: &mut Context<'_>, from: u64, remote: RemoteRange) -> Result<bool, Status> {
-        if self.direction == Direction::Write
+        if self.kind == TransferKind::Write
             && let Some(memory) = at.remote_memory(&remote, Access::REMOTE_READ)?
         {
             let passage = Passage { memory: smallvec![memory], buffer: None, remote, is_mapped: true };
@@ -240,7 +240,7 @@ impl Transfer {
         from: u64,
         len: usize,
     ) -> Option<(MemoryRef, Option<Buffer>)> {
-        if self.direction == Direction::Append {
+        if self.kind == TransferKind::Append {
             return self.append_buffer(at, from, len);
         }
         if self.waits_for_buffer {
@@ -301,9 +301,9 @@ impl Transfer {
 
     /// Bytes that are in the file, while storage has nothing of it.
     fn written(&self) -> u64 {
-        match self.direction {
-            Direction::Write => self.pipeline.stored_to(),
-            Direction::Read | Direction::Append => 0,
+        match self.kind {
+            TransferKind::Write => self.pipeline.stored_to(),
+            TransferKind::Read | TransferKind::Append => 0,
         }
     }
 
@@ -314,10 +314,10 @@ impl Transfer {
         at.worker.buffers.stop_waiting(at.owner());
         let written = self.written();
         let segments = self.segments.clone();
-        let mut fresh = Transfer::new(self.direction, self.node, self.offset, self.len, segments);
+        let mut fresh = Transfer::new(self.kind, self.node, self.offset, self.len, segments);
         (fresh.stability, fresh.verifier) = (self.stability, self.verifier);
         fresh.chunk_size_max = terms.chunk_size;
-        fresh.pipeline = Pipeline::new(fresh.direction, fresh.len, terms.depth).behind(written);
+        fresh.pipeline = Pipeline::new(fresh.kind, fresh.len, terms.depth).behind(written);
         let broken = std::mem::replace(self, fresh);
         at.worker.release_buffers(Box::new(broken).into_buffers());
         self.advance(at)
@@ -337,19 +337,19 @@ impl Transfer {
             Err(status) => return at.refuse(status),
         };
         let node = self.node;
-        let op = match self.direction {
-            Direction::Read => {
+        let op = match self.kind {
+            TransferKind::Read => {
                 let len = u32::try_from(self.len).unwrap_or(u32::MAX);
                 at.worker.reply_read(&at.call, node.export, done as usize, len);
                 return Fate::Answered;
             }
-            Direction::Write if self.stability == Stability::Unstable || done == 0 => {
+            TransferKind::Write if self.stability == Stability::Unstable || done == 0 => {
                 return self.reply_written(at, self.offset, done as usize);
             }
-            Direction::Write => {
+            TransferKind::Write => {
                 FsOp::Commit { node, offset: self.offset, len: done, stability: self.stability }
             }
-            Direction::Append => {
+            TransferKind::Append => {
                 let sizes = self.chunk_sizes();
                 let filled = self.collected.iter().zip(&sizes);
                 let from = filled.filter_map(|(buffer, len)| buffer.memory().slice(0, *len));
@@ -373,7 +373,7 @@ impl Transfer {
     fn reply_written(&self, at: &mut Context<'_>, offset: u64, count: usize) -> Fate {
         let target = Target { node: self.node, verifier: self.verifier };
         let (stability, method) = (self.stability, Method::Direct);
-        let appends = self.direction == Direction::Append;
+        let appends = self.kind == TransferKind::Append;
         let write = Writing { target, appends, offset, len: self.len, stability, method };
         at.worker.finish_write(&at.call, write, count);
         Fate::Answered

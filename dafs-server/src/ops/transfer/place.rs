@@ -8,7 +8,7 @@ use super::super::write::write_all;
 use super::Progress;
 use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::pipeline::{Chunk, Stage};
-use crate::worker::flight::transfer::{Direction, Passage, Transfer};
+use crate::worker::flight::transfer::{Passage, Transfer, TransferKind};
 use crate::worker::flight::{own_memory, token_with_slot};
 use crate::worker::requests::work::Context;
 use crate::worker::sched::CONTENDED_SIZE;
@@ -94,11 +94,11 @@ impl Transfer {
     }
 
     /// A session that has enough with storage waits until some of it comes back.
-    pub(super) fn must_wait_for_storage(&mut self, at: &mut Context<'_>, direction: Direction) -> bool {
-        if self.direction == direction && !self.waits_for_storage {
+    pub(super) fn must_wait_for_storage(&mut self, at: &mut Context<'_>, kind: TransferKind) -> bool {
+        if self.kind == kind && !self.waits_for_storage {
             self.waits_for_storage = at.worker.waits_for_room(at.call.session, at.token);
         }
-        self.direction == direction && self.waits_for_storage
+        self.kind == kind && self.waits_for_storage
     }
 
     /// Storage fills a chunk's memory.
@@ -111,11 +111,11 @@ impl Transfer {
 
     /// Gives storage the next chunk of a write that has arrived.
     pub(super) fn store_next(&mut self, at: &mut Context<'_>) -> Progress {
-        if self.direction != Direction::Write {
+        if self.kind != TransferKind::Write {
             return Progress::Wait;
         }
         let Some(chunk) = self.pipeline.next_store() else { return Progress::Wait };
-        if self.must_wait_for_storage(at, Direction::Write) {
+        if self.must_wait_for_storage(at, TransferKind::Write) {
             return Progress::Wait;
         }
         let (node, offset) = (self.node, self.offset + chunk.at);

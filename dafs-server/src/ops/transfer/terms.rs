@@ -5,7 +5,7 @@ use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::sched::CONTENDED_CHUNK_SIZE;
 
-use crate::worker::flight::transfer::{Direction, Transfer};
+use crate::worker::flight::transfer::{Transfer, TransferKind};
 use crate::worker::requests::work::Context;
 
 /// The least that is worth a step of its own, bytes.
@@ -37,9 +37,7 @@ impl Transfer {
     /// were lent then.
     pub(super) fn chunk_max(&self, at: &Context<'_>) -> u64 {
         let size_max = self.chunk_size_max;
-        if !at.worker.is_contended()
-            || size_max <= CONTENDED_CHUNK_SIZE
-            || self.direction == Direction::Append
+        if !at.worker.is_contended() || size_max <= CONTENDED_CHUNK_SIZE || self.kind == TransferKind::Append
         {
             return size_max;
         }

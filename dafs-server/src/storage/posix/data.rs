@@ -184,7 +184,7 @@ fn edges_at_hand(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
 
 /// Direct I/O can do it in memory that suits: the caller's, or what it takes when told to wait.
 fn aligned_range(node: &Node, offset: u64, len: usize) -> bool {
-    node.direct.as_ref().is_some_and(|direct| {
+    node.direct_io.as_ref().is_some_and(|direct| {
         let unit = direct.offset_alignment;
         len > 0 && offset.is_multiple_of(unit) && (len as u64).is_multiple_of(unit)
     })
@@ -193,7 +193,7 @@ fn aligned_range(node: &Node, offset: u64, len: usize) -> bool {
 impl Node {
     /// Serves a range in this memory: with O_DIRECT where the range is aligned for it.
     pub(super) fn fd_for(&self, offset: u64, segments: &[libc::iovec]) -> BorrowedFd<'_> {
-        let Some(direct) = &self.direct else { return self.fd.as_fd() };
+        let Some(direct) = &self.direct_io else { return self.fd.as_fd() };
         let unit = direct.offset_alignment;
         let is_aligned = offset.is_multiple_of(unit)
             && segments.iter().all(|segment| {

@@ -396,7 +396,7 @@ impl Window {
 }
 
 fn is_mappable(node: &Node) -> bool {
-    node.readable && node.kind == FileKind::File && node.direct.is_none()
+    node.readable && node.kind == FileKind::File && node.direct_io.is_none()
 }
 
 fn file_size(fd: BorrowedFd<'_>) -> Option<u64> {

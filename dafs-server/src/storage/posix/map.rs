@@ -43,7 +43,7 @@ impl Windows {
     /// See [`super::super::Storage::map`]. `None` also where the kernel cannot tell whether the data is in memory.
     pub(super) fn map(&mut self, id: NodeId, node: &Node, offset: u64, len: usize) -> Option<MemoryRef> {
         if !(MAP_SIZE_MIN..=STRIDE).contains(&len)
-            || node.direct.is_some()
+            || node.direct_io.is_some()
             || node.kind != FileKind::File
             || !node.readable
         {

@@ -15,8 +15,8 @@ mod mapping;
 mod namespace;
 mod readdir;
 mod resolve;
+mod ring_op;
 pub(super) mod sys;
-mod transfer;
 mod xattr;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,7 +40,7 @@ pub use identity::hold_back;
 use map::Windows;
 pub(crate) use mapping::Mapping;
 pub(super) use resolve::Where;
-pub(super) use transfer::{Transfer, TransferNext};
+pub(super) use ring_op::{RingNext, RingOp};
 
 /// What all threads know of an export.
 pub(super) struct Shared {
@@ -58,7 +58,7 @@ pub(super) struct Shared {
 pub(super) struct Node {
     fd: OwnedFd,
     /// With `fd` opened for direct I/O: the same file through the page cache, for what is not aligned.
-    direct: Option<Direct>,
+    direct_io: Option<DirectIo>,
     kind: FileKind,
     dev: u64,
     ino: u64,
@@ -78,7 +78,7 @@ pub(super) struct Node {
 }
 
 /// The two sides of a file opened for direct I/O.
-struct Direct {
+struct DirectIo {
     buffered: OwnedFd,
     memory_alignment: usize,
     offset_alignment: u64,
@@ -88,7 +88,7 @@ impl Node {
     fn new(fd: OwnedFd, attributes: &Attributes, class: Arc<FsClass>, opened: bool) -> Self {
         Self {
             fd,
-            direct: None,
+            direct_io: None,
             kind: attributes.kind,
             dev: attributes.fs_id,
             ino: attributes.file_id,
@@ -113,7 +113,7 @@ impl Node {
 
     /// Serves everything but aligned direct I/O.
     fn buffered_fd(&self) -> BorrowedFd<'_> {
-        self.direct.as_ref().map_or(self.fd.as_fd(), |direct| direct.buffered.as_fd())
+        self.direct_io.as_ref().map_or(self.fd.as_fd(), |direct| direct.buffered.as_fd())
     }
 }
 
@@ -150,8 +150,8 @@ impl Job for Task {
         }
     }
 
-    fn into_transfer(self: Box<Self>) -> Result<Transfer, Box<dyn Job>> {
-        Transfer::try_from(*self).map_err(|task| task as Box<dyn Job>)
+    fn into_ring_op(self: Box<Self>) -> Result<RingOp, Box<dyn Job>> {
+        RingOp::try_from(*self).map_err(|task| task as Box<dyn Job>)
     }
 }
 

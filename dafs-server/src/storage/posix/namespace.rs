@@ -13,7 +13,7 @@ use super::super::{FsOp, FsReply};
 use super::busy::Busy;
 use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, FdPath, retry};
-use super::{Direct, Node, data};
+use super::{DirectIo, Node, data};
 
 /// Lookup, open, and attributes.
 pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<Outcome, Status> {
@@ -178,7 +178,7 @@ fn open(
     node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
     if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {
         let buffered = std::mem::replace(&mut node.fd, direct_fd);
-        node.direct = Some(Direct { buffered, memory_alignment, offset_alignment });
+        node.direct_io = Some(DirectIo { buffered, memory_alignment, offset_alignment });
     }
     Ok((node, attributes))
 }

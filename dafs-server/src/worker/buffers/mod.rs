@@ -1,7 +1,7 @@
 //! Transfer buffers: memory of the server that data passes through when storage and network cannot meet in the client's memory.
 //!
-//! Buffers come in *zones*, one for each size, under one budget of bytes that lanes count in as well. Free ones are kept for reuse, up
-//! to a part of the budget, so memory follows the operations in flight. Every buffer that is lent has an owner: a session and one of its
+//! Buffers come in *zones*, one for each size, under one budget of bytes that eager buffers count in as well. Free ones are kept for reuse,
+//! up to a part of the budget, so memory follows the operations in flight. Every buffer that is lent has an owner: a session and one of its
 //! operations. Where the fitting zone has none, a bigger one's is lent; where that has none either, a smaller one, and the transfer is
 //! chopped. How much a session may have is `shares`' (`spec/buffers.md`).
 //!
@@ -30,15 +30,15 @@ pub const ZONES_MAX: usize = 8;
 /// Appends take all their buffers at once, at most this part of the budget, so that they get them however many others there are.
 const AT_ONCE_PART: usize = 4;
 
-/// Lanes take at most this part of the budget, all sessions together.
-const LANES_PART: usize = 2;
+/// Eager buffers take at most this part of the budget, all sessions together.
+const EAGER_BUFFERS_PART: usize = 2;
 
 /// What a pool has.
 #[derive(Clone, Debug)]
 pub struct BufferConfig {
     /// Sizes of buffers, bytes, ascending; at least one, at most [`ZONES_MAX`].
     pub sizes: Vec<usize>,
-    /// All of them together, and lanes, bytes; never less than one of the largest.
+    /// All of them together, and eager buffers, bytes; never less than one of the largest.
     pub size_max: usize,
     /// Free buffers kept in each zone, bytes.
     pub kept_size_max: usize,
@@ -80,9 +80,9 @@ pub const NOBODY: SessionKey = SessionKey(usize::MAX);
 pub struct BufferPool {
     zones: Vec<Zone>,
     config: BufferConfig,
-    /// Of all buffers that there are, bytes. Invariant: with `lanes_size` <= `config.size_max`.
+    /// Of all buffers that there are, bytes. Invariant: with `eager_buffers_size` <= `config.size_max`.
     buffers_size: usize,
-    lanes_size: usize,
+    eager_buffers_size: usize,
     /// Of those lent, bytes.
     lent_size: usize,
     lent: Slab<Lent>,
@@ -170,7 +170,7 @@ impl BufferPool {
             zones: config.sizes.iter().map(zone).collect(),
             config,
             buffers_size: 0,
-            lanes_size: 0,
+            eager_buffers_size: 0,
             lent_size: 0,
             lent: Slab::new(),
             held: Vec::new(),
@@ -276,35 +276,36 @@ impl BufferPool {
         self.shares.end_session(session, NOBODY);
     }
 
-    /// Lends memory of other kinds under the budget, for lanes: `false` when there is no room for so many bytes.
-    pub fn charge_lanes(&mut self, size: usize) -> bool {
-        if size > self.lanes_room() {
+    /// Lends memory of other kinds under the budget, for eager buffers: `false` when there is no room for so many bytes.
+    pub fn charge_eager_buffers(&mut self, size: usize) -> bool {
+        if size > self.eager_buffers_room() {
             return false;
         }
         self.make_room(size, usize::MAX);
-        if self.buffers_size + self.lanes_size + size > self.config.size_max {
+        if self.buffers_size + self.eager_buffers_size + size > self.config.size_max {
             return false;
         }
-        self.lanes_size += size;
+        self.eager_buffers_size += size;
         true
     }
 
     /// Takes that back.
-    pub fn discharge_lanes(&mut self, size: usize) {
-        self.lanes_size = self.lanes_size.saturating_sub(size);
+    pub fn discharge_eager_buffers(&mut self, size: usize) {
+        self.eager_buffers_size = self.eager_buffers_size.saturating_sub(size);
     }
 
-    /// Bytes that may still be lent as lanes.
-    pub fn lanes_room(&self) -> usize {
+    /// Bytes that may still be lent as eager_buffers.
+    pub fn eager_buffers_room(&self) -> usize {
         let unlent = self.unlent_size().saturating_sub(self.reserve());
-        // With less than a buffer left nobody could be lent one for as long as the lanes are.
-        let lanes_max = (self.config.size_max / LANES_PART).min(self.config.size_max - self.smallest());
-        lanes_max.saturating_sub(self.lanes_size).min(unlent)
+        // With less than a buffer left nobody could be lent one for as long as the eager buffers are.
+        let eager_buffers_max =
+            (self.config.size_max / EAGER_BUFFERS_PART).min(self.config.size_max - self.smallest());
+        eager_buffers_max.saturating_sub(self.eager_buffers_size).min(unlent)
     }
 
-    /// Bytes lent as lanes.
-    pub fn lanes_size(&self) -> usize {
-        self.lanes_size
+    /// Bytes lent as eager_buffers.
+    pub fn eager_buffers_size(&self) -> usize {
+        self.eager_buffers_size
     }
 
     /// Bytes of buffers lent now.
@@ -317,7 +318,7 @@ impl BufferPool {
         self.buffers_size
     }
 
-    /// The most that there may be, lanes included, bytes.
+    /// The most that there may be, eager buffers included, bytes.
     pub fn size_max(&self) -> usize {
         self.config.size_max
     }
@@ -353,10 +354,10 @@ impl BufferPool {
         self.config.size_max / shares::RESERVE_PART
     }
 
-    /// Bytes of the budget that are not lent, as buffers or lanes.
+    /// Bytes of the budget that are not lent, as buffers or eager_buffers.
     fn unlent_size(&self) -> usize {
         let held: usize = self.held.iter().map(|idle| self.zones[idle.zone].size).sum();
-        self.config.size_max.saturating_sub(self.lent_size + held + self.lanes_size)
+        self.config.size_max.saturating_sub(self.lent_size + held + self.eager_buffers_size)
     }
 
     /// Bytes that a session may take now.
@@ -365,7 +366,7 @@ impl BufferPool {
             self.reclaim();
         }
         let unlent = self.unlent_size();
-        let budget = self.config.size_max - self.lanes_size;
+        let budget = self.config.size_max - self.eager_buffers_size;
         self.shares.room(session, unlent, budget, self.reserve(), self.zones[0].size)
     }
 
@@ -415,7 +416,7 @@ impl BufferPool {
             return Some(self.lend(owner, zone, memory));
         }
         let size = self.zones[zone].size;
-        if self.buffers_size + self.lanes_size + size > self.config.size_max {
+        if self.buffers_size + self.eager_buffers_size + size > self.config.size_max {
             // Only where the whole budget may be lent is a bigger one's loss nobody else's: its bytes are accounted for as they are.
             let bigger = (zone + 1..self.zones.len()).find(|bigger| !self.zones[*bigger].free.is_empty());
             let fits = bigger.filter(|bigger| self.zones[*bigger].size <= self.room(owner.session));
@@ -427,7 +428,7 @@ impl BufferPool {
             }
             self.make_room(size, zone);
         }
-        if self.buffers_size + self.lanes_size + size > self.config.size_max {
+        if self.buffers_size + self.eager_buffers_size + size > self.config.size_max {
             return None;
         }
         let memory = Arc::new(HeapMemory::allocate(size)?);
@@ -451,7 +452,7 @@ impl BufferPool {
         self.reclaim();
         for (index, zone) in self.zones.iter_mut().enumerate().filter(|(index, _)| *index != for_zone) {
             debug_assert_ne!(index, for_zone);
-            while self.buffers_size + self.lanes_size + size > self.config.size_max {
+            while self.buffers_size + self.eager_buffers_size + size > self.config.size_max {
                 if zone.free.pop().is_none() {
                     break;
                 }

@@ -172,10 +172,10 @@ fn pool_does_not_reuse_a_buffer_that_somebody_still_holds() {
 
 // [BUF-29]
 #[test]
-fn lanes_and_buffers_share_the_budget() {
+fn eager_buffers_and_buffers_share_the_budget() {
     let mut pool = pool(8 * MIB);
-    assert!(!pool.charge_lanes(4 * MIB + 1));
-    assert!(pool.charge_lanes(4 * MIB));
+    assert!(!pool.charge_eager_buffers(4 * MIB + 1));
+    assert!(pool.charge_eager_buffers(4 * MIB));
     let mut lent = Vec::new();
     for session in 0.. {
         match pool.acquire(owner(session, 0), MIB) {
@@ -184,24 +184,24 @@ fn lanes_and_buffers_share_the_budget() {
         }
     }
     assert_eq!(pool.lent_size(), 4 * MIB);
-    assert!(!pool.charge_lanes(1));
+    assert!(!pool.charge_eager_buffers(1));
     lent.into_iter().for_each(|buffer| pool.release(buffer));
-    pool.discharge_lanes(4 * MIB);
-    assert_eq!(pool.lanes_size(), 0);
-    // What is free gives way to lanes.
-    assert!(pool.charge_lanes(4 * MIB));
-    assert!(pool.size() + pool.lanes_size() <= 8 * MIB);
+    pool.discharge_eager_buffers(4 * MIB);
+    assert_eq!(pool.eager_buffers_size(), 0);
+    // What is free gives way to eager_buffers.
+    assert!(pool.charge_eager_buffers(4 * MIB));
+    assert!(pool.size() + pool.eager_buffers_size() <= 8 * MIB);
 }
 
 // [BUF-31]
 #[test]
-fn lanes_leave_a_buffer_where_there_is_but_one() {
+fn eager_buffers_leave_a_buffer_where_there_is_but_one() {
     for sizes in [vec![MIB], vec![4096, MIB]] {
         let config = BufferConfig { sizes: sizes.clone(), ..BufferConfig::with_budget(MIB) };
         let mut pool = BufferPool::new(config);
-        let room = pool.lanes_room();
+        let room = pool.eager_buffers_room();
         assert_eq!(room > 0, sizes.len() > 1, "{sizes:?}");
-        assert!(pool.charge_lanes(room));
+        assert!(pool.charge_eager_buffers(room));
         let buffer = pool.acquire(owner(1, 1), MIB).unwrap();
         assert_eq!(buffer.size(), sizes[0]);
         pool.release(buffer);
@@ -216,7 +216,7 @@ enum Step {
     Hold { place: usize },
     LetGo,
     End { session: usize },
-    Lanes { size: usize },
+    EagerBuffers { size: usize },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -230,7 +230,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<usize>().prop_map(|place| Step::Hold { place }),
         1 => Just(Step::LetGo),
         1 => session.prop_map(|session| Step::End { session }),
-        1 => (0usize..3 << 20).prop_map(|size| Step::Lanes { size }),
+        1 => (0usize..3 << 20).prop_map(|size| Step::EagerBuffers { size }),
     ];
     prop::collection::vec(step, 1..200)
 }
@@ -243,13 +243,13 @@ struct Model {
     held: Vec<MemoryRef>,
     ended: Vec<SessionKey>,
     operations: u64,
-    lanes: usize,
+    eager_buffers: usize,
 }
 
 impl Model {
     fn check(&self, pool: &BufferPool) {
-        assert!(pool.size() + pool.lanes_size() <= pool.size_max(), "above the budget");
-        assert_eq!(pool.lanes_size(), self.lanes);
+        assert!(pool.size() + pool.eager_buffers_size() <= pool.size_max(), "above the budget");
+        assert_eq!(pool.eager_buffers_size(), self.eager_buffers);
         let size: usize = self.lent.iter().map(|(_, buffer)| buffer.size()).sum();
         assert_eq!(pool.lent_size(), size, "bytes lent");
         assert_eq!(pool.owners().count(), self.lent.len(), "buffers with an owner");
@@ -326,11 +326,11 @@ impl Model {
                 }
                 self.ended.push(SessionKey(session));
             }
-            Step::Lanes { size } => match pool.charge_lanes(size) {
-                true => self.lanes += size,
+            Step::EagerBuffers { size } => match pool.charge_eager_buffers(size) {
+                true => self.eager_buffers += size,
                 false => {
-                    pool.discharge_lanes(self.lanes);
-                    self.lanes = 0;
+                    pool.discharge_eager_buffers(self.eager_buffers);
+                    self.eager_buffers = 0;
                 }
             },
         }
@@ -350,8 +350,8 @@ proptest! {
         }
         // Everything comes back, in the order of the lending: then everybody who waits is served.
         model.held.clear();
-        pool.discharge_lanes(model.lanes);
-        model.lanes = 0;
+        pool.discharge_eager_buffers(model.eager_buffers);
+        model.eager_buffers = 0;
         model.serve(&mut pool);
         while !model.lent.is_empty() {
             pool.release(model.lent.remove(0).1);

@@ -45,7 +45,7 @@ pub(crate) struct Reading {
     pub(crate) method: Method,
     pub(crate) export: ExportId,
     /// The eager buffer, which is this connection's.
-    pub(crate) lane: (ConnectionKey, u32),
+    pub(crate) eager_buffer: (ConnectionKey, u32),
 }
 
 /// A write of data that is in one piece.

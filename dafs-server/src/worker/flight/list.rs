@@ -10,7 +10,7 @@ use dafs_proto::wire::{Lists, Stability, Status, Verifier};
 use smallvec::SmallVec;
 
 use super::calls::Calls;
-use super::transfer::{Direction, range};
+use super::transfer::{TransferKind, range};
 use crate::storage::{NodeId, NowError, Storage};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::plan::{
@@ -20,7 +20,7 @@ use crate::worker::flight::plan::{
 /// A list under way.
 #[derive(Debug)]
 pub(crate) struct List {
-    pub(crate) direction: Direction,
+    pub(crate) kind: TransferKind,
     pub(crate) node: NodeId,
     pub(crate) stability: Stability,
     /// From before anything was written.
@@ -119,7 +119,7 @@ pub(crate) enum Step {
 impl List {
     /// Writes: bytes that are in the file without a gap, while storage has nothing of it.
     pub(crate) fn written(&self) -> u64 {
-        if self.direction == Direction::Read {
+        if self.kind == TransferKind::Read {
             return 0;
         }
         let parts = self.parts.as_slice();
@@ -171,11 +171,11 @@ impl List {
         Some(Vec::new())
     }
 
-    pub(crate) fn new(direction: Direction, node: NodeId, lists: Lists, stability: Stability) -> Self {
+    pub(crate) fn new(kind: TransferKind, node: NodeId, lists: Lists, stability: Stability) -> Self {
         let len = lists.extents.iter().map(|extent| extent.len).sum();
         let ranges = join(lists.segments.into_iter().map(range));
         Self {
-            direction,
+            kind,
             node,
             stability,
             verifier: Verifier(0),
@@ -228,9 +228,9 @@ impl List {
     pub(crate) fn make_parts(&mut self) {
         let extents = slice(&self.extents, self.chunk.start, self.chunk.end - self.chunk.start);
         let segments = self.segments.iter().map(|segment| segment.len);
-        self.parts = match self.direction {
-            Direction::Read => Parts::of_read(extents, segments),
-            Direction::Write | Direction::Append => Parts::of_write(extents, segments),
+        self.parts = match self.kind {
+            TransferKind::Read => Parts::of_read(extents, segments),
+            TransferKind::Write | TransferKind::Append => Parts::of_write(extents, segments),
         };
         self.next = 0;
     }
@@ -249,7 +249,7 @@ impl List {
     /// The next call for storage that has to be waited for, and its memory; [`None`] when all parts are moved.
     pub(crate) fn next_op(&self, gap: &MemoryRef) -> Option<(Call, Vec<MemoryRef>)> {
         let parts = self.parts.as_slice();
-        let gap_max = if self.direction == Direction::Read { self.gap_max_waiting } else { WRITE_GAP_MAX };
+        let gap_max = if self.kind == TransferKind::Read { self.gap_max_waiting } else { WRITE_GAP_MAX };
         let call = next_call(parts, self.next, gap_max)?;
         let memory = pieces(parts.get(call.parts.clone())?, call.offset, |part| match part {
             Piece::Part(part) => self.memory_of(part),
@@ -259,7 +259,7 @@ impl List {
     }
 
     fn gap_max(&self) -> u64 {
-        if self.direction == Direction::Read { READ_GAP_MAX } else { WRITE_GAP_MAX }
+        if self.kind == TransferKind::Read { READ_GAP_MAX } else { WRITE_GAP_MAX }
     }
 
     /// Storage has moved `count` bytes of a call. A write that is short ends there.
@@ -267,7 +267,7 @@ impl List {
         if count as u64 >= call.len {
             return;
         }
-        if self.direction == Direction::Read {
+        if self.kind == TransferKind::Read {
             self.end = self.end.min(call.offset + count as u64);
         } else {
             self.stop_writing(call, count, None);
@@ -276,9 +276,9 @@ impl List {
 
     /// A call failed: of a write, what is before it counts.
     pub(crate) fn on_failed(&mut self, call: &Call, status: Status) {
-        match self.direction {
-            Direction::Read => self.calls.stop(Some(status)),
-            Direction::Write | Direction::Append => self.stop_writing(call, 0, Some(status)),
+        match self.kind {
+            TransferKind::Read => self.calls.stop(Some(status)),
+            TransferKind::Write | TransferKind::Append => self.stop_writing(call, 0, Some(status)),
         }
     }
 
@@ -301,7 +301,7 @@ impl List {
         let gap = gap();
         self.moved = 0;
         while self.has_next() && self.moved < size_max && !self.calls.has_stopped() {
-            if self.direction == Direction::Read {
+            if self.kind == TransferKind::Read {
                 self.read_pieces(storage, size_max - self.moved);
                 if self.moved >= size_max {
                     break;
@@ -362,9 +362,9 @@ impl List {
         .into_iter()
         .flatten()
         .collect();
-        match self.direction {
-            Direction::Read => storage.read_now(self.node, call.offset, &spans),
-            Direction::Write | Direction::Append => storage.write_now(self.node, call.offset, &spans),
+        match self.kind {
+            TransferKind::Read => storage.read_now(self.node, call.offset, &spans),
+            TransferKind::Write | TransferKind::Append => storage.write_now(self.node, call.offset, &spans),
         }
     }
 
@@ -381,7 +381,7 @@ impl List {
             let memory = self.span_of(part, len)?;
             Some((memory, window.slice((part.offset - call.offset) as usize, len)?))
         };
-        if self.direction != Direction::Read {
+        if self.kind != TransferKind::Read {
             for (memory, place) in parts.iter().filter_map(|part| places(part, part.len)) {
                 place.copy_from(memory);
             }

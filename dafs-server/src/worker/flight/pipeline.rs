@@ -11,7 +11,7 @@
 use dafs_proto::wire::Status;
 use smallvec::SmallVec;
 
-use super::transfer::Direction;
+use super::transfer::TransferKind;
 use crate::worker::sched::PIPELINE_DEPTH_MAX;
 
 /// Where a chunk is.
@@ -50,7 +50,7 @@ struct InProgress<P> {
 /// The chunks of one transfer, and what each of them passes through.
 #[derive(Debug)]
 pub(crate) struct Pipeline<P> {
-    direction: Direction,
+    kind: TransferKind,
     depth: usize,
     /// In the order of the file.
     chunks: SmallVec<[InProgress<P>; 4]>,
@@ -64,9 +64,9 @@ pub(crate) struct Pipeline<P> {
 
 impl<P> Pipeline<P> {
     /// A transfer of `len` bytes of which nothing has begun; `depth` is at least 1, at most [`PIPELINE_DEPTH_MAX`].
-    pub(crate) fn new(direction: Direction, len: u64, depth: usize) -> Self {
+    pub(crate) fn new(kind: TransferKind, len: u64, depth: usize) -> Self {
         let depth = depth.clamp(1, PIPELINE_DEPTH_MAX as usize);
-        Self { direction, depth, chunks: SmallVec::new(), begun: 0, end: len, error: None }
+        Self { kind, depth, chunks: SmallVec::new(), begun: 0, end: len, error: None }
     }
 
     /// The same, of which a beginning is written already.
@@ -93,7 +93,7 @@ impl<P> Pipeline<P> {
         let taken = |slot: &u8| self.chunks.iter().any(|other| other.chunk.slot == *slot);
         let slot = (0..u8::MAX).find(|slot| !taken(slot)).unwrap_or(u8::MAX);
         let chunk = Chunk { slot, at: self.begun, len };
-        let stage = if self.direction == Direction::Read { Stage::Storage } else { Stage::Post };
+        let stage = if self.kind == TransferKind::Read { Stage::Storage } else { Stage::Post };
         self.begun += len;
         self.chunks.push(InProgress { chunk, stage, passage });
         chunk
@@ -167,9 +167,9 @@ impl<P> Pipeline<P> {
 
     /// RDMA of a chunk is over; returns what it passed through where the chunk is too.
     pub(crate) fn moved(&mut self, slot: u8) -> Option<P> {
-        match self.direction {
-            Direction::Read | Direction::Append => self.remove(slot),
-            Direction::Write => {
+        match self.kind {
+            TransferKind::Read | TransferKind::Append => self.remove(slot),
+            TransferKind::Write => {
                 self.set(slot, Stage::Fetched);
                 None
             }
@@ -183,7 +183,7 @@ impl<P> Pipeline<P> {
         if count < chunk.len {
             self.end = self.end.min(chunk.at + count);
         }
-        if self.direction == Direction::Read && sends && count > 0 {
+        if self.kind == TransferKind::Read && sends && count > 0 {
             if let Some(found) = self.chunks.iter_mut().find(|other| other.chunk.slot == slot) {
                 found.chunk.len = count;
                 found.stage = Stage::Post;
@@ -212,8 +212,8 @@ impl<P> Pipeline<P> {
 
     /// Chunks that will not be moved any further, because one before them failed or came short: what they passed through is free.
     pub(crate) fn take_moot(&mut self) -> SmallVec<[P; 4]> {
-        let end = match (self.direction, self.error) {
-            (Direction::Read, None) => return SmallVec::new(),
+        let end = match (self.kind, self.error) {
+            (TransferKind::Read, None) => return SmallVec::new(),
             (_, Some((at, _))) => self.end.min(at),
             (_, None) => self.end,
         };
@@ -231,12 +231,12 @@ impl<P> Pipeline<P> {
     pub(crate) fn outcome(&self) -> Option<Result<u64, Status>> {
         let all_begun = self.begun >= self.end || self.error.is_some();
         // The reply of a read goes out behind its data.
-        let is_over = |other: &InProgress<P>| self.direction == Direction::Read && other.stage == Stage::Rdma;
+        let is_over = |other: &InProgress<P>| self.kind == TransferKind::Read && other.stage == Stage::Rdma;
         if !all_begun || !self.chunks.iter().all(is_over) {
             return None;
         }
-        Some(match (self.error, self.direction) {
-            (Some((at, _)), Direction::Write) if at > 0 => Ok(at.min(self.end)),
+        Some(match (self.error, self.kind) {
+            (Some((at, _)), TransferKind::Write) if at > 0 => Ok(at.min(self.end)),
             (Some((at, status)), _) if at < self.end || at == 0 => Err(status),
             _ => Ok(self.end),
         })
@@ -246,7 +246,7 @@ impl<P> Pipeline<P> {
     pub(crate) fn departing(&self) -> Option<u64> {
         let is_posted = |other: &InProgress<P>| matches!(other.stage, Stage::Rdma | Stage::Window);
         let all_begun = self.begun >= self.end && self.error.is_none();
-        let departs = self.direction == Direction::Read && all_begun && self.chunks.iter().all(is_posted);
+        let departs = self.kind == TransferKind::Read && all_begun && self.chunks.iter().all(is_posted);
         (departs && !self.chunks.is_empty()).then_some(self.end)
     }
 
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn chunks_begin_in_order_up_to_the_depth_and_cover_the_transfer() {
         for depth in [1, 2, 4] {
-            let mut pipeline = Pipeline::new(Direction::Read, 1000, depth);
+            let mut pipeline = Pipeline::new(TransferKind::Read, 1000, depth);
             let (mut at, mut together) = (0, 0);
             let mut waiting = Vec::new();
             while pipeline.outcome().is_none() {
@@ -301,7 +301,7 @@ mod tests {
     // [BUF-39]
     #[test]
     fn read_takes_completions_out_of_order_and_ends_when_all_is_posted() {
-        let mut pipeline = Pipeline::new(Direction::Read, 30, 3);
+        let mut pipeline = Pipeline::new(TransferKind::Read, 30, 3);
         let chunks = begin(&mut pipeline, 10);
         for index in [2, 0, 1] {
             assert_eq!(pipeline.outcome(), None);
@@ -318,7 +318,7 @@ mod tests {
     // [BUF-46]
     #[test]
     fn read_from_windows_departs_when_the_last_is_posted_and_ends_when_all_have_left() {
-        let mut pipeline = Pipeline::new(Direction::Read, 30, 2);
+        let mut pipeline = Pipeline::new(TransferKind::Read, 30, 2);
         let chunks = begin(&mut pipeline, 10);
         for chunk in &chunks {
             pipeline.stored(chunk.slot, 10, true);
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn read_short_anywhere_ends_there_whatever_came_of_what_lies_behind() {
         for late in [false, true] {
-            let mut pipeline = Pipeline::new(Direction::Read, 40, 3);
+            let mut pipeline = Pipeline::new(TransferKind::Read, 40, 3);
             let chunks = begin(&mut pipeline, 10);
             let mut order = vec![(1, 4), (2, 0)];
             if late {
@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(pipeline.outcome(), Some(Ok(14)));
         }
         // An error behind the end is none.
-        let mut pipeline = Pipeline::new(Direction::Read, 20, 2);
+        let mut pipeline = Pipeline::new(TransferKind::Read, 20, 2);
         let chunks = begin(&mut pipeline, 10);
         pipeline.failed(chunks[1].slot, Status::IO);
         pipeline.stored(chunks[0].slot, 3, true);
@@ -364,7 +364,7 @@ mod tests {
         pipeline.posted(chunks[0].slot);
         assert_eq!(pipeline.outcome(), Some(Ok(3)));
         // At the end of the file there is nothing to send.
-        let mut pipeline = Pipeline::new(Direction::Read, 20, 2);
+        let mut pipeline = Pipeline::new(TransferKind::Read, 20, 2);
         let chunks = begin(&mut pipeline, 20);
         pipeline.stored(chunks[0].slot, 0, true);
         assert_eq!(pipeline.outcome(), Some(Ok(0)));
@@ -373,7 +373,7 @@ mod tests {
     // [BUF-11] [BUF-42] [BUF-43]
     #[test]
     fn read_that_fails_in_the_middle_waits_for_storage_and_fails_whole() {
-        let mut pipeline = Pipeline::new(Direction::Read, 100, 3);
+        let mut pipeline = Pipeline::new(TransferKind::Read, 100, 3);
         let chunks = begin(&mut pipeline, 10);
         pipeline.failed(chunks[1].slot, Status::IO);
         assert_eq!(pipeline.next(), None, "nothing more begins");
@@ -388,7 +388,7 @@ mod tests {
     // [BUF-40] [BUF-41]
     #[test]
     fn write_is_given_to_storage_in_order_while_later_chunks_are_fetched() {
-        let mut pipeline = Pipeline::new(Direction::Write, 30, 3);
+        let mut pipeline = Pipeline::new(TransferKind::Write, 30, 3);
         let chunks = begin(&mut pipeline, 10);
         for chunk in &chunks {
             assert_eq!(pipeline.next_post(), Some(*chunk));
@@ -415,7 +415,7 @@ mod tests {
     // [BUF-11] [BUF-42] [BUF-44] [BUF-45]
     #[test]
     fn write_that_fails_counts_what_is_before_the_failure_and_waits_for_rdma() {
-        let mut pipeline = Pipeline::new(Direction::Write, 60, 4);
+        let mut pipeline = Pipeline::new(TransferKind::Write, 60, 4);
         let chunks = begin(&mut pipeline, 10);
         chunks[..3].iter().for_each(|chunk| pipeline.posted(chunk.slot));
         for chunk in &chunks[..2] {
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(pipeline.take_moot().as_slice(), [chunks[2].at]);
         assert_eq!(pipeline.outcome(), Some(Ok(10)));
         // Nothing before it: that is an error.
-        let mut pipeline = Pipeline::new(Direction::Write, 20, 2);
+        let mut pipeline = Pipeline::new(TransferKind::Write, 20, 2);
         let chunks = begin(&mut pipeline, 20);
         pipeline.posted(chunks[0].slot);
         pipeline.moved(chunks[0].slot);
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn write_that_comes_short_stops_there() {
-        let mut pipeline = Pipeline::new(Direction::Write, 40, 2);
+        let mut pipeline = Pipeline::new(TransferKind::Write, 40, 2);
         let chunks = begin(&mut pipeline, 10);
         for chunk in &chunks {
             pipeline.posted(chunk.slot);
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn append_is_over_when_all_is_fetched() {
-        let mut pipeline = Pipeline::new(Direction::Append, 30, 2);
+        let mut pipeline = Pipeline::new(TransferKind::Append, 30, 2);
         let mut fetched = 0;
         while pipeline.outcome().is_none() {
             for chunk in begin(&mut pipeline, 10) {
@@ -473,11 +473,11 @@ mod tests {
 
     #[test]
     fn transfer_refused_before_it_began_is_an_error() {
-        for direction in [Direction::Read, Direction::Write, Direction::Append] {
-            let mut pipeline: Pipeline<u64> = Pipeline::new(direction, 30, 2);
+        for kind in [TransferKind::Read, TransferKind::Write, TransferKind::Append] {
+            let mut pipeline: Pipeline<u64> = Pipeline::new(kind, 30, 2);
             pipeline.refused(Status::TIMED_OUT);
             assert_eq!(pipeline.outcome(), Some(Err(Status::TIMED_OUT)));
         }
-        assert_eq!(Pipeline::<u64>::new(Direction::Read, 0, 1).outcome(), Some(Ok(0)));
+        assert_eq!(Pipeline::<u64>::new(TransferKind::Read, 0, 1).outcome(), Some(Ok(0)));
     }
 }

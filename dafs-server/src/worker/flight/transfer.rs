@@ -14,7 +14,7 @@ pub(crate) type Segments = SmallVec<[RemoteRange; 1]>;
 
 /// Which way the data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum TransferKind {
     Read,
     Write,
     Append,
@@ -23,7 +23,7 @@ pub(crate) enum Direction {
 /// A transfer under way.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    pub(crate) direction: Direction,
+    pub(crate) kind: TransferKind,
     pub(crate) node: NodeId,
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -64,16 +64,16 @@ pub(crate) struct Passage {
 }
 
 impl Transfer {
-    pub(crate) fn new(direction: Direction, node: NodeId, offset: u64, len: u64, segments: Segments) -> Self {
+    pub(crate) fn new(kind: TransferKind, node: NodeId, offset: u64, len: u64, segments: Segments) -> Self {
         Self {
-            direction,
+            kind,
             node,
             offset,
             len,
             segments,
             stability: Stability::Unstable,
             verifier: Verifier(0),
-            pipeline: Pipeline::new(direction, len, 1),
+            pipeline: Pipeline::new(kind, len, 1),
             chunk_size_max: 0,
             collected: Vec::new(),
             granted: None,

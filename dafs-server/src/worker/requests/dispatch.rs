@@ -64,7 +64,7 @@ impl Worker {
                     connection.send(kept.head(), kept.payload());
                 }
             }
-            Admission::InProgress if self.replaces_lane_read(session_key, key, &header) => {
+            Admission::InProgress if self.replaces_eager_buffer_read(session_key, key, &header) => {
                 self.on_request(key, session_key, header, body);
             }
             Admission::InProgress => self.readdress(session_key, &header, key),
@@ -140,7 +140,7 @@ impl Worker {
             | Opcode::Close
             | Opcode::FenceRead
             | Opcode::FenceWrite => self.execute_session(call, body, payload),
-            Opcode::Lanes => self.lend_lanes(call, body, payload),
+            Opcode::EagerBuffers => self.lend_eager_buffers(call, body, payload),
             Opcode::Share => self.share(call, body, payload),
             Opcode::OpenToken => self.open_token(call, body, payload),
             Opcode::Readdir => self.readdir(call, body, payload),

@@ -121,7 +121,7 @@ impl Worker {
     pub(crate) fn resume_post(&mut self, index: usize, key: ConnectionKey) {
         let operation = self.operations.get(index).filter(|operation| operation.call.connection == key);
         match operation.map(|operation| &operation.state) {
-            Some(State::LaneFrame(_)) => self.resume_lane_frame(index),
+            Some(State::EagerFrame(_)) => self.resume_eager_frame(index),
             Some(_) => self.work_on(index, |work, at| work.on_post_room(at)),
             None => {}
         }
@@ -233,7 +233,7 @@ impl Worker {
                     self.release_buffers(operation.state.into_buffers());
                 }
                 // It was answered; the client asks again.
-                State::LaneFrame(_) => drop(self.unpark(index)),
+                State::EagerFrame(_) => drop(self.unpark(index)),
                 _ => {}
             }
         }

@@ -13,7 +13,7 @@ use crate::worker::buffers::{Buffer, Owner};
 use crate::worker::connection::Connection;
 use crate::worker::flight::after::After;
 use crate::worker::flight::batch::Batch;
-use crate::worker::flight::lanes::LaneFrame;
+use crate::worker::flight::eager::EagerFrame;
 use crate::worker::flight::{Call, token};
 
 /// An operation that waits.
@@ -56,7 +56,7 @@ pub(crate) enum State {
     /// Storage; then the reply is made.
     Storage(After),
     /// Room for a frame.
-    LaneFrame(LaneFrame),
+    EagerFrame(EagerFrame),
     /// It moves data, and waits for its next step.
     Work(Box<dyn Work>),
     /// Its operations, which are operations of their own here.

@@ -151,7 +151,7 @@ impl Connection {
         sock::receive(self.socket.as_fd(), bytes, true)
     }
 
-    /// The peer, and every lease it had of our memory, is gone.
+    /// The peer, and every loan it had of our memory, is gone.
     pub(super) fn peer_is_gone(&self) -> bool {
         let pipe: BorrowedFd<'_> = match self.side {
             Side::Client => self.bell_in.as_fd(),
@@ -181,7 +181,7 @@ impl Connection {
     }
 
     /// The peer's accesses in progress to the region in `slot`. Sequentially consistent with
-    /// [`Connection::revoke`] and with `Lease`: an access either is
+    /// [`Connection::revoke`] and with `Loan`: an access either is
     /// counted here or finds the key gone.
     pub(super) fn in_use(&self, slot: u16) -> u32 {
         self.segment

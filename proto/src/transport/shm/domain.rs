@@ -158,8 +158,8 @@ impl ShmDomain {
 
     /// The endpoint of a connection whose handshake is done.
     pub(super) fn endpoint(&self, connection: Connection, params: &ConnectParams) -> ShmEndpoint {
-        let sends = connection.layout.directions[connection.side as usize];
-        let receives = connection.layout.directions[connection.side.peer() as usize];
+        let sends = connection.layout.ring_terms[connection.side as usize];
+        let receives = connection.layout.ring_terms[connection.side.peer() as usize];
         let capabilities = Capabilities {
             provider: Provider::Shm,
             send_payload_max: sends.payload_max,

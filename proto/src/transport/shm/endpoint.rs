@@ -16,7 +16,7 @@ use super::super::{
 };
 use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
-use super::entry::{KIND_MESSAGE, Payload, direction};
+use super::entry::{KIND_MESSAGE, Payload, ring_terms};
 use super::handshake::{MESSAGE_SIZE, Message, malformed};
 use super::map::{MappedMemory, is_sealable};
 use super::registry::Registry;
@@ -111,7 +111,7 @@ impl ShmEndpoint {
         policy: WaitPolicy,
     ) -> Self {
         let (sends, receives) =
-            (direction(&connection, connection.side), direction(&connection, connection.side.peer()));
+            (ring_terms(&connection, connection.side), ring_terms(&connection, connection.side.peer()));
         registry.attach(Arc::clone(&connection));
         let mut endpoint = Self {
             send_ring: SendRing::new(sends.depth, sends.capacity()),
@@ -443,8 +443,8 @@ impl Endpoint for ShmEndpoint {
         access: Access,
     ) -> Result<Option<MemoryRef>, RegionError> {
         match self.reach(remote, access) {
-            Ok((Resolved::Mapped(mapping, offset), lease)) => {
-                let memory: Arc<dyn Memory> = Arc::new(MappedMemory::new(mapping, lease));
+            Ok((Resolved::Mapped(mapping, offset), loan)) => {
+                let memory: Arc<dyn Memory> = Arc::new(MappedMemory::new(mapping, loan));
                 let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
                 Ok(MemoryRef::new(memory).slice(offset, len))
             }

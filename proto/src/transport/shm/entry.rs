@@ -6,7 +6,7 @@ use super::super::{HEAD_SIZE_MAX, Head, PeerFault, Received, Span};
 use super::connection::Connection;
 use super::endpoint::ShmEndpoint;
 use super::handshake::malformed;
-use super::layout::{Direction, ENTRY_CONTROL_SIZE, ENTRY_ROOM, ENTRY_SIZE, Side};
+use super::layout::{ENTRY_CONTROL_SIZE, ENTRY_ROOM, ENTRY_SIZE, RingTerms, Side};
 use super::ring::Arrival;
 
 /// A message of the layer above.
@@ -24,8 +24,8 @@ pub(super) struct Payload {
 }
 
 /// What was negotiated for the messages of `sender`.
-pub(super) fn direction(connection: &Connection, sender: Side) -> Direction {
-    connection.layout.directions[sender as usize]
+pub(super) fn ring_terms(connection: &Connection, sender: Side) -> RingTerms {
+    connection.layout.ring_terms[sender as usize]
 }
 
 /// The usual sizes of heads are copied by a few instructions each, others by a call.
@@ -118,7 +118,7 @@ impl ShmEndpoint {
     /// Checks the control part of the entry at `at` on a private copy, and takes the message. Its head is still to be copied.
     #[inline]
     pub(super) fn take_entry(&mut self, at: usize) -> Result<Taken, PeerFault> {
-        let way = direction(&self.connection, self.connection.side.peer());
+        let way = ring_terms(&self.connection, self.connection.side.peer());
         let segment = self.connection.segment.span();
         let control: [u8; ENTRY_CONTROL_SIZE] = segment.read_array(at).unwrap_or_default();
         let [_, _, _, _, t0, t1, t2, t3, l0, l1, l2, l3, p0, p1, head_len, kind] = control;

@@ -8,7 +8,7 @@
 //! ```
 
 use super::super::{Access, ConnectParams, PeerFault};
-use super::layout::{Direction, Layout};
+use super::layout::{Layout, RingTerms};
 
 /// Bytes of every message.
 pub(super) const MESSAGE_SIZE: usize = 64;
@@ -45,9 +45,9 @@ pub(super) struct NonceClaim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// The client's first.
-    Hello { receives: Direction, nonce: NonceClaim },
+    Hello { receives: RingTerms, nonce: NonceClaim },
     /// The server's answer.
-    Welcome { to_server: Direction, to_client: Direction, cma: bool, nonce: NonceClaim },
+    Welcome { to_server: RingTerms, to_client: RingTerms, cma: bool, nonce: NonceClaim },
     /// The client has mapped the segment.
     Ready { cma: bool },
     /// A region can be reached from now on; a memory file comes with it.
@@ -64,7 +64,7 @@ impl Message {
 
     /// Welcome to a segment with this layout.
     pub(super) fn welcome(layout: &Layout, cma: bool, nonce: &Nonce) -> Self {
-        let [to_server, to_client] = layout.directions;
+        let [to_server, to_client] = layout.ring_terms;
         Self::Welcome { to_server, to_client, cma, nonce: nonce.claim() }
     }
 
@@ -110,12 +110,12 @@ impl Message {
         }
         match (kind, words) {
             (1, [_, _, receives, address, n0, n1, ..]) => {
-                let receives = Direction::of_word(receives);
+                let receives = RingTerms::of_word(receives);
                 Ok(Self::Hello { receives, nonce: NonceClaim::new(address, n0, n1) })
             }
             (2, [_, _, to_server, to_client, address, n0, n1, cma]) => Ok(Self::Welcome {
-                to_server: Direction::of_word(to_server),
-                to_client: Direction::of_word(to_client),
+                to_server: RingTerms::of_word(to_server),
+                to_client: RingTerms::of_word(to_client),
                 nonce: NonceClaim::new(address, n0, n1),
                 cma: is_set(split(cma).0),
             }),
@@ -132,8 +132,8 @@ impl Message {
 }
 
 /// What a side with these parameters is ready to receive.
-pub(super) fn receives(params: &ConnectParams) -> Direction {
-    Direction { depth: params.recv_depth, payload_max: params.recv_payload_max }
+pub(super) fn receives(params: &ConnectParams) -> RingTerms {
+    RingTerms { depth: params.recv_depth, payload_max: params.recv_payload_max }
 }
 
 /// A peer fault out of line.
@@ -177,7 +177,7 @@ impl NonceClaim {
     }
 }
 
-impl Direction {
+impl RingTerms {
     fn word(self) -> u64 {
         halves(self.depth.into(), self.payload_max)
     }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn messages() -> Vec<Message> {
-        let way = Direction { depth: 128, payload_max: 16_384 };
+        let way = RingTerms { depth: 128, payload_max: 16_384 };
         let nonce = NonceClaim { address: 0x7000_0000_1234, bytes: *b"0123456789abcdef" };
         vec![
             Message::Hello { receives: way, nonce },

@@ -14,7 +14,7 @@ pub(super) const PAYLOAD_MAX: u32 = 1 << 20;
 const SEGMENT_SIZE_MAX: usize = 1 << 30;
 /// Most regions of a domain that peers may reach.
 pub(super) const REGIONS_MAX: u16 = 4096;
-/// The last of them, in each connection, are for regions that its peer alone reaches: twice the lanes that a connection may have.
+/// The last of them, in each connection, are for regions that its peer alone reaches: twice the eager buffers that a connection may have.
 pub(super) const OWN_REGIONS_MAX: u16 = 64;
 /// Bytes of one region record: one cache line.
 pub(super) const RECORD_SIZE: usize = 64;
@@ -46,14 +46,14 @@ impl Side {
 
 /// One direction of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Direction {
+pub(super) struct RingTerms {
     /// Messages not yet taken. 1 ≤ depth ≤ `DEPTH_MAX`
     pub(super) depth: u16,
     /// Largest payload, bytes. At most `PAYLOAD_MAX`
     pub(super) payload_max: u32,
 }
 
-impl Direction {
+impl RingTerms {
     /// Ring entries: a power of two, at least `depth` and at least 2.
     pub(super) fn capacity(self) -> u32 {
         u32::from(self.depth).next_power_of_two().max(2)
@@ -78,7 +78,7 @@ impl Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// By sending [`Side`].
-    pub(super) directions: [Direction; 2],
+    pub(super) ring_terms: [RingTerms; 2],
     rings: [usize; 2],
     records: [usize; 2],
     buffers: [usize; 2],
@@ -87,8 +87,8 @@ pub(super) struct Layout {
 
 impl Layout {
     /// The layout for what the two sides are ready to receive, lowered to the limits.
-    pub(super) fn negotiate(client_receives: Direction, server_receives: Direction) -> Self {
-        let clamp = |wanted: Direction| Direction {
+    pub(super) fn negotiate(client_receives: RingTerms, server_receives: RingTerms) -> Self {
+        let clamp = |wanted: RingTerms| RingTerms {
             depth: wanted.depth.clamp(1, DEPTH_MAX),
             payload_max: wanted.payload_max.min(PAYLOAD_MAX),
         };
@@ -108,13 +108,13 @@ impl Layout {
     }
 
     /// The layout that a server stated; `None` when it exceeds the limits.
-    pub(super) fn stated(to_server: Direction, to_client: Direction) -> Option<Self> {
+    pub(super) fn stated(to_server: RingTerms, to_client: RingTerms) -> Option<Self> {
         let layout = Self::negotiate(to_client, to_server);
-        (layout.directions == [to_server, to_client]).then_some(layout)
+        (layout.ring_terms == [to_server, to_client]).then_some(layout)
     }
 
-    fn of(to_server: Direction, to_client: Direction) -> Self {
-        let directions = [to_server, to_client];
+    fn of(to_server: RingTerms, to_client: RingTerms) -> Self {
+        let ring_terms = [to_server, to_client];
         let rings = [RINGS_OFFSET, RINGS_OFFSET + to_server.ring_size()];
         let mut end = (rings[1] + to_client.ring_size()).next_multiple_of(PAGE);
         let mut take = |size: usize| {
@@ -125,7 +125,7 @@ impl Layout {
         let records_size = usize::from(REGIONS_MAX) * RECORD_SIZE;
         let records = [take(records_size), take(records_size)];
         let buffers = [take(to_server.buffers_size()), take(to_client.buffers_size())];
-        Self { directions, rings, records, buffers, size: end }
+        Self { ring_terms, rings, records, buffers, size: end }
     }
 
     /// Bytes of the segment.
@@ -166,7 +166,7 @@ impl Layout {
     /// Payload buffer `buffer` of the direction that `sender` writes.
     #[inline]
     pub(super) fn buffer(&self, sender: Side, buffer: u16) -> usize {
-        self.buffers[sender as usize] + usize::from(buffer) * self.directions[sender as usize].buffer_size()
+        self.buffers[sender as usize] + usize::from(buffer) * self.ring_terms[sender as usize].buffer_size()
     }
 
     /// Record `slot` of the regions that belong to `owner`.
@@ -185,8 +185,8 @@ pub(super) const SLEEPS_FOR_ROOM: u32 = 2;
 mod tests {
     use super::*;
 
-    fn direction(depth: u16, payload_max: u32) -> Direction {
-        Direction { depth, payload_max }
+    fn ring_terms(depth: u16, payload_max: u32) -> RingTerms {
+        RingTerms { depth, payload_max }
     }
 
     // [SHM-3] parts of the segment do not overlap and lie inside it.
@@ -194,11 +194,11 @@ mod tests {
     fn layout_of_any_params_has_disjoint_parts() {
         for depth in [1, 2, 3, 127, 128, 129, DEPTH_MAX] {
             for payload_max in [0, 1, 4095, 4096, 4097, PAYLOAD_MAX] {
-                let layout = Layout::negotiate(direction(depth, payload_max), direction(7, 100));
-                let [to_server, to_client] = layout.directions;
+                let layout = Layout::negotiate(ring_terms(depth, payload_max), ring_terms(7, 100));
+                let [to_server, to_client] = layout.ring_terms;
                 let mut parts = vec![];
                 for side in [Side::Client, Side::Server] {
-                    let way = layout.directions[side as usize];
+                    let way = layout.ring_terms[side as usize];
                     parts.push((layout.sleeping(side), 12));
                     parts.push((layout.consumed(side), 4));
                     parts.push((layout.entry(side, 0), way.ring_size()));
@@ -220,12 +220,12 @@ mod tests {
     // [SHM-1] [SHM-36] [SHM-37]
     #[test]
     fn negotiate_past_the_limits_is_lowered_and_refused_when_stated() {
-        let huge = direction(u16::MAX, u32::MAX);
+        let huge = ring_terms(u16::MAX, u32::MAX);
         let layout = Layout::negotiate(huge, huge);
         assert!(layout.size() <= SEGMENT_SIZE_MAX);
-        assert!(layout.directions.iter().all(|way| way.depth >= 1 && way.payload_max == PAYLOAD_MAX));
-        assert_eq!(Layout::stated(huge, direction(1, 1)), None);
-        assert_eq!(Layout::stated(direction(0, 1), direction(1, 1)), None);
-        assert_eq!(Layout::stated(direction(1, PAYLOAD_MAX + 1), direction(1, 1)), None);
+        assert!(layout.ring_terms.iter().all(|way| way.depth >= 1 && way.payload_max == PAYLOAD_MAX));
+        assert_eq!(Layout::stated(huge, ring_terms(1, 1)), None);
+        assert_eq!(Layout::stated(ring_terms(0, 1), ring_terms(1, 1)), None);
+        assert_eq!(Layout::stated(ring_terms(1, PAYLOAD_MAX + 1), ring_terms(1, 1)), None);
     }
 }

@@ -14,7 +14,7 @@ use super::cma::{LocalParts, REMOTE_PARTS_MAX, RemotePart, Way, remote_part};
 use super::endpoint::ShmEndpoint;
 use super::handshake::malformed;
 use super::map::Mapping;
-use super::remote::{Lease, Resolved, Unreachable};
+use super::remote::{Loan, Resolved, Unreachable};
 
 /// Segments in one gather or scatter list.
 pub(super) const SEGMENTS_MAX: u16 = 64;
@@ -81,8 +81,8 @@ impl ShmEndpoint {
         &mut self,
         remote: &RemoteRange,
         access: Access,
-    ) -> Result<(Resolved, Lease), Unreachable> {
-        let lease = Lease::begin(Arc::clone(&self.connection), remote.key)
+    ) -> Result<(Resolved, Loan), Unreachable> {
+        let loan = Loan::begin(Arc::clone(&self.connection), remote.key)
             .ok_or(Unreachable::Fault(RegionFault::UnknownKey(remote.key)))?;
         let resolved = match self.remote.resolve(&self.connection, remote, access) {
             Err(Unreachable::Unknown) => {
@@ -95,7 +95,7 @@ impl ShmEndpoint {
         match resolved {
             Err(Unreachable::Unknown) => Err(Unreachable::Fault(RegionFault::UnknownKey(remote.key))),
             Err(other) => Err(other),
-            Ok(resolved) => Ok((resolved, lease)),
+            Ok(resolved) => Ok((resolved, loan)),
         }
     }
 
@@ -107,7 +107,7 @@ impl ShmEndpoint {
         run: &[RemoteRange],
         cover: &RemoteRange,
     ) -> Result<(), TransportError> {
-        let (resolved, _lease) = self.reach_for(way, cover)?;
+        let (resolved, _loan) = self.reach_for(way, cover)?;
         let len = run.iter().map(|range| range.len).sum();
         match resolved {
             Resolved::Mapped(mapping, offset) => {
@@ -141,7 +141,7 @@ impl ShmEndpoint {
     }
 
     /// Finds the memory of a copy, or says whose fault it is that it is not there.
-    fn reach_for(&mut self, way: Way, remote: &RemoteRange) -> Result<(Resolved, Lease), TransportError> {
+    fn reach_for(&mut self, way: Way, remote: &RemoteRange) -> Result<(Resolved, Loan), TransportError> {
         let access = match way {
             Way::Write => Access::REMOTE_WRITE,
             Way::Read => Access::REMOTE_READ,

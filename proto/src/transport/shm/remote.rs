@@ -217,7 +217,7 @@ impl RemoteRegions {
         range.within(mapping.span()).map_err(Unreachable::Fault)
     }
 
-    /// Finds a range. A lease on it must be held already, so that what is found stays the peer's region.
+    /// Finds a range. A loan on it must be held already, so that what is found stays the peer's region.
     pub(super) fn resolve(
         &self,
         connection: &Connection,
@@ -267,7 +267,7 @@ pub(super) struct Counted<C: Deref<Target = Connection>> {
 }
 
 /// An access that is counted for as long as this lives, wherever it goes.
-pub(super) type Lease = Counted<Arc<Connection>>;
+pub(super) type Loan = Counted<Arc<Connection>>;
 
 impl<C: Deref<Target = Connection>> Counted<C> {
     /// Begins an access; `None` when the peer has no such region (any more).

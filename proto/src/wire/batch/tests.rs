@@ -82,7 +82,7 @@ fn operation_whose_method_and_ranges_disagree_is_refused() {
     assert!(matches!(decode(&[direct], 1), Err(BatchError::Lists { index: 0, .. })));
     in_message.method = Method::Direct;
     assert!(matches!(decode(&[in_message.clone()], 1), Err(BatchError::Lists { index: 0, .. })));
-    for method in [Method::Fast, Method::Client] {
+    for method in [Method::Eager, Method::ClientInitiated] {
         in_message.method = method;
         assert!(matches!(decode(&[in_message.clone()], 1), Err(BatchError::Wire { index: 0, .. })));
     }

@@ -190,7 +190,7 @@ fn region_dropped_while_the_peer_uses_it_waits_for_the_end_of_the_access() {
         let memory = MemoryRef::new(domain.allocate(4096).unwrap());
         let region = domain.register(memory.clone(), ALL).unwrap();
         let range = region.range();
-        let lease = server.remote_memory(&range, ALL).unwrap().unwrap();
+        let loan = server.remote_memory(&range, ALL).unwrap().unwrap();
         if close_first {
             drop(server);
             client.close();
@@ -207,8 +207,8 @@ fn region_dropped_while_the_peer_uses_it_waits_for_the_end_of_the_access() {
             std::thread::yield_now();
         }
         assert!(!dropper.is_finished());
-        lease.span().write_from(0, &[9]);
-        drop(lease);
+        loan.span().write_from(0, &[9]);
+        drop(loan);
         dropper.join().unwrap();
         assert_eq!(memory.span().to_vec()[0], 9);
         if close_first {
@@ -228,9 +228,9 @@ fn region_still_used_after_the_wait_keeps_its_memory_for_good() {
         let memory = domain.allocate(4096).unwrap();
         let watch = Arc::downgrade(&memory);
         let region = domain.register(MemoryRef::new(memory), ALL).unwrap();
-        let lease = server.remote_memory(&region.range(), ALL).unwrap().filter(|_| held);
+        let loan = server.remote_memory(&region.range(), ALL).unwrap().filter(|_| held);
         drop(region);
-        drop(lease);
+        drop(loan);
         assert_eq!(watch.upgrade().is_some(), held);
     }
 }

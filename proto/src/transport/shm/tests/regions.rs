@@ -8,7 +8,7 @@ use socket2::{Socket, Type};
 
 use super::super::domain::Parts;
 use super::super::handshake::NonceClaim;
-use super::super::layout::{Direction, Layout, Side};
+use super::super::layout::{Layout, RingTerms, Side};
 use super::super::map::{Mapping, create_memory_file};
 use super::super::sock;
 use super::*;
@@ -78,7 +78,7 @@ fn end_of_a_region_does_not_wait_for_a_peer_that_is_gone() {
 // [SHM-65]
 #[test]
 fn claim_to_reach_this_side_is_believed_of_its_own_user_and_root_only() {
-    let way = Direction { depth: 1, payload_max: 0 };
+    let way = RingTerms { depth: 1, payload_max: 0 };
     let layout = Layout::negotiate(way, way);
     let file = create_memory_file(c"segment", layout.size()).unwrap();
     let segment = Mapping::new(file.as_fd(), 0, layout.size(), true).unwrap();

@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_get_seals, ftruncate, memfd_create
 
 use super::super::super::util::vectors::{Vector, check_kinds, vectors};
 use super::super::handshake::{MESSAGE_SIZE, Message};
-use super::super::layout::{Direction, ENTRY_SIZE, Layout, Side};
+use super::super::layout::{ENTRY_SIZE, Layout, RingTerms, Side};
 use super::super::map::create_memory_file;
 use super::super::sock::{self, Incoming};
 use super::*;
@@ -127,8 +127,8 @@ fn numbers(prefix: &str) -> Vec<Vec<u32>> {
     lines.map(of_line).collect()
 }
 
-fn direction(depth: u32, payload_max: u32) -> Direction {
-    Direction { depth: u16::try_from(depth).unwrap(), payload_max }
+fn ring_terms(depth: u32, payload_max: u32) -> RingTerms {
+    RingTerms { depth: u16::try_from(depth).unwrap(), payload_max }
 }
 
 // [SHM-1] [SHM-3] [SHM-36]
@@ -139,7 +139,7 @@ fn layouts_are_those_of_the_vectors() {
             panic!("{line:?}")
         };
         let layout =
-            Layout::stated(direction(depth, payload), direction(client_depth, client_payload)).unwrap();
+            Layout::stated(ring_terms(depth, payload), ring_terms(client_depth, client_payload)).unwrap();
         let (client, server) = (Side::Client, Side::Server);
         let records = [layout.record(client, 0), layout.record(server, 0)];
         let buffers = [layout.buffer(client, 0), layout.buffer(server, 0)];
@@ -155,8 +155,9 @@ fn layouts_are_those_of_the_vectors() {
     let lowered = numbers("lowered client ");
     assert!(lowered.len() >= 4);
     for line in lowered {
-        let [client, server, to_server, to_client] = [0, 2, 4, 6].map(|at| direction(line[at], line[at + 1]));
-        assert_eq!(Layout::negotiate(client, server).directions, [to_server, to_client], "{line:?}");
+        let [client, server, to_server, to_client] =
+            [0, 2, 4, 6].map(|at| ring_terms(line[at], line[at + 1]));
+        assert_eq!(Layout::negotiate(client, server).ring_terms, [to_server, to_client], "{line:?}");
     }
 }
 

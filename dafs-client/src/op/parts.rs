@@ -6,45 +6,45 @@ use dafs_proto::wire::{ListReadReply, Opcode};
 use smallvec::SmallVec;
 
 use crate::handle::node::Node;
-use crate::memory::Staging;
+use crate::memory::BounceBuffers;
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::body::{DataReply, too_much};
-use crate::op::list::{PieceBounds, without_gap};
+use crate::op::list::{PartBounds, without_gap};
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::{Transfer, TransferKind};
 
 /// What one request asks for.
-pub(crate) struct Piece {
+pub(crate) struct Part {
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// The buffer that it is staged in.
-    pub(crate) staging: Option<u16>,
+    /// The buffer that it is bounced through.
+    pub(crate) bounce: Option<u16>,
     /// Copying the next takes long: the server is to begin with this one.
     pub(crate) is_copied: bool,
 }
 
-/// The next piece of a transfer. Only after [`Transfer::has_more`].
-pub(crate) fn next_piece(
+/// The next part of a transfer. Only after [`Transfer::has_more`].
+pub(crate) fn next_part(
     transfer: &Transfer,
     terms: &Terms,
-    lane: Option<(usize, usize)>,
-    staging: &mut Option<Staging>,
-) -> Option<Piece> {
-    let ((max, staging), segments_max) = match lane {
+    eager_buffer: Option<(usize, usize)>,
+    bounce: &mut Option<BounceBuffers>,
+) -> Option<Part> {
+    let ((max, bounce), segments_max) = match eager_buffer {
         Some((size, segments_max)) => ((size, None), terms.segments_max.min(segments_max)),
-        None => (piece_limit(transfer, terms, staging)?, terms.segments_max),
+        None => (part_limit(transfer, terms, bounce)?, terms.segments_max),
     };
-    let (at, len) = transfer.next_piece(max);
+    let (at, len) = transfer.next_part(max);
     let len = trim(transfer, at, len, segments_max, terms);
-    Some(Piece { at, len, staging, is_copied: staging.is_some() })
+    Some(Part { at, len, bounce, is_copied: bounce.is_some() })
 }
 
-/// How much one request of a transfer may move, and where it is staged; `None` when there is no buffer to stage in now.
-fn piece_limit(
+/// How much one request of a transfer may move, and where it is bounced; `None` when there is no buffer to bounce through now.
+fn part_limit(
     transfer: &Transfer,
     terms: &Terms,
-    staging: &mut Option<Staging>,
+    bounce: &mut Option<BounceBuffers>,
 ) -> Option<(usize, Option<u16>)> {
     let transfer_max = terms.welcome.transfer_size_max as usize;
     if let TransferKind::Readdir { .. } = transfer.kind {
@@ -53,8 +53,8 @@ fn piece_limit(
     if let Some(max) = terms.request_max(transfer.path, transfer.direction()) {
         return Some((max, None));
     }
-    // Without a lane now, what would use one is staged.
-    let pool = staging.as_mut()?;
+    // Without an eager buffer now, what would use one is bounced.
+    let pool = bounce.as_mut()?;
     let chunk = pool.take()?;
     let whole = pool.chunk_size().min(transfer_max);
     let size = match transfer.kind {
@@ -62,9 +62,9 @@ fn piece_limit(
         TransferKind::Read if transfer.sieved > 0 => transfer.len,
         // Describing and planning a list once takes less time than copying beside the server saves.
         _ if transfer.list.is_some() => whole,
-        TransferKind::Write(_) if terms.staging_overlaps => whole.min(overlapped_size(transfer.cut)),
+        TransferKind::Write(_) if terms.bounce_overlaps => whole.min(overlapped_size(transfer.cut)),
         // The server, which has the buffers mapped, fills one while another is copied out.
-        TransferKind::Read if terms.staging_overlaps && transfer.memory.len() > 1 => {
+        TransferKind::Read if terms.bounce_overlaps && transfer.memory.len() > 1 => {
             whole.min(OVERLAPPED_SIZE_MAX)
         }
         _ => whole,
@@ -72,8 +72,8 @@ fn piece_limit(
     Some((size, Some(chunk)))
 }
 
-/// Bytes of the next staged piece after `cut`, where the server works on one piece while the next is copied: the first is small, so that it
-/// begins soon; the others grow, because copying is quicker than writing.
+/// Bytes of the next bounced part after `cut`, where the server works on one part while the next is copied: the first is small, so that
+/// it begins soon; the others grow, because copying is quicker than writing.
 pub(crate) fn overlapped_size(cut: usize) -> usize {
     cut.clamp(OVERLAPPED_SIZE_MIN, OVERLAPPED_SIZE_MAX)
 }
@@ -81,14 +81,14 @@ pub(crate) fn overlapped_size(cut: usize) -> usize {
 const OVERLAPPED_SIZE_MIN: usize = 16 * 1024;
 const OVERLAPPED_SIZE_MAX: usize = 64 * 1024;
 
-/// Cuts a piece where its lists would become too long for one request.
+/// Cuts a part where its lists would become too long for one request.
 pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, segments_max: usize, terms: &Terms) -> usize {
     if transfer.sieved > 0 {
         return len;
     }
     if let Some(list) = &transfer.list {
         let inline = transfer.path == IoPath::Inline;
-        let bounds = PieceBounds {
+        let bounds = PartBounds {
             len_max: len,
             payload_max: terms.send_payload_max as usize,
             carries_data: inline && transfer.direction() == Direction::Write,
@@ -102,23 +102,23 @@ pub(crate) fn trim(transfer: &Transfer, at: usize, len: usize, segments_max: usi
     transfer.parts(at, len).take(segments_max).map(|(_, _, part)| part).sum()
 }
 
-/// The reply to the request for a piece of a transfer.
+/// The reply to the request for a part of a transfer.
 #[derive(Clone, Copy)]
-pub(crate) struct PieceReply<'a> {
+pub(crate) struct PartReply<'a> {
     pub(crate) body: &'a [u8],
     pub(crate) payload: Span<'a>,
     pub(crate) request: &'a Request,
-    /// Where its data was staged.
-    pub(crate) staged: Option<Span<'a>>,
+    /// Where its data was bounced.
+    pub(crate) bounced: Option<Span<'a>>,
 }
 
-/// A piece of a transfer was answered.
+/// A part of a transfer was answered.
 pub(crate) fn on_data(
     transfer: &mut Transfer,
-    answer: PieceReply<'_>,
+    answer: PartReply<'_>,
     target: Option<&Node>,
 ) -> Result<(), Broken> {
-    let PieceReply { body, payload, request, staged } = answer;
+    let PartReply { body, payload, request, bounced } = answer;
     match transfer.kind {
         TransferKind::Read if transfer.sieved > 0 => on_sieved_read(transfer, answer)?,
         TransferKind::Read if request.opcode == Opcode::ReadList => on_list_read(transfer, answer)?,
@@ -127,12 +127,12 @@ pub(crate) fn on_data(
             if transfer.discard {
                 return Ok(());
             }
-            let framed = transfer.path == IoPath::Fast && staged.is_none();
+            let framed = transfer.path == IoPath::Eager && bounced.is_none();
             let in_payload = transfer.path == IoPath::Inline || framed;
             reply.check(kind, request.len, payload.len(), in_payload)?;
             transfer.on_reply(&reply, request, target);
-            if kind.direction() == Direction::Read && (in_payload || staged.is_some()) {
-                scatter(transfer, request.at, reply.count, staged.unwrap_or(payload));
+            if kind.direction() == Direction::Read && (in_payload || bounced.is_some()) {
+                scatter(transfer, request.at, reply.count, bounced.unwrap_or(payload));
             }
         }
     }
@@ -140,7 +140,7 @@ pub(crate) fn on_data(
 }
 
 impl Transfer {
-    /// The file ended within a piece of a list: what counts are its bytes up to the first that lies at or behind the end.
+    /// The file ended within a part of a list: what counts are its bytes up to the first that lies at or behind the end.
     fn on_gap(&mut self, request: &Request, end: u64) {
         let extents = self.list.iter().flat_map(|list| list.extents(request.at, request.len));
         let count = without_gap(extents, end);
@@ -177,18 +177,15 @@ impl Transfer {
 }
 
 /// The reply to a read of a list: of each extent that came which lies before the end of the file.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "extents of a piece are as long as memory of this process"
-)]
-fn on_list_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(), Broken> {
-    let PieceReply { body, payload, request, staged } = answer;
+#[allow(clippy::cast_possible_truncation, reason = "extents of a part are as long as memory of this process")]
+fn on_list_read(transfer: &mut Transfer, answer: PartReply<'_>) -> Result<(), Broken> {
+    let PartReply { body, payload, request, bounced } = answer;
     let reply = ListReadReply::decode(body)?;
     let Some(list) = transfer.list.as_mut().filter(|_| !transfer.discard) else { return Ok(()) };
     let end = reply.end.unwrap_or(u64::MAX);
     list.end = list.end.min(end);
     let (count, inline) = (reply.count as usize, transfer.path == IoPath::Inline);
-    let copies = inline || transfer.path == IoPath::Staged;
+    let copies = inline || transfer.path == IoPath::Bounced;
     let got: SmallVec<[(usize, usize); 32]> = match reply.end {
         // All of it came, and nearly always does: one pass over the memory.
         None => SmallVec::from_iter([(request.at, request.len)]),
@@ -212,9 +209,9 @@ fn on_list_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(), B
     if copies {
         let mut before = 0;
         for &(place, len) in &got {
-            // Staged, everything is at its place; in a message, all follows without gaps.
-            let source = match staged {
-                Some(staged) => staged.slice(place - request.at, len),
+            // Bounced, everything is at its place; in a message, all follows without gaps.
+            let source = match bounced {
+                Some(bounced) => bounced.slice(place - request.at, len),
                 None => payload.slice(before, len),
             };
             scatter(transfer, place, len, source.unwrap_or(Span::EMPTY));
@@ -228,9 +225,9 @@ fn on_list_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(), B
 }
 
 /// The reply to a read of a list with its gaps.
-#[allow(clippy::cast_possible_truncation, reason = "within a staging buffer")]
-fn on_sieved_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(), Broken> {
-    let PieceReply { body, payload, request, staged } = answer;
+#[allow(clippy::cast_possible_truncation, reason = "within a bounce buffer")]
+fn on_sieved_read(transfer: &mut Transfer, answer: PartReply<'_>) -> Result<(), Broken> {
+    let PartReply { body, payload, request, bounced } = answer;
     let reply = DataReply::decode(TransferKind::Read, body)?;
     if transfer.discard {
         return Ok(());
@@ -241,7 +238,7 @@ fn on_sieved_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(),
     let end = if count < transfer.sieved { first + count as u64 } else { u64::MAX };
     let Some(list) = &mut transfer.list else { return Ok(()) };
     list.end = list.end.min(end);
-    take_sieved(transfer, request.len, end, staged.unwrap_or(Span::EMPTY));
+    take_sieved(transfer, request.len, end, bounced.unwrap_or(Span::EMPTY));
     if end != u64::MAX {
         transfer.on_gap(request, end);
     }
@@ -249,8 +246,8 @@ fn on_sieved_read(transfer: &mut Transfer, answer: PieceReply<'_>) -> Result<(),
 }
 
 /// Copies the extents of a list, as far as they lie before the file's `end`, out of all that lies between the first and the last.
-#[allow(clippy::cast_possible_truncation, reason = "within a staging buffer")]
-fn take_sieved(transfer: &Transfer, len_all: usize, end: u64, staged: Span<'_>) {
+#[allow(clippy::cast_possible_truncation, reason = "within a bounce buffer")]
+fn take_sieved(transfer: &Transfer, len_all: usize, end: u64, bounced: Span<'_>) {
     let Some(list) = &transfer.list else { return };
     let first = transfer.offset_at(0);
     let mut extents = list.extents(0, len_all);
@@ -264,7 +261,7 @@ fn take_sieved(transfer: &Transfer, len_all: usize, end: u64, staged: Span<'_>) 
             }
             let part = len.min(extent.len as usize);
             let got = Extent::new(extent.offset, part as u64).len_before(end) as usize;
-            let source = staged.slice((extent.offset - first) as usize, got);
+            let source = bounced.slice((extent.offset - first) as usize, got);
             if let (Some(target), Some(source)) = (memory.slice(from, got), source) {
                 target.copy_from(source);
             }

@@ -13,7 +13,7 @@ use super::data::{advance, note_lost, owned_segments, total, write_flags};
 use super::{Node, Shared, Task};
 
 /// A read or write with everything it needs.
-pub(in crate::storage) struct Transfer {
+pub(in crate::storage) struct RingOp {
     shared: Arc<Shared>,
     node: Arc<Node>,
     /// Keeps alive what the segments point into.
@@ -29,11 +29,11 @@ pub(in crate::storage) struct Transfer {
     interrupted_count: u32,
 }
 
-// SAFETY: the segments point into memory that the transfer owns, and which is Send.
-unsafe impl Send for Transfer {}
+// SAFETY: the segments point into memory that the operation owns, and which is Send.
+unsafe impl Send for RingOp {}
 
 /// What follows a completion.
-pub(in crate::storage) enum TransferNext {
+pub(in crate::storage) enum RingNext {
     /// Submit it again for the rest.
     Continue,
     /// It is over.
@@ -43,7 +43,7 @@ pub(in crate::storage) enum TransferNext {
 /// Times that the kernel may ask to begin again without any progress.
 const INTERRUPTED_MAX: u32 = 16;
 
-impl TryFrom<Task> for Transfer {
+impl TryFrom<Task> for RingOp {
     type Error = Box<Task>;
 
     /// Given back where only a thread can do it all.
@@ -81,7 +81,7 @@ impl TryFrom<Task> for Transfer {
     }
 }
 
-impl Transfer {
+impl RingOp {
     /// The ring's entry for what remains.
     pub(in crate::storage) fn entry(&self) -> io_uring::squeue::Entry {
         let segments = &self.segments[self.first..];
@@ -96,30 +96,30 @@ impl Transfer {
     }
 
     /// Takes a completion's result: bytes, or a negative errno.
-    pub(in crate::storage) fn complete(&mut self, result: i32) -> TransferNext {
+    pub(in crate::storage) fn complete(&mut self, result: i32) -> RingNext {
         match usize::try_from(result) {
             Ok(count) => {
                 self.done += count;
                 if count == 0 || self.done >= self.len {
-                    return TransferNext::End(Ok(self.done));
+                    return RingNext::End(Ok(self.done));
                 }
                 self.first = advance(&mut self.segments, self.first, count);
                 self.interrupted_count = 0;
-                TransferNext::Continue
+                RingNext::Continue
             }
             Err(_) => self.failed(-result),
         }
     }
 
-    fn failed(&mut self, errno: i32) -> TransferNext {
+    fn failed(&mut self, errno: i32) -> RingNext {
         match errno {
             libc::EAGAIN | libc::EINTR if self.interrupted_count < INTERRUPTED_MAX => {
                 self.interrupted_count += 1;
-                return TransferNext::Continue;
+                return RingNext::Continue;
             }
             // What fitted is written; the caller meets the error with the rest.
             libc::ENOSPC | libc::EDQUOT | libc::EFBIG if self.write && self.done > 0 => {
-                return TransferNext::End(Ok(self.done));
+                return RingNext::End(Ok(self.done));
             }
             _ => {}
         }
@@ -127,6 +127,6 @@ impl Transfer {
         if self.write {
             note_lost(&self.shared, self.stability, &result);
         }
-        TransferNext::End(result)
+        RingNext::End(result)
     }
 }

@@ -1,4 +1,4 @@
-//! Lanes: the methods fast, client and hybrid, their edges, their bounds, and clients that misuse what they were lent.
+//! Eager buffers: the methods eager, client-initiated and hybrid, their edges, their bounds, and clients that misuse what they were lent.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 #![allow(clippy::cast_possible_truncation, reason = "sizes that the tests choose")]
 
@@ -10,19 +10,20 @@ use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_same, bytes};
 
 on_each_provider! {
-    transfer_around_the_size_of_a_lane_moves_exactly_its_bytes,
-    transfers_more_than_lanes_at_once_all_end,
-    transfer_with_a_method_of_lanes_is_counted_as_that,
+    transfer_around_the_size_of_an_eager_buffer_moves_exactly_its_bytes,
+    transfers_more_than_eager_buffers_at_once_all_end,
+    transfer_with_a_method_of_eager_buffers_is_counted_as_that,
     server_without_memory_to_lend_is_explained_and_served_directly,
-    lanes_are_shared_out_and_come_back,
-    append_through_a_lane_is_whole_and_one_beyond_it_goes_directly,
+    eager_buffers_are_shared_out_and_come_back,
+    append_through_an_eager_buffer_is_whole_and_one_beyond_it_goes_directly,
 }
 
-const METHODS: [MethodOverride; 3] = [MethodOverride::Fast, MethodOverride::Client, MethodOverride::Hybrid];
+const METHODS: [MethodOverride; 3] =
+    [MethodOverride::Eager, MethodOverride::ClientInitiated, MethodOverride::Hybrid];
 const SIZE: u32 = 20_000;
 
-fn session(harness: &Harness, method: MethodOverride, lane_count: u16) -> Session {
-    harness.session_with(&Config { method, lane_count, lane_size: SIZE, ..Config::default() })
+fn session(harness: &Harness, method: MethodOverride, eager_buffer_count: u16) -> Session {
+    harness.session_with(&Config { method, eager_buffer_count, eager_buffer_size: SIZE, ..Config::default() })
 }
 
 fn file(session: &Session, export: &str) -> File {
@@ -30,14 +31,23 @@ fn file(session: &Session, export: &str) -> File {
 }
 
 // [WIRE-21] [SESS-102] [CLI-73]
-fn transfer_around_the_size_of_a_lane_moves_exactly_its_bytes(on: On) {
+fn transfer_around_the_size_of_an_eager_buffer_moves_exactly_its_bytes(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
         let session = session(&harness, method, 3);
         for export in EXPORTS {
             let file = file(&session, export);
-            let lane = SIZE as usize;
-            for size in [1, 4095, 4096, lane - 1, lane, lane + 1, 3 * lane, 7 * lane + 5] {
+            let eager_buffer = SIZE as usize;
+            for size in [
+                1,
+                4095,
+                4096,
+                eager_buffer - 1,
+                eager_buffer,
+                eager_buffer + 1,
+                3 * eager_buffer,
+                7 * eager_buffer + 5,
+            ] {
                 let what = format!("{method:?}, {export}, {size} bytes");
                 let data = bytes(size as u64, size);
                 assert_eq!(file.write_at(&data, 1).unwrap(), size, "{what}");
@@ -59,7 +69,7 @@ fn transfer_around_the_size_of_a_lane_moves_exactly_its_bytes(on: On) {
 }
 
 // [SESS-102] [CLI-73]
-fn transfers_more_than_lanes_at_once_all_end(on: On) {
+fn transfers_more_than_eager_buffers_at_once_all_end(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
         let session = session(&harness, method, 2);
@@ -82,7 +92,7 @@ fn transfers_more_than_lanes_at_once_all_end(on: On) {
 }
 
 // [CLI-6]
-fn transfer_with_a_method_of_lanes_is_counted_as_that(on: On) {
+fn transfer_with_a_method_of_eager_buffers_is_counted_as_that(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
         let session = session(&harness, method, 2);
@@ -93,15 +103,15 @@ fn transfer_with_a_method_of_lanes_is_counted_as_that(on: On) {
         file.read_exact_at(&mut vec![0; 5000], 0).unwrap();
         let after = session.statistics().unwrap();
         let moved = |from: [u64; 2], to: [u64; 2]| [to[0] - from[0], to[1] - from[1]];
-        let fast = moved(before.bytes_fast, after.bytes_fast);
-        let client = moved(before.bytes_client, after.bytes_client);
+        let fast = moved(before.bytes_eager, after.bytes_eager);
+        let client = moved(before.bytes_client_initiated, after.bytes_client_initiated);
         if explained.contains("lends") {
             assert_eq!((fast, client), ([0, 0], [0, 0]), "{explained}");
             continue;
         }
         let expected = match method {
-            MethodOverride::Fast => ([5000, 5000], [0, 0]),
-            MethodOverride::Client => ([0, 0], [5000, 5000]),
+            MethodOverride::Eager => ([5000, 5000], [0, 0]),
+            MethodOverride::ClientInitiated => ([0, 0], [5000, 5000]),
             _ => ([0, 0], [0, 5000]),
         };
         assert_eq!((fast, client), expected, "{method:?}: {explained}");
@@ -119,20 +129,21 @@ fn server_without_memory_to_lend_is_explained_and_served_directly(on: On) {
         file.write_all_at(&bytes(1, 100_000), 0).unwrap();
         let mut found = vec![0; 100_000];
         file.read_exact_at(&mut found, 0).unwrap();
-        assert_same(&found, &bytes(1, 100_000), "without lanes");
-        assert_eq!(session.statistics().unwrap().lanes_size, 0);
+        assert_same(&found, &bytes(1, 100_000), "without eager buffers");
+        assert_eq!(session.statistics().unwrap().eager_buffers_size, 0);
     }
 }
 
 // [SESS-61]
-fn lanes_are_shared_out_and_come_back(on: On) {
+fn eager_buffers_are_shared_out_and_come_back(on: On) {
     let budget = 4u64 << 20;
     let harness = Harness::start_with(on, |config| config.buffers_size_max = budget);
     let watcher = harness.session();
-    let mut config = Config { method: MethodOverride::Client, lane_count: 32, ..Config::default() };
-    config.lane_size = 128 << 10;
+    let mut config =
+        Config { method: MethodOverride::ClientInitiated, eager_buffer_count: 32, ..Config::default() };
+    config.eager_buffer_size = 128 << 10;
     let sessions: Vec<Session> = (0..6).map(|_| harness.session_with(&config)).collect();
-    let lent = watcher.statistics().unwrap().lanes_size;
+    let lent = watcher.statistics().unwrap().eager_buffers_size;
     assert!(lent <= budget / 2, "{lent} bytes are lent of {budget}");
     for (number, session) in sessions.iter().enumerate() {
         // Those that got none are served all the same.
@@ -140,11 +151,11 @@ fn lanes_are_shared_out_and_come_back(on: On) {
         file.write_all_at(&bytes(number as u64, 50_000), 0).unwrap();
     }
     drop(sessions);
-    while watcher.statistics().unwrap().lanes_size > 0 {}
+    while watcher.statistics().unwrap().eager_buffers_size > 0 {}
 }
 
 // [CLI-74]
-fn append_through_a_lane_is_whole_and_one_beyond_it_goes_directly(on: On) {
+fn append_through_an_eager_buffer_is_whole_and_one_beyond_it_goes_directly(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
         let session = session(&harness, method, 2);

@@ -19,14 +19,14 @@ pub(super) struct Kept {
 }
 
 /// The use of a kept registration: it does not give way meanwhile.
-pub(crate) struct Lease(pub(super) Arc<Kept>);
+pub(crate) struct Loan(pub(super) Arc<Kept>);
 
 /// What an operation holds for its registrations.
 pub(crate) enum Hold {
     /// Registered for this operation.
     Region(Region),
     /// Kept registration.
-    Lease(Lease),
+    Loan(Loan),
 }
 
 /// Memory of an operation, registered.
@@ -51,7 +51,7 @@ impl Kept {
     }
 }
 
-impl Lease {
+impl Loan {
     /// Where the server reaches a part of what is registered.
     pub(crate) fn range_of(&self, memory: &RawMemory) -> Option<RemoteRange> {
         self.range(extent_of(memory))
@@ -76,7 +76,7 @@ impl Lease {
 impl Hold {
     pub(super) fn range_of(&self, extent: Extent) -> Result<RemoteRange, RegionError> {
         let range = match self {
-            Self::Lease(lease) => lease.range(extent),
+            Self::Loan(loan) => loan.range(extent),
             Self::Region(region) => {
                 let start = region.memory().span().as_ptr() as usize;
                 let offset = extent.start.checked_sub(start);
@@ -93,7 +93,7 @@ impl Hold {
     pub(crate) fn revoke(self) {
         match self {
             Self::Region(region) => drop(region),
-            Self::Lease(lease) => lease.revoke(),
+            Self::Loan(loan) => loan.revoke(),
         }
     }
 }

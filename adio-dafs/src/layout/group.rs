@@ -5,7 +5,7 @@ use super::types::LayoutError;
 
 /// A stretch of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct MemoryPart {
     /// Where it begins.
     pub address: usize,
     /// Bytes.
@@ -14,29 +14,29 @@ pub struct Piece {
 
 /// Some segments of a transfer, as two lists: what touches in the file is one extent, and what touches in memory one piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct Group {
     /// Of the file.
     pub extents: Vec<Extent>,
     /// Of memory.
-    pub memory: Vec<Piece>,
+    pub memory: Vec<MemoryPart>,
     /// Bytes of either list.
     pub len: u64,
     /// Segments that it came of.
     pub segments: usize,
 }
 
-/// When a batch is full: behind the segment with which one of these is reached.
+/// When a group is full: behind the segment with which one of these is reached.
 #[derive(Clone, Copy, Debug)]
-pub struct BatchLimits {
+pub struct GroupLimits {
     /// Segments.
     pub entries: usize,
-    /// The bounds of the file type count as a segment, of the first batch.
+    /// The bounds of the file type count as a segment, of the first group.
     pub counts_bounds: bool,
     /// Bytes.
     pub len: u64,
 }
 
-impl Batch {
+impl Group {
     fn add(&mut self, segment: Segment) {
         let Segment { address, offset, len } = segment;
         match self.extents.last_mut() {
@@ -47,7 +47,7 @@ impl Batch {
         let bytes = usize::try_from(len).unwrap_or(usize::MAX);
         match self.memory.last_mut() {
             Some(last) if last.address.checked_add(last.len) == Some(address) => last.len += bytes,
-            _ => self.memory.push(Piece { address, len: bytes }),
+            _ => self.memory.push(MemoryPart { address, len: bytes }),
         }
         self.len += len;
         self.segments += 1;
@@ -55,18 +55,18 @@ impl Batch {
 }
 
 /// The next segments, as many as the limits allow; `None` at the end.
-pub fn next_batch(segments: &mut Segments<'_>, limits: BatchLimits) -> Option<Result<Batch, LayoutError>> {
-    let mut batch = Batch::default();
+pub fn next_group(segments: &mut Segments<'_>, limits: GroupLimits) -> Option<Result<Group, LayoutError>> {
+    let mut group = Group::default();
     let mut entries = usize::from(limits.counts_bounds && segments.is_fresh());
-    while entries < limits.entries.max(1) && batch.len < limits.len.max(1) {
+    while entries < limits.entries.max(1) && group.len < limits.len.max(1) {
         match segments.next_segment() {
             None => break,
             Some(Err(error)) => return Some(Err(error)),
             Some(Ok(segment)) => {
                 entries += 1;
-                batch.add(segment);
+                group.add(segment);
             }
         }
     }
-    (batch.segments > 0).then_some(Ok(batch))
+    (group.segments > 0).then_some(Ok(group))
 }

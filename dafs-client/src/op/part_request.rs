@@ -1,4 +1,4 @@
-//! The request for a piece of a transfer.
+//! The request for a part of a transfer.
 
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{PostError, Span};
@@ -8,22 +8,22 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
-use crate::memory::Staging;
+use crate::memory::BounceBuffers;
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::body::{Body, wire};
 use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 use crate::op::request::Request;
 use crate::op::transfer::{Transfer, TransferKind};
 
-/// A request for a piece of a transfer.
-pub(crate) struct PieceRequest<'a> {
+/// A request for a part of a transfer.
+pub(crate) struct PartRequest<'a> {
     pub(crate) header: Header,
     pub(crate) transfer: &'a Transfer,
     pub(crate) request: &'a Request,
-    pub(crate) staging: Option<&'a Staging>,
+    pub(crate) bounce: Option<&'a BounceBuffers>,
 }
 
-impl PieceRequest<'_> {
+impl PartRequest<'_> {
     /// Sends it.
     pub(crate) fn send(&self, outlet: &mut impl Outlet) -> Result<(), PostError> {
         let (transfer, len) = (self.transfer, self.request.len);
@@ -53,11 +53,11 @@ impl PieceRequest<'_> {
         outlet.send(draft, payload_len, fill)
     }
 
-    /// Copies what it writes to where it is staged.
+    /// Copies what it writes to where it is bounced.
     fn stage(&self) {
         let (transfer, request) = (self.transfer, self.request);
         if let (Some(chunk), Some(pool), Direction::Write) =
-            (request.staging, self.staging, transfer.direction())
+            (request.bounce, self.bounce, transfer.direction())
         {
             transfer.gather(request.at, request.len, pool.span(chunk, request.len));
         }
@@ -91,7 +91,7 @@ impl PieceRequest<'_> {
     /// Of a list: its extents and ranges, and the data of an inline write, are the payload.
     #[allow(
         clippy::cast_possible_truncation,
-        reason = "lists are at most LIST_MAX, pieces at most transfer_size_max"
+        reason = "lists are at most LIST_MAX, parts at most transfer_size_max"
     )]
     fn send_list(
         &self,
@@ -140,12 +140,12 @@ impl PieceRequest<'_> {
     /// The ranges of registered memory that it uses.
     fn segments(&self) -> Result<SmallVec<[WireRange; 4]>, PostError> {
         let (transfer, request) = (self.transfer, self.request);
-        const OUTSIDE: PostError = PostError::Invalid("a piece outside of its registered memory");
+        const OUTSIDE: PostError = PostError::Invalid("a part outside of its registered memory");
         let mut segments = SmallVec::new();
         if transfer.path == IoPath::Inline {
             return Ok(segments);
         }
-        if let (Some(chunk), Some(pool)) = (request.staging, self.staging) {
+        if let (Some(chunk), Some(pool)) = (request.bounce, self.bounce) {
             let len = transfer.asked_len(request.len);
             segments.push(wire(pool.range(chunk, len).ok_or(OUTSIDE)?));
             return Ok(segments);

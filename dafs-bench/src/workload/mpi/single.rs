@@ -53,7 +53,7 @@ impl Compare {
 }
 
 /// All that is measured with one process.
-pub(super) struct Lone<'b, 'p, 'a> {
+pub(super) struct Single<'b, 'p, 'a> {
     pub(super) bench: &'b mut Bench<'p>,
     // Before the arena, so that sessions end before their server.
     pub(super) clients: Vec<Client>,
@@ -61,7 +61,7 @@ pub(super) struct Lone<'b, 'p, 'a> {
     local: Local,
 }
 
-impl<'b, 'p, 'a> Lone<'b, 'p, 'a> {
+impl<'b, 'p, 'a> Single<'b, 'p, 'a> {
     pub(super) fn new(bench: &'b mut Bench<'p>, arena: Arena<'a>) -> anyhow::Result<Self> {
         let server = arena.server.as_ref();
         let clients = bench.plan.transports.iter().flat_map(|transport| Some((transport, server?)));

@@ -1,0 +1,282 @@
+//! Eager buffers: buffers of this side that are lent to a connection, each paired with one of the client's. The methods eager and
+//! client-initiated move data through them (`spec/wire.md`).
+//!
+//! The client decides what an eager buffer is used for; the server uses one only while it executes a request that names it. So a client
+//! that uses an eager buffer for two things at once spoils its own data and nobody else's. Eager buffers are fresh memory, zeroed, and end
+//! with their connection.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within an eager buffer")]
+
+use std::sync::Arc;
+
+use dafs_proto::transport::{
+    Access, Domain, HEAD_SIZE_MAX, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted,
+};
+use dafs_proto::wire::{
+    EAGER_BUFFER_ROOM, EAGER_REPLY_HEAD_SIZE, EagerBufferTerms, HEADER_SIZE, Header, Method, Opcode,
+    ReadReply, ReadRequest, Status, WriteRequest, decode_segments, encode_segments,
+};
+
+use super::Worker;
+use crate::storage::NodeId;
+use crate::worker::connection::Phase;
+use crate::worker::flight::Call;
+use crate::worker::flight::after::{After, Reading, Writing};
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::eager::{EagerBuffer, EagerBuffers, EagerFrame};
+use crate::worker::flight::transfer::range;
+use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::requests::work::State;
+
+/// An eager buffer with less data than this is not worth having, bytes.
+const EAGER_BUFFER_SIZE_MIN: usize = 4096;
+
+/// RDMA of frames belongs to no operation in flight.
+const FRAME_TOKEN: OpToken = OpToken(u64::MAX);
+
+impl Worker {
+    /// Connections of a listener may have eager buffers, registered in its domain.
+    pub fn offer_eager_buffers(&mut self, listener: usize, domain: Arc<dyn Domain>) {
+        self.domains.resize(self.domains.len().max(listener + 1), None);
+        self.domains[listener] = Some(domain);
+    }
+
+    /// Takes the eager buffers of a connection back.
+    pub(crate) fn end_eager_buffers(&mut self, key: ConnectionKey) {
+        let eager_buffers =
+            self.connection(key).map(|connection| std::mem::take(&mut connection.eager_buffers));
+        self.buffers
+            .discharge_eager_buffers(eager_buffers.map_or(0, |eager_buffers| eager_buffers.memory_size()));
+    }
+
+    /// A request for eager buffers: answered with as many as the session's share of the memory allows, perhaps none.
+    pub(crate) fn lend_eager_buffers(
+        &mut self,
+        call: &Call,
+        body: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        let asked = EagerBufferTerms::decode(body)?;
+        let ranges = decode_segments(&self.payload(call, payload), asked.count)?;
+        if ranges.iter().any(|[_, _, len]| *len != asked.buffer_size() as u64) {
+            return Err(Status::INVALID.into());
+        }
+        self.end_eager_buffers(call.connection);
+        let eager_buffers = self.make_eager_buffers(call.connection, &asked, &ranges);
+        let terms = EagerBufferTerms {
+            count: eager_buffers.eager_buffers.len() as u16,
+            size: eager_buffers.size,
+            ..asked
+        };
+        let own: Vec<_> =
+            eager_buffers.eager_buffers.iter().map(|eager_buffer| eager_buffer.region.range()).collect();
+        let own: Vec<_> = own.iter().map(|range| [range.key.0, range.offset, range.len]).collect();
+        let mut payload = vec![0; terms.payload_size()];
+        encode_segments(&own, &mut payload);
+        let mut body = [0; EagerBufferTerms::HEAD_SIZE - HEADER_SIZE];
+        terms.encode(&mut body);
+        match self.connection(call.connection) {
+            Some(connection) => connection.eager_buffers = eager_buffers,
+            None => self.buffers.discharge_eager_buffers(eager_buffers.memory_size()),
+        }
+        self.reply(call, Status::OK, Answer { body: &body, payload: &payload, ..Answer::default() });
+        Ok(())
+    }
+
+    fn make_eager_buffers(
+        &mut self,
+        key: ConnectionKey,
+        asked: &EagerBufferTerms,
+        ranges: &[[u64; 3]],
+    ) -> EagerBuffers {
+        let (count, size) = self.eager_buffer_share(asked);
+        let Some(connection) = self.connection(key) else { return EagerBuffers::default() };
+        let reachable = connection.endpoint.capabilities().registers_ordinary_memory;
+        let listener = connection.listener;
+        let Some(domain) = self.domains.get(listener).cloned().flatten().filter(|_| reachable) else {
+            return EagerBuffers::default();
+        };
+        let mut access = Access::REMOTE_WRITE;
+        if asked.reads {
+            access |= Access::REMOTE_READ;
+        }
+        let mut eager_buffers = EagerBuffers { eager_buffers: Vec::with_capacity(count), size };
+        for remote in ranges.iter().take(count) {
+            if !self.buffers.charge_eager_buffers(EAGER_BUFFER_ROOM + size as usize) {
+                break;
+            }
+            let connection = self.connections.get_mut(key.index).filter(|connection| connection.key == key);
+            let memory = HeapMemory::allocate(EAGER_BUFFER_ROOM + size as usize);
+            let made = memory.zip(connection).map(|(memory, connection)| {
+                let memory: MemoryRef = MemoryRef::new(Arc::new(memory));
+                let region = connection.endpoint.register(&*domain, memory.clone(), access);
+                region.map(|region| (memory, region))
+            });
+            if let Some(Ok((memory, region))) = made {
+                eager_buffers.eager_buffers.push(EagerBuffer { memory, region, remote: range(*remote) });
+                continue;
+            }
+            if let Some(Err(error)) = made {
+                tracing::info!(%error, eager_buffers = eager_buffers.eager_buffers.len(), "cannot register more memory to lend");
+            }
+            self.buffers.discharge_eager_buffers(EAGER_BUFFER_ROOM + size as usize);
+            break;
+        }
+        eager_buffers
+    }
+
+    /// How many eager buffers of which size a session may have: its fair share of what is not lent.
+    fn eager_buffer_share(&self, asked: &EagerBufferTerms) -> (usize, u32) {
+        // What the settings say, where the pool has more because it needs that much.
+        let budget = self.shared.settings.buffers().size_max / 2;
+        let free =
+            self.buffers.eager_buffers_room().min(budget.saturating_sub(self.buffers.eager_buffers_size()));
+        let share = free.min(budget / self.active_sessions.max(1) as usize);
+        let count = usize::from(asked.count).min(share / asked.buffer_size());
+        if count > 0 || asked.count == 0 || share < EAGER_BUFFER_ROOM + EAGER_BUFFER_SIZE_MIN {
+            return (count, asked.size);
+        }
+        // One, and smaller.
+        (1, asked.size.min((share - EAGER_BUFFER_ROOM) as u32))
+    }
+
+    /// The client wrote into one of its eager buffers: a request whose data is there.
+    pub(crate) fn on_eager_frame(&mut self, key: ConnectionKey, eager_buffer: u32, written: u32) {
+        let Some(connection) = self.connection(key) else { return };
+        let frame = match connection.phase {
+            Phase::Live(session) => {
+                connection.eager_buffers.frame(eager_buffer, written).map(|frame| (session, frame))
+            }
+            _ => None,
+        };
+        let Some((session, (head, payload_len))) = frame else {
+            return self.end_for_fault(
+                key,
+                format_args!("immediate {eager_buffer} of {written} bytes names no frame"),
+            );
+        };
+        let (header, body) = match Header::decode(head.as_bytes(), payload_len) {
+            Ok(decoded) => decoded,
+            Err(error) => return self.end_for_fault(key, error),
+        };
+        let writes = matches!(header.opcode, Opcode::Write | Opcode::Append);
+        let fits = writes
+            && WriteRequest::decode(body).is_ok_and(|request| {
+                request.method == Method::Eager
+                    && request.segment[0] == u64::from(eager_buffer)
+                    && request.len == payload_len
+            });
+        if !fits {
+            return self.end_for_fault(key, "a frame in an eager buffer that is no write through it");
+        }
+        self.on_request(key, session, header, body);
+    }
+
+    /// A write whose data is in an eager buffer already.
+    pub(crate) fn write_eager_buffer(
+        &mut self,
+        call: &Call,
+        write: Writing,
+        request: &WriteRequest,
+    ) -> Result<(), Problem> {
+        let memory = self.eager_buffer_data(call, request.segment[0], request.len)?;
+        let tried = write.try_now(&mut *self.storage, memory.span());
+        self.end_write(call, write, tried, |_| Ok(memory))
+    }
+
+    /// A read into an eager buffer: fast, the client gets it in a frame; else it fetches it there.
+    pub(crate) fn read_eager_buffer(
+        &mut self,
+        call: &Call,
+        node: NodeId,
+        request: &ReadRequest,
+    ) -> Result<(), Problem> {
+        let memory = self.eager_buffer_data(call, request.segment[0], request.len)?;
+        let eager_buffer = (call.connection, request.segment[0] as u32);
+        let read = Reading { memory, method: request.method, export: node.export, eager_buffer };
+        self.read_into(call, (node, request.offset), read)
+    }
+
+    /// Sends what was read into an eager buffer, behind the head of its reply, into the client's.
+    pub(super) fn send_eager_buffer_read(&mut self, call: &Call, read: &Reading, count: usize, body: &[u8]) {
+        let mut head = [0; HEAD_SIZE_MAX];
+        let head_len = self.seal(call, Status::OK, Self::no_handle(), body, count, &mut head);
+        debug_assert_eq!(head_len, EAGER_REPLY_HEAD_SIZE, "the head of a read's reply");
+        let (of, eager_buffer) = read.eager_buffer;
+        let Some(connection) = self.connection(call.connection).filter(|_| call.connection == of) else {
+            // The client asks again on its next connection.
+            return;
+        };
+        let begin = EAGER_BUFFER_ROOM - EAGER_REPLY_HEAD_SIZE;
+        let frame_len = EAGER_REPLY_HEAD_SIZE + count;
+        let frame = connection.eager_buffers.eager_buffer(eager_buffer.into()).and_then(|eager_buffer| {
+            eager_buffer.memory.span().write_from(begin, &head[..head_len]);
+            Some((
+                eager_buffer.memory.slice(begin, frame_len)?,
+                eager_buffer.remote.slice(begin as u64, frame_len as u64)?,
+            ))
+        });
+        if let Some((from, to)) = frame {
+            self.post_eager_frame(call, EagerFrame { eager_buffer, from, to });
+        }
+    }
+
+    fn post_eager_frame(&mut self, call: &Call, frame: EagerFrame) {
+        let Some(connection) = self.connection(call.connection) else { return };
+        connection.dirty = true;
+        let local = LocalSegments::from_iter([frame.from.clone()]);
+        match connection.endpoint.rdma_write(FRAME_TOKEN, local, frame.to, Some(frame.eager_buffer)) {
+            Ok(posted) => connection.rdma_pending += u32::from(posted == Posted::Pending),
+            Err(PostError::Full) => {
+                let token = self.park(*call, State::EagerFrame(frame));
+                if let Some(index) = self.operation_index(token)
+                    && let Some(connection) = self.connection(call.connection)
+                {
+                    connection.post_waiters.push_back(index);
+                }
+            }
+            // The next receive tells why.
+            Err(PostError::Closed) => {}
+            Err(error @ (PostError::Invalid(_) | PostError::Faulted)) => {
+                self.end_for_fault(call.connection, error)
+            }
+        }
+    }
+
+    /// The provider has room again.
+    pub(crate) fn resume_eager_frame(&mut self, index: usize) {
+        let operation = self.unpark(index);
+        if let State::EagerFrame(frame) = operation.state {
+            self.post_eager_frame(&operation.call, frame);
+        }
+    }
+
+    /// A read into an eager buffer of a connection that is gone was asked for again, on another connection, where it goes another way: the
+    /// one under way is nobody's. `false` when it is another kind of operation, or on this connection.
+    pub(crate) fn replaces_eager_buffer_read(
+        &mut self,
+        call_session: SessionKey,
+        connection: ConnectionKey,
+        header: &Header,
+    ) -> bool {
+        let found = self.operations.iter_mut().find(|(_, operation)| {
+            operation.call.session == call_session
+                && operation.call.header.slot == header.slot
+                && !operation.forgotten
+                && matches!(&operation.state, State::Storage(After::Read(read))
+                    if read.method != Method::Inline && read.eager_buffer.0 != connection)
+        });
+        let Some((_, operation)) = found else { return false };
+        operation.forgotten = true;
+        if let Some(session) = self.sessions.find_mut(call_session) {
+            session.core.on_abandoned(header.slot, None);
+        }
+        true
+    }
+
+    fn eager_buffer_data(&mut self, call: &Call, eager_buffer: u64, len: u32) -> Result<MemoryRef, Problem> {
+        let connection = self.connection(call.connection).ok_or(Status::NO_SESSION)?;
+        Ok(connection.eager_buffers.data(eager_buffer, len).ok_or(Status::REMOTE_ACCESS)?)
+    }
+}
+
+const _: () = assert!(EAGER_REPLY_HEAD_SIZE == ReadReply::HEAD_SIZE);
