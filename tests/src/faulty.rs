@@ -9,9 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
-use dafs_proto::wire::{Attributes, FileKind, Status};
+use dafs_proto::wire::{Attributes, FileKind, Status, decode_dir_entries, encode_dir_entry};
 use dafs_server::storage::{
-    ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, SharedFile, Storage, Submitted,
+    Entries, ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, SharedFile, Storage, Submitted,
 };
 
 /// A wait for less than this is no failure.
@@ -184,15 +184,18 @@ impl Faults {
             (Ok(FsReply::Attributes(attributes)), Some(size), _) => {
                 Ok(FsReply::Attributes(claimed(attributes, size)))
             }
-            (Ok(FsReply::Entries(mut entries, _)), _, Some(count)) => {
-                for entry in &mut entries {
+            (Ok(FsReply::Entries(found)), _, Some(count)) => {
+                let mut endless = Entries { bytes: Vec::new(), end: false, ..found };
+                for mut entry in decode_dir_entries(&found.bytes).unwrap() {
                     *count += 1;
                     entry.cookie = *count;
                     // As long as it was: room was counted by that.
                     let width = entry.name.len();
                     entry.name = format!("{count:0width$}").into_bytes();
+                    encode_dir_entry(&entry, &mut endless.bytes);
+                    endless.cookie = Some(entry.cookie);
                 }
-                Ok(FsReply::Entries(entries, false))
+                Ok(FsReply::Entries(endless))
             }
             (result, ..) => result,
         }

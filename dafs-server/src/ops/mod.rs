@@ -80,8 +80,8 @@ impl Worker {
             (After::Statfs, FsReply::Statistics(statistics)) => {
                 self.reply_payload(call, &encode_message_pack(&statistics));
             }
-            (After::Entries(wanted), FsReply::Entries(entries, end)) => {
-                self.finish_readdir(call, wanted, &entries, end);
+            (After::Entries(wanted), FsReply::Entries(entries)) => {
+                self.finish_readdir(call, wanted, &entries);
             }
             (After::Commit { export }, _) => {
                 let mut body = [0; CommitReply::HEAD_SIZE - HEADER_SIZE];

@@ -1,10 +1,10 @@
 //! Readdir, inline and direct.
 
 use dafs_proto::transport::{Access, LocalSegments, PostError, Posted, RemoteRange};
-use dafs_proto::wire::{DirEntry, HEADER_SIZE, ReaddirReply, ReaddirRequest, Status, encode_dir_entry};
+use dafs_proto::wire::{HEADER_SIZE, ReaddirReply, ReaddirRequest, Status};
 
 use super::Worker;
-use crate::storage::{FsOp, work};
+use crate::storage::{Entries, FsOp, work};
 use crate::worker::flight::after::{After, Wanted};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
 use crate::worker::flight::transfer::range;
@@ -13,6 +13,9 @@ use crate::worker::requests::work::State;
 
 /// Encoded entries of one request at most, bytes.
 const ENTRIES_SIZE_MAX: usize = 1 << 20;
+
+/// Bytes that are copied while a step of another kind is done.
+const COPIED_IN_A_STEP: usize = 256;
 
 impl Worker {
     pub(crate) fn readdir(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
@@ -30,17 +33,16 @@ impl Worker {
         self.start(call, op, After::Entries(wanted))
     }
 
-    pub(crate) fn finish_readdir(&mut self, call: &Call, wanted: Wanted, entries: &[DirEntry], end: bool) {
-        let mut encoded = Vec::new();
-        entries.iter().for_each(|entry| encode_dir_entry(entry, &mut encoded));
-        work::add(entries.len());
-        let cookie = entries.last().map_or(wanted.cookie, |last| last.cookie);
+    pub(crate) fn finish_readdir(&mut self, call: &Call, wanted: Wanted, entries: &Entries) {
+        let &Entries { bytes: ref encoded, cookie, end } = entries;
+        let cookie = cookie.unwrap_or(wanted.cookie);
+        work::add(encoded.len() / COPIED_IN_A_STEP);
         let count = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
         let mut body = [0; ReaddirReply::HEAD_SIZE - HEADER_SIZE];
         ReaddirReply { count, end, cookie }.encode(&mut body);
         let payload = match wanted.remote {
             None => &encoded[..],
-            Some(remote) => match self.place(call, remote, &encoded) {
+            Some(remote) => match self.place(call, remote, encoded) {
                 Ok(()) => &[],
                 Err(status) => return self.reply_status(call, status),
             },

@@ -7,48 +7,71 @@ use super::{FsReply, FsResult, work};
 /// Bytes of an encoded entry without its name and attributes: cookie, two lengths.
 const ENTRY_OVERHEAD: usize = 12;
 
-/// Entries of one reply at most: what they cost whoever lists them, and the loop that sends them, is then bounded however short names are.
+/// Entries of one reply at most: what they cost whoever lists them is then bounded however short names are.
 pub(super) const ENTRIES_MAX: usize = 1024;
 
-/// Entries that take no more than so many bytes, encoded.
+/// The same where the loop itself lists: each client may have that much of it in turn.
+pub(super) const ENTRIES_MAX_ON_LOOP: usize = 128;
+
+/// Entries of a directory, as a reply carries them. Whoever lists encodes them, so that the loop only copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// Encoded, one behind the other.
+    pub bytes: Vec<u8>,
+    /// Where the next listing goes on; `None` where there are none.
+    pub cookie: Option<u64>,
+    /// The directory has no more.
+    pub end: bool,
+}
+
+/// Makes [`Entries`] of no more than so many bytes.
 pub(super) struct Listing {
-    entries: Vec<DirEntry>,
-    size: usize,
+    entries: Entries,
+    count: usize,
+    count_max: usize,
     size_max: usize,
-    scratch: Vec<u8>,
 }
 
 impl Listing {
-    pub(super) fn new(size_max: usize) -> Self {
-        Self { entries: Vec::new(), size: 0, size_max, scratch: Vec::new() }
+    pub(super) fn new(size_max: usize, count_max: usize) -> Self {
+        Self {
+            entries: Entries { bytes: Vec::new(), cookie: None, end: false },
+            count: 0,
+            count_max,
+            size_max,
+        }
     }
 
     /// There is room for an entry without attributes.
     pub(super) fn fits_bare(&self, entry: &DirEntry) -> bool {
-        self.entries.len() < ENTRIES_MAX && self.size + ENTRY_OVERHEAD + entry.name.len() <= self.size_max
+        self.count < self.count_max
+            && self.entries.bytes.len() + ENTRY_OVERHEAD + entry.name.len() <= self.size_max
     }
 
     /// Adds an entry; `false` where there is no room for it.
-    pub(super) fn push(&mut self, entry: DirEntry) -> bool {
-        if self.entries.len() >= ENTRIES_MAX {
+    pub(super) fn push(&mut self, entry: &DirEntry) -> bool {
+        if self.count >= self.count_max {
             return false;
         }
         work::add(1);
-        self.scratch.clear();
-        encode_dir_entry(&entry, &mut self.scratch);
-        let fits = self.size + self.scratch.len() <= self.size_max;
+        let size = self.entries.bytes.len();
+        encode_dir_entry(entry, &mut self.entries.bytes);
+        let fits = self.entries.bytes.len() <= self.size_max;
         if fits {
-            self.size += self.scratch.len();
-            self.entries.push(entry);
+            self.count += 1;
+            self.entries.cookie = Some(entry.cookie);
+        } else {
+            self.entries.bytes.truncate(size);
         }
         fits
     }
 
     /// All of them; `end`: the directory has no more.
-    pub(super) fn finish(self, end: bool) -> FsResult {
-        match self.entries.is_empty() && !end {
+    pub(super) fn finish(mut self, end: bool) -> FsResult {
+        self.entries.end = end;
+        match self.count == 0 && !end {
             true => Err(Status::RANGE),
-            false => Ok(FsReply::Entries(self.entries, end)),
+            false => Ok(FsReply::Entries(self.entries)),
         }
     }
 }

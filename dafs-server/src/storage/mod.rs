@@ -24,14 +24,14 @@ use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    AccessMode, Attributes, DirEntry, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status,
-    XattrSetMode,
+    AccessMode, Attributes, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status, XattrSetMode,
 };
 
 pub use exports::{
     Engine, ExportConfig, ExportKind, Exports, StorageConfig, StorageError, raise_open_files_limit,
 };
 pub use file_system::SharedFile;
+pub use listing::Entries;
 pub use mem::Clock;
 pub(crate) use nodes::Places;
 pub(crate) use posix::Mapping;
@@ -318,8 +318,8 @@ pub enum FsReply {
     Appended(u64, usize),
     /// An offset.
     Offset(u64),
-    /// Entries, and whether the directory ends with them.
-    Entries(Vec<DirEntry>, bool),
+    /// Entries.
+    Entries(Entries),
     /// Bytes.
     Bytes(Vec<u8>),
     /// Space.

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use super::fair::Place;
 use super::file_system::{Attempt, FileSystem, SharedFile};
-use super::listing::Listing;
+use super::listing::{ENTRIES_MAX_ON_LOOP, Listing};
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::work;
@@ -434,7 +434,7 @@ impl MemFs {
         if i64::try_from(cookie).is_err() {
             return Err(Status::INVALID);
         }
-        let mut listing = Listing::new(size_max);
+        let mut listing = Listing::new(size_max, ENTRIES_MAX_ON_LOOP);
         for (cookie, name) in directory.order.range(cookie + 1..) {
             let visible = attributes && inode.check(identity, May::Search).is_ok();
             let attributes = directory
@@ -443,7 +443,7 @@ impl MemFs {
                 .filter(|_| visible)
                 .and_then(|(ino, _)| Some(self.tree.inodes.get(ino)?.attributes(*ino, self.identity)));
             let entry = DirEntry { cookie: *cookie, name: name.clone(), attributes };
-            if !listing.push(entry) {
+            if !listing.push(&entry) {
                 return listing.finish(false);
             }
         }

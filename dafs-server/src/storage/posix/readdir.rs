@@ -8,7 +8,7 @@ use dafs_proto::wire::{DirEntry, FileKind, Status};
 use rustix::fs::{OFlags, RawDir, SeekFrom, seek};
 
 use super::super::FsResult;
-use super::super::listing::Listing;
+use super::super::listing::{ENTRIES_MAX, Listing};
 use super::super::paths::OFFSET_MAX;
 use super::super::pool::lock;
 use super::Node;
@@ -31,7 +31,7 @@ pub(super) fn read(node: &Arc<Node>, cookie: u64, size_max: usize, attributes: b
     let fd = opened.as_ref().map_or(node.fd.as_fd(), AsFd::as_fd);
     let _position = lock(&node.position);
     retry(|| seek(fd, SeekFrom::Start(cookie)))?;
-    let mut listing = Listing::new(size_max);
+    let mut listing = Listing::new(size_max, ENTRIES_MAX);
     let mut buffer = [MaybeUninit::uninit(); BUFFER_SIZE];
     let mut names = RawDir::new(fd, &mut buffer[..size_max.clamp(1024, BUFFER_SIZE)]);
     loop {
@@ -49,7 +49,7 @@ pub(super) fn read(node: &Arc<Node>, cookie: u64, size_max: usize, attributes: b
         if attributes && listing.fits_bare(&entry) {
             entry.attributes = sys::statx(fd, name).ok();
         }
-        if !listing.push(entry) {
+        if !listing.push(&entry) {
             return listing.finish(false);
         }
     }

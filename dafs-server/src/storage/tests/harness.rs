@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use dafs_proto::transport::{HeapMemory, MemoryRef, OpToken, Span};
-use dafs_proto::wire::{Attributes, DirEntry, OpenFlags, Stability, Status};
+use dafs_proto::wire::{Attributes, DirEntry, OpenFlags, Stability, Status, decode_dir_entries};
 
 use crate::storage::*;
 
@@ -258,7 +258,7 @@ impl Fixture {
         attributes: bool,
     ) -> Result<(Vec<DirEntry>, bool), Status> {
         match self.run(FsOp::Readdir { node, cookie, size_max, attributes })? {
-            FsReply::Entries(entries, end) => Ok((entries, end)),
+            FsReply::Entries(found) => Ok((decode_dir_entries(&found.bytes).unwrap(), found.end)),
             other => panic!("{other:?}"),
         }
     }
