@@ -113,6 +113,9 @@ pub enum StaleCause {
     /// The server does not export what it did.
     #[error("its export cannot be mounted: {0}")]
     Export(Status),
+    /// It was locked, and could not be locked again: others may hold the locks.
+    #[error("its locks are lost: {0}")]
+    Locks(Status),
     /// The file system below the export does not tell apart files that have had the same number.
     #[error("the server's file system does not tell whether its path still names the same file")]
     Unnamed,
@@ -342,6 +345,9 @@ fn action(operation: Opcode) -> &'static str {
         Opcode::XattrRemove => "remove an extended attribute of",
         Opcode::Statfs => "ask for the space of",
         Opcode::FenceWrite => "set the fence of",
+        Opcode::Lock => "lock",
+        Opcode::Unlock => "unlock",
+        Opcode::LockTest => "test a lock of",
         Opcode::FenceRead => "read the fence of",
         Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone => "take a callback",
     }

@@ -49,6 +49,7 @@ pub use api::file::durable::DurableWriter;
 pub use api::file::list::{ListRead, ListTransferred};
 pub use api::file::{AccessPattern, File};
 pub use api::key_file::load_key;
+pub use api::lock::{LockConflict, LockGuard, LockOptions};
 pub use api::options::OpenOptions;
 pub use api::pin::{Pin, PinnedBuf};
 pub use api::read_dir::ReadDir;
@@ -62,8 +63,8 @@ pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
 pub use dafs_proto::wire::{
     AccessMode, Attributes, Crossovers, DirEntry, FileIdentity, FileKind, FsStatistics, GatherSwitches,
-    LimitsReply, Opcode, SetAttributes, SetTime, Stability, Statistics, Status, Thresholds, Timestamp, Token,
-    XattrSetMode,
+    LimitsReply, LockKind, Opcode, SetAttributes, SetTime, Stability, Statistics, Status, Thresholds,
+    Timestamp, Token, XattrSetMode,
 };
 pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use error::{Error, Result, StaleCause};

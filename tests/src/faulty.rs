@@ -11,7 +11,8 @@ use std::time::Duration;
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{Attributes, FileKind, Status, decode_dir_entries, encode_dir_entry};
 use dafs_server::storage::{
-    Entries, ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError, SharedFile, Storage, Submitted,
+    Entries, ExportId, FsOp, FsReply, FsResult, Identity, LockKey, NodeId, NowError, SharedFile, Storage,
+    Submitted,
 };
 
 /// A wait for less than this is no failure.
@@ -389,6 +390,10 @@ impl Storage for FaultyStorage {
     fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
         let opened = self.faults.lock().nodes.get(&(self.worker, node)).cloned().ok_or(Status::BAD_HANDLE)?;
         Ok(Arc::new(SharedOpened { file: self.storage.share(node)?, opened }))
+    }
+
+    fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
+        self.storage.lock_key(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
-    ExportId, FsOp, FsResult, Identity, NodeId, NowError, SharedFile, Storage, Submitted,
+    ExportId, FsOp, FsResult, Identity, LockKey, NodeId, NowError, SharedFile, Storage, Submitted,
 };
 
 /// A wait for less than this is no failure.
@@ -153,6 +153,10 @@ impl Storage for GatedStorage {
 
     fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
         self.storage.share(node)
+    }
+
+    fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
+        self.storage.lock_key(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

@@ -36,6 +36,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("independent", "verbs", OVER_TCP),
     ("eager", "sim", REAL_SYSTEM),
     ("limits", "sim", REAL_SYSTEM),
+    ("locks", "sim", REAL_SYSTEM),
     ("mixture", "sim", REAL_SYSTEM),
     ("real_input", "sim", REAL_SYSTEM),
     ("scribble", "tcp", "it has no rings in shared memory"),

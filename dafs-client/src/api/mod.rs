@@ -5,6 +5,7 @@ pub(crate) mod chain;
 pub(crate) mod dir;
 pub(crate) mod file;
 pub(crate) mod key_file;
+pub(crate) mod lock;
 pub(crate) mod options;
 pub(crate) mod pin;
 pub(crate) mod read_dir;

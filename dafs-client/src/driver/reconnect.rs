@@ -8,8 +8,8 @@ use std::time::Duration;
 use dafs_proto::session::{ClientSession, HandshakeError};
 use dafs_proto::transport::ConnectError;
 use dafs_proto::wire::{
-    Attributes, FileHandle, FileIdentity, Header, MountReply, NameRequest, Opcode, OpenRequest, Resume,
-    Status, decode_message_pack,
+    Attributes, FileHandle, FileIdentity, HEADER_SIZE, Header, LockRequest, MountReply, NameRequest, Opcode,
+    OpenRequest, Resume, Status, decode_message_pack,
 };
 
 use crate::connect::{Answer, Caller, Established, establish};
@@ -226,12 +226,32 @@ impl Rebuild<'_> {
             Err(cause) => return Ok(Err(cause)),
         };
         if identity.is_same(&node.identity) {
-            return Ok(Ok(handle));
+            return match self.lock_again(handle, node)? {
+                Status::OK => Ok(Ok(handle)),
+                status => {
+                    self.call(Opcode::Close, handle, &[], &[])?;
+                    Ok(Err(StaleCause::Locks(status)))
+                }
+            };
         }
         self.call(Opcode::Close, handle, &[], &[])?;
         let is_known = identity.generation != 0 && node.identity.generation != 0;
         let other = !is_known && identity.file_id == node.identity.file_id;
         Ok(Err(if other { StaleCause::Unnamed } else { StaleCause::Replaced }))
+    }
+
+    /// Takes the locks of a node again. Without one of them what its program does next would be wrong.
+    fn lock_again(&mut self, handle: FileHandle, node: &Node) -> Result<Status, Error> {
+        let reclaims = node.locks().reclaims();
+        for request in reclaims {
+            let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
+            request.encode(&mut body);
+            let status = self.call(Opcode::Lock, handle, &body, &[])?.header.status;
+            if status != Status::OK {
+                return Ok(status);
+            }
+        }
+        Ok(Status::OK)
     }
 
     fn call(

@@ -432,8 +432,11 @@ impl Core {
         self.close_unclaimed(op);
     }
 
-    /// A detached operation opened something: nobody will use it.
+    /// A detached operation opened or locked something: nobody will use it.
     pub(crate) fn close_unclaimed(&mut self, op: Op) {
+        for named in op.unclaimed_locks(self.epoch) {
+            self.submit(Op::detached(Opcode::Unlock, named));
+        }
         if let Some(closing) = op.unclaimed() {
             self.close(closing);
         }

@@ -2,5 +2,6 @@
 //! nothing of the other rooms.
 
 pub(crate) mod closings;
+pub(crate) mod locks;
 pub(crate) mod node;
 pub(crate) mod unstable;

@@ -1,10 +1,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dafs_proto::wire::{FileHandle, FileIdentity, OpenFlags, Verifier};
 
 use crate::error::StaleCause;
 use crate::handle::closings::{Closing, Closings};
+use crate::handle::locks::Locks;
 use crate::handle::unstable::Unstable;
 
 /// How a node is opened again in a new session.
@@ -45,6 +46,7 @@ pub(crate) struct Node {
     /// Its path since this session renamed it.
     moved: Mutex<Option<Vec<u8>>>,
     pub(crate) unstable: Mutex<Unstable>,
+    locks: Mutex<Locks>,
     // Both change only under the lock of the session's core.
     handle: AtomicU64,
     epoch: AtomicU64,
@@ -74,6 +76,7 @@ impl Node {
             identity: parts.identity,
             moved: Mutex::default(),
             unstable: Mutex::default(),
+            locks: Mutex::default(),
             handle: AtomicU64::new(parts.handle.0),
             epoch: AtomicU64::new(parts.epoch),
             stale: OnceLock::new(),
@@ -90,6 +93,16 @@ impl Node {
     #[inline]
     pub(crate) fn is_stale(&self) -> bool {
         self.stale.get().is_some()
+    }
+
+    /// What is locked by it.
+    pub(crate) fn locks(&self) -> MutexGuard<'_, Locks> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its number among all that are open in its session; another's when it is closed.
+    pub(crate) fn number(&self) -> u64 {
+        self.index as u64
     }
 
     /// Why it is not open any more.
@@ -130,7 +143,7 @@ impl Node {
         self.unstable().add(verifier, offset..offset.saturating_add(count as u64));
     }
 
-    pub(crate) fn unstable(&self) -> std::sync::MutexGuard<'_, Unstable> {
+    pub(crate) fn unstable(&self) -> MutexGuard<'_, Unstable> {
         self.unstable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

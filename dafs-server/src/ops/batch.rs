@@ -161,6 +161,10 @@ impl Worker {
         let memory = batch.memory_of(place).ok_or(Status::NO_MEMORY)?;
         let call = Call { batch: Some(place), ..Self::part_call(call, operation) };
         let node = self.data_node_as_of(&call, write, self.operations[index].generation)?;
+        if self.shared.locks.are_mandatory() {
+            let extents = self.batch_at(index).map(|batch| batch.lists_of(place).extents).unwrap_or_default();
+            self.check_locks_of(&call, node, &extents, write)?;
+        }
         let single = single.filter(|(extent, _)| !self.is_divided(extent.len));
         if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {
             let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };

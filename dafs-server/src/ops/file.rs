@@ -27,16 +27,19 @@ impl Worker {
             Opcode::Truncate => {
                 let request = AllocateRequest::decode_for(Opcode::Truncate, body)?;
                 needs(writable)?;
+                self.check_locks(call, node, request.offset..u64::MAX, true)?;
                 (FsOp::Truncate { node, size: request.offset }, After::Plain)
             }
             Opcode::Allocate => {
                 let AllocateRequest { offset, len } = AllocateRequest::decode(body)?;
                 needs(writable)?;
+                self.check_locks(call, node, offset..offset.saturating_add(len), true)?;
                 (FsOp::Allocate { node, offset, len }, After::Plain)
             }
             Opcode::Punch => {
                 let AllocateRequest { offset, len } = AllocateRequest::decode(body)?;
                 needs(writable)?;
+                self.check_locks(call, node, offset..offset.saturating_add(len), true)?;
                 (FsOp::Punch { node, offset, len }, After::Plain)
             }
             Opcode::Seek => {

@@ -4,6 +4,7 @@ mod batch;
 mod eager;
 mod file;
 mod list;
+mod lock;
 mod name;
 mod read;
 mod readdir;

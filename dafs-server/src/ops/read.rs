@@ -21,7 +21,8 @@ impl Worker {
         check_payload(call, request.segment_count)?;
         let node = self.data_node(call, false)?;
         // Its parts are read each by itself, and the offset of a later one must not begin again at 0.
-        Extent::new(request.offset, request.len.into()).end().ok_or(Status::INVALID)?;
+        let end = Extent::new(request.offset, request.len.into()).end().ok_or(Status::INVALID)?;
+        self.check_locks(call, node, request.offset..end, false)?;
         match request.method {
             Method::Inline => self.read_inline(call, node, &request),
             Method::Direct => {

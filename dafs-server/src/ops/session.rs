@@ -128,6 +128,8 @@ impl Worker {
         let handle = call.header.handle;
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         let open = session.handles.remove(handle)?;
+        self.free_locks_of_handle(call, open.node);
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         if session.waiting > 0 && self.uses_handle(call.session, handle) {
             let last = self.park_count;
             if let Some(session) = self.sessions.find_mut(call.session) {

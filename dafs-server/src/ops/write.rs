@@ -24,7 +24,10 @@ impl Worker {
         let target = self.target(self.data_node(call, true)?);
         let WriteRequest { offset, stability, method, .. } = request;
         // Its parts are written each by itself, and the offset of a later one must not begin again at 0.
-        Extent::new(offset, request.len.into()).end().ok_or(Status::TOO_LARGE)?;
+        let end = Extent::new(offset, request.len.into()).end().ok_or(Status::TOO_LARGE)?;
+        // Where an append will be is not known before: any lock may be in its way.
+        let range = if appends { 0..u64::MAX } else { offset..end };
+        self.check_locks(call, target.node, range, true)?;
         let len = u64::from(request.len);
         let write = Writing { target, appends, offset, len, stability, method };
         match method {

@@ -40,6 +40,11 @@ pub enum Mail {
         /// What waited for it.
         waiter: OpToken,
     },
+    /// An operation has the lock that it waited for.
+    LockGranted {
+        /// The operation.
+        operation: OpToken,
+    },
 }
 
 /// A handshake that has proven who the client is, and is to be ended by another worker.

@@ -5,6 +5,7 @@
 pub(crate) mod budget;
 mod directory;
 mod fences;
+pub(crate) mod locks;
 pub mod mail;
 mod rules;
 pub mod settings;
@@ -12,7 +13,7 @@ mod statistics;
 pub(crate) mod tokens;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use dafs_proto::budget::Budget;
@@ -22,6 +23,7 @@ use dafs_proto::wire::Statistics;
 use self::budget::Budgets;
 pub(crate) use self::directory::Directory;
 pub(crate) use self::fences::{FENCES_MAX, Fences};
+use self::locks::Locks;
 use self::mail::{Inbox, Mail};
 pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
@@ -44,6 +46,7 @@ pub struct Shared {
     pub(crate) directory: Directory,
     pub(crate) budgets: Budgets,
     tokens: Mutex<TokenTable>,
+    pub(crate) locks: Locks,
     desks: Vec<Desk>,
     /// Nanoseconds.
     longest_turn: AtomicU64,
@@ -69,6 +72,7 @@ impl Shared {
             settings,
             epoch,
             tokens: Mutex::default(),
+            locks: Locks::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
             longest_turn: AtomicU64::new(0),
         })
@@ -177,6 +181,14 @@ impl Shared {
 }
 
 /// What is locked here is whole at every step: a panic while it was held spoils nothing.
+fn read<T>(shared: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    shared.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    shared.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

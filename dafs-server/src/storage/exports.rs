@@ -15,7 +15,7 @@ use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Ran, Wake, Work};
 use super::posix::{PosixExport, hold_back};
 use super::uring::Ring;
-use super::{ExportId, FsOp, FsResult, Identity, NodeId, NowError, Storage, Submitted, Traits};
+use super::{ExportId, FsOp, FsResult, Identity, LockKey, NodeId, NowError, Storage, Submitted, Traits};
 
 /// An export to be served.
 #[derive(Clone, Debug)]
@@ -410,6 +410,10 @@ impl Storage for Exports {
 
     fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
         self.files(node.export).ok_or(Status::BAD_HANDLE)?.share(node)
+    }
+
+    fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
+        self.files(node.export).ok_or(Status::BAD_HANDLE)?.lock_key(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

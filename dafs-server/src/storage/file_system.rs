@@ -8,7 +8,7 @@ use dafs_proto::wire::{Attributes, Status};
 
 use super::fair::Place;
 use super::posix::RingOp;
-use super::{FsOp, FsReply, FsResult, Identity, NodeId, NowError};
+use super::{FsOp, FsReply, FsResult, Identity, LockKey, NodeId, NowError};
 
 /// Something open in an export, for whoever holds it, on any thread: a file stays open while one of these or a node of it is left.
 pub type SharedFile = Arc<dyn Any + Send + Sync>;
@@ -73,6 +73,9 @@ pub(super) trait FileSystem: Send {
 
     /// What a node has open.
     fn share(&self, node: NodeId) -> Result<SharedFile, Status>;
+
+    /// See [`super::Storage::lock_key`].
+    fn lock_key(&self, node: NodeId) -> Result<LockKey, Status>;
 
     /// A node of what was shared by this export, through whichever loop.
     fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status>;

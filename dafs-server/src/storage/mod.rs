@@ -338,6 +338,10 @@ pub enum Submitted {
     Pending,
 }
 
+/// A file for whoever locks it: its file system, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LockKey(pub u64, pub u64);
+
 /// All exports and what is open in them. One thread drives it; nothing in it blocks.
 pub trait Storage: Send {
     /// The export of this name.
@@ -403,6 +407,9 @@ pub trait Storage: Send {
 
     /// What a node has open, to be opened through another loop too, or after the node is closed.
     fn share(&self, node: NodeId) -> Result<SharedFile, Status>;
+
+    /// What tells the file of a node from all others while it is open.
+    fn lock_key(&self, node: NodeId) -> Result<LockKey, Status>;
 
     /// A node of what was shared in this export. It may do what the shared one might.
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status>;

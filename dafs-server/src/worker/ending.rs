@@ -134,6 +134,9 @@ impl Worker {
         self.close_some();
         self.shared.directory.leave(session.id);
         self.end_tokens_of(session.id);
+        if self.shared.locks.is_used() {
+            self.unlocking.push(session.id);
+        }
         self.forget_operations(key);
         self.buffers.end_session(key);
         self.wakeups.push_back(Wakeup::Buffer);

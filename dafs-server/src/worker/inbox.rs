@@ -50,6 +50,7 @@ impl Worker {
                 Mail::Known { connection } => self.on_known(connection),
                 Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),
                 Mail::Drained { waiter } => self.on_drained(waiter),
+                Mail::LockGranted { operation } => self.on_lock_granted(operation),
             }
         }
         self.flush_dirty();

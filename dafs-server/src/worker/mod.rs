@@ -28,7 +28,7 @@ use std::time::Duration;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::util::{Waiting, gives_way};
 use dafs_proto::transport::{Domain, Endpoint, OpToken, PeerIdentity, Reach};
-use dafs_proto::wire::{Method, PipelineStatistics};
+use dafs_proto::wire::{Method, PipelineStatistics, SessionId};
 use slab::Slab;
 
 pub use self::serving::Served;
@@ -84,6 +84,8 @@ pub struct Worker {
     closed: Vec<ConnectionKey>,
     /// What sessions that ended had open, and is still to be closed.
     pub(crate) closing: Vec<NodeId>,
+    /// Sessions that have ended and may still have locks.
+    pub(crate) unlocking: Vec<SessionId>,
     departures: Vec<(WorkerId, Box<Resume>)>,
     /// Whose turn it is to get a connection.
     deals: usize,
@@ -145,6 +147,7 @@ impl Worker {
             dirty: Vec::new(),
             closed: Vec::new(),
             closing: Vec::new(),
+            unlocking: Vec::new(),
             departures: Vec::new(),
             deals: 0,
         }

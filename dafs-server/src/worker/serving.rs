@@ -233,7 +233,7 @@ impl Worker {
 
     /// Frees a part of the memory that files gave back, and closes some of what sessions that ended had open; whether there is more.
     pub(crate) fn tidy_storage(&mut self) -> bool {
-        let more = self.close_some() | self.storage.tidy();
+        let more = self.close_some() | self.free_some_locks() | self.storage.tidy();
         // It is nobody's turn.
         work::take();
         more

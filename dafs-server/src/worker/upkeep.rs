@@ -38,6 +38,7 @@ impl Worker {
             self.end_session(session, End::LeaseOver);
         }
         self.end_expired_tokens();
+        self.end_overdue_lock_waits();
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
         self.active_sessions = self.shared.count_active(self.id, u32::try_from(active).unwrap_or(u32::MAX));
         self.publish();

@@ -12,6 +12,7 @@ mod codec;
 mod eager;
 mod header;
 mod list;
+mod lock;
 mod namespace;
 mod negotiate;
 mod opcode;
@@ -38,6 +39,7 @@ pub use list::{
     EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, ShortLists, decode_lists,
     encode_lists, lists_size,
 };
+pub use lock::{LockFlags, LockKind, LockRequest, LockTestReply, UnlockRequest};
 pub use namespace::{
     AccessMode, AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest, ReaddirReply,
     ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames, XattrNames,

@@ -10,7 +10,7 @@ pub const KEY_PROOF_SIZE: usize = 32;
 pub type Nonce = [u8; 32];
 
 /// Names a session; not a secret, but resuming one also needs the resume proof of its client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
 
 bitflags::bitflags! {
@@ -31,6 +31,8 @@ bitflags::bitflags! {
         const BATCHES = 0x20;
         /// One session opens a file for others.
         const TOKENS = 0x40;
+        /// Byte-range locks.
+        const LOCKS = 0x80;
     }
 }
 

@@ -186,6 +186,12 @@ opcodes! {
     FenceWrite = 0x0050, Client, Session, Cached, InDoubt;
     /// The list of fenced clients of an export.
     FenceRead = 0x0051, Client, Session, Executed, Repeated;
+    /// Locks a range of a file.
+    Lock = 0x0060, Client, Inspect, Cached, Repeated;
+    /// Gives locks of a range back.
+    Unlock = 0x0061, Client, Inspect, Cached, Repeated;
+    /// What is in the way of a lock.
+    LockTest = 0x0062, Client, Inspect, Executed, Repeated;
     /// From the server: something the client should know.
     Notice = 0x8001, Server, Callback, Executed, Repeated;
     /// From the server: this many credits are granted at once.

@@ -53,7 +53,9 @@ statuses! {
     READ_ONLY = 30, EROFS, "read-only file system";
     TOO_MANY_LINKS = 31, EMLINK, "too many links";
     RANGE = 34, ERANGE, "the result does not fit the room given";
+    DEADLOCK = 35, EDEADLK, "resource deadlock avoided: who holds the lock waits for this owner";
     NAME_TOO_LONG = 36, ENAMETOOLONG, "file name too long";
+    TOO_MANY_LOCKS = 37, ENOLCK, "no locks available: this session or all together hold as many as they may";
     NOT_EMPTY = 39, ENOTEMPTY, "directory not empty";
     LOOP = 40, ELOOP, "too many levels of symbolic links, or one where none is followed";
     NO_DATA = 61, ENODATA, "no such extended attribute";
@@ -74,6 +76,7 @@ statuses! {
     DRAINING = 0x100a, ESHUTDOWN, "the server is shutting down";
     REMOTE_ACCESS = 0x100b, EFAULT, "the client's memory could not be reached";
     NO_TOKEN = 0x100c, ESTALE, "the token is unknown, its time is over, or it is not for this client";
+    LOCKED = 0x1010, EAGAIN, "another owner holds a lock of a part of this range";
 }
 
 impl Status {

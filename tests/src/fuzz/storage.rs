@@ -9,8 +9,8 @@ use dafs_proto::transport::sim::Random;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
-    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, NodeId, NowError,
-    SharedFile, Storage, StorageConfig, Submitted,
+    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, LockKey, NodeId,
+    NowError, SharedFile, Storage, StorageConfig, Submitted,
 };
 
 /// The export with faults.
@@ -173,6 +173,10 @@ impl Storage for FaultyStorage {
 
     fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
         self.exports.share(node)
+    }
+
+    fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
+        self.exports.lock_key(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
-    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, NodeId, NowError,
+    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, LockKey, NodeId, NowError,
     SharedFile, Storage, StorageConfig, Submitted,
 };
 
@@ -132,6 +132,10 @@ impl Storage for SharedStorage {
 
     fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
         self.lock().share(node)
+    }
+
+    fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
+        self.lock().lock_key(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

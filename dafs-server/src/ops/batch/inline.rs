@@ -140,7 +140,9 @@ impl Worker {
     fn write_run(&mut self, call: &Call, messages: &Messages<'_>, results: &mut Vec<BatchResult>) {
         let operations = &messages.operations[results.len()..];
         let Some(first) = operations.first() else { return };
-        if !first.is_inline() || first.stability != Stability::Unstable {
+        // What a lock may keep out is looked at one by one.
+        let is_left = self.shared.locks.are_mandatory();
+        if !first.is_inline() || first.stability != Stability::Unstable || is_left {
             return;
         }
         let Some(Run { count, offset, len }) = run_of(operations) else { return };
@@ -174,6 +176,9 @@ impl Worker {
     fn read_run(&mut self, call: &Call, messages: &Messages<'_>, results: &mut Vec<BatchResult>) {
         let operations = &messages.operations[results.len()..];
         let (Some(slot), Some(first)) = (&messages.reply, operations.first()) else { return };
+        if self.shared.locks.are_mandatory() {
+            return;
+        }
         let places = &messages.places[results.len()..];
         let node = match self.data_node(&Self::part_call(call, first), false) {
             Ok(node) => node,

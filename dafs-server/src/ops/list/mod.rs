@@ -78,6 +78,7 @@ impl Worker {
                 return Ok(());
             }
         };
+        self.check_locks_of(call, node, &lists.extents, kind != TransferKind::Read)?;
         let mut list = List::new(kind, node, lists, request.stability);
         if inline_len > 0 {
             let at = lists_size(list.extents.len(), 0);

@@ -25,7 +25,7 @@ use super::listing::{ENTRIES_MAX_ON_LOOP, Listing};
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::work;
-use super::{ExportId, FsOp, FsReply, FsResult, Identity, NodeId, NowError};
+use super::{ExportId, FsOp, FsReply, FsResult, Identity, LockKey, NodeId, NowError};
 use chunks::{Garbage, Xattrs};
 use file::{FileData, Space};
 use tree::{Content, Directory, FsIdentity, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
@@ -165,6 +165,11 @@ impl FileSystem for MemExport {
     fn share(&self, node: NodeId) -> Result<SharedFile, Status> {
         let node = write(&self.fs).duplicate(node)?;
         Ok(Arc::new(Held { fs: Arc::clone(&self.fs), node }))
+    }
+
+    fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
+        let fs = read(&self.fs);
+        Ok(LockKey(fs.identity.id, fs.node(node)?.ino))
     }
 
     fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status> {

@@ -30,7 +30,9 @@ use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
 use super::fair::Place;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
 use super::nodes::NodeTable;
-use super::{ExportConfig, ExportId, FsOp, FsReply, Identity, NodeId, NowError, StorageError, Traits};
+use super::{
+    ExportConfig, ExportId, FsOp, FsReply, Identity, LockKey, NodeId, NowError, StorageError, Traits,
+};
 use busy::{Busy, FileKey, Held};
 use class::{Classes, FsClass};
 use data::{Inodes, Throttle};
@@ -414,6 +416,11 @@ impl FileSystem for PosixExport {
     fn share(&self, id: NodeId) -> Result<SharedFile, Status> {
         let node = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?;
         Ok(Arc::clone(node) as SharedFile)
+    }
+
+    fn lock_key(&self, id: NodeId) -> Result<LockKey, Status> {
+        let (dev, ino) = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?.key();
+        Ok(LockKey(dev, ino))
     }
 
     fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status> {

@@ -150,6 +150,7 @@ impl Worker {
             | Opcode::Punch
             | Opcode::Seek
             | Opcode::Hint => self.execute_file(call, body, payload),
+            Opcode::Lock | Opcode::Unlock | Opcode::LockTest => self.execute_lock(call, body, payload),
             Opcode::Lookup
             | Opcode::Open
             | Opcode::Getattr

@@ -7,7 +7,8 @@ use dafs_proto::session::Effect;
 use dafs_proto::transport::{Access, Head, MemoryRef, OpToken, RemoteRange, SendSlot, TransportError};
 use dafs_proto::wire::{FileHandle, HEAD_SIZE_MAX, Status};
 
-use crate::storage::{FsOp, FsResult, Submitted};
+use crate::shared::locks::WaiterId;
+use crate::storage::{FsOp, FsResult, LockKey, Submitted};
 use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Owner};
 use crate::worker::connection::Connection;
@@ -63,6 +64,8 @@ pub(crate) enum State {
     Batch(Box<Batch>),
     /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet.
     FenceDrain { export: usize, others: usize },
+    /// A lock that others hold, under this number in the table of locks.
+    Lock { file: LockKey, waiter: WaiterId },
     /// Answered; RDMA still holds its buffers.
     Draining(Vec<Buffer>),
     /// Answered with this head, which leaves only if the data before it was there.

@@ -1,0 +1,194 @@
+//! Byte-range locks of an open file.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use dafs_proto::wire::{
+    Features, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status, UnlockRequest,
+};
+
+use crate::api::dir::forms;
+use crate::api::file::File;
+use crate::driver::pending::{Call, Pending};
+use crate::error::{Error, Result};
+use crate::handle::node::Node;
+use crate::op::named::Named;
+
+/// Who locks, and how. The default is what most want.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LockOptions {
+    /// The program's name for whoever locks; `None`: this [`File`]. Locks of one owner do not conflict. Threads that are to keep each other
+    /// out need owners, or files opened, of their own.
+    pub owner: Option<u64>,
+    /// Reads and writes of other sessions that conflict with it fail with the status [`Status::LOCKED`]. Else only those who lock notice.
+    pub mandatory: bool,
+}
+
+/// A lock that is in the way of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockConflict {
+    /// What it locks; its end is `u64::MAX` where that is all that follows.
+    pub range: Range<u64>,
+    /// Shared or exclusive.
+    pub kind: LockKind,
+    /// Its owner, as its client names it.
+    pub owner: u64,
+    /// Its client ([`crate::Config::client_id`]).
+    pub client_id: [u8; 16],
+}
+
+/// Locks of a file, held until this is dropped: see [`File::hold`].
+#[derive(Debug)]
+#[must_use = "the lock ends where this is dropped"]
+pub struct LockGuard<'a> {
+    file: &'a File,
+    range: Range<u64>,
+}
+
+impl LockGuard<'_> {
+    /// Gives the lock back and waits for the server. Dropping it does not wait.
+    pub fn unlock(self) -> Result<()> {
+        let (file, range) = (self.file, self.range.clone());
+        std::mem::forget(self);
+        file.unlock(range)
+    }
+}
+
+impl Drop for LockGuard<'_> {
+    fn drop(&mut self) {
+        // Whatever becomes of it: the lock ends with the file at the latest.
+        drop(self.file.submit_unlock(self.range.clone()));
+    }
+}
+
+impl File {
+    forms! {
+        /// Locks a range, shared or exclusively, and waits for it: blocks until nobody else holds a lock that conflicts. An end of
+        /// `u64::MAX` is all that follows, whatever the size of the file becomes; nothing of the range need exist. A shared lock needs a
+        /// file that is open for reading, an exclusive one a file that is open for writing.
+        ///
+        /// Whoever waits is served in the order of coming. What the owner holds of the range already becomes of this kind, and ranges that
+        /// touch become one: see `spec/locks.md`. A lock ends with [`File::unlock`], with the file, and with the session. After a restart
+        /// of the server it is taken again, and where somebody was quicker, the file is of no use any more ([`Error::Stale`]).
+        ///
+        /// Fails with the status [`Status::DEADLOCK`] where whoever holds it waits for this owner, with [`Status::TOO_MANY_LOCKS`], and
+        /// with [`Status::TIMED_OUT`] after [`crate::Config::operation_timeout`].
+        lock, submit_lock, lock_call, (&self, range: Range<u64>, kind: LockKind) -> () {
+            self.lock_request(range, kind, LockOptions::default(), LockFlags::WAIT)
+        }
+
+        /// As [`File::lock`], for another owner or with effect on others.
+        lock_with, submit_lock_with, lock_with_call,
+        (&self, range: Range<u64>, kind: LockKind, options: LockOptions) -> () {
+            self.lock_request(range, kind, options, LockFlags::WAIT)
+        }
+
+        /// As [`File::lock_with`], without waiting for others: fails with the status [`Status::LOCKED`] where it would have to.
+        try_lock_with, submit_try_lock_with, try_lock_with_call,
+        (&self, range: Range<u64>, kind: LockKind, options: LockOptions) -> () {
+            self.lock_request(range, kind, options, LockFlags::empty())
+        }
+
+        /// Gives back what this file holds of a range. No error where it holds nothing.
+        unlock, submit_unlock, unlock_call, (&self, range: Range<u64>) -> () {
+            self.unlock_request(range, None)
+        }
+
+        /// As [`File::unlock`], for an owner of [`LockOptions`].
+        unlock_with, submit_unlock_with, unlock_with_call, (&self, range: Range<u64>, owner: u64) -> () {
+            self.unlock_request(range, Some(owner))
+        }
+
+        /// What would keep this file from locking a range now; `None` where nothing would. It may have changed when this returns.
+        test_lock, submit_test_lock, test_lock_call,
+        (&self, range: Range<u64>, kind: LockKind) -> Option<LockConflict> {
+            let request = self.request(range, kind, LockOptions::default(), LockFlags::empty())?;
+            let named = Named::of(REQUEST_SIZE, |body| request.encode(body));
+            Ok(Call::plain(Some(&self.node), Opcode::LockTest, named, |op| {
+                let found = LockTestReply::decode(op.into_reply()?.body())?;
+                Ok(found.conflicts.then(|| LockConflict {
+                    range: found.offset..if found.len == 0 { u64::MAX } else { found.offset + found.len },
+                    kind: if found.kind == LockKind::Exclusive as u32 { LockKind::Exclusive } else { LockKind::Shared },
+                    owner: found.owner,
+                    client_id: found.client_id,
+                }))
+            }))
+        }
+    }
+
+    /// Locks a range without waiting for others; whether it could. As [`File::lock`] otherwise.
+    pub fn try_lock(&self, range: Range<u64>, kind: LockKind) -> Result<bool> {
+        match self.try_lock_with(range, kind, LockOptions::default()) {
+            Err(Error::Status { status: Status::LOCKED, .. }) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// As [`File::lock`]; the lock is given back when the result is dropped. Blocks.
+    pub fn hold(&self, range: Range<u64>, kind: LockKind) -> Result<LockGuard<'_>> {
+        self.lock(range.clone(), kind)?;
+        Ok(LockGuard { file: self, range })
+    }
+
+    fn lock_request(
+        &self,
+        range: Range<u64>,
+        kind: LockKind,
+        options: LockOptions,
+        flags: LockFlags,
+    ) -> Result<Call<Result<()>>> {
+        let request = self.request(range, kind, options, flags)?;
+        let named = Named::of(REQUEST_SIZE, |body| request.encode(body));
+        let node = Arc::clone(&self.node);
+        Ok(Call::boxed(Some(&self.node), Opcode::Lock, named, move |op| {
+            op.into_reply()?;
+            node.locks().lock(&request);
+            Ok(())
+        }))
+    }
+
+    fn unlock_request(&self, range: Range<u64>, owner: Option<u64>) -> Result<Call<Result<()>>> {
+        let (offset, len) = extent(&range)?;
+        let owner = owner.unwrap_or_else(|| own(&self.node));
+        // In a new session it is not to be locked again, whether the server hears of this or not.
+        self.node.locks().unlock(&range, owner);
+        let named = Named::of(24, |body| UnlockRequest { offset, len, owner }.encode(body));
+        Ok(Call::plain(Some(&self.node), Opcode::Unlock, named, |op| op.into_reply().map(drop)))
+    }
+
+    fn request(
+        &self,
+        range: Range<u64>,
+        kind: LockKind,
+        options: LockOptions,
+        mut flags: LockFlags,
+    ) -> Result<LockRequest> {
+        let features = self.owner.shared.lock().terms.welcome.features;
+        if features & Features::LOCKS.bits() == 0 {
+            return Err(Error::Status {
+                status: Status::NOT_SUPPORTED,
+                operation: Opcode::Lock,
+                path: self.node.path.clone(),
+                explanation: "the server does not know locks".into(),
+            });
+        }
+        let (offset, len) = extent(&range)?;
+        flags.set(LockFlags::MANDATORY, options.mandatory);
+        Ok(LockRequest { offset, len, owner: options.owner.unwrap_or_else(|| own(&self.node)), kind, flags })
+    }
+}
+
+const REQUEST_SIZE: usize = 32;
+
+/// Owners that files stand for are told from those of programs by their highest bit.
+fn own(node: &Node) -> u64 {
+    node.number() | 1 << 63
+}
+
+fn extent(range: &Range<u64>) -> Result<(u64, u64)> {
+    match range.end.checked_sub(range.start) {
+        Some(1..) if range.end == u64::MAX => Ok((range.start, 0)),
+        Some(len @ 1..) => Ok((range.start, len)),
+        _ => Err(Error::Invalid(format!("cannot lock {range:?}: the range is empty"))),
+    }
+}

@@ -1,0 +1,103 @@
+//! What is locked by a node, as its client knows: to be locked again in a new session.
+
+use std::ops::Range;
+
+use dafs_proto::wire::{LockFlags, LockKind, LockRequest};
+
+/// The locks taken by a node. Ranges of one owner do not overlap.
+#[derive(Debug, Default)]
+pub(crate) struct Locks {
+    held: Vec<Held>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    range: Range<u64>,
+    owner: u64,
+    kind: LockKind,
+    mandatory: bool,
+}
+
+impl Locks {
+    /// A range is locked, instead of what its owner held there.
+    pub(crate) fn lock(&mut self, request: &LockRequest) {
+        self.unlock(&request.range(), request.owner);
+        let mandatory = request.flags.contains(LockFlags::MANDATORY);
+        self.held.push(Held { range: request.range(), owner: request.owner, kind: request.kind, mandatory });
+    }
+
+    /// An owner has nothing of a range any more.
+    pub(crate) fn unlock(&mut self, range: &Range<u64>, owner: u64) {
+        let mut left = Vec::with_capacity(self.held.len());
+        for held in self.held.drain(..) {
+            if held.owner != owner || held.range.end <= range.start || range.end <= held.range.start {
+                left.push(held);
+                continue;
+            }
+            for rest in [held.range.start..range.start, range.end..held.range.end] {
+                if rest.start < rest.end {
+                    left.push(Held { range: rest, ..held.clone() });
+                }
+            }
+        }
+        self.held = left;
+    }
+
+    /// The parts of a range that an owner has not locked.
+    pub(crate) fn unlocked_parts(&self, range: &Range<u64>, owner: u64) -> Vec<Range<u64>> {
+        let mut parts = vec![range.clone()];
+        for held in self.held.iter().filter(|held| held.owner == owner) {
+            let without = |part: Range<u64>| {
+                let (before, behind) =
+                    (part.start..part.end.min(held.range.start), part.start.max(held.range.end)..part.end);
+                [before, behind]
+            };
+            parts = parts.into_iter().flat_map(without).filter(|part| part.start < part.end).collect();
+        }
+        parts
+    }
+
+    /// Requests that take all of them again.
+    pub(crate) fn reclaims(&self) -> Vec<LockRequest> {
+        let request = |held: &Held| {
+            let mut flags = LockFlags::RECLAIM;
+            flags.set(LockFlags::MANDATORY, held.mandatory);
+            let (offset, end) = (held.range.start, held.range.end);
+            let len = if end == u64::MAX { 0 } else { end - offset };
+            LockRequest { offset, len, owner: held.owner, kind: held.kind, flags }
+        };
+        self.held.iter().map(request).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CLI-140]
+    #[test]
+    fn what_is_unlocked_is_not_locked_again() {
+        let mut locks = Locks::default();
+        let request = |offset, len, kind, flags| LockRequest { offset, len, owner: 7, kind, flags };
+        locks.lock(&request(10, 20, LockKind::Exclusive, LockFlags::WAIT | LockFlags::MANDATORY));
+        locks.lock(&request(15, 5, LockKind::Shared, LockFlags::empty()));
+        locks.unlock(&(12..13), 7);
+        locks.unlock(&(0..100), 8);
+        let reclaim = LockFlags::RECLAIM;
+        let mut reclaims = locks.reclaims();
+        reclaims.sort_by_key(|request| request.offset);
+        assert_eq!(
+            reclaims,
+            [
+                request(10, 2, LockKind::Exclusive, reclaim | LockFlags::MANDATORY),
+                request(13, 2, LockKind::Exclusive, reclaim | LockFlags::MANDATORY),
+                request(15, 5, LockKind::Shared, reclaim),
+                request(20, 10, LockKind::Exclusive, reclaim | LockFlags::MANDATORY),
+            ]
+        );
+        assert_eq!(locks.unlocked_parts(&(0..25), 7), [0..10, 12..13]);
+        assert_eq!(locks.unlocked_parts(&(0..25), 8), std::slice::from_ref(&(0..25)));
+        locks.unlock(&(0..u64::MAX), 7);
+        assert_eq!(locks.reclaims(), []);
+    }
+}

@@ -1,0 +1,149 @@
+//! The locks of one file: disjoint segments of its offsets, each with who holds it. Locks that overlap split segments; segments that touch
+//! and are held alike become one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::{Counts, Held, Kind, Owner};
+
+/// Who holds a segment. All hold it shared, or one holds it exclusively.
+type Holders = SmallVec<[Held; 1]>;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Segment {
+    end: u64,
+    holders: Holders,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    by_start: BTreeMap<u64, Segment>,
+}
+
+impl Segments {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_start.is_empty()
+    }
+
+    /// Who holds parts of a range, and each part, which may reach beyond the range.
+    pub(super) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &Held)> + '_ {
+        let before = self.by_start.range(..range.start).next_back().map(|(start, _)| *start);
+        let (first, end) = (before.unwrap_or(range.start), range.end);
+        let from = range.start;
+        self.by_start
+            .range(first..)
+            .take_while(move |(start, _)| **start < end)
+            .filter(move |(_, segment)| segment.end > from)
+            .flat_map(|(start, segment)| segment.holders.iter().map(move |held| (*start..segment.end, held)))
+    }
+
+    /// The first part of a range that keeps an owner from locking it.
+    pub(super) fn conflict(
+        &self,
+        range: &Range<u64>,
+        owner: Owner,
+        kind: Kind,
+    ) -> Option<(Range<u64>, &Held)> {
+        self.overlapping(range).find(|(_, held)| held.owner != owner && held.kind.conflicts(kind))
+    }
+
+    /// An owner holds a part of a range.
+    pub(super) fn has_part(&self, range: &Range<u64>, owner: Owner) -> bool {
+        self.overlapping(range).any(|(_, held)| held.owner == owner)
+    }
+
+    /// Locks a range for a holder, instead of what its owner held there. There must be no conflict.
+    pub(super) fn lock(&mut self, range: &Range<u64>, held: Held, counts: &mut Counts) {
+        self.unlock(range, |other| other.owner == held.owner, counts);
+        self.split(range.start, counts);
+        self.split(range.end, counts);
+        let mut at = range.start;
+        while at < range.end {
+            match self.by_start.range_mut(at..).next() {
+                Some((start, segment)) if *start == at => {
+                    segment.holders.push(held);
+                    // In an order of their own, so that equal ones are found to be equal.
+                    segment.holders.sort_unstable();
+                    at = segment.end;
+                }
+                next => {
+                    let end = next.map_or(range.end, |(start, _)| (*start).min(range.end));
+                    self.by_start.insert(at, Segment { end, holders: SmallVec::from_buf([held]) });
+                    at = end;
+                }
+            }
+            counts.add(&held);
+        }
+        self.join(range, counts);
+    }
+
+    /// Takes those holders of a range away that are meant; whether there were any.
+    pub(super) fn unlock(
+        &mut self,
+        range: &Range<u64>,
+        is_meant: impl Fn(&Held) -> bool,
+        counts: &mut Counts,
+    ) -> bool {
+        if !self.overlapping(range).any(|(_, held)| is_meant(held)) {
+            return false;
+        }
+        self.split(range.start, counts);
+        self.split(range.end, counts);
+        let mut emptied = Vec::new();
+        for (start, segment) in self.by_start.range_mut(range.clone()) {
+            segment.holders.retain(|held| {
+                let goes = is_meant(held);
+                if goes {
+                    counts.remove(held);
+                }
+                !goes
+            });
+            if segment.holders.is_empty() {
+                emptied.push(*start);
+            }
+        }
+        for start in emptied {
+            self.by_start.remove(&start);
+        }
+        self.join(range, counts);
+        true
+    }
+
+    /// Makes a segment begin at `at`, where one covers it.
+    fn split(&mut self, at: u64, counts: &mut Counts) {
+        let Some((_, segment)) = self.by_start.range_mut(..at).next_back() else { return };
+        if segment.end <= at {
+            return;
+        }
+        let behind = Segment { end: segment.end, holders: segment.holders.clone() };
+        segment.end = at;
+        behind.holders.iter().for_each(|held| counts.add(held));
+        self.by_start.insert(at, behind);
+    }
+
+    /// Joins the segments within a range and beside it that touch and are held alike.
+    fn join(&mut self, range: &Range<u64>, counts: &mut Counts) {
+        let before = self.by_start.range(..range.start).next_back().map(|(start, _)| *start);
+        let mut at = before.unwrap_or(range.start);
+        while at <= range.end
+            && let Some((&start, segment)) = self.by_start.range(at..).next()
+        {
+            let end = segment.end;
+            at = end;
+            if self.by_start.get(&end).is_some_and(|next| next.holders == segment.holders)
+                && let Some(next) = self.by_start.remove(&end)
+                && let Some(segment) = self.by_start.get_mut(&start)
+            {
+                next.holders.iter().for_each(|held| counts.remove(held));
+                segment.end = next.end;
+                at = start;
+            }
+            if at == u64::MAX {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Byte-range locks between sessions, through a real server.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+
+use std::time::Duration;
+
+use dafs_client::{Config, Error, Export, File, LockKind, LockOptions, OpenOptions, Session, Status};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::suite::{Numbers, assert_invalid, assert_status};
+
+use LockKind::{Exclusive, Shared};
+
+on_each_provider_and_two_workers! {
+    lock_keeps_others_out_until_it_is_given_back,
+    lock_is_waited_for_in_the_order_of_coming,
+    lock_ends_with_its_file_and_with_its_session,
+    lock_of_a_kind_needs_a_file_that_is_open_for_it,
+    lock_that_is_waited_for_too_long_is_not_held_later,
+    circle_of_waits_is_refused_to_whoever_closes_it,
+    mandatory_lock_keeps_reads_and_writes_of_others_out,
+    locks_are_held_again_after_a_restart,
+    locks_that_another_took_after_a_restart_are_lost,
+    counter_under_a_lock_counts_every_addition,
+    range_that_cannot_be_is_refused,
+}
+
+fn open(session: &Session) -> (Export, File) {
+    let export = session.mount("data").unwrap();
+    let file = export.open_with("f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+    (export, file)
+}
+
+// [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-8]
+fn lock_keeps_others_out_until_it_is_given_back(on: On) {
+    let harness = Harness::start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, a), (_, b)) = (open(&a), open(&b));
+    a.lock(10..20, Exclusive).unwrap();
+    assert!(!b.try_lock(19..30, Shared).unwrap());
+    assert!(b.try_lock(20..30, Exclusive).unwrap() && b.try_lock(0..10, Exclusive).unwrap());
+    let conflict = b.test_lock(0..u64::MAX, Shared).unwrap().unwrap();
+    assert_eq!((conflict.range, conflict.kind), (10..20, Exclusive));
+    // In part, to a weaker kind, and whole.
+    a.unlock(14..20).unwrap();
+    assert!(b.try_lock(15..20, Exclusive).unwrap() && !b.try_lock(13..14, Exclusive).unwrap());
+    a.lock(10..14, Shared).unwrap();
+    assert!(b.try_lock(12..13, Shared).unwrap() && !b.try_lock(12..13, Exclusive).unwrap());
+    assert!(!a.try_lock(10..14, Exclusive).unwrap(), "the other holds a part");
+    a.unlock(0..u64::MAX).unwrap();
+    assert!(b.try_lock(0..u64::MAX, Exclusive).unwrap());
+    assert_eq!(b.test_lock(0..u64::MAX, Exclusive).unwrap(), None, "its own is not in its way");
+}
+
+// [LOCK-5] [LOCK-6]
+fn lock_is_waited_for_in_the_order_of_coming(on: On) {
+    let harness = Harness::start(on);
+    let holder = harness.session();
+    let (_, held) = open(&holder);
+    held.lock(0..1, Shared).unwrap();
+    let others: Vec<Session> = (0..3).map(|_| harness.session()).collect();
+    let files: Vec<File> = others.iter().map(|session| open(session).1).collect();
+    let writer = files[0].submit_lock(0..1, Exclusive);
+    // The writer waits at the server once a lock that it would let pass is refused for its sake.
+    while files[1].try_lock(0..1, Shared).unwrap() {
+        files[1].unlock(0..1).unwrap();
+    }
+    let reader = files[1].submit_lock(0..1, Shared);
+    held.unlock(0..1).unwrap();
+    writer.wait().unwrap();
+    assert!(!files[2].try_lock(0..1, Shared).unwrap(), "the writer has it");
+    files[0].unlock(0..1).unwrap();
+    reader.wait().unwrap();
+    assert!(files[2].try_lock(0..1, Shared).unwrap(), "readers share it");
+}
+
+// [LOCK-9]
+fn lock_ends_with_its_file_and_with_its_session(on: On) {
+    let harness = Harness::start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let (export, first) = open(&a);
+    let second = export.open_with("f", OpenOptions::new().write(true).read(true)).unwrap();
+    let (_, other) = open(&b);
+    first.lock(0..1, Exclusive).unwrap();
+    second.lock(1..2, Exclusive).unwrap();
+    drop(first);
+    a.flush();
+    other.lock(0..1, Exclusive).unwrap();
+    assert!(!other.try_lock(1..2, Exclusive).unwrap());
+    let waits = other.submit_lock(1..2, Exclusive);
+    drop((second, export));
+    drop(a);
+    waits.wait().unwrap();
+}
+
+// [LOCK-3]
+fn lock_of_a_kind_needs_a_file_that_is_open_for_it(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let (export, _) = open(&session);
+    let reads = export.open_with("f", OpenOptions::new().read(true)).unwrap();
+    let writes = export.open_with("f", OpenOptions::new().write(true)).unwrap();
+    assert!(reads.try_lock(0..1, Shared).unwrap());
+    assert_status(reads.try_lock(2..3, Exclusive), Status::BAD_HANDLE, "alone, to read");
+    assert!(writes.try_lock(4..5, Exclusive).unwrap());
+    assert_status(writes.try_lock(6..7, Shared), Status::BAD_HANDLE, "shared, to write");
+}
+
+// [LOCK-11]
+fn lock_that_is_waited_for_too_long_is_not_held_later(on: On) {
+    let harness = Harness::start(on);
+    let (a, c) = (harness.session(), harness.session());
+    let short = Config { operation_timeout: Some(Duration::from_millis(200)), ..Config::default() };
+    let b = harness.session_with(&short);
+    let ((_, a), (_, c)) = (open(&a), open(&c));
+    let export = loop {
+        match b.mount("data") {
+            Ok(export) => break export,
+            Err(Error::Status { status: Status::TIMED_OUT, .. } | Error::TimedOut { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let b = loop {
+        match export.open_with("f", OpenOptions::new().read(true).write(true)) {
+            Ok(file) => break file,
+            Err(Error::Status { status: Status::TIMED_OUT, .. } | Error::TimedOut { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    a.lock(0..1, Exclusive).unwrap();
+    match b.lock(0..1, Exclusive) {
+        Err(Error::Status { status: Status::TIMED_OUT, .. } | Error::TimedOut { .. }) => {}
+        found => panic!("{found:?}"),
+    }
+    a.unlock(0..1).unwrap();
+    c.lock(0..1, Exclusive).unwrap();
+}
+
+// [LOCK-7]
+fn circle_of_waits_is_refused_to_whoever_closes_it(on: On) {
+    let harness = Harness::start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, a), (_, b)) = (open(&a), open(&b));
+    a.lock(0..1, Exclusive).unwrap();
+    b.lock(1..2, Exclusive).unwrap();
+    let want = |file: &File, range: std::ops::Range<u64>| match file.lock(range, Exclusive) {
+        Ok(()) => 0,
+        Err(Error::Status { status: Status::DEADLOCK, .. }) => {
+            file.unlock(0..2).unwrap();
+            1
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let refused = std::thread::scope(|scope| {
+        let first = scope.spawn(|| want(&a, 1..2));
+        want(&b, 0..1) + first.join().unwrap()
+    });
+    assert_eq!(refused, 1, "one has both, and the other none");
+}
+
+// [LOCK-12] [LOCK-13]
+fn mandatory_lock_keeps_reads_and_writes_of_others_out(on: On) {
+    let harness = Harness::start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, a), (_, b)) = (open(&a), open(&b));
+    a.write_all_at(&[7; 200_000], 0).unwrap();
+    let options = LockOptions { mandatory: true, ..LockOptions::default() };
+    a.lock_with(100_000..150_000, Exclusive, options).unwrap();
+    let mut buffer = vec![0; 100_000];
+    let locked = |result: Result<usize, Error>, what| assert_status(result, Status::LOCKED, what);
+    assert_eq!(b.read_at(&mut buffer, 0).unwrap(), 100_000);
+    assert_eq!(b.read_at(&mut buffer[..50_000], 150_000).unwrap(), 50_000);
+    locked(b.read_at(&mut buffer, 50_000), "a large read");
+    locked(b.read_at(&mut buffer[..1], 149_999), "a small read");
+    locked(b.write_at(&[1], 100_000), "a small write");
+    locked(b.write_at(&buffer, 149_999), "a large write");
+    assert_status(b.append(&[1]), Status::LOCKED, "an append");
+    assert_status(b.truncate(149_000), Status::LOCKED, "a cut");
+    assert_status(b.punch_hole(0, 100_001), Status::LOCKED, "a hole");
+    b.truncate(150_000).unwrap();
+    let extents = [(0, 10), (149_990, 10)].map(|(offset, len)| dafs_client::Extent::new(offset, len));
+    locked(b.write_list(&extents, &[std::io::IoSlice::new(&buffer[..20])]), "a list");
+    assert_eq!(a.read_at(&mut buffer, 50_000).unwrap(), 100_000, "its own session is let in");
+    // Shared: others read, and do not write.
+    a.lock_with(100_000..150_000, Shared, options).unwrap();
+    assert_eq!(b.read_at(&mut buffer[..10], 120_000).unwrap(), 10);
+    locked(b.write_at(&[1], 120_000), "a write");
+    a.unlock(0..u64::MAX).unwrap();
+    b.write_at(&[1], 120_000).unwrap();
+}
+
+// [CLI-140] [LOCK-14]
+fn locks_are_held_again_after_a_restart(on: On) {
+    let mut harness = Harness::start(on);
+    let a = harness.session();
+    let (_, file) = open(&a);
+    file.lock(0..10, Exclusive).unwrap();
+    file.lock(20..30, Shared).unwrap();
+    file.unlock(4..6).unwrap();
+    harness.restart();
+    a.ping().unwrap();
+    let b = harness.session();
+    let (_, other) = open(&b);
+    assert!(!other.try_lock(0..1, Shared).unwrap() && !other.try_lock(9..10, Shared).unwrap());
+    assert!(other.try_lock(4..6, Exclusive).unwrap());
+    assert!(other.try_lock(20..30, Shared).unwrap() && !other.try_lock(29..30, Exclusive).unwrap());
+    file.write_all_at(&[1], 0).unwrap();
+}
+
+// [CLI-141]
+fn locks_that_another_took_after_a_restart_are_lost(on: On) {
+    let mut harness = Harness::start(on);
+    let (a, spare) = (harness.session(), harness.session());
+    let (export, file) = open(&a);
+    let unlocked = export.open_with("f", OpenOptions::new().write(true)).unwrap();
+    let (_, other) = open(&spare);
+    file.lock(0..10, Exclusive).unwrap();
+    other.lock(50..60, Exclusive).unwrap();
+    harness.restart();
+    spare.ping().unwrap();
+    // Who comes back first has it.
+    if other.try_lock(0..70, Exclusive).unwrap() {
+        match file.write_all_at(&[1], 0) {
+            Err(Error::Stale { .. }) => {}
+            found => panic!("{found:?}"),
+        }
+    } else {
+        file.write_all_at(&[1], 0).unwrap();
+    }
+    unlocked.write_all_at(&[1], 5).unwrap();
+}
+
+// [LOCK-1] [LOCK-5]
+fn counter_under_a_lock_counts_every_addition(on: On) {
+    let harness = Harness::start(on);
+    let first = harness.session();
+    open(&first).1.write_all_at(&[0; 8], 0).unwrap();
+    let rounds = on.rounds(50);
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let session = harness.session();
+            scope.spawn(move || {
+                let (_, file) = open(&session);
+                let mut numbers = Numbers::new(seed);
+                for _ in 0..rounds {
+                    let guard = file.hold(0..8 + numbers.below(8), Exclusive).unwrap();
+                    let mut counter = [0; 8];
+                    file.read_exact_at(&mut counter, 0).unwrap();
+                    file.write_all_at(&(u64::from_le_bytes(counter) + 1).to_le_bytes(), 0).unwrap();
+                    if numbers.below(2) == 0 {
+                        guard.unlock().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let mut counter = [0; 8];
+    open(&first).1.read_exact_at(&mut counter, 0).unwrap();
+    assert_eq!(u64::from_le_bytes(counter), 4 * rounds);
+}
+
+// [LOCK-3]
+fn range_that_cannot_be_is_refused(on: On) {
+    let harness = Harness::start(on);
+    let (_, file) = open(&harness.session());
+    assert_invalid(file.try_lock(5..5, Shared), "empty");
+    #[allow(clippy::reversed_empty_ranges, reason = "it is what is tested")]
+    let backward = 6..5;
+    assert_invalid(file.unlock(backward), "backward");
+    assert!(file.try_lock(u64::MAX - 1..u64::MAX, Exclusive).unwrap());
+}
