@@ -71,6 +71,7 @@ fn assert_usable(calibration: &Calibration) {
     for ((name, from), samples) in of_each(&gather).into_iter().zip(&calibration.gather_samples) {
         print(name, samples);
         let sizes: Vec<u32> = samples.iter().map(|sample| sample.size).collect();
+        assert_eq!((sizes.first(), sizes.last()), (Some(&64), Some(&8192)));
         assert!(sizes.contains(&from) || from == u32::MAX, "{from}");
     }
 }
@@ -86,6 +87,18 @@ mod tcp {
     #[test]
     fn calibration_gives_usable_crossovers() {
         assert_usable(&measure(&TcpDomain::new(), Arc::new(TcpDomain::new()), &any_port()));
+    }
+
+    /// [LIST-11] 64 pieces, each described in 24 bytes.
+    #[test]
+    fn calibration_gathers_where_a_message_describes_all_pieces() {
+        for (inline_max, is_described) in [(64 * 24 - 1, false), (64 * 24, true)] {
+            let params = ConnectParams { recv_payload_max: inline_max, ..ConnectParams::default() };
+            let client: Arc<dyn Domain> = Arc::new(TcpDomain::new());
+            let measured =
+                calibrate::measure(&TcpDomain::new(), &client, &any_port(), &params, calibrate::BUDGET);
+            assert_eq!(measured.unwrap().gather.is_some(), is_described, "{inline_max}");
+        }
     }
 
     /// [PROV-42]

@@ -70,10 +70,7 @@ impl Core {
     /// registered. Where registering takes hold of pages, that is what makes ordinary memory slower. Elsewhere it stays slower to reach
     /// when its registration is kept, and its own threshold counts.
     pub(crate) fn useful_sizes_min(&self, config: &Config) -> [[u64; 2]; 2] {
-        let kept = match self.buffers.domain.provider() {
-            Provider::Verbs => Registration::Registered,
-            _ => Registration::Ordinary,
-        };
+        let kept = as_kept(self.buffers.domain.provider());
         [Registration::Registered, kept].map(|registration| self.sizes_min(config, registration))
     }
 
@@ -114,5 +111,27 @@ impl Core {
             }
         }
         self.buffers.bounce.is_some()
+    }
+}
+
+/// What ordinary memory counts as whose registration is kept.
+fn as_kept(provider: Provider) -> Registration {
+    match provider {
+        Provider::Verbs => Registration::Registered,
+        Provider::Tcp | Provider::Shm | Provider::Sim => Registration::Ordinary,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CLI-95]
+    #[test]
+    fn kept_memory_counts_as_registered_where_registering_holds_its_pages() {
+        assert_eq!(as_kept(Provider::Verbs), Registration::Registered);
+        for provider in [Provider::Tcp, Provider::Shm, Provider::Sim] {
+            assert_eq!(as_kept(provider), Registration::Ordinary, "{provider:?}");
+        }
     }
 }

@@ -99,6 +99,8 @@ pub(crate) fn lost(taken: &Unstable, committed: Verifier, epoch: u64) -> (Vec<Ra
 
 #[cfg(test)]
 mod tests {
+    use dafs_tests::suite::Numbers;
+
     use super::*;
 
     // [CLI-20] [CLI-96]
@@ -136,16 +138,37 @@ mod tests {
     // [CLI-97]
     #[test]
     fn unstable_ranges_beyond_the_bound_cover_all_that_was_written() {
+        let mut numbers = Numbers::new(1);
+        // Apart; and of every length, some within others.
+        let apart = (0..10_000).map(|index| index * 1_000_000..index * 1_000_000 + 1);
+        let mixed = std::iter::repeat_with(|| {
+            let (start, len_max) = (numbers.below(1 << 40), 1 << numbers.below(30));
+            start..start + 1 + numbers.below(len_max)
+        });
+        for written in [apart.collect::<Vec<_>>(), mixed.take(10_000).collect()] {
+            let mut unstable = Unstable::default();
+            for (index, range) in written.iter().enumerate() {
+                unstable.add(Verifier(index as u64 % 2), range.clone());
+            }
+            let taken = unstable.take(&(0..u64::MAX), true);
+            assert!(taken.ranges.len() <= RANGES_MAX + 1);
+            let (ranges, _) = lost(&taken, Verifier(2), 1);
+            for own in written {
+                let holds = |range: &Range<u64>| range.start <= own.start && own.end <= range.end;
+                assert!(ranges.iter().any(holds), "{own:?}");
+            }
+        }
+    }
+
+    // [CLI-97]
+    #[test]
+    fn unstable_ranges_up_to_the_bound_are_told_as_they_were_written() {
         let mut unstable = Unstable::default();
-        for index in 0..10_000u64 {
-            unstable.add(Verifier(1), index * 1_000_000..index * 1_000_000 + 1);
-        }
+        let written: Vec<_> = (0..1024).map(|index| index * 10..index * 10 + 9).collect();
+        written.iter().rev().for_each(|range| unstable.add(Verifier(1), range.clone()));
         let taken = unstable.take(&(0..u64::MAX), true);
-        assert!(taken.ranges.len() <= RANGES_MAX + 1);
         let (ranges, _) = lost(&taken, Verifier(2), 1);
-        for index in 0..10_000u64 {
-            assert!(ranges.iter().any(|range| range.contains(&(index * 1_000_000))), "{index}");
-        }
+        assert!(ranges == written, "{} ranges of 1,024", ranges.len());
     }
 
     #[test]

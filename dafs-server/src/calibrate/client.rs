@@ -293,3 +293,29 @@ impl<'a> Client<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [LIST-11]
+    #[test]
+    fn pieces_are_gathered_from_where_that_is_quicker_and_never_where_it_is_not() {
+        // From these sizes on gathering takes half as long as packing, and below them twice as long.
+        for [reads, writes] in [[64, 8193], [2048, 8192], [8193, 64]] {
+            let of_size = |size: &u32| {
+                [reads, writes].map(|quick_from| {
+                    let gathered = if *size < quick_from { 20 } else { 5 };
+                    [10, gathered, gathered].map(|us| vec![Duration::from_micros(us)])
+                })
+            };
+            let gather = GATHER_SIZES.iter().map(of_size).collect();
+            let timed = Timed { sizes: Vec::new(), times: Vec::new(), gather };
+            let [reads, writes] = [reads, writes].map(|from| if from > 8192 { u32::MAX } else { from });
+            let expected = crossovers([reads, reads, writes, writes]);
+            assert_eq!(timed.evaluate(1000, Instant::now()).gather, Some(expected));
+        }
+        let untimed = Timed { sizes: Vec::new(), times: Vec::new(), gather: Vec::new() };
+        assert_eq!(untimed.evaluate(1000, Instant::now()).gather, None);
+    }
+}

@@ -400,6 +400,39 @@ fn file_says_what_flags_say() {
     assert_eq!(config.exports[1].kind, ExportKind::Memory { size_max: 4 << 30 });
 }
 
+// [ACC-42] What a flag sets, its name in the file sets.
+#[test]
+fn file_takes_the_names_of_all_flags() {
+    use clap::{ArgAction, CommandFactory};
+    let settings = |flags: &[String]| {
+        let flags = flags.iter().map(String::as_str);
+        Cli::try_parse_from(std::iter::once("dafs-server").chain(flags)).map(|cli| cli.settings)
+    };
+    // Of exports tables stand there; and `config` names the file.
+    let elsewhere = |name: &&str| !["config", "export", "help", "version"].contains(name);
+    let mut count = 0;
+    for flag in Cli::command().get_arguments() {
+        let Some(name) = flag.get_long().filter(elsewhere) else { continue };
+        let choice = flag.get_possible_values().first().map(|choice| choice.get_name().to_owned());
+        let text = choice.as_deref().unwrap_or("1");
+        let (flags, values) = match flag.get_action() {
+            ArgAction::SetTrue => (vec![format!("--{name}")], vec!["true".to_owned()]),
+            _ => (
+                vec![format!("--{name}={text}")],
+                vec![text.to_owned(), format!("'{text}'"), format!("[{text}]"), format!("['{text}']")],
+            ),
+        };
+        let expected = format!("{:?}", settings(&flags).unwrap());
+        let found = values.iter().filter_map(|value| {
+            let file = Settings::from_toml(&format!("{name} = {value}"), "f").ok()?;
+            Some(format!("{:?}", Settings { origin: Origin::default(), ..file }))
+        });
+        assert!(found.into_iter().any(|found| found == expected), "{name}: no value means {expected}");
+        count += 1;
+    }
+    assert!(count > 30, "{count}");
+}
+
 #[test]
 fn file_with_fault_names_place_and_remedy() {
     let place = Place::new(true);

@@ -141,15 +141,16 @@ mod tests {
     // [SESS-20] Nreq = max(previous - 1, target)
     #[test]
     fn credits_with_falling_target_shrink_by_one_a_reply() {
-        let mut credits = ClientCredits::new(8, 16);
-        for expected in [7, 6, 5, 4, 3, 2, 2, 2] {
-            credits.on_reply(2);
-            assert_eq!(credits.limit(), expected);
+        let (mut client, mut server) = (ClientCredits::new(8, 16), ServerCredits::new(8, 16));
+        let falling = [7, 6, 5, 4, 3, 2, 2, 2].map(|expected| (2, expected));
+        // Never more than there are slots, never more than one less, and never below 1.
+        let ends = [(16, 16), (17, 16), (0, 15)];
+        let to_the_least = (1..15).rev().chain([1]).map(|expected| (0, expected));
+        for (target, expected) in falling.into_iter().chain(ends).chain(to_the_least) {
+            client.on_reply(target);
+            server.on_reply(target);
+            assert_eq!((client.limit(), server.limit()), (expected, expected), "{target}");
         }
-        credits.on_reply(16);
-        assert_eq!(credits.limit(), 16);
-        credits.on_reply(0);
-        assert_eq!(credits.limit(), 15, "never below 1, never more than one less");
     }
 
     // [SESS-21] an honest client never trips the check, whatever part of the replies it has read; one more request does

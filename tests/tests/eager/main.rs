@@ -159,12 +159,17 @@ fn append_through_an_eager_buffer_is_whole_and_one_beyond_it_goes_directly(on: O
     let harness = Harness::start(on);
     for method in METHODS {
         let session = session(&harness, method, 2);
+        let lends = !session.explain(Direction::Write, 5000, Registration::Ordinary).contains("lends");
         let file = file(&session, "data");
+        let moved_directly = || session.statistics().unwrap().bytes_written[1];
         let mut expected = Vec::new();
         for (seed, size) in [(1, 1), (2, SIZE as usize), (3, SIZE as usize + 1), (4, 12_345)] {
-            let data = bytes(seed, size);
+            let (data, before) = (bytes(seed, size), moved_directly());
             assert_eq!(file.append(&data).unwrap(), expected.len() as u64, "{method:?}, {size} bytes");
             expected.extend(data);
+            let is_direct = !lends || size > SIZE as usize;
+            let direct = if is_direct { size as u64 } else { 0 };
+            assert_eq!(moved_directly() - before, direct, "{method:?}, {size} bytes");
         }
         let mut found = vec![0; expected.len()];
         file.read_exact_at(&mut found, 0).unwrap();

@@ -27,6 +27,7 @@ on_sockets! {
     batch_is_cut_where_request_or_reply_is_full,
     inline_reads_at_the_end_of_the_file_have_what_lies_before_it,
     small_operations_take_one_request_and_no_registration,
+    operations_of_more_than_512_bytes_are_direct_where_memory_is_mapped,
     batch_goes_through_one_credit_and_the_smallest_messages,
     batch_towards_a_server_without_batches_is_done_one_by_one,
     inline_operations_that_wait_for_storage_end_as_others_do,
@@ -40,6 +41,7 @@ on_verbs! {
     batch_is_cut_where_request_or_reply_is_full,
     inline_reads_at_the_end_of_the_file_have_what_lies_before_it,
     small_operations_take_one_request_and_no_registration,
+    operations_of_more_than_512_bytes_are_direct_where_memory_is_mapped,
     batch_goes_through_one_credit_and_the_smallest_messages,
     batch_towards_a_server_without_batches_is_done_one_by_one,
     inline_operations_that_wait_for_storage_end_as_others_do,
@@ -318,6 +320,38 @@ fn move_all(session: &Session, hints: Option<BatchHints>) {
     let done = pending.wait();
     for (index, buffer) in done.buffers.iter().enumerate() {
         assert_same(buffer, &bytes(index as u64, lens[index]), &format!("operation {index}"));
+    }
+}
+
+// [CLI-113] [CLI-114]
+fn operations_of_more_than_512_bytes_are_direct_where_memory_is_mapped(on: On) {
+    const COUNT: u64 = 8;
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    let moved = || {
+        let statistics = session.statistics().unwrap();
+        [statistics.bytes_written, statistics.bytes_read]
+    };
+    for (len, is_inline) in [(512, true), (513, on != On::Shm)] {
+        let data = bytes(len, len as usize);
+        let (mut found, before) = (vec![vec![0; data.len()]; COUNT as usize], moved());
+        let mut batch = session.batch_io();
+        for place in 0..COUNT {
+            batch.write_at(&file, &data, place * len);
+        }
+        batch.run().unwrap();
+        let mut batch = session.batch_io();
+        for (place, found) in found.iter_mut().enumerate() {
+            batch.read_at(&file, found, place as u64 * len);
+        }
+        batch.run().unwrap();
+        drop(batch);
+        assert!(found.iter().all(|found| *found == data), "what was read");
+        let expected = if is_inline { [COUNT * len, 0] } else { [0, COUNT * len] };
+        for (before, after) in before.into_iter().zip(moved()) {
+            assert_eq!([after[0] - before[0], after[1] - before[1]], expected, "{len} bytes each");
+        }
     }
 }
 

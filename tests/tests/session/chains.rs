@@ -7,6 +7,8 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, bytes};
 
+use crate::tokens::count;
+
 on_each_provider_and_two_workers! {
     chain_of_lookup_open_read_and_close_brings_the_data,
     chain_that_is_not_closed_leaves_an_open_file,
@@ -144,11 +146,21 @@ fn chain_that_cannot_be_is_refused_before_it_is_sent(on: On) {
     let root = session.mount("mem").unwrap();
     root.create("f").unwrap();
     let read = OpenOptions::new().read(true).clone();
+    let write = OpenOptions::new().write(true).clone();
     assert_invalid(root.chain().run(), "nothing");
     assert_invalid(root.chain().close().run(), "a close before an open");
     assert_invalid(root.chain().open("f", &OpenOptions::new()).run(), "an open without access");
-    let mut large = vec![0; session.agreed().read_inline_max as usize + 1];
-    assert_invalid(root.chain().open("f", &read).read_at(&mut large, 0).run(), "a read of too much");
+    let [mut largest, data] = [session.agreed().read_inline_max, session.agreed().write_inline_max]
+        .map(|size| vec![1; size as usize + 1]);
+    let opened = || count(&session, "Open");
+    let before = opened();
+    assert_invalid(root.chain().open("f", &read).read_at(&mut largest, 0).run(), "a read of too much");
+    assert_invalid(root.chain().open("f", &write).write_at(&data, 0).run(), "a write of too much");
+    assert_eq!(opened(), before, "nothing of it was sent");
+    let done = root.chain().open("f", &write).write_at(&data[1..], 0).close().run().unwrap();
+    assert_eq!(done.counts, [data.len() - 1]);
+    let done = root.chain().open("f", &read).read_at(&mut largest[1..], 0).close().run().unwrap();
+    assert_eq!(done.counts, [largest.len() - 1]);
     let mut memory = [0; 1];
     assert_invalid(root.chain().open("f", &read).read_at(&mut memory, u64::MAX).run(), "an offset");
     let slots = usize::from(session.agreed().slots);

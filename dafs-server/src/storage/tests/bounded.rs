@@ -218,6 +218,7 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
                 from: vec![memory((1 << 20) + 1)],
                 stability: Stability::Unstable,
             },
+            FsOp::Append { node, from: vec![memory((1 << 20) + 1)], stability: Stability::Unstable },
             FsOp::Open { at: f.at("f"), flags: cut, mode: 0 },
             FsOp::Readdir { node: root, cookie: 0, size_max: 4096, attributes: true },
             FsOp::Rename { from: f.at("g"), to: f.at("f"), replace: true },

@@ -125,6 +125,15 @@ mod tests {
 
     const GOOD: Hello = Hello { recv_depth: 128, recv_payload_max: 16_384, rdma_depth: 64 };
 
+    /// [TCP-15] [VERBS-47] Whichever side wants fewer.
+    #[test]
+    fn sides_agree_on_the_smaller_depth_of_rdma() {
+        let [few, many] = [5, 11].map(|rdma_depth| Hello { rdma_depth, ..GOOD });
+        for (own, theirs) in [(&few, &many), (&many, &few)] {
+            assert_eq!(own.agree(theirs, Provider::Verbs, None, 1, 1 << 20).rdma_depth, 5);
+        }
+    }
+
     // [TCP-2] [VERBS-2]
     #[test]
     fn hello_with_one_wrong_field_is_refused() {

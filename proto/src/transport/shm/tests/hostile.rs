@@ -515,7 +515,26 @@ fn other_process(path: std::ffi::OsString) {
     }
 }
 
-// [SHM-4] [SHM-20] [SHM-25] across processes; after its death nothing is reached, and a spinning peer notices.
+// [SHM-20] Both by `recv` and in `wait`, and no more often: each look is a system call.
+#[test]
+fn side_that_spins_looks_at_the_socket_every_4096_polls() {
+    let (client, mut server) = pair(ConnectParams { wait: WaitPolicy::Busy, ..small() });
+    let mut polls_to_look = || {
+        let looks = server.counters().socket_looks;
+        (1..=4096).find(|_| {
+            assert!(server.recv().unwrap().is_none());
+            server.counters().socket_looks != looks
+        })
+    };
+    assert!(polls_to_look().is_some());
+    assert_eq!([polls_to_look(), polls_to_look()], [Some(4096); 2]);
+    drop(client);
+    // Nothing but the socket tells of it, and one `recv` is one poll.
+    server.wait(Some(LONG)).unwrap();
+    assert!(matches!(server.recv(), Err(TransportError::Closed)));
+}
+
+// [SHM-4] [SHM-25] across processes; after its death nothing is reached, and a spinning peer notices.
 #[test]
 fn peer_killed_is_seen_and_its_memory_was_reached() {
     if let Some(path) = std::env::var_os(OTHER_PROCESS) {
