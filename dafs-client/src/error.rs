@@ -336,6 +336,7 @@ fn action(operation: Opcode) -> &'static str {
         Opcode::Symlink => "make the symbolic link",
         Opcode::Readlink => "read the symbolic link",
         Opcode::AccessCheck => "check access to",
+        Opcode::Verify => "verify attributes of",
         Opcode::XattrRead => "read an extended attribute of",
         Opcode::XattrWrite => "set an extended attribute of",
         Opcode::XattrList => "list extended attributes of",

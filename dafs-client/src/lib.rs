@@ -53,6 +53,7 @@ pub use api::options::OpenOptions;
 pub use api::pin::{Pin, PinnedBuf};
 pub use api::read_dir::ReadDir;
 pub use api::session::{Agreed, Cork, Session};
+pub use api::verify::Expected;
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, ReconnectPolicy};
 pub use connect::devices::{RdmaDevice, rdma_devices};

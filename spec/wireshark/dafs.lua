@@ -77,6 +77,8 @@ local SPEC = {
         [4106] = { "DRAINING", "the server is shutting down" },
         [4107] = { "REMOTE_ACCESS", "the client's memory could not be reached" },
         [4108] = { "NO_TOKEN", "the token is unknown, its time is over, or it is not for this client" },
+        [4128] = { "NOT_SAME", "the attributes are not those that were expected" },
+        [4129] = { "SAME", "the attributes are still those that were to differ" },
     },
     opcodes = {
         [0x0000] = { "Null", request = {}, reply = {} },
@@ -187,6 +189,7 @@ local SPEC = {
             reply = { payload = "the target's bytes" },
         },
         [0x0037] = { "AccessCheck", request = { body = "name request", payload = "path" }, reply = {} },
+        [0x0038] = { "Verify", request = { body = "verify request", payload = "path" }, reply = {} },
         [0x0040] = {
             "XattrRead",
             request = { body = "name request", payload = "attribute names" },
@@ -471,6 +474,31 @@ local SPEC = {
             { 0, 4, "follow", min = 0, max = 1, about = "follow a symbolic link at the end of the path" },
             { 4, 4, "mode", min = 0, max = 4095, about = "see below" },
         },
+        ["verify request"] = {
+            {
+                0,
+                4,
+                "mask",
+                flags = { { 0x01, "CHANGE" }, { 0x02, "SIZE" }, { 0x04, "MTIME" }, { 0x08, "IDENTITY" } },
+                about = "what is compared",
+            },
+            {
+                4,
+                4,
+                "flags",
+                flags = { { 0x01, "DIFFER" }, { 0x02, "FOLLOW" } },
+                about =
+                    "DIFFER: one of them must differ. FOLLOW: follow a symbolic link at the end of the " ..
+                    "path",
+            },
+            { 8, 8, "change", about = "as in Attributes" },
+            { 16, 8, "size", about = "the same" },
+            { 24, 8, "mtime_seconds", about = "seconds of mtime, as two's complement" },
+            { 32, 4, "mtime_nanoseconds", max = 999999999, about = "nanoseconds of mtime" },
+            { 36, 4, "reserved", reserved = true },
+            { 40, 8, "file_id", about = "as in Attributes" },
+            { 48, 8, "generation", about = "the same" },
+        },
         ["remove request"] = {
             {
                 0,
@@ -751,6 +779,11 @@ local SPEC = {
                 "generation",
                 "u64",
                 about = "tells apart files that had the same file_id one after the other",
+            },
+            {
+                "change",
+                "u64",
+                about = "another one after each change of data, attributes or, of a directory, names",
             },
         },
         Timestamp = {
@@ -2158,12 +2191,36 @@ local function check_list(m, problem)
     end
 end
 
+local function check_verify(m, problem)
+    local body, zero = m.body, UInt64(0)
+    local compared = {
+        { 0x1, body.change },
+        { 0x2, body.size },
+        { 0x4, body.mtime_seconds },
+        { 0x4, UInt64(body.mtime_nanoseconds) },
+        { 0x8, body.file_id },
+        { 0x8, body.generation },
+    }
+    for _, pair in ipairs(compared) do
+        if bit.band(body.mask, pair[1]) == 0 and pair[2] ~= zero then
+            problem(E.value, "An attribute stands here that is not compared")
+        end
+    end
+    if body.mask == 0 then
+        problem(E.value, "Nothing is compared")
+    end
+    if body.mtime_nanoseconds >= 1000000000 then
+        problem(E.value, "A second has less nanoseconds")
+    end
+end
+
 local CHECKS = {
     ["read request"] = check_transfer,
     ["write request"] = check_transfer,
     ["batch request"] = check_batch,
     ["name request"] = check_name,
     ["list request"] = check_list,
+    ["verify request"] = check_verify,
     ["range request"] = function(m, problem)
         if m.name == "Truncate" and m.body.length ~= UInt64(0) then
             problem(E.value, "A truncation has a length")
@@ -2240,6 +2297,11 @@ local REQUEST_TEXTS = {
     Allocate = range_text,
     Punch = range_text,
     Hint = range_text,
+    Verify = function(m)
+        local names = flags_text(m.body.mask, SPEC.layouts["verify request"][1].flags)
+        local differ = bit.band(m.body.flags, 1) ~= 0 and "differ in " or "have "
+        return quoted(m.path) .. " to " .. differ .. names
+    end,
     Truncate = function(m) return "to " .. size_text(m.body.offset:tonumber()) end,
     Seek = function(m)
         return string.format("%s from %s", m.body.what == 0 and "data" or "hole", grouped(m.body.offset))

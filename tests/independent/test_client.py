@@ -354,6 +354,19 @@ class Data(WithServer):
         self.assertEqual([reply.header.status for reply in replies], [0, 0, 0])
         self.assertEqual(replies[1].payload, b"ello")
 
+    def test_verify(self) -> None:
+        file = self.make("file", b"12345")
+        seen = file.getattr()
+        file.verify(change=seen.change, size=5)
+        file.verify(wire.DIFFER, size=6)
+        self.fails("NOT_SAME", file.verify, size=6)
+        self.fails("SAME", file.verify, wire.DIFFER, size=5)
+        self.dir.verify(wire.FOLLOW, b"file", file_id=seen.file_id, generation=seen.generation)
+        replies = self.session.chain([
+            Request("Verify", file.handle, Record(mask=wire.SIZE, size=4), b"", wire.SAVE_HANDLE),
+            Request("Write", CHAIN_HANDLE, Record(length=1), b"x")])
+        self.assertEqual([wire.status_name(reply.header.status) for reply in replies], ["NOT_SAME", "CHAIN_ABORTED"])
+
     def test_chain_that_fails(self) -> None:
         replies = self.session.chain([
             Request("Open", self.dir.handle, Record(flags=wire.READ, mode=0), b"none", wire.SAVE_HANDLE),

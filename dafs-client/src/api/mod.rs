@@ -11,3 +11,4 @@ pub(crate) mod read_dir;
 pub(crate) mod reply;
 pub(crate) mod session;
 pub(crate) mod token;
+pub(crate) mod verify;

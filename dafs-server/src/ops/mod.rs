@@ -58,6 +58,9 @@ impl Worker {
             (After::Attributes, FsReply::Attributes(attributes)) => {
                 self.reply_payload(call, &encode_message_pack(&attributes));
             }
+            (After::Verify(request), FsReply::Attributes(attributes)) => {
+                self.reply_status(call, request.outcome(&attributes));
+            }
             (After::Node { like }, FsReply::Node(node, attributes)) => {
                 self.reply_handle(call, OpenHandle { node, ..like }, &encode_message_pack(&attributes));
             }

@@ -2,8 +2,8 @@
 
 use dafs_proto::wire::{
     AccessMode, NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, Reader,
-    RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, WireError, XATTR_VALUE_SIZE_MAX,
-    XattrNames, XattrSetMode, decode_message_pack,
+    RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, VerifyFlags, VerifyRequest, WireError,
+    XATTR_VALUE_SIZE_MAX, XattrNames, XattrSetMode, decode_message_pack,
 };
 
 use super::Worker;
@@ -28,6 +28,11 @@ impl Worker {
             Opcode::Remove => {
                 let request = RemoveRequest::decode(body)?;
                 (FsOp::Remove { at: at(open.node, &payload)?, directory: request.directory }, After::Plain)
+            }
+            Opcode::Verify => {
+                let request = VerifyRequest::decode(body)?;
+                let follow = request.flags.contains(VerifyFlags::FOLLOW);
+                (FsOp::Getattr { at: at(open.node, &payload)?, follow }, After::Verify(request))
             }
             Opcode::Rename | Opcode::Link => self.two_names_op(call, &open, body, &payload)?,
             Opcode::XattrRead | Opcode::XattrWrite | Opcode::XattrList | Opcode::XattrRemove => {

@@ -18,6 +18,7 @@ mod opcode;
 mod readwrite;
 mod status;
 mod token;
+mod verify;
 
 pub use attr::{
     Attributes, DirEntry, FileIdentity, FileKind, FsStatistics, SetAttributes, SetTime, Timestamp,
@@ -56,6 +57,7 @@ pub use readwrite::{
 };
 pub use status::Status;
 pub use token::{ShareReply, ShareRequest, TOKEN_SIZE, Token};
+pub use verify::{VerifyFlags, VerifyMask, VerifyRequest};
 
 /// The largest head, bytes.
 pub const HEAD_SIZE_MAX: usize = 112;

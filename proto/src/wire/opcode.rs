@@ -172,6 +172,8 @@ opcodes! {
     Readlink = 0x0036, Client, Inspect, Executed, Repeated;
     /// What access(2) says of a path: whether the client may do all that a mode names.
     AccessCheck = 0x0037, Client, Inspect, Executed, Repeated;
+    /// Compares attributes with expected ones: fails where they differ, or where they do not.
+    Verify = 0x0038, Client, Inspect, Executed, Repeated;
     /// The value of an extended attribute.
     XattrRead = 0x0040, Client, Inspect, Executed, Repeated;
     /// Sets an extended attribute.

@@ -74,6 +74,8 @@ statuses! {
     DRAINING = 0x100a, ESHUTDOWN, "the server is shutting down";
     REMOTE_ACCESS = 0x100b, EFAULT, "the client's memory could not be reached";
     NO_TOKEN = 0x100c, ESTALE, "the token is unknown, its time is over, or it is not for this client";
+    NOT_SAME = 0x1020, ECANCELED, "the attributes are not those that were expected";
+    SAME = 0x1021, ECANCELED, "the attributes are still those that were to differ";
 }
 
 impl Status {

@@ -6,8 +6,8 @@ use dafs_proto::wire::{
     EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply, HintRequest, LimitsReply,
     ListReadReply, ListRequest, Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX,
     ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply,
-    SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, WireError,
-    WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries,
+    SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, VerifyRequest,
+    WireError, WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries,
     decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
 };
 
@@ -84,6 +84,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::Statfs
         | Opcode::Mkdir => Ok(NameRequest::decode_for(opcode, body).map(drop)?),
         Opcode::Open => Ok(OpenRequest::decode(body).map(drop)?),
+        Opcode::Verify => Ok(VerifyRequest::decode(body).map(drop)?),
         Opcode::Remove => Ok(RemoveRequest::decode(body).map(drop)?),
         Opcode::Setattr => {
             NameRequest::decode_for(opcode, body)?;
@@ -154,6 +155,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::Remove
         | Opcode::Rename
         | Opcode::AccessCheck
+        | Opcode::Verify
         | Opcode::XattrWrite
         | Opcode::XattrRemove
         | Opcode::FenceWrite => nothing(body, payload),

@@ -211,6 +211,7 @@ fn file() -> Attributes {
         ctime: time(1_700_000_000),
         device: 0,
         generation: 9,
+        change: 11,
     }
 }
 

@@ -6,7 +6,7 @@ use dafs_proto::wire::{
     AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, EagerBufferTerms,
     HEADER_SIZE, HintRequest, ListReadReply, ListRequest, NameRequest, Opcode, OpenRequest, ReadReply,
     ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
-    ShareReply, ShareRequest, Status, WriteReply, WriteRequest,
+    ShareReply, ShareRequest, Status, VerifyRequest, WriteReply, WriteRequest,
 };
 
 use crate::vector;
@@ -97,6 +97,7 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("share-reply", ShareReply::HEAD_SIZE),
         ("eager-buffer-terms", EagerBufferTerms::HEAD_SIZE),
         ("name-request", NameRequest::HEAD_SIZE),
+        ("verify-request", VerifyRequest::HEAD_SIZE),
         ("remove-request", RemoveRequest::HEAD_SIZE),
         ("rename-request", RenameRequest::HEAD_SIZE),
         ("notice", HEADER_SIZE + 4),

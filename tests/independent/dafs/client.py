@@ -107,6 +107,12 @@ class Node:
         """Ask whether the path may be read (4), written (2), executed or searched (1)."""
         self.session.call("AccessCheck", self.handle, as_bytes(path), follow=follow, mode=mode)
 
+    def verify(self, flags: int = 0, path: Path = b"", **expected: int) -> None:
+        """Compare attributes: change, size, mtime_seconds and mtime_nanoseconds, file_id and generation."""
+        bits = dict(change=wire.CHANGE, size=wire.SIZE, mtime_seconds=wire.MTIME, file_id=wire.IDENTITY)
+        mask = sum(bit for name, bit in bits.items() if name in expected)
+        self.session.call("Verify", self.handle, as_bytes(path), mask=mask, flags=flags, **expected)
+
     def xattr_read(self, path: Path, name: bytes) -> bytes:
         """Read an extended attribute."""
         return self.session.call("XattrRead", self.handle, _attribute(path, name)).payload

@@ -468,5 +468,6 @@ fn attributes(directory: bool) -> Attributes {
         ctime: time,
         device: 0,
         generation: 9,
+        change: 11,
     }
 }

@@ -4,8 +4,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use dafs_client::{
-    AccessMode, AccessPattern, BatchHints, Config, Export, Extent, File, MethodOverride, Noncontiguous,
-    OpenOptions, Session, SetAttributes, SetTime, Stability, XattrSetMode,
+    AccessMode, AccessPattern, BatchHints, Config, Expected, Export, Extent, File, MethodOverride,
+    Noncontiguous, OpenOptions, Session, SetAttributes, SetTime, Stability, XattrSetMode,
 };
 use dafs_tests::suite::bytes;
 
@@ -101,6 +101,7 @@ pub(crate) fn change_space(file: &File) {
     file.seek_data(0).unwrap();
     file.seek_hole(0).unwrap();
     file.hint(0, 0, AccessPattern::Sequential).unwrap();
+    file.verify(&Expected::new().size(file.metadata().unwrap().size)).unwrap();
     file.commit_range(0, 10, Stability::DataSync).unwrap();
     file.metadata().unwrap();
     file.set_attributes(&SetAttributes { mode: Some(0o640), ..SetAttributes::default() }).unwrap();

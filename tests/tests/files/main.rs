@@ -2,6 +2,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes and patterns that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
+mod changes;
 mod data;
 mod listing;
 mod model;

@@ -190,6 +190,7 @@ impl MemFs {
             atime: now,
             mtime: now,
             ctime: now,
+            change: 1,
             xattrs: Xattrs::new(),
             xattrs_size: 0,
             xattrs_listed: 0,
@@ -221,6 +222,7 @@ impl MemFs {
         self.verifier = self.verifier.wrapping_add(1);
         for inode in self.tree.inodes.values_mut() {
             inode.open_count = 0;
+            inode.change += 1;
             if let Content::File(data) = &mut inode.content {
                 data.crash(&mut self.space);
             }
@@ -286,7 +288,7 @@ impl MemFs {
         }
         if count > 0 {
             inode.lose_set_ids();
-            (inode.mtime, inode.ctime) = (now, now);
+            inode.on_change(now);
         }
         Ok((offset, count))
     }
@@ -409,7 +411,7 @@ impl MemFs {
         let Content::File(data) = &mut inode.content else { return Err(Status::BAD_HANDLE) };
         change(data, space)?;
         inode.lose_set_ids();
-        (inode.mtime, inode.ctime) = (now, now);
+        inode.on_change(now);
         Ok(FsReply::Done)
     }
 
@@ -517,7 +519,7 @@ impl MemFs {
                 inode.xattrs_size = inode.xattrs_size + new - old.unwrap_or(0);
                 inode.xattrs_listed += if old.is_none() { name.len() + 1 } else { 0 };
                 inode.xattrs.insert(name, value);
-                inode.ctime = now;
+                inode.on_attributes_change(now);
                 Ok(FsReply::Done)
             }
             FsOp::XattrRemove { name, .. } => {
@@ -527,7 +529,7 @@ impl MemFs {
                 self.space.give(size);
                 inode.xattrs_size -= size;
                 inode.xattrs_listed -= name.len() + 1;
-                inode.ctime = now;
+                inode.on_attributes_change(now);
                 Ok(FsReply::Done)
             }
             _ => Err(Status::INVALID),

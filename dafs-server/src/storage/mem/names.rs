@@ -141,12 +141,13 @@ impl MemFs {
             atime: now,
             mtime: now,
             ctime: now,
+            change: 1,
             xattrs: Xattrs::new(),
             xattrs_size: 0,
             xattrs_listed: 0,
             open_count: 0,
         };
-        (directory.mtime, directory.ctime) = (now, now);
+        directory.on_change(now);
         if is_directory {
             directory.links += 1;
         }
@@ -207,7 +208,7 @@ impl MemFs {
                 data.truncate(&mut self.space, 0)?;
             }
             inode.lose_set_ids();
-            (inode.mtime, inode.ctime) = (now, now);
+            inode.on_change(now);
         }
         self.open_node(ino, flags)
     }
@@ -249,7 +250,7 @@ impl MemFs {
         };
         inode.atime = set.atime.map_or(inode.atime, time);
         inode.mtime = set.mtime.map_or(inode.mtime, time);
-        inode.ctime = now;
+        inode.on_attributes_change(now);
         Ok(())
     }
 
@@ -275,9 +276,9 @@ impl MemFs {
         let inode = self.tree.inode_mut(ino)?;
         let directory = inode.kind() == FileKind::Directory;
         inode.links = if directory { 0 } else { inode.links - 1 };
-        inode.ctime = now;
+        inode.on_attributes_change(now);
         let above = self.tree.inode_mut(parent)?;
-        (above.mtime, above.ctime) = (now, now);
+        above.on_change(now);
         if directory {
             above.links -= 1;
         }
@@ -338,9 +339,9 @@ impl MemFs {
         }
         for changed in [old_parent, new_parent] {
             let inode = self.tree.inode_mut(changed)?;
-            (inode.mtime, inode.ctime) = (now, now);
+            inode.on_change(now);
         }
-        self.tree.inode_mut(ino)?.ctime = now;
+        self.tree.inode_mut(ino)?.on_attributes_change(now);
         Ok(FsReply::Done)
     }
 
@@ -370,9 +371,9 @@ impl MemFs {
         self.tree.directory_mut(parent)?.insert(&name, ino);
         let inode = self.tree.inode_mut(ino)?;
         inode.links += 1;
-        inode.ctime = now;
+        inode.on_attributes_change(now);
         let directory = self.tree.inode_mut(parent)?;
-        (directory.mtime, directory.ctime) = (now, now);
+        directory.on_change(now);
         self.attributes(ino)
     }
 }

@@ -161,6 +161,7 @@ impl Worker {
             | Opcode::Symlink
             | Opcode::Readlink
             | Opcode::AccessCheck
+            | Opcode::Verify
             | Opcode::XattrRead
             | Opcode::XattrWrite
             | Opcode::XattrList

@@ -5,8 +5,8 @@ use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, HEADER_SIZE,
     HintRequest, ListRequest, Lists, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest,
     ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest,
-    Stability, TOKEN_SIZE, TwoNames, WriteRequest, XattrNames, encode_lists, encode_message_pack,
-    encode_segments, lists_size,
+    Stability, TOKEN_SIZE, TwoNames, VerifyFlags, VerifyMask, VerifyRequest, WriteRequest, XattrNames,
+    encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -183,6 +183,16 @@ impl Peer {
                 let (offset, len, pattern) = (input.number(), input.number(), input.number32());
                 HintRequest { offset, len, pattern }.encode(&mut body);
                 (HintRequest::HEAD_SIZE, Vec::new())
+            }
+            Opcode::Verify => {
+                let mask = VerifyMask::from_bits_truncate(input.number32());
+                let flags = VerifyFlags::from_bits_truncate(input.number32());
+                let value = |bit, value| if mask.contains(bit) { value } else { 0 };
+                let (change, size) =
+                    (value(VerifyMask::CHANGE, input.number()), value(VerifyMask::SIZE, input.number()));
+                let request = VerifyRequest { mask, flags, change, size, ..VerifyRequest::default() };
+                request.encode(&mut body);
+                (VerifyRequest::HEAD_SIZE, path(input))
             }
             Opcode::Rename | Opcode::Link => {
                 let second_handle = self.handles.first().map_or(0, |handle| handle.0);
