@@ -328,6 +328,7 @@ fn action(operation: Opcode) -> &'static str {
         Opcode::Seek => "seek in",
         Opcode::Hint => "advise about",
         Opcode::Batch => "move data of",
+        Opcode::CopyRange => "copy to",
         Opcode::Readdir => "list",
         Opcode::Mkdir => "make the directory",
         Opcode::Remove => "remove",

@@ -45,6 +45,7 @@ pub use api::batch::io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};
 pub use api::batch::part::BatchOutcome;
 pub use api::chain::{Chain, Chained};
 pub use api::dir::{Dir, Export};
+pub use api::file::copy::Copied;
 pub use api::file::durable::DurableWriter;
 pub use api::file::list::{ListRead, ListTransferred};
 pub use api::file::{AccessPattern, File};

@@ -161,6 +161,7 @@ local SPEC = {
             request = { body = "batch request", payload = "operations, then data of inline writes" },
             reply = { body = "batch reply", payload = "results, then data of inline reads" },
         },
+        [0x002c] = { "CopyRange", request = { body = "copy request" }, reply = { body = "copy reply" } },
         [0x0030] = {
             "Readdir",
             request = { body = "readdir request" },
@@ -351,6 +352,25 @@ local SPEC = {
         ["range request"] = {
             { 0, 8, "offset", about = "first byte; of Truncate the new size" },
             { 8, 8, "length", about = "bytes" },
+        },
+        ["copy request"] = {
+            { 0, 8, "source", about = "the file that is read" },
+            { 8, 8, "source_offset", about = "first byte of the source" },
+            { 16, 8, "offset", about = "where it goes" },
+            { 24, 8, "length", about = "bytes; 0 for all that follow" },
+        },
+        ["copy reply"] = {
+            { 0, 8, "count", about = "bytes copied, from the first one on" },
+            { 8, 8, "verifier", about = "as of an unstable write" },
+            {
+                16,
+                4,
+                "end",
+                min = 0,
+                max = 1,
+                about = "1 if the source ended before all that was asked for; of length 0, if all is copied",
+            },
+            { 20, 4, "reserved", reserved = true },
         },
         ["seek request"] = {
             { 0, 8, "offset", about = "where to begin" },
@@ -2297,6 +2317,11 @@ local REQUEST_TEXTS = {
     Allocate = range_text,
     Punch = range_text,
     Hint = range_text,
+    CopyRange = function(m)
+        local what = m.body.length == UInt64(0) and "all" or size_text(m.body.length:tonumber())
+        local source = string.format("%s at %s", handle_text(m.body.source), grouped(m.body.source_offset))
+        return string.format("%s of %s to %s", what, source, grouped(m.body.offset))
+    end,
     Verify = function(m)
         local names = flags_text(m.body.mask, SPEC.layouts["verify request"][1].flags)
         local differ = bit.band(m.body.flags, 1) ~= 0 and "differ in " or "have "

@@ -345,6 +345,15 @@ class Data(WithServer):
         self.assertEqual(file.getattr().size, 4 * part)
         self.fails("NO_DEVICE", file.seek, 4 * part, False)
 
+    def test_copy_range(self) -> None:
+        source, target = self.make("source", b"0123456789"), self.make("target", b"")
+        copied = target.copy_from(source, 2, 1, 4)
+        self.assertEqual((copied.count, copied.end), (4, 0))
+        copied = target.copy_from(source, 8, 5)
+        self.assertEqual((copied.count, copied.end), (2, 1))
+        self.assertEqual(target.read(0, 100), b"\x002345" + b"89")
+        self.fails("INVALID", source.copy_from, source, 0, 3, 4)
+
     def test_chain(self) -> None:
         self.make(data=b"hello").close()
         body = Record(flags=wire.READ, mode=0)

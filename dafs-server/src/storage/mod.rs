@@ -5,6 +5,7 @@
 //! later. Two backends stand behind it:
 //! `posix` (a directory, confined by `openat2`) and `mem` (memory).
 
+mod copy;
 mod exports;
 mod fair;
 mod file_system;
@@ -27,6 +28,7 @@ use dafs_proto::wire::{
     AccessMode, Attributes, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status, XattrSetMode,
 };
 
+pub use copy::CopySource;
 pub use exports::{
     Engine, ExportConfig, ExportKind, Exports, StorageConfig, StorageError, raise_open_files_limit,
 };
@@ -182,6 +184,20 @@ pub enum FsOp {
         /// Bytes.
         len: u64,
     },
+    /// Copies from another file, or from another place of the same ([`FsReply::Copied`]): a part of what is asked for, at least one byte
+    /// where there is one.
+    CopyRange {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// What is read.
+        source: CopySource,
+        /// First byte of it.
+        source_offset: u64,
+        /// Bytes; 0 for all that follow.
+        len: u64,
+    },
     /// The next data or hole ([`FsReply::Offset`]).
     Seek {
         /// The file.
@@ -316,6 +332,8 @@ pub enum FsReply {
     Count(usize),
     /// Where an append went, and how many bytes.
     Appended(u64, usize),
+    /// Bytes copied, and whether the source ended before all that was asked for.
+    Copied(u64, bool),
     /// An offset.
     Offset(u64),
     /// Entries.
@@ -456,6 +474,7 @@ impl FsOp {
             Self::Truncate { .. }
                 | Self::Allocate { .. }
                 | Self::Punch { .. }
+                | Self::CopyRange { .. }
                 | Self::Seek { .. }
                 | Self::Append { .. }
         )
@@ -488,7 +507,8 @@ impl FsOp {
             | Self::Append { node, .. }
             | Self::Truncate { node, .. }
             | Self::Allocate { node, .. }
-            | Self::Punch { node, .. } => (*node, None, true, true),
+            | Self::Punch { node, .. }
+            | Self::CopyRange { node, .. } => (*node, None, true, true),
             Self::Read { node, .. }
             | Self::Commit { node, .. }
             | Self::Seek { node, .. }

@@ -9,6 +9,7 @@ mod attr;
 mod batch;
 mod body;
 mod codec;
+mod copy;
 mod eager;
 mod header;
 mod list;
@@ -30,6 +31,7 @@ pub use batch::{
     decode_batch_results, decode_noticed_results, encode_noticed_result,
 };
 pub use codec::{FenceList, Reader, WireError, Writer, decode_message_pack, encode_message_pack};
+pub use copy::{CopyReply, CopyRequest};
 pub use eager::{
     EAGER_BUFFER_ROOM, EAGER_BUFFER_SIZE_MAX, EAGER_BUFFERS_MAX, EAGER_REPLY_HEAD_SIZE,
     EAGER_REQUEST_HEAD_SIZE, EagerBufferTerms, eager_frame_data,

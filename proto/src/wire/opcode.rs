@@ -156,6 +156,8 @@ opcodes! {
     WriteList = 0x002a, Client, Modify, Cached, Repeated;
     /// Many reads and writes that do not depend on each other.
     Batch = 0x002b, Client, Session, Executed, Repeated;
+    /// Copies a range of one file to another, on the server.
+    CopyRange = 0x002c, Client, Modify, Cached, Repeated;
     /// Entries of a directory, with attributes.
     Readdir = 0x0030, Client, Inspect, Executed, Repeated;
     /// Makes a directory.

@@ -3,12 +3,13 @@
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
-    EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply, HintRequest, LimitsReply,
-    ListReadReply, ListRequest, Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX,
-    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply,
-    SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, VerifyRequest,
-    WireError, WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries,
-    decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
+    CopyReply, CopyRequest, EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply,
+    HintRequest, LimitsReply, ListReadReply, ListRequest, Method, MountReply, NameRequest, Opcode,
+    OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest,
+    RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status,
+    Token, TwoNames, VerifyRequest, WireError, WriteReply, WriteRequest, XattrNames, decode_batch,
+    decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results,
+    decode_segments,
 };
 
 /// Why a message is not taken.
@@ -114,6 +115,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         Opcode::Truncate | Opcode::Allocate | Opcode::Punch => {
             alone(AllocateRequest::decode_for(opcode, body).map(drop), payload)
         }
+        Opcode::CopyRange => alone(CopyRequest::decode(body).map(drop), payload),
         Opcode::Seek => alone(SeekRequest::decode(body).map(drop), payload),
         Opcode::Hint => alone(HintRequest::decode(body).map(drop), payload),
         Opcode::Readdir => alone(ReaddirRequest::decode(body).map(drop), payload),
@@ -187,6 +189,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             alone(WriteReply::decode(body).map(drop), payload)
         }
         Opcode::Commit => alone(CommitReply::decode(body).map(drop), payload),
+        Opcode::CopyRange => alone(CopyReply::decode(body).map(drop), payload),
         Opcode::Seek => alone(SeekReply::decode(body).map(drop), payload),
         Opcode::Batch => {
             let reply = BatchReply::decode(body)?;

@@ -249,6 +249,11 @@ class File(Node):
         """Find the next data or hole."""
         return self.session.call("Seek", self.handle, offset=offset, what=hole).body.offset
 
+    def copy_from(self, source: "File", source_offset: int, offset: int, length: int = 0) -> Record:
+        """Copy a part of another file on the server; tell how much, and whether that file ended."""
+        return self.session.call("CopyRange", self.handle, source=source.handle, source_offset=source_offset,
+                                 offset=offset, length=length).body
+
     def hint(self, offset: int, length: int, pattern: int) -> None:
         """Say how the file will be used."""
         self.session.call("Hint", self.handle, offset=offset, length=length, pattern=pattern)

@@ -201,6 +201,8 @@ RANGE_REQUEST = Layout(Field("offset", U64), Field("length", U64))
 TRUNCATE_REQUEST = Layout(Field("offset", U64), Field("length", U64, ZERO))
 SEEK_REQUEST = Layout(Field("offset", U64), Field("what", U32, BOOLEAN), Field("-", U32))
 SEEK_REPLY = Layout(Field("offset", U64))
+COPY_REQUEST = Layout(Field("source", U64), Field("source_offset", U64), Field("offset", U64), Field("length", U64))
+COPY_REPLY = Layout(Field("count", U64), Field("verifier", U64), Field("end", U32, BOOLEAN), Field("-", U32))
 HINT_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("pattern", U32), Field("-", U32))
 READDIR_REQUEST = Layout(
     Field("cookie", U64), Field("length", U32), Field("attributes", U32, BOOLEAN), *RANGE_FIELDS)
@@ -867,6 +869,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x0029: Operation("ReadList", LIST_READ_REQUEST, Lists(False), LIST_READ_REPLY, BYTES),
     0x002A: Operation("WriteList", LIST_REQUEST, Lists(True), WRITE_REPLY),
     0x002B: Operation("Batch", BATCH_REQUEST, BatchOperations(), BATCH_REPLY, BatchResults()),
+    0x002C: Operation("CopyRange", COPY_REQUEST, Empty(), COPY_REPLY),
     0x0030: Operation("Readdir", READDIR_REQUEST, Empty(), READDIR_REPLY, DirectoryEntries()),
     0x0031: Operation("Mkdir", MKDIR_REQUEST, BYTES, NOTHING, _ATTRIBUTES),
     0x0032: Operation("Remove", REMOVE_REQUEST, BYTES),

@@ -101,6 +101,9 @@ pub(crate) fn change_space(file: &File) {
     file.seek_data(0).unwrap();
     file.seek_hole(0).unwrap();
     file.hint(0, 0, AccessPattern::Sequential).unwrap();
+    let end = file.metadata().unwrap().size;
+    file.copy_range(0, 10, file, end).unwrap();
+    file.truncate(end).unwrap();
     file.verify(&Expected::new().size(file.metadata().unwrap().size)).unwrap();
     file.commit_range(0, 10, Stability::DataSync).unwrap();
     file.metadata().unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 mod changes;
+mod copies;
 mod data;
 mod listing;
 mod model;

@@ -1,5 +1,6 @@
 //! Open files: their data, sizes and attributes, blocking and not.
 
+pub(crate) mod copy;
 pub(crate) mod durable;
 pub(crate) mod list;
 pub(crate) mod raw;

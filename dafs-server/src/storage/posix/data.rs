@@ -15,9 +15,11 @@ use rustix::fs::{
 };
 use smallvec::SmallVec;
 
+use super::super::copy::CopyRange;
 use super::super::paths::{OFFSET_MAX, check_len, check_read_range, check_write_range};
 use super::super::pool::lock;
 use super::super::{FsOp, FsReply, NowError};
+use super::copy::copy;
 use super::namespace::sync_name;
 use super::resolve::Scope;
 use super::sys::{self, Errno, retry};
@@ -261,6 +263,11 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             retry(|| fallocate(fd, mode, *offset, *len))?;
             Ok(FsReply::Done)
+        }
+        FsOp::CopyRange { offset, source, source_offset, len, .. } => {
+            let source = source.0.downcast_ref::<Node>().ok_or(Status::CROSS_DEVICE)?;
+            let range = CopyRange { source_offset: *source_offset, offset: *offset, len: *len };
+            copy(node, source, &range)
         }
         FsOp::Seek { offset, what, .. } => {
             if node.kind != FileKind::File {

@@ -6,6 +6,7 @@
 
 mod busy;
 mod class;
+mod copy;
 mod data;
 mod holes;
 mod hot;

@@ -285,6 +285,27 @@ pub(super) unsafe fn pwritev2(
     raw_call(|| unsafe { libc::pwritev2(fd, segments.as_ptr(), count, offset, flags) as libc::c_long })
 }
 
+/// `FICLONERANGE`: a range of one file shares the blocks of a range of another, where the file system can.
+pub(super) fn clone_range(
+    to: BorrowedFd<'_>,
+    to_offset: u64,
+    from: BorrowedFd<'_>,
+    from_offset: u64,
+    len: u64,
+) -> Result<()> {
+    let range = libc::file_clone_range {
+        src_fd: from.as_raw_fd().into(),
+        src_offset: from_offset,
+        src_length: len,
+        dest_offset: to_offset,
+    };
+    // SAFETY: the kernel reads the structure, which is that of this request, and nothing else.
+    raw_call(|| unsafe {
+        libc::c_long::from(libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &raw const range))
+    })?;
+    Ok(())
+}
+
 /// The file system keeps this many of `len` bytes from `offset` in the page cache, in pages.
 pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
     // `cachestat` (Linux 6.5): its range and its five counters.

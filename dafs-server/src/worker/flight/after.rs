@@ -32,6 +32,8 @@ pub(crate) enum After {
     Entries(Wanted),
     /// A commit's verifier.
     Commit { export: ExportId },
+    /// A copy into this file.
+    Copied(Target),
     /// A read into memory of this process.
     Read(Reading),
     /// A write of so many bytes that are already in the file and become durable.

@@ -126,6 +126,7 @@ impl Worker {
             Opcode::Write | Opcode::Append => self.write(call, body, payload),
             Opcode::ReadList | Opcode::WriteList => self.list(call, body, payload),
             Opcode::Batch => self.batch(call, body, payload),
+            Opcode::CopyRange => self.copy_range(call, body, payload),
             Opcode::Null => {
                 no_body(body)?;
                 self.no_payload(call, payload)?;

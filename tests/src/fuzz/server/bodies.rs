@@ -2,11 +2,11 @@
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
-    AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, HEADER_SIZE,
-    HintRequest, ListRequest, Lists, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest,
-    ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest,
-    Stability, TOKEN_SIZE, TwoNames, VerifyFlags, VerifyMask, VerifyRequest, WriteRequest, XattrNames,
-    encode_lists, encode_message_pack, encode_segments, lists_size,
+    AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
+    HEADER_SIZE, HintRequest, ListRequest, Lists, Method, NameRequest, Opcode, OpenFlags, OpenRequest,
+    ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes,
+    ShareRequest, Stability, TOKEN_SIZE, TwoNames, VerifyFlags, VerifyMask, VerifyRequest, WriteRequest,
+    XattrNames, encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -183,6 +183,13 @@ impl Peer {
                 let (offset, len, pattern) = (input.number(), input.number(), input.number32());
                 HintRequest { offset, len, pattern }.encode(&mut body);
                 (HintRequest::HEAD_SIZE, Vec::new())
+            }
+            Opcode::CopyRange => {
+                let source = self.handles.get(input.below(self.handles.len().max(1)));
+                let source = source.map_or(input.number(), |handle| handle.0);
+                let [source_offset, offset, len] = [0; 3].map(|_| input.number());
+                CopyRequest { source, source_offset, offset, len }.encode(&mut body);
+                (CopyRequest::HEAD_SIZE, Vec::new())
             }
             Opcode::Verify => {
                 let mask = VerifyMask::from_bits_truncate(input.number32());
