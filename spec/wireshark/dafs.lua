@@ -79,6 +79,10 @@ local SPEC = {
         [4108] = { "NO_TOKEN", "the token is unknown, its time is over, or it is not for this client" },
         [4128] = { "NOT_SAME", "the attributes are not those that were expected" },
         [4129] = { "SAME", "the attributes are still those that were to differ" },
+        [4130] = {
+            "SHARE_DENIED",
+            "another open of the file denies this access, or has an access that this one denies",
+        },
     },
     opcodes = {
         [0x0000] = { "Null", request = {}, reply = {} },
@@ -459,6 +463,8 @@ local SPEC = {
                         "DIRECT_IO",
                         about = "bypass the server's page cache where its storage can (O_DIRECT)",
                     },
+                    { 0x100, "DENY_READ", about = "others may not open the file to read (storage.md)" },
+                    { 0x200, "DENY_WRITE", about = "others may not open the file to write" },
                 },
                 about = "how to open",
             },

@@ -1,5 +1,7 @@
 //! Operations on names: paths below a handle.
 
+use std::sync::Arc;
+
 use dafs_proto::wire::{
     AccessMode, NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, Reader,
     RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, VerifyFlags, VerifyRequest, WireError,
@@ -24,7 +26,7 @@ impl Worker {
         let payload = self.payload(call, payload);
         let reply_max = self.reply_payload_max(call);
         let (op, after) = match call.header.opcode {
-            Opcode::Open => open_op(&open, body, payload)?,
+            Opcode::Open => self.open_op(&open, body, payload)?,
             Opcode::Remove => {
                 let request = RemoveRequest::decode(body)?;
                 (FsOp::Remove { at: at(open.node, &payload)?, directory: request.directory }, After::Plain)
@@ -48,9 +50,35 @@ impl Worker {
 
     /// One more handle like this can be had: else nothing is opened, nor made.
     fn has_descriptor(&self, call: &Call, root: &OpenHandle) -> bool {
-        let like = OpenHandle { is_root: false, ..root.clone() };
+        let like = OpenHandle { is_root: false, share: None, ..root.clone() };
         let needed = self.descriptors_of(&like);
         self.sessions.find(call.session).is_some_and(|session| session.descriptors.can_grow(needed))
+    }
+
+    fn open_op(&self, open: &OpenHandle, body: &[u8], path: Vec<u8>) -> Result<(FsOp, After), Problem> {
+        let request = OpenRequest::decode(body)?;
+        let flags = request.flags;
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE)
+            && open.rights.read_only
+        {
+            return Err(Status::READ_ONLY.into());
+        }
+        if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
+            || (flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE))
+            || (flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE))
+        {
+            return Err(Status::INVALID.into());
+        }
+        let share = self.shared.shares.share(flags);
+        let like = OpenHandle {
+            readable: flags.contains(OpenFlags::READ),
+            writable: flags.contains(OpenFlags::WRITE),
+            is_root: false,
+            share: Some(Arc::clone(&share)),
+            ..open.clone()
+        };
+        let (at, mode) = (at(open.node, &path)?, request.mode);
+        Ok((FsOp::Open { at, flags, mode, admission: Some(share) }, After::Node { like }))
     }
 
     fn two_names_op(
@@ -84,27 +112,6 @@ impl Worker {
     }
 }
 
-fn open_op(open: &OpenHandle, body: &[u8], path: Vec<u8>) -> Result<(FsOp, After), Problem> {
-    let request = OpenRequest::decode(body)?;
-    let flags = request.flags;
-    if flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE) && open.rights.read_only {
-        return Err(Status::READ_ONLY.into());
-    }
-    if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
-        || (flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE))
-        || (flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE))
-    {
-        return Err(Status::INVALID.into());
-    }
-    let like = OpenHandle {
-        readable: flags.contains(OpenFlags::READ),
-        writable: flags.contains(OpenFlags::WRITE),
-        is_root: false,
-        ..open.clone()
-    };
-    Ok((FsOp::Open { at: at(open.node, &path)?, flags, mode: request.mode }, After::Node { like }))
-}
-
 fn name_op(
     opcode: Opcode,
     open: &OpenHandle,
@@ -116,7 +123,8 @@ fn name_op(
     let node = open.node;
     Ok(match opcode {
         Opcode::Lookup => {
-            let like = OpenHandle { readable: false, writable: false, is_root: false, ..open.clone() };
+            let like =
+                OpenHandle { readable: false, writable: false, is_root: false, share: None, ..open.clone() };
             (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like })
         }
         Opcode::Getattr => (FsOp::Getattr { at: at(node, payload)?, follow }, After::Attributes),

@@ -118,7 +118,7 @@ impl Worker {
         }
         let node = self.storage.root(id);
         let identity = rights.identity.clone();
-        let root = OpenHandle { node, rights, readable: true, writable: false, is_root: true };
+        let root = OpenHandle { node, rights, readable: true, writable: false, is_root: true, share: None };
         let at = At { node, path: Vec::new() };
         self.start_as(&identity, call, FsOp::Getattr { at, follow: true }, After::Mount { root });
         Ok(())

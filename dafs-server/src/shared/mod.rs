@@ -1,6 +1,6 @@
 //! What holds for the process, whatever loops it has: settings, exports, budgets, who may do what, who is fenced off, where each session
-//! lives, tokens, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for nobody,
-//! reads no clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
+//! lives, tokens, deny modes, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for
+//! nobody, reads no clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
 
 pub(crate) mod budget;
 mod directory;
@@ -8,6 +8,7 @@ mod fences;
 pub mod mail;
 mod rules;
 pub mod settings;
+pub(crate) mod shares;
 mod statistics;
 pub(crate) mod tokens;
 
@@ -25,6 +26,7 @@ pub(crate) use self::fences::{FENCES_MAX, Fences};
 use self::mail::{Inbox, Mail};
 pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
+use self::shares::Shares;
 use self::tokens::TokenTable;
 use crate::config::Config;
 use crate::metrics::BudgetState;
@@ -43,6 +45,7 @@ pub struct Shared {
     pub(crate) fences: Fences,
     pub(crate) directory: Directory,
     pub(crate) budgets: Budgets,
+    pub(crate) shares: Arc<Shares>,
     tokens: Mutex<TokenTable>,
     desks: Vec<Desk>,
     /// Nanoseconds.
@@ -68,6 +71,7 @@ impl Shared {
             logins_refused: AtomicU64::new(0),
             settings,
             epoch,
+            shares: Arc::default(),
             tokens: Mutex::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
             longest_turn: AtomicU64::new(0),

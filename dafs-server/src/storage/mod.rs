@@ -25,7 +25,8 @@ use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    AccessMode, Attributes, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status, XattrSetMode,
+    AccessMode, Attributes, FileKind, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status,
+    XattrSetMode,
 };
 
 pub use copy::CopySource;
@@ -84,6 +85,21 @@ pub struct At {
     pub path: Vec<u8>,
 }
 
+/// Who decides whether a file may be opened beside those who have it open: asked on any thread, before the file is cut. It may be asked
+/// again about the same open.
+pub trait Admission: std::fmt::Debug + Send + Sync {
+    /// The open may go on.
+    fn admit(&self, file: &Attributes) -> Result<(), Status>;
+}
+
+/// Asks, where somebody is to be asked; only files are shared.
+fn admit(admission: Option<&Arc<dyn Admission>>, found: &Attributes) -> Result<(), Status> {
+    match admission {
+        Some(admission) if found.kind == FileKind::File => admission.admit(found),
+        _ => Ok(()),
+    }
+}
+
 /// An operation on storage. Memory in it belongs to the storage until the operation has completed.
 #[derive(Debug)]
 pub enum FsOp {
@@ -102,6 +118,8 @@ pub enum FsOp {
         flags: OpenFlags,
         /// Permission bits of a new file; used as given, without a umask.
         mode: u32,
+        /// Has a say when it is known which file it is.
+        admission: Option<Arc<dyn Admission>>,
     },
     /// [`FsReply::Attributes`].
     Getattr {

@@ -36,6 +36,10 @@ bitflags::bitflags! {
         const DIRECTORY = 0x40;
         /// Bypass the server's page cache, where its storage can.
         const DIRECT_IO = 0x80;
+        /// Fails where another open reads the file, and keeps others from opening it to read.
+        const DENY_READ = 0x100;
+        /// Fails where another open writes the file, and keeps others from opening it to write.
+        const DENY_WRITE = 0x200;
     }
 }
 

@@ -76,6 +76,7 @@ statuses! {
     NO_TOKEN = 0x100c, ESTALE, "the token is unknown, its time is over, or it is not for this client";
     NOT_SAME = 0x1020, ECANCELED, "the attributes are not those that were expected";
     SAME = 0x1021, ECANCELED, "the attributes are still those that were to differ";
+    SHARE_DENIED = 0x1022, EBUSY, "another open of the file denies this access, or has an access that this one denies";
 }
 
 impl Status {

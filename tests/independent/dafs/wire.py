@@ -28,7 +28,8 @@ FEATURES_ALL = 0x7F
 INLINE, DIRECT, EAGER, CLIENT_INITIATED = range(4)
 UNSTABLE, DATA_SYNC, FILE_SYNC = range(3)
 # Flags of an open, of a share and of a batch.
-READ, WRITE, CREATE, EXCLUSIVE, TRUNCATE, NO_FOLLOW, DIRECTORY, DIRECT_IO = (1 << bit for bit in range(8))
+READ, WRITE, CREATE, EXCLUSIVE, TRUNCATE, NO_FOLLOW, DIRECTORY, DIRECT_IO, DENY_READ, DENY_WRITE = (
+    1 << bit for bit in range(10))
 NOTIFY, EXPEDITE = 1, 2
 # What a verify compares, and how.
 CHANGE, SIZE, MTIME, IDENTITY = 1, 2, 4, 8
@@ -43,6 +44,7 @@ STATUSES = {
     "CHAIN_ABORTED": 0x1001, "FENCED": 0x1002, "NO_EXPORT": 0x1003, "FALSE_RETRY": 0x1004, "NO_SESSION": 0x1005,
     "AUTH_FAILED": 0x1006, "AUTH_REQUIRED": 0x1007, "VERSION": 0x1008, "SERVER_FULL": 0x1009, "DRAINING": 0x100A,
     "REMOTE_ACCESS": 0x100B, "NO_TOKEN": 0x100C, "NOT_SAME": 0x1020, "SAME": 0x1021,
+    "SHARE_DENIED": 0x1022,
 }
 STATUS_NAMES = {number: name for name, number in STATUSES.items()}
 
@@ -207,7 +209,7 @@ HINT_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("pattern
 READDIR_REQUEST = Layout(
     Field("cookie", U64), Field("length", U32), Field("attributes", U32, BOOLEAN), *RANGE_FIELDS)
 READDIR_REPLY = Layout(Field("count", U32), Field("end", U32, BOOLEAN), Field("cookie", U64))
-OPEN_REQUEST = Layout(Field("flags", U32, range(0x100)), Field("mode", U32, MODES))
+OPEN_REQUEST = Layout(Field("flags", U32, range(0x400)), Field("mode", U32, MODES))
 SHARE_REQUEST = Layout(Field("rights", U32, range(4)), Field("ttl_ms", U32))
 SHARE_REPLY = Layout(Field("ttl_ms", U32), Field("-", U32))
 EAGER_TERMS = Layout(

@@ -1,9 +1,11 @@
 //! Operations on names and attributes of an export in memory.
 
+use std::sync::Arc;
+
 use dafs_proto::wire::{FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTime, Status};
 
 use super::super::paths::{check_open_flags, split_last};
-use super::super::{At, FsOp, FsReply, FsResult, Identity};
+use super::super::{Admission, At, FsOp, FsReply, FsResult, Identity, admit};
 use super::MemFs;
 use super::chunks::Xattrs;
 use super::file::FileData;
@@ -16,7 +18,9 @@ impl MemFs {
                 let ino = self.find(&at, follow, identity)?;
                 self.open_node(ino, OpenFlags::empty())
             }
-            FsOp::Open { at, flags, mode } => self.open(identity, &at, flags, mode),
+            FsOp::Open { at, flags, mode, admission } => {
+                self.open(identity, &at, (flags, mode), admission.as_ref())
+            }
             FsOp::Getattr { at, follow } => {
                 let ino = self.find(&at, follow, identity)?;
                 self.attributes(ino)
@@ -158,7 +162,13 @@ impl MemFs {
         Ok(ino)
     }
 
-    fn open(&mut self, identity: &Identity, at: &At, flags: OpenFlags, mode: u32) -> FsResult {
+    fn open(
+        &mut self,
+        identity: &Identity,
+        at: &At,
+        (flags, mode): (OpenFlags, u32),
+        admission: Option<&Arc<dyn Admission>>,
+    ) -> FsResult {
         check_open_flags(flags)?;
         let create = flags.contains(OpenFlags::CREATE);
         let exclusive = flags.contains(OpenFlags::EXCLUSIVE);
@@ -178,6 +188,7 @@ impl MemFs {
                 self.check_change(identity, parent)?;
                 let content = Content::File(FileData::default());
                 let ino = self.make(identity, parent, &name, content, mode & 0o7777)?;
+                admit(admission, &self.tree.inode(ino)?.attributes(ino, self.identity))?;
                 // Who makes a file may open it, whatever its mode says.
                 return self.open_node(ino, flags);
             }
@@ -201,6 +212,7 @@ impl MemFs {
         if flags.contains(OpenFlags::WRITE) {
             inode.check(identity, May::Write)?;
         }
+        admit(admission, &inode.attributes(ino, self.identity))?;
         if flags.contains(OpenFlags::TRUNCATE) {
             let now = self.clock.now();
             let inode = self.tree.inode_mut(ino)?;

@@ -9,7 +9,7 @@ use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
 
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
-use super::super::{FsOp, FsReply};
+use super::super::{Admission, FsOp, FsReply, admit};
 use super::busy::Busy;
 use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, FdPath, retry};
@@ -24,8 +24,9 @@ pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<O
             let node = scope.node(fd, &attributes, false);
             Ok(opened(node, attributes, false))
         }
-        FsOp::Open { at, flags, mode } => {
-            let (node, attributes) = open(scope, node, &at.path, *flags, *mode)?;
+        FsOp::Open { at, flags, mode, admission } => {
+            let wish = Wish { flags: *flags, mode: *mode & 0o7777, admission: admission.as_ref() };
+            let (node, attributes) = open(scope, node, &at.path, wish)?;
             Ok(opened(node, attributes, flags.contains(OpenFlags::TRUNCATE)))
         }
         FsOp::Getattr { at, follow } => {
@@ -146,20 +147,25 @@ impl Scope<'_> {
     }
 }
 
-fn open(
-    scope: &Scope<'_>,
-    node: &Node,
-    path: &[u8],
+/// How a file is to be opened.
+#[derive(Clone, Copy)]
+struct Wish<'a> {
     flags: OpenFlags,
     mode: u32,
-) -> Result<(Node, Attributes), Status> {
+    admission: Option<&'a Arc<dyn Admission>>,
+}
+
+fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(Node, Attributes), Status> {
+    let flags = wish.flags;
     // What holds a lease on the file must not be waited for.
     let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
     let (fd, attributes) = if path.is_empty() {
-        with_attributes(reopen(&scope.shared.busy, node, flags, system)?)?
+        with_attributes(reopen(&scope.shared.busy, node, wish, system)?)?
     } else {
-        open_path(scope, node, path, flags, system, mode & 0o7777)?
+        open_path(scope, node, path, wish, system)?
     };
+    // Of what was made only now it is known.
+    admit(wish.admission, &attributes)?;
     match attributes.kind {
         FileKind::File => {}
         FileKind::Directory => return Ok((scope.node(fd, &attributes, true), attributes)),
@@ -189,9 +195,8 @@ fn open_path(
     scope: &Scope<'_>,
     node: &Node,
     path: &[u8],
-    flags: OpenFlags,
+    Wish { flags, mode, admission }: Wish<'_>,
     system: OFlags,
-    mode: u32,
 ) -> Result<(OwnedFd, Attributes), Status> {
     let creates = flags.contains(OpenFlags::CREATE);
     if flags.intersects(OpenFlags::EXCLUSIVE | OpenFlags::DIRECTORY) {
@@ -210,6 +215,7 @@ fn open_path(
     };
     let attributes = sys::fstat(named.as_fd())?;
     check_kind(attributes.kind, flags)?;
+    admit(admission, &attributes)?;
     let cuts = flags.contains(OpenFlags::TRUNCATE);
     let _held = cuts.then(|| scope.shared.busy.hold((attributes.fs_id, attributes.file_id)));
     let fd = sys::reopen(named.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?;
@@ -256,12 +262,20 @@ fn system_flags(flags: OpenFlags) -> Result<OFlags, Status> {
 }
 
 /// Data access to what a node already names; permission is checked anew.
-fn reopen(busy: &Arc<Busy>, node: &Node, flags: OpenFlags, system: OFlags) -> Result<OwnedFd, Status> {
+fn reopen(
+    busy: &Arc<Busy>,
+    node: &Node,
+    Wish { flags, admission, .. }: Wish<'_>,
+    system: OFlags,
+) -> Result<OwnedFd, Status> {
     if flags.contains(OpenFlags::EXCLUSIVE) {
         return Err(Status::EXISTS);
     }
     check_kind(node.kind, flags)?;
     let system = system.difference(OFlags::CREATE | OFlags::NOFOLLOW);
+    if flags.contains(OpenFlags::TRUNCATE) {
+        admit(admission, &sys::fstat(node.fd.as_fd())?)?;
+    }
     let _held = flags.contains(OpenFlags::TRUNCATE).then(|| busy.hold(node.key()));
     Ok(sys::reopen(node.fd.as_fd(), system)?)
 }

@@ -152,11 +152,12 @@ impl Pair {
         let (path, flags) = (self.path(), flags[self.random.index(flags.len())]);
         let mode = [0o644, 0o600, 0o4755][self.random.index(3)];
         let told = format!("open {:?} {flags:?}", path.escape_ascii().to_string());
-        let opened =
-            self.both(told, |side, _| match side.run(FsOp::Open { at: side.at(&path), flags, mode })? {
+        let opened = self.both(told, |side, _| {
+            match side.run(FsOp::Open { at: side.at(&path), flags, mode, admission: None })? {
                 FsReply::Node(node, attributes) => Ok((node, attributes)),
                 other => panic!("{other:?}"),
-            });
+            }
+        });
         let Some(opened) = opened else { return };
         let slot = self.random.index(NODES);
         let kind = opened[0].1.kind;
