@@ -45,10 +45,10 @@ pub use api::batch::io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};
 pub use api::batch::part::BatchOutcome;
 pub use api::chain::{Chain, Chained};
 pub use api::dir::{Dir, Export};
+pub use api::file::File;
 pub use api::file::copy::Copied;
 pub use api::file::durable::DurableWriter;
 pub use api::file::list::{ListRead, ListTransferred};
-pub use api::file::{AccessPattern, File};
 pub use api::key_file::load_key;
 pub use api::options::OpenOptions;
 pub use api::pin::{Pin, PinnedBuf};
@@ -63,9 +63,9 @@ pub use dafs_proto::extent::Extent;
 pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
 pub use dafs_proto::wire::{
-    AccessMode, Attributes, Crossovers, DirEntry, FileIdentity, FileKind, FsStatistics, GatherSwitches,
-    LimitsReply, Opcode, SetAttributes, SetTime, Stability, Statistics, Status, Thresholds, Timestamp, Token,
-    XattrSetMode,
+    AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, FileIdentity, FileKind, FsStatistics,
+    GatherSwitches, LimitsReply, Opcode, SetAttributes, SetTime, Stability, Statistics, Status, Thresholds,
+    Timestamp, Token, XattrSetMode,
 };
 pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use error::{Error, Result, StaleCause};

@@ -400,18 +400,26 @@ local SPEC = {
                 4,
                 "pattern",
                 min = 0,
-                max = 4,
+                max = 5,
                 names = {
                     [0] = "normal",
                     [1] = "sequential",
                     [2] = "random",
                     [3] = "will need",
                     [4] = "will not need",
+                    [5] = "once",
                 },
                 open = true,
                 about = "a server ignores other patterns",
             },
-            { 20, 4, "reserved", reserved = true },
+            {
+                20,
+                4,
+                "likelihood",
+                min = 0,
+                max = 100,
+                about = "how likely the range is used so, percent; 0 where that is not said",
+            },
         },
         ["readdir request"] = {
             {

@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    AccessMode, Attributes, FileKind, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status,
-    XattrSetMode,
+    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, OpenFlags, SeekWhat, SetAttributes,
+    Stability, Status, XattrSetMode,
 };
 
 pub use copy::CopySource;
@@ -225,7 +225,7 @@ pub enum FsOp {
         /// What to look for.
         what: SeekWhat,
     },
-    /// Advice ([`FsReply::Done`]); pattern numbers as in `HintRequest`.
+    /// Advice ([`FsReply::Done`]).
     Hint {
         /// The file.
         node: NodeId,
@@ -233,8 +233,8 @@ pub enum FsOp {
         offset: u64,
         /// Bytes; 0 for all that follow.
         len: u64,
-        /// The pattern.
-        pattern: u32,
+        /// What is to be expected; none where it is not known, or not likely.
+        pattern: Option<AccessPattern>,
     },
     /// Entries after a cookie, without `.` and `..` ([`FsReply::Entries`]). Entries that exist throughout a scan are seen exactly once.
     Readdir {

@@ -42,9 +42,9 @@ pub use list::{
     encode_lists, lists_size,
 };
 pub use namespace::{
-    AccessMode, AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest, ReaddirReply,
-    ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames, XattrNames,
-    XattrSetMode,
+    AccessMode, AccessPattern, AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest,
+    ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames,
+    XattrNames, XattrSetMode,
 };
 pub use negotiate::{
     Authenticate, AuthenticateReply, Crossovers, ExportStatistics, Features, GatherSwitches, Hello,

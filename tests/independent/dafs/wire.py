@@ -205,7 +205,7 @@ SEEK_REQUEST = Layout(Field("offset", U64), Field("what", U32, BOOLEAN), Field("
 SEEK_REPLY = Layout(Field("offset", U64))
 COPY_REQUEST = Layout(Field("source", U64), Field("source_offset", U64), Field("offset", U64), Field("length", U64))
 COPY_REPLY = Layout(Field("count", U64), Field("verifier", U64), Field("end", U32, BOOLEAN), Field("-", U32))
-HINT_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("pattern", U32), Field("-", U32))
+HINT_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("pattern", U32), Field("likelihood", U32, range(101)))
 READDIR_REQUEST = Layout(
     Field("cookie", U64), Field("length", U32), Field("attributes", U32, BOOLEAN), *RANGE_FIELDS)
 READDIR_REPLY = Layout(Field("count", U32), Field("end", U32, BOOLEAN), Field("cookie", U64))

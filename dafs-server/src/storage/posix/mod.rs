@@ -8,6 +8,7 @@ mod busy;
 mod class;
 mod copy;
 mod data;
+mod hint;
 mod holes;
 mod hot;
 mod identity;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dafs_proto::transport::{LocalSegments, Span};
-use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
+use dafs_proto::wire::{AccessPattern, Attributes, FileKind, OpenFlags, Status};
 
 use super::fair::Place;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
@@ -355,8 +356,11 @@ impl FileSystem for PosixExport {
     fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
         let Traits { node: first, second, on_data, .. } = op.traits();
         let Some(node) = self.nodes.get(first) else { return Attempt::Done(Err(Status::BAD_HANDLE)) };
-        if matches!(op, FsOp::Truncate { .. } | FsOp::Punch { .. }) {
-            self.hot.forget_file(node);
+        match op {
+            FsOp::Truncate { .. } | FsOp::Punch { .. } => self.hot.forget_file(node),
+            // What is mapped stays in memory.
+            FsOp::Hint { pattern: Some(AccessPattern::WillNotNeed), .. } => self.windows.close(first),
+            _ => {}
         }
         let second = match second.map(|id| self.nodes.get(id)) {
             Some(None) => return Attempt::Done(Err(Status::BAD_HANDLE)),

@@ -306,8 +306,18 @@ pub(super) fn clone_range(
     Ok(())
 }
 
+/// `sync_file_range`: waits until a range is written out, which makes it no more durable. Of length 0 it reaches to the end of the file.
+pub(super) fn write_out(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let (fd, offset, len) = (fd.as_raw_fd(), offset.cast_signed(), len.cast_signed());
+    // SAFETY: no memory is passed.
+    raw_call(|| unsafe { libc::c_long::from(libc::sync_file_range(fd, offset, len, flags)) })?;
+    Ok(())
+}
+
 /// The file system keeps this many of `len` bytes from `offset` in the page cache, in pages.
-pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
+pub(in crate::storage) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
     // `cachestat` (Linux 6.5): its range and its five counters.
     const SYS_CACHESTAT: libc::c_long = 451;
     let fd = libc::c_long::from(fd.as_raw_fd());

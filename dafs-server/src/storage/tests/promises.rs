@@ -330,7 +330,7 @@ fn read_now_gives_all_or_would_block() {
         let data: Vec<u8> = (0..300_000u32).map(|i| (i / 11) as u8).collect();
         assert_eq!(f.write(node, 0, &data), Ok(data.len()));
         f.run(FsOp::Commit { node, offset: 0, len: 0, stability: Stability::DataSync }).unwrap();
-        f.run(FsOp::Hint { node, offset: 0, len: 0, pattern: 4 }).unwrap();
+        f.run(FsOp::Hint { node, offset: 0, len: 0, pattern: Some(AccessPattern::WillNotNeed) }).unwrap();
         // A part of it is at hand again.
         f.read_submitted(node, 0, &[10_000]).unwrap();
         let mut bytes = vec![0; 300_100];

@@ -181,7 +181,8 @@ impl Peer {
             }
             Opcode::Hint => {
                 let (offset, len, pattern) = (input.number(), input.number(), input.number32());
-                HintRequest { offset, len, pattern }.encode(&mut body);
+                let likelihood = input.number32() % 101;
+                HintRequest { offset, len, pattern, likelihood }.encode(&mut body);
                 (HintRequest::HEAD_SIZE, Vec::new())
             }
             Opcode::CopyRange => {
