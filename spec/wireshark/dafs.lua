@@ -473,6 +473,13 @@ local SPEC = {
                     },
                     { 0x100, "DENY_READ", about = "others may not open the file to read (storage.md)" },
                     { 0x200, "DENY_WRITE", about = "others may not open the file to write" },
+                    {
+                        0x400,
+                        "UNNAMED",
+                        about =
+                            "make a file without a name in the directory that the path leads to " ..
+                            "(storage.md)",
+                    },
                 },
                 about = "how to open",
             },
@@ -546,7 +553,14 @@ local SPEC = {
         },
         ["rename request"] = {
             { 0, 8, "second handle", about = "where the second path begins" },
-            { 8, 4, "replace", min = 0, max = 1, about = "an existing name may be replaced" },
+            {
+                8,
+                4,
+                "replace",
+                min = 0,
+                max = 1,
+                about = "an existing name may be replaced; of Link not that of a directory",
+            },
             { 12, 4, "reserved", reserved = true },
         },
         notice = {
@@ -2258,11 +2272,6 @@ local CHECKS = {
     ["range request"] = function(m, problem)
         if m.name == "Truncate" and m.body.length ~= UInt64(0) then
             problem(E.value, "A truncation has a length")
-        end
-    end,
-    ["rename request"] = function(m, problem)
-        if m.name == "Link" and m.body.replace ~= 0 then
-            problem(E.value, "A link replaces nothing")
         end
     end,
     ["list read reply"] = function(m, problem)

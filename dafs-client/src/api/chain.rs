@@ -38,13 +38,13 @@ use crate::op::transfer::TransferKind;
 /// Data travels in the messages: a read or write moves at most the inline limits ([`crate::Agreed::read_inline_max`]).
 #[must_use = "a chain is sent by `run`"]
 pub struct Chain<'a> {
-    owner: &'a Arc<Owner>,
-    node: &'a Arc<Node>,
+    pub(crate) owner: &'a Arc<Owner>,
+    pub(crate) node: &'a Arc<Node>,
     /// It begins at an open file.
     at_file: bool,
     links: Vec<Link>,
     memory: Vec<RawMemory>,
-    options: OpenOptions,
+    pub(crate) options: OpenOptions,
     wrong: Option<Error>,
     life: PhantomData<&'a mut [u8]>,
 }
@@ -172,13 +172,13 @@ impl<'a> Chain<'a> {
         self.finish(work, outcome)
     }
 
-    fn push(mut self, link: Link) -> Self {
+    pub(crate) fn push(mut self, link: Link) -> Self {
         self.links.push(link);
         self
     }
 
     /// Keeps the first error for [`Chain::run`].
-    fn checked<T>(&mut self, result: Result<T>) -> Option<T> {
+    pub(crate) fn checked<T>(&mut self, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {

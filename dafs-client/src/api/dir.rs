@@ -421,7 +421,7 @@ fn xattr_request(path: &Path, name: &str, value: &[u8], mode: u32) -> Result<Nam
     Ok(named)
 }
 
-fn two_names(first: &[u8], second: &[u8]) -> Vec<u8> {
+pub(crate) fn two_names(first: &[u8], second: &[u8]) -> Vec<u8> {
     let names = TwoNames { first, second };
     let mut payload = vec![0; names.size()];
     names.encode(&mut payload);

@@ -8,6 +8,7 @@ pub(crate) mod key_file;
 pub(crate) mod options;
 pub(crate) mod pin;
 pub(crate) mod read_dir;
+pub(crate) mod replace;
 pub(crate) mod reply;
 pub(crate) mod session;
 pub(crate) mod token;

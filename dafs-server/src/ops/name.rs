@@ -88,7 +88,7 @@ impl Worker {
         body: &[u8],
         payload: &[u8],
     ) -> Result<(FsOp, After), Problem> {
-        let request = RenameRequest::decode_for(call.header.opcode, body)?;
+        let request = RenameRequest::decode(body)?;
         let names = TwoNames::decode(payload)?;
         let mut second = *call;
         second.header.handle = dafs_proto::wire::FileHandle(request.second_handle);
@@ -100,7 +100,7 @@ impl Worker {
         Ok(if call.header.opcode == Opcode::Rename {
             (FsOp::Rename { from, to, replace: request.replace }, After::Plain)
         } else {
-            (FsOp::Link { from, to }, After::Attributes)
+            (FsOp::Link { from, to, replace: request.replace }, After::Attributes)
         })
     }
 

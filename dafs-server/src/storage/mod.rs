@@ -276,6 +276,8 @@ pub enum FsOp {
         from: At,
         /// Its new name.
         to: At,
+        /// An existing name may be replaced.
+        replace: bool,
     },
     /// [`FsReply::Attributes`] of the link.
     Symlink {
@@ -500,7 +502,7 @@ impl FsOp {
 
     fn traits(&self) -> Traits {
         let (node, second, changes, on_data) = match self {
-            Self::Rename { from, to, .. } | Self::Link { from, to } => {
+            Self::Rename { from, to, .. } | Self::Link { from, to, .. } => {
                 (from.node, Some(to.node), true, false)
             }
             Self::Open { at, flags, .. } => {

@@ -40,6 +40,8 @@ bitflags::bitflags! {
         const DENY_READ = 0x100;
         /// Fails where another open writes the file, and keeps others from opening it to write.
         const DENY_WRITE = 0x200;
+        /// Makes a file without a name in the directory that the path leads to.
+        const UNNAMED = 0x400;
     }
 }
 
@@ -320,19 +322,8 @@ body! {
     pub struct RenameRequest("rename request") {
         /// Where the second path starts.
         pub second_handle: u64 = "second handle",
-        /// An existing name may be replaced (rename only).
+        /// An existing name may be replaced.
         pub replace: bool = "replace" and 4 reserved,
-    }
-}
-
-impl RenameRequest {
-    /// Reads the body of a request of this opcode: a link replaces nothing.
-    pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
-        let request = Self::decode(body)?;
-        match request.replace && opcode == Opcode::Link {
-            true => Err(WireError::Invalid { what: "replace of a link", value: 1 }),
-            false => Ok(request),
-        }
     }
 }
 

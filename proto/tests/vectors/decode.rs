@@ -95,7 +95,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             Ok(())
         }
         Opcode::Rename | Opcode::Link => {
-            RenameRequest::decode_for(opcode, body)?;
+            RenameRequest::decode(body)?;
             Ok(TwoNames::decode(payload).map(drop)?)
         }
         Opcode::Symlink => {

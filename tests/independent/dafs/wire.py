@@ -28,8 +28,8 @@ FEATURES_ALL = 0x7F
 INLINE, DIRECT, EAGER, CLIENT_INITIATED = range(4)
 UNSTABLE, DATA_SYNC, FILE_SYNC = range(3)
 # Flags of an open, of a share and of a batch.
-READ, WRITE, CREATE, EXCLUSIVE, TRUNCATE, NO_FOLLOW, DIRECTORY, DIRECT_IO, DENY_READ, DENY_WRITE = (
-    1 << bit for bit in range(10))
+READ, WRITE, CREATE, EXCLUSIVE, TRUNCATE, NO_FOLLOW, DIRECTORY, DIRECT_IO, DENY_READ, DENY_WRITE, UNNAMED = (
+    1 << bit for bit in range(11))
 NOTIFY, EXPEDITE = 1, 2
 # What a verify compares, and how.
 CHANGE, SIZE, MTIME, IDENTITY = 1, 2, 4, 8
@@ -209,7 +209,7 @@ HINT_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("pattern
 READDIR_REQUEST = Layout(
     Field("cookie", U64), Field("length", U32), Field("attributes", U32, BOOLEAN), *RANGE_FIELDS)
 READDIR_REPLY = Layout(Field("count", U32), Field("end", U32, BOOLEAN), Field("cookie", U64))
-OPEN_REQUEST = Layout(Field("flags", U32, range(0x400)), Field("mode", U32, MODES))
+OPEN_REQUEST = Layout(Field("flags", U32, range(0x800)), Field("mode", U32, MODES))
 SHARE_REQUEST = Layout(Field("rights", U32, range(4)), Field("ttl_ms", U32))
 SHARE_REPLY = Layout(Field("ttl_ms", U32), Field("-", U32))
 EAGER_TERMS = Layout(
@@ -225,7 +225,6 @@ VERIFY_REQUEST = Layout(
     Field("generation", U64))
 REMOVE_REQUEST = Layout(Field("directory", U32, BOOLEAN), Field("-", U32))
 RENAME_REQUEST = Layout(Field("second_handle", U64), Field("replace", U32, BOOLEAN), Field("-", U32))
-LINK_REQUEST = Layout(Field("second_handle", U64), Field("replace", U32, ZERO), Field("-", U32))
 NOTICE = Layout(Field("kind", U32))
 
 
@@ -876,7 +875,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x0031: Operation("Mkdir", MKDIR_REQUEST, BYTES, NOTHING, _ATTRIBUTES),
     0x0032: Operation("Remove", REMOVE_REQUEST, BYTES),
     0x0033: Operation("Rename", RENAME_REQUEST, TwoNames()),
-    0x0034: Operation("Link", LINK_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
+    0x0034: Operation("Link", RENAME_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
     0x0035: Operation("Symlink", PLAIN_NAME_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
     0x0036: Operation("Readlink", PLAIN_NAME_REQUEST, BYTES, NOTHING, BYTES),
     0x0037: Operation("AccessCheck", ACCESS_REQUEST, BYTES),

@@ -11,4 +11,5 @@ mod names;
 mod policy;
 mod ranges;
 mod registration;
+mod replaces;
 mod unreadable;

@@ -211,6 +211,7 @@ impl MemFs {
             mtime: now,
             ctime: now,
             change: 1,
+            can_be_named: false,
             xattrs: Xattrs::new(),
             xattrs_size: 0,
             xattrs_listed: 0,

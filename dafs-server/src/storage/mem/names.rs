@@ -62,7 +62,7 @@ impl MemFs {
             }
             FsOp::Remove { at, directory } => self.remove(identity, &at, directory),
             FsOp::Rename { from, to, replace } => self.rename(identity, &from, &to, replace),
-            FsOp::Link { from, to } => self.link(identity, &from, &to),
+            FsOp::Link { from, to, replace } => self.link(identity, &from, &to, replace),
             _ => Err(Status::INVALID),
         }
     }
@@ -127,38 +127,63 @@ impl MemFs {
         content: Content,
         mode: u32,
     ) -> Result<Ino, Status> {
+        let is_directory = matches!(content, Content::Directory(_));
+        self.space.take(name_size(name))?;
+        let ino = match self.make_unnamed(identity, parent, content, mode) {
+            Ok(ino) => ino,
+            Err(status) => {
+                self.space.give(name_size(name));
+                return Err(status);
+            }
+        };
+        let inode = self.tree.inode_mut(ino)?;
+        inode.links = if is_directory { 2 } else { 1 };
+        let now = inode.ctime;
+        let directory = self.tree.inode_mut(parent)?;
+        directory.on_change(now);
+        if is_directory {
+            directory.links += 1;
+        }
+        self.tree.directory_mut(parent)?.insert(name, ino);
+        Ok(ino)
+    }
+
+    /// Something that belongs in a directory, and has no name there.
+    fn make_unnamed(
+        &mut self,
+        identity: &Identity,
+        parent: Ino,
+        content: Content,
+        mode: u32,
+    ) -> Result<Ino, Status> {
         let now = self.clock.now();
         let is_directory = matches!(content, Content::Directory(_));
         let size = match &content {
             Content::Symlink(target) => target.len() as u64,
             _ => 0,
         };
-        self.space.take(INODE_SIZE + size + name_size(name))?;
-        let directory = self.tree.inode_mut(parent)?;
+        let directory = self.tree.inode(parent)?;
         let inherits = directory.mode & 0o2000 != 0;
         let inode = Inode {
             content,
             mode: if inherits && is_directory { mode | 0o2000 } else { mode },
             uid: identity.uid,
             gid: if inherits { directory.gid } else { identity.gid },
-            links: if is_directory { 2 } else { 1 },
+            links: 0,
             atime: now,
             mtime: now,
             ctime: now,
             change: 1,
+            can_be_named: false,
             xattrs: Xattrs::new(),
             xattrs_size: 0,
             xattrs_listed: 0,
             open_count: 0,
         };
-        directory.on_change(now);
-        if is_directory {
-            directory.links += 1;
-        }
+        self.space.take(INODE_SIZE + size)?;
         let ino = self.next_ino;
         self.next_ino += 1;
         self.tree.inodes.insert(ino, inode);
-        self.tree.directory_mut(parent)?.insert(name, ino);
         Ok(ino)
     }
 
@@ -174,6 +199,16 @@ impl MemFs {
         let exclusive = flags.contains(OpenFlags::EXCLUSIVE);
         let follow = !flags.contains(OpenFlags::NO_FOLLOW) && !exclusive;
         let base = self.node(at.node)?.ino;
+        if flags.contains(OpenFlags::UNNAMED) {
+            let parent = self.find(at, true, identity)?;
+            self.tree.inode(parent)?.directory()?;
+            self.check_change(identity, parent)?;
+            let content = Content::File(FileData::default());
+            let ino = self.make_unnamed(identity, parent, content, mode & 0o7777)?;
+            self.tree.inode_mut(ino)?.can_be_named = true;
+            admit(admission, &self.tree.inode(ino)?.attributes(ino, self.identity))?;
+            return self.open_node(ino, flags);
+        }
         if create && at.path.last() == Some(&b'/') {
             // Whatever the name is, no file can be made there.
             let end = at.path.iter().rposition(|byte| *byte != b'/').map_or(at.path.len(), |last| last + 1);
@@ -357,7 +392,7 @@ impl MemFs {
         Ok(FsReply::Done)
     }
 
-    fn link(&mut self, identity: &Identity, from: &At, to: &At) -> FsResult {
+    fn link(&mut self, identity: &Identity, from: &At, to: &At, replace: bool) -> FsResult {
         // As in a directory of the system: both places are found before either name is looked at.
         self.place(identity, to, false)?;
         let ino = if from.path.is_empty() {
@@ -366,23 +401,42 @@ impl MemFs {
             let (parent, name) = self.place(identity, from, false)?;
             self.child(parent, &name).ok_or(Status::NOT_FOUND)?
         };
-        let (parent, name) = self.free_name(identity, to, false)?;
+        let (parent, name) = self.place(identity, to, false)?;
+        let existing = self.child(parent, &name);
+        if existing.is_some() && !replace {
+            return Err(Status::EXISTS);
+        }
+        self.check_change(identity, parent)?;
         let inode = self.tree.inode(ino)?;
         if inode.kind() == FileKind::Directory {
             return Err(Status::PERMISSION);
         }
-        // A file without a name stays without.
-        if inode.links == 0 {
+        // A file without a name stays without, unless it was made so.
+        if inode.links == 0 && !inode.can_be_named {
             return Err(Status::NOT_FOUND);
         }
         if inode.links == u32::MAX {
             return Err(Status::TOO_MANY_LINKS);
         }
+        if existing == Some(ino) {
+            return self.attributes(ino);
+        }
+        if let Some(existing) = existing {
+            self.check_removal(identity, parent, existing)?;
+            if self.tree.inode(existing)?.kind() == FileKind::Directory {
+                return Err(Status::IS_DIRECTORY);
+            }
+        }
+        // Before the old one goes: there may be no room.
         self.space.take(name_size(&name))?;
+        if let Some(existing) = existing {
+            self.unlink(parent, &name, existing)?;
+        }
         let now = self.clock.now();
         self.tree.directory_mut(parent)?.insert(&name, ino);
         let inode = self.tree.inode_mut(ino)?;
         inode.links += 1;
+        inode.can_be_named = false;
         inode.on_attributes_change(now);
         let directory = self.tree.inode_mut(parent)?;
         directory.on_change(now);

@@ -89,6 +89,8 @@ pub(super) struct Inode {
     pub(super) ctime: Timestamp,
     /// Changes so far.
     pub(super) change: u64,
+    /// It was made without a name, to get one.
+    pub(super) can_be_named: bool,
     pub(super) xattrs: Xattrs,
     /// Bytes of their names and values, and of the names as they are listed.
     pub(super) xattrs_size: u64,

@@ -12,6 +12,7 @@ mod hint;
 mod holes;
 mod hot;
 mod identity;
+mod link;
 mod map;
 mod mapping;
 mod namespace;
@@ -73,6 +74,10 @@ pub(super) struct Node {
     writable: bool,
     /// Opened with the wish to create: its name is made durable with the first full commit.
     name_unsynced: AtomicBool,
+    /// Made without a name.
+    unnamed: bool,
+    /// The directory in which it got one, which is not durable yet.
+    named_in: Mutex<Option<OwnedFd>>,
     /// Windows of it may be mapped ([`HotWindows`]).
     hot: AtomicBool,
     /// Held while the descriptor's own position is in use (directories, appends).
@@ -99,6 +104,8 @@ impl Node {
             readable: false,
             writable: false,
             name_unsynced: AtomicBool::new(false),
+            unnamed: false,
+            named_in: Mutex::new(None),
             hot: AtomicBool::new(false),
             position: Mutex::new(()),
         }
@@ -214,7 +221,9 @@ impl Task {
 fn sets_ids(op: &FsOp) -> bool {
     match op {
         FsOp::Setattr { set, .. } => set.mode.is_some_and(|mode| mode & 0o2000 != 0),
-        FsOp::Open { flags, mode, .. } => flags.contains(OpenFlags::CREATE) && mode & 0o2000 != 0,
+        FsOp::Open { flags, mode, .. } => {
+            flags.intersects(OpenFlags::CREATE | OpenFlags::UNNAMED) && mode & 0o2000 != 0
+        }
         FsOp::Mkdir { mode, .. } => mode & 0o6000 != 0,
         // To set an access list is to set a mode.
         FsOp::XattrWrite { name, .. } => !name.starts_with(b"user."),

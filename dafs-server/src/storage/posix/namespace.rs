@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
-use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{Admission, FsOp, FsReply, admit};
 use super::busy::Busy;
+use super::link::link;
 use super::resolve::{Place, Scope};
-use super::sys::{self, Errno, FdPath, retry};
+use super::sys::{self, Errno, retry};
 use super::{DirectIo, Node, data};
 
 /// Lookup, open, and attributes.
@@ -75,17 +76,8 @@ pub(super) fn change(
             retry(|| fs::renameat_with(&from_parent, from_name, &to_parent, to_name, flags))?;
             Ok(FsReply::Done)
         }
-        FsOp::Link { from, to } => {
-            let target = second.ok_or(Status::INVALID)?;
-            let (parent, name) = scope.parent(target, &to.path, false)?;
-            if from.path.is_empty() {
-                let source = FdPath::new(node.buffered_fd());
-                retry(|| fs::linkat(CWD, source.as_c_str(), &parent, name, AtFlags::SYMLINK_FOLLOW))?;
-            } else {
-                let (from_parent, from_name) = scope.parent(node, &from.path, false)?;
-                retry(|| fs::linkat(&from_parent, from_name, &parent, name, AtFlags::empty()))?;
-            }
-            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), name)?))
+        FsOp::Link { from, to, replace } => {
+            link(scope, node, &from.path, second.ok_or(Status::INVALID)?, &to.path, *replace)
         }
         FsOp::Symlink { target, at } => {
             let (parent, name) = scope.parent(node, &at.path, false)?;
@@ -159,7 +151,10 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
     let flags = wish.flags;
     // What holds a lease on the file must not be waited for.
     let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let (fd, attributes) = if path.is_empty() {
+    let (fd, attributes) = if flags.contains(OpenFlags::UNNAMED) {
+        let directory = if path.is_empty() { b"." } else { path };
+        with_attributes(scope.open(node, directory, system | OFlags::TMPFILE, wish.mode)?)?
+    } else if path.is_empty() {
         with_attributes(reopen(&scope.shared.busy, node, wish, system)?)?
     } else {
         open_path(scope, node, path, wish, system)?
@@ -182,6 +177,7 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
     node.readable = flags.contains(OpenFlags::READ);
     node.writable = flags.contains(OpenFlags::WRITE);
     node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
+    node.unnamed = flags.contains(OpenFlags::UNNAMED);
     if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {
         let buffered = std::mem::replace(&mut node.fd, direct_fd);
         node.direct_io = Some(DirectIo { buffered, memory_alignment, offset_alignment });
@@ -323,6 +319,12 @@ fn set_attributes(fd: BorrowedFd<'_>, set: &SetAttributes) -> Result<Attributes,
 /// Makes a file's name durable, where the file was opened to be made: its directory is synced. A name gone meanwhile has nothing to sync.
 pub(super) fn sync_name(scope: &Scope<'_>, node: &Node) -> Result<(), Status> {
     if !node.name_unsynced.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    if let Some(directory) = node.take_named_in() {
+        let fd = sys::reopen(directory.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        data::sync_fd(scope, fd.as_fd(), false)?;
+        node.name_unsynced.store(false, Ordering::Release);
         return Ok(());
     }
     let Some(path) = scope.path_from_root(node) else { return Ok(()) };

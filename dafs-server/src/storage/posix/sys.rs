@@ -40,7 +40,7 @@ pub(super) fn openat2(
     mode: u32,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd> {
-    let mode = if flags.contains(OFlags::CREATE) { mode } else { 0 };
+    let mode = if flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE) { mode } else { 0 };
     retry(|| fs::openat2(directory, path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode), resolve))
 }
 

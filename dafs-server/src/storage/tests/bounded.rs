@@ -127,7 +127,7 @@ fn listing_is_answered_with_a_bounded_number_of_entries() {
         let mut f = Fixture::new(kind);
         f.open("0", RWC).unwrap();
         for index in 1..COUNT {
-            f.run(FsOp::Link { from: f.at("0"), to: f.at(index.to_string()) }).unwrap();
+            f.run(FsOp::Link { from: f.at("0"), to: f.at(index.to_string()), replace: false }).unwrap();
         }
         let root = f.open("", OpenFlags::READ.union(OpenFlags::DIRECTORY)).unwrap();
         let (mut cookie, mut seen, mut end) = (0, 0, false);

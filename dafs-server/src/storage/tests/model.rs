@@ -239,7 +239,11 @@ impl Pair {
             _ => {
                 let told = format!("link {:?} as {:?}", names[0], names[1]);
                 self.both(told, |side, _| {
-                    attributes(side.run(FsOp::Link { from: side.at(&path), to: side.at(&other) }))
+                    attributes(side.run(FsOp::Link {
+                        from: side.at(&path),
+                        to: side.at(&other),
+                        replace: false,
+                    }))
                 });
             }
         }

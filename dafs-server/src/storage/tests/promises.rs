@@ -303,7 +303,8 @@ fn names_of_an_export_in_memory_take_space_until_they_are_gone() {
     let empty = free(&mut f);
     f.open("0", RWC).unwrap();
     let name = |index: usize| format!("{index:0>200}");
-    let link = |f: &mut Fixture, index| f.run(FsOp::Link { from: f.at("0"), to: f.at(name(index)) });
+    let link =
+        |f: &mut Fixture, index| f.run(FsOp::Link { from: f.at("0"), to: f.at(name(index)), replace: false });
     let count =
         (0..3000).find(|index| link(&mut f, *index).is_err()).expect("3,000 names of 200 bytes do not fit");
     assert!(count > 1000, "{count} names of 200 bytes in 1 MiB");
