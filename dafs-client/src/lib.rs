@@ -63,9 +63,9 @@ pub use dafs_proto::extent::Extent;
 pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
 pub use dafs_proto::wire::{
-    AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, FileIdentity, FileKind, FsStatistics,
-    GatherSwitches, LimitsReply, Opcode, SetAttributes, SetTime, Stability, Statistics, Status, Thresholds,
-    Timestamp, Token, XattrSetMode,
+    AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, FenceList, FenceMode, FileIdentity,
+    FileKind, FsStatistics, GatherSwitches, LimitsReply, Opcode, SetAttributes, SetTime, Stability,
+    Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
 };
 pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use error::{Error, Result, StaleCause};

@@ -220,8 +220,8 @@ local SPEC = {
             request = { body = "name request", payload = "path" },
             reply = { payload = "FsStatistics" },
         },
-        [0x0050] = { "FenceWrite", request = { payload = "Fence list" }, reply = {} },
-        [0x0051] = { "FenceRead", request = {}, reply = { payload = "Fence list" } },
+        [0x0050] = { "FenceWrite", request = { payload = "FenceList" }, reply = {} },
+        [0x0051] = { "FenceRead", request = {}, reply = { payload = "FenceList" } },
         [0x8001] = { "Notice", request = { body = "notice", payload = "words" } },
         [0x8002] = { "CreditTarget", request = {} },
         [0x8003] = { "BatchDone", request = { body = "batch notice", payload = "noticed results" } },
@@ -853,6 +853,17 @@ local SPEC = {
             { "files", "u64", about = "files in all" },
             { "files_free", "u64", about = "files free" },
             { "name_size_max", "u32", about = "longest name, bytes" },
+        },
+        FenceList = {
+            {
+                "mode",
+                "enumeration",
+                names = { "Deny", "Allow" },
+                about = "Deny: who is in the list is fenced off the export; Allow: all others are",
+            },
+            { "clients", "bytes[16][]", about = "clients by their client_id" },
+            { "keys", "string[]", about = "clients by the name of the key that they have proven" },
+            { "addresses", "string[]", about = "clients by their address" },
         },
     },
     tcp = {
@@ -2167,7 +2178,6 @@ local PAYLOADS = {
     ["token"] = Take.token,
     ["words"] = Take.words,
     ["Names of exports"] = message_pack("string[]", "export", "exports"),
-    ["Fence list"] = message_pack("bytes[16][]", "fenced", "fenced clients"),
 }
 
 for name in pairs(SPEC.structures) do

@@ -4,6 +4,7 @@
 
 pub(crate) mod budget;
 mod directory;
+mod fence_file;
 mod fences;
 pub mod mail;
 mod rules;
@@ -22,7 +23,9 @@ use dafs_proto::wire::Statistics;
 
 use self::budget::Budgets;
 pub(crate) use self::directory::Directory;
-pub(crate) use self::fences::{FENCES_MAX, Fences};
+use self::fence_file::FenceFile;
+pub use self::fence_file::FenceFileError;
+pub(crate) use self::fences::{Checked, Fences, Subject};
 use self::mail::{Inbox, Mail};
 pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
@@ -63,8 +66,22 @@ struct Desk {
 impl Shared {
     /// For this many workers, at least one. Exports are in the order of their ids in storage. `epoch` differs in every run.
     pub fn new(settings: Config, epoch: u64, workers: usize) -> Arc<Self> {
-        Arc::new(Self {
-            fences: Fences::new(settings.exports.len()),
+        Arc::new(Self::with(settings, epoch, workers))
+    }
+
+    /// As [`Shared::new`], with the fences that the configured file has. Blocks.
+    pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, FenceFileError> {
+        let file = settings.fence_file.clone();
+        let mut shared = Self::with(settings, epoch, workers);
+        if let Some(path) = file {
+            shared.fences.keep_in(FenceFile::open(&path)?)?;
+        }
+        Ok(Arc::new(shared))
+    }
+
+    fn with(settings: Config, epoch: u64, workers: usize) -> Self {
+        Self {
+            fences: Fences::new(settings.exports.iter().map(|export| export.name.clone()).collect()),
             directory: Directory::default(),
             budgets: Budgets::new(&settings),
             rules: CurrentRules::new(&settings),
@@ -75,7 +92,7 @@ impl Shared {
             tokens: Mutex::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
             longest_turn: AtomicU64::new(0),
-        })
+        }
     }
 
     /// The rules of access that hold now.

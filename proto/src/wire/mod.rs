@@ -11,6 +11,7 @@ mod body;
 mod codec;
 mod copy;
 mod eager;
+mod fence;
 mod header;
 mod list;
 mod namespace;
@@ -30,12 +31,13 @@ pub use batch::{
     BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, decode_batch,
     decode_batch_results, decode_noticed_results, encode_noticed_result,
 };
-pub use codec::{FenceList, Reader, WireError, Writer, decode_message_pack, encode_message_pack};
+pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
 pub use copy::{CopyReply, CopyRequest};
 pub use eager::{
     EAGER_BUFFER_ROOM, EAGER_BUFFER_SIZE_MAX, EAGER_BUFFERS_MAX, EAGER_REPLY_HEAD_SIZE,
     EAGER_REQUEST_HEAD_SIZE, EagerBufferTerms, eager_frame_data,
 };
+pub use fence::{FenceList, FenceMode};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
 pub use list::{
     EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, ShortLists, decode_lists,

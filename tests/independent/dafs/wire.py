@@ -426,7 +426,8 @@ SET_ATTRIBUTES = Structure({
 FS_STATISTICS = Structure({
     "block_size": M64, "blocks": M64, "blocks_free": M64, "blocks_available": M64, "files": M64, "files_free": M64,
     "name_size_max": M32})
-FENCE_LIST = Array(ByteArray(16))
+FENCE_LIST = Structure({
+    "mode": Names("Deny", "Allow"), "clients": Array(ByteArray(16)), "keys": Array(STRING), "addresses": Array(STRING)})
 
 
 def encode_structure(kind: Type, value: Any) -> bytes:

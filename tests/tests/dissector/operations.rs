@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use dafs_client::{
-    AccessMode, AccessPattern, BatchHints, Config, Expected, Export, Extent, File, MethodOverride,
+    AccessMode, AccessPattern, BatchHints, Config, Expected, Export, Extent, FenceList, File, MethodOverride,
     Noncontiguous, OpenOptions, Session, SetAttributes, SetTime, Stability, XattrSetMode,
 };
 use dafs_tests::suite::bytes;
@@ -167,9 +167,9 @@ pub(crate) fn share(recorder: &Recorder, file: &File) {
 
 /// The list of clients that are fenced off.
 pub(crate) fn fence(export: &Export) {
-    export.set_fence_list(&[[0xf0; 16], [7; 16]]).unwrap();
+    export.set_fence_list(&FenceList::of_clients(&[[0xf0; 16], [7; 16]])).unwrap();
     assert_eq!(export.fence_list().unwrap().len(), 2);
-    export.set_fence_list(&[]).unwrap();
+    export.set_fence_list(&FenceList::of_clients(&[])).unwrap();
 }
 
 /// Sessions of every method: names once, data by each.

@@ -61,8 +61,9 @@ pub(crate) enum State {
     Work(Box<dyn Work>),
     /// Its operations, which are operations of their own here.
     Batch(Box<Batch>),
-    /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet.
-    FenceDrain { export: usize, others: usize },
+    /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet; and until the list
+    /// is kept, of which this came.
+    FenceDrain { export: usize, others: usize, kept: Option<Status> },
     /// Answered; RDMA still holds its buffers.
     Draining(Vec<Buffer>),
     /// Answered with this head, which leaves only if the data before it was there.

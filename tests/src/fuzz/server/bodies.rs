@@ -3,10 +3,10 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
-    HEADER_SIZE, HintRequest, ListRequest, Lists, Method, NameRequest, Opcode, OpenFlags, OpenRequest,
-    ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes,
-    ShareRequest, Stability, TOKEN_SIZE, TwoNames, VerifyFlags, VerifyMask, VerifyRequest, WriteRequest,
-    XattrNames, encode_lists, encode_message_pack, encode_segments, lists_size,
+    FenceList, HEADER_SIZE, HintRequest, ListRequest, Lists, Method, NameRequest, Opcode, OpenFlags,
+    OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat,
+    SetAttributes, ShareRequest, Stability, TOKEN_SIZE, TwoNames, VerifyFlags, VerifyMask, VerifyRequest,
+    WriteRequest, XattrNames, encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -255,7 +255,9 @@ impl Peer {
                 (body, payload)
             }
             Opcode::Mount => (Vec::new(), FAULTY.as_bytes().to_vec()),
-            Opcode::FenceWrite => (Vec::new(), encode_message_pack(&vec![[100 + self.index; 16]])),
+            Opcode::FenceWrite => {
+                (Vec::new(), encode_message_pack(&FenceList::of_clients(&[[100 + self.index; 16]])))
+            }
             _ => (Vec::new(), Vec::new()),
         }
     }
